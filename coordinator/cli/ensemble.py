@@ -1,0 +1,149 @@
+"""`scripts/ensemble`: start, watch and stop the embedded ZooKeeper ensemble, and talk to it with ZooKeeper's client."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from coordinator.zk.ensemble import (
+    Ensemble,
+    EnsembleConfig,
+    EnsembleError,
+    ServerStatus,
+    has_ensemble,
+    modes_are_healthy,
+    zkcli_command,
+)
+from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
+
+UNHEALTHY = 5
+
+EXIT_CODES = """\b
+Exit codes: 0 ok, 1 failed, 2 usage, 4 no server runs (zkcli), 5 unhealthy (status),
+69 a needed program is missing."""
+
+
+def default_directory() -> Path:
+    """`$XDG_STATE_HOME/zk-group-coordinator/ensemble`, with `~/.local/state` where the variable is not set."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "zk-group-coordinator" / "ensemble"
+
+
+directory_option = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=default_directory,
+    show_default="${XDG_STATE_HOME:-~/.local/state}/zk-group-coordinator/ensemble",
+    help="Where the ensemble keeps its configuration, data, logs and process ids.",
+)
+
+
+@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+def ensemble() -> None:
+    """One or three real ZooKeeper servers on this machine, from PySpark's own jars. Needs Java 17."""
+
+
+@ensemble.command(epilog=EXIT_CODES)
+@directory_option
+@click.option("--servers", type=click.Choice(["1", "3"]), help="How many servers. [default: 3, or what DIR holds]")
+@click.option("--port", type=int, help="First client port; the others follow. [default: free ones, kept in DIR]")
+@click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds to become healthy.")
+def start(directory: Path, servers: str | None, port: int | None, timeout_s: float) -> None:
+    """Start the servers that do not run, and wait until they are healthy.
+
+    Data and ports of an earlier start in the same directory are kept.
+    """
+    made = _made(directory, servers, port)
+    was_down = not any(server.is_running for server in made.servers)
+    try:
+        made.start()
+        made.wait_healthy(timeout_s)
+    except BaseException:
+        if was_down:  # nothing of a failed start stays behind
+            made.stop()
+        raise
+    click.echo(made.hosts)
+    click.echo(f"stop it with: scripts/ensemble stop{_dir_argument(directory)}", err=True)
+
+
+@ensemble.command(epilog=EXIT_CODES)
+@directory_option
+def stop(directory: Path) -> None:
+    """Stop the servers; their data stays."""
+    Ensemble.load(directory).stop()
+
+
+@ensemble.command(epilog=EXIT_CODES)
+@directory_option
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def status(directory: Path, output: str) -> None:
+    """Say which servers run and which one leads; exits 5 when the ensemble is not whole."""
+    servers = Ensemble.load(directory).status() if has_ensemble(directory) else ()
+    healthy = modes_are_healthy([server.mode for server in servers])
+    if output == "json":
+        click.echo(json.dumps({"healthy": healthy, "servers": [asdict(server) for server in servers]}))
+    else:
+        click.echo(_table(servers) if servers else f"there is no ensemble in {directory}")
+    sys.exit(0 if healthy else UNHEALTHY)
+
+
+@ensemble.command(
+    epilog=EXIT_CODES, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@directory_option
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def zkcli(directory: Path, arguments: tuple[str, ...]) -> None:
+    """ZooKeeper's own client against the ensemble: `zkcli ls /brokers/topics`; interactive without ARGUMENTS.
+
+    Exits as zkCli does: 1 for a znode that is not there.
+    """
+    made = Ensemble.load(directory)
+    if not any(server.is_running for server in made.servers):
+        raise ZooKeeperUnreachable(
+            f"no server of {made.directory} runs: scripts/ensemble start{_dir_argument(directory)}"
+        )
+    command = zkcli_command(made.hosts, *arguments)
+    os.execv(command[0], command)
+
+
+def _made(directory: Path, servers: str | None, port: int | None) -> Ensemble:
+    """The ensemble in `directory`, made if need be; what was asked for must fit what is there."""
+    config = None
+    if servers is not None or not has_ensemble(directory):
+        config = EnsembleConfig(servers=int(servers or 3))
+    try:
+        return Ensemble(directory, config, base_port=port)
+    except EnsembleError as error:
+        raise UsageError(str(error)) from error
+
+
+def _dir_argument(directory: Path) -> str:
+    return "" if directory == default_directory() else f" --dir {shlex.quote(str(directory))}"
+
+
+def _table(servers: tuple[ServerStatus, ...]) -> str:
+    rows = [("SERVER", "ADDRESS", "PID", "MODE")]
+    for server in servers:
+        mode = "down" if server.pid is None else server.mode or "not serving"
+        rows.append((str(server.id), server.address, str(server.pid or "-"), mode))
+    return "\n".join(f"{number:<8}{address:<18}{pid:<10}{mode}" for number, address, pid, mode in rows)
+
+
+def main() -> None:
+    """Run the command line; an error is one line on stderr and its exit code."""
+    try:
+        ensemble(prog_name="scripts/ensemble")
+    except CoordinatorError as error:
+        click.echo(f"ensemble: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What the command lines of both sides share: options, how rows are printed, and how errors end a process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .errors import CoordinatorError, UsageError
+from .kazoo_store import open_kazoo
+from .names import shown
+from .paths import Brokers
+from .store import Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SESSION_TIMEOUT_MS = 10_000
+CONNECT_TIMEOUT_S = 10.0
+INTERRUPTED = 130
+TABLE = "table"
+JSON = "json"
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+class Cli(click.Group):
+    """A group whose commands end as operators expect.
+
+    An error that the project raises is one line on stderr and its exit code (2 for usage, as click's own), an interrupt
+    is 130; neither shows a traceback.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"context_settings": CONTEXT_SETTINGS, **options})
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        if not standalone_mode:
+            return run()
+        sys.exit(_exit_code(run))
+
+
+def _exit_code(run: Callable[[], Any]) -> int:
+    try:
+        result = run()
+        return result if isinstance(result, int) else 0
+    except click.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except CoordinatorError as error:
+        report(error)
+        return error.exit_code
+
+
+def report(error: object) -> None:
+    """Say on stderr, in one line, what went wrong."""
+    click.echo("error: " + " ".join(str(error).split()), err=True)
+
+
+def zk_option(command: Command) -> Command:
+    """`--zk`, given to the command as `zk`: where ZooKeeper is."""
+    return click.option(
+        "--zk",
+        required=True,
+        envvar="ZK_GROUP_ZK",
+        show_envvar=True,
+        metavar="HOSTS/CHROOT",
+        help="The ZooKeeper servers, as host:port,host:port/chroot.",
+    )(command)
+
+
+def brokers_option(command: Command) -> Command:
+    """`--brokers-path`, given to the command as `brokers`, a `Brokers`: where the topics stand."""
+    return click.option(
+        "--brokers-path",
+        "brokers",
+        default="/brokers",
+        envvar="ZK_GROUP_BROKERS_PATH",
+        show_envvar=True,
+        show_default=True,
+        metavar="PATH",
+        callback=lambda context, option, value: brokers_at(value),
+        help="The znode under which the topics stand.",
+    )(command)
+
+
+def output_option(command: Command) -> Command:
+    """`-o`, given to the command as `output`: `table` for people, `json` (one document) for programs."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice([TABLE, JSON]),
+        default=TABLE,
+        show_default=True,
+        help="A table, or one JSON document.",
+    )(command)
+
+
+def brokers_at(path: str) -> Brokers:
+    """The topics' place.
+
+    :raises UsageError: when `path` is no absolute path of a znode.
+    """
+    if not path.startswith("/") or "//" in path or path.endswith("/"):
+        raise UsageError(f"{shown(path)} is no --brokers-path: it must be absolute, as /brokers")
+    return Brokers(path)
+
+
+@contextmanager
+def opened(zk: str) -> Iterator[Store]:
+    """A session for one admin command, closed at the end.
+
+    :raises ZooKeeperUnreachable: when nobody answers within `CONNECT_TIMEOUT_S`.
+    """
+    # A command that fails says so in one line; what kazoo tells of each attempt is for services.
+    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
+    store = open_kazoo(zk, session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_s=CONNECT_TIMEOUT_S)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], output: str = TABLE) -> None:
+    """Print `rows` on stdout: as a table, or as one JSON list of objects whose keys are the columns in lower case.
+
+    :param columns: as `TOPIC-ID`, in JSON `topic_id`. None is `-` in a table and null in JSON.
+    """
+    if output == JSON:
+        keys = [column.lower().replace("-", "_").replace(" ", "_") for column in columns]
+        print_json([dict(zip(keys, row, strict=True)) for row in rows])
+    else:
+        click.echo(_table(columns, rows))
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on stdout."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    table = Table(box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        is_number = bool(rows) and all(isinstance(row[index], int) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=not sys.stdout.isatty())
+    for row in rows:
+        table.add_row(*(Text("-" if value is None else str(value)) for value in row))
+    # Into a pipe a table is as wide as it needs to be: what is cut off there cannot be searched.
+    console = Console(width=None if sys.stdout.isatty() else 100_000, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

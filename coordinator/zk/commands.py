@@ -1,0 +1,85 @@
+"""The commands of a channel, and the order in which a consumer takes them.
+
+Seed 000, "Coordinator Commands Format": an option and an ownership map. Epoch, generation and incarnation are what the
+draft lacks: by them a consumer knows a command that is not, or no longer, meant for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .fields import Fields, compact
+from .partitions import NONE, PartitionSet, partition_set, range_texts
+from .state import ownership_json, read_ownership
+
+STOP_FETCHER = "stop-fetcher"
+START_FETCHER = "start-fetcher"
+
+
+class Order(NamedTuple):
+    """Where a command stands among those of its channel."""
+
+    epoch: int
+    generation: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command.
+
+    :ivar threads: for `start-fetcher`, thread -> partitions: everything that the consumer shall run.
+    :ivar partitions: for `stop-fetcher`, what to give up; empty means all.
+    :ivar topics: the ids of the topics named.
+    """
+
+    option: str
+    epoch: int
+    generation: int
+    incarnation: str
+    threads: Mapping[str, PartitionSet] = field(default_factory=dict)
+    partitions: PartitionSet = NONE
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def started(self) -> PartitionSet:
+        """All partitions that a `start-fetcher` names."""
+        return frozenset().union(*self.threads.values())
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Command:
+        """
+        :raises BadData: when it is no command, an unknown one included.
+        """
+        fields = Fields.parse(where, data)
+        option = fields.text("option", "")
+        if option not in (STOP_FETCHER, START_FETCHER):
+            raise fields.bad("option", f"{STOP_FETCHER} or {START_FETCHER}")
+        return cls(
+            option=option,
+            epoch=fields.number("epoch"),
+            generation=fields.number("generation"),
+            incarnation=fields.text("incarnation", most=64),
+            threads=read_ownership(fields),
+            partitions=partition_set(fields.partitions("partitions")),
+            topics=fields.texts("topics"),
+        )
+
+    def to_bytes(self) -> bytes:
+        named: dict[str, Any]
+        if self.option == START_FETCHER:
+            named = {"ownershipMap": ownership_json(self.threads)}
+        else:
+            named = {"partitions": range_texts(self.partitions)} if self.partitions else {}
+        return compact(
+            {
+                "option": self.option,
+                **named,
+                "topics": dict(sorted(self.topics.items())),
+                "epoch": self.epoch,
+                "generation": self.generation,
+                "incarnation": self.incarnation,
+            }
+        )

@@ -1,0 +1,301 @@
+"""The real store: one ZooKeeper session through kazoo. No other file imports kazoo."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+
+from .errors import ConnectionLost, OutcomeUnknown, Refused, SessionLost, StoreError, TooLarge, ZooKeeperUnreachable
+from .store import (
+    Check,
+    Create,
+    Delete,
+    Listing,
+    Node,
+    Operation,
+    SessionState,
+    SetData,
+    Stat,
+    StateListener,
+    Store,
+    StoreFactory,
+    Watch,
+    operation_bytes,
+)
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_LARGEST_REQUEST = 1_000_000
+_CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
+_GONE = (
+    kz.SessionExpiredError,
+    kz.ConnectionClosedError,
+    kz.AuthFailedError,
+    kz.SessionMovedError,
+)
+_REASONS: dict[type[Exception], str] = {
+    kz.BadVersionError: "bad-version",
+    kz.NoNodeError: "no-node",
+    kz.NodeExistsError: "node-exists",
+    kz.NotEmptyError: "not-empty",
+}
+
+
+class _OneSession(KazooClient):  # type: ignore[misc]
+    """A kazoo client that answers nothing after its first session has ended.
+
+    kazoo itself opens another session and sends what was queued on it. The lock makes `_call` and the end of the
+    session exclude each other: a request is either queued before the end, and fails with it, or refused.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.over = False
+        self.negotiated_ms = 0
+        self._first_session: int | None = None
+        self._gate = threading.RLock()
+        super().__init__(**options)
+        self._invoke_of_kazoo = self._connection._invoke
+        self._connection._invoke = self._invoke_and_note
+
+    def _invoke_and_note(self, timeout: float, request: Any, xid: Any = None) -> Any:
+        result = self._invoke_of_kazoo(timeout, request, xid)
+        if isinstance(request, Connect):  # kazoo keeps what the server granted in a local variable
+            self.negotiated_ms = result[0].time_out
+        return result
+
+    def _session_callback(self, state: Any) -> None:
+        with self._gate:
+            if state in _CLOSED and self._first_session is not None:
+                self.over = True
+            if state == KeeperState.CONNECTED:
+                if self._first_session is None:
+                    self._first_session = self._session_id
+                elif self._first_session != self._session_id:
+                    self.over = True  # some servers swap the session silently
+            super()._session_callback(state)
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        with self._gate:
+            if self.over:
+                async_object.set_exception(kz.SessionExpiredError())
+                return False
+            return super()._call(request, async_object)
+
+
+def open_kazoo(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> Store:
+    """Open a session.
+
+    :param hosts: `host:port,host:port/chroot`, as zkCli takes it.
+    :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
+    """
+    try:
+        return KazooStore(hosts, session_timeout_ms, connect_timeout_s)
+    except (kz.KazooException, OSError, ValueError) as error:
+        raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error}") from error
+
+
+def kazoo_factory(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> StoreFactory:
+    """A factory that opens a session each time it is called."""
+    return lambda: open_kazoo(hosts, session_timeout_ms, connect_timeout_s)
+
+
+class KazooStore(Store):
+    """One session, held by kazoo. Made by `open_kazoo`."""
+
+    def __init__(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float) -> None:
+        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1)
+        self._client = _OneSession(
+            hosts=hosts,
+            timeout=session_timeout_ms / 1000,
+            connection_retry=retry,
+            command_retry=KazooRetry(max_tries=0, ignore_expire=False),
+            logger=logging.getLogger("coordinator.zk.kazoo"),
+        )
+        self._listeners: list[StateListener] = []
+        self._wrappers: dict[Watch, Callable[[Any], None]] = {}
+        self._client.add_listener(self._on_state)
+        self._connect(hosts, connect_timeout_s)
+
+    def _connect(self, hosts: str, connect_timeout_s: float) -> None:
+        # `start` would read "/" and warn when the chroot is missing; it is made here instead.
+        started = self._client.start_async()
+        started.wait(connect_timeout_s)
+        if not self._client.connected:
+            self.close()
+            raise ZooKeeperUnreachable(
+                f"no ZooKeeper server answered at {hosts} within {connect_timeout_s:g} s: check the address, "
+                "and that the ensemble runs and has a quorum"
+            )
+        chroot, self._client.chroot = self._client.chroot, ""
+        try:
+            if chroot:
+                self._wait(self._client.exists_async(chroot)) or self._client.ensure_path(chroot)
+        finally:
+            self._client.chroot = chroot
+
+    # ---- the session
+
+    @property
+    def session_id(self) -> int:
+        return int(self._client._first_session or 0)
+
+    @property
+    def negotiated_timeout_s(self) -> float:
+        return float(self._client.negotiated_ms) / 1000
+
+    @property
+    def lost(self) -> bool:
+        return bool(self._client.over)
+
+    def add_listener(self, listener: StateListener) -> None:
+        self._listeners.append(listener)
+
+    def _on_state(self, state: str) -> None:
+        names = {
+            KazooState.CONNECTED: SessionState.CONNECTED,
+            KazooState.SUSPENDED: SessionState.SUSPENDED,
+            KazooState.LOST: SessionState.LOST,
+        }
+        told = SessionState.LOST if self._client.over else names[state]
+        for listener in tuple(self._listeners):
+            listener(told)
+
+    def close(self) -> None:
+        self._client.over = True
+        try:
+            # `stop` from a callback of kazoo's own would wait for itself.
+            self._client.stop()
+            self._client.close()
+        except Exception as error:  # noqa: BLE001  closing must not fail: the server ends the session anyway
+            log.debug("closing the session: %s", error)
+
+    # ---- reading
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        return self.get_many([path], watch)[0]
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        asked = [self._client.get_async(path, watch=self._wrapped(watch)) for path in paths]
+        return [self._node(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
+
+    def children(self, path: str, watch: Watch | None = None) -> Listing | None:
+        return self.children_many([path], watch)[0]
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        wrapped = self._wrapped(watch)
+        asked = [self._client.get_children_async(path, watch=wrapped, include_data=True) for path in paths]
+        return [self._listing(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
+
+    def sync(self) -> None:
+        # The path only chooses nothing: a sync concerns the whole server. The root exists in every chroot.
+        self._read(self._client.sync_async("/"))
+
+    def _node(self, path: str, answer: Any, watch: Watch | None) -> Node | None:
+        try:
+            data, stat = self._read(answer)
+            return Node(data or b"", _stat(stat))
+        except kz.NoNodeError:
+            return self.get(path, watch) if self._appeared(path, watch) else None
+
+    def _listing(self, path: str, answer: Any, watch: Watch | None) -> Listing | None:
+        try:
+            names, stat = self._read(answer)
+            return Listing(names, _stat(stat))
+        except kz.NoNodeError:
+            return self.children(path, watch) if self._appeared(path, watch) else None
+
+    def _appeared(self, path: str, watch: Watch | None) -> bool:
+        """Leave a watch for the creation of `path`; whether it exists by now."""
+        if watch is None:
+            return False
+        return self._read(self._client.exists_async(path, watch=self._wrapped(watch))) is not None
+
+    def _wrapped(self, watch: Watch | None) -> Callable[[Any], None] | None:
+        # kazoo keeps a set of callbacks for each path: the same wrapper each time keeps it from growing.
+        if watch is None:
+            return None
+        return self._wrappers.setdefault(watch, lambda event: watch(event.path or ""))
+
+    def _wait(self, answer: Any) -> Any:
+        # Twice the session: by then the answer has come or the connection has been given up.
+        return answer.get(timeout=max(2 * self.negotiated_timeout_s, 1.0))
+
+    def _read(self, answer: Any) -> Any:
+        try:
+            return self._wait(answer)
+        except kz.NoNodeError:
+            raise
+        except _GONE as error:
+            raise SessionLost("the session with ZooKeeper is over") from error
+        except (kz.ConnectionLoss, kz.OperationTimeoutError, self._client.handler.timeout_exception) as error:
+            if self._client.over:
+                raise SessionLost("the session with ZooKeeper is over") from error
+            raise ConnectionLost("ZooKeeper did not answer: the connection was lost") from error
+        except kz.ZookeeperError as error:
+            raise StoreError(f"ZooKeeper refused to answer: {error!r}") from error
+
+    # ---- writing
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        size = sum(operation_bytes(operation) for operation in operations)
+        if size > _LARGEST_REQUEST:
+            raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
+        transaction = self._client.transaction()
+        for operation in operations:
+            _add(transaction, operation)
+        try:
+            results = self._wait(transaction.commit_async())
+        except _GONE as error:
+            # A request that was on its way when the session expired may have been done before it did.
+            raise SessionLost("the session with ZooKeeper is over") from error
+        except (kz.ConnectionLoss, kz.OperationTimeoutError, self._client.handler.timeout_exception) as error:
+            raise OutcomeUnknown("the reply to a commit was lost") from error
+        except kz.ZookeeperError as error:
+            raise Refused(0, operations[0].path, type(error).__name__) from error
+        return _results(operations, results)
+
+
+def _add(transaction: Any, operation: Operation) -> None:
+    match operation:
+        case Create():
+            transaction.create(operation.path, operation.data, None, operation.ephemeral, operation.sequential)
+        case SetData():
+            transaction.set_data(operation.path, operation.data, operation.version)
+        case Delete():
+            transaction.delete(operation.path, operation.version)
+        case Check():
+            transaction.check(operation.path, operation.version)
+
+
+def _results(operations: Sequence[Operation], results: Sequence[Any]) -> list[str]:
+    """kazoo's `commit` never raises: the operation that failed is the one result that is not a mere consequence."""
+    for index, result in enumerate(results):
+        if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError | kz.RuntimeInconsistency):
+            reason = _REASONS.get(type(result), type(result).__name__)
+            raise Refused(index, operations[index].path, reason) from result
+    if any(isinstance(result, Exception) for result in results):
+        raise Refused(0, operations[0].path, "rolled back")
+    return [result if isinstance(result, str) else "" for result in results]
+
+
+def _stat(stat: Any) -> Stat:
+    return Stat(
+        czxid=stat.czxid,
+        mzxid=stat.mzxid,
+        pzxid=stat.pzxid,
+        version=stat.version,
+        cversion=stat.cversion,
+        ephemeral_owner=stat.ephemeralOwner,
+        children=stat.numChildren,
+        ctime_ms=stat.ctime,
+        mtime_ms=stat.mtime,
+    )

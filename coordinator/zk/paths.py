@@ -1,0 +1,136 @@
+"""Every path in ZooKeeper. Nothing else in the project builds one; `zk_paths.md` describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CONSUMERS = "/consumers"
+COORDINATOR = "/consumers/coordinator"
+COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
+GROUPS = "/consumers/groups"
+COMMAND_PREFIX = "command-"
+SEGMENT_PREFIX = "segment-"
+REBALANCE_PREFIX = "rebalance-"
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """Where topics stand: `brokers_path` is `/brokers` unless Kafka has a chroot of its own."""
+
+    brokers_path: str = "/brokers"
+
+    @property
+    def topics(self) -> str:
+        return f"{self.brokers_path}/topics"
+
+    def topic(self, topic: str) -> str:
+        return f"{self.brokers_path}/topics/{topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPaths:
+    """The paths of one group."""
+
+    group: str
+
+    @property
+    def root(self) -> str:
+        return f"{GROUPS}/{self.group}"
+
+    @property
+    def state(self) -> str:
+        return f"{self.root}/state"
+
+    @property
+    def history(self) -> str:
+        return f"{self.root}/history"
+
+    def rebalance(self, generation: int) -> str:
+        return f"{self.history}/{REBALANCE_PREFIX}{generation:010d}"
+
+    @property
+    def ids(self) -> str:
+        return f"{self.root}/ids"
+
+    def id(self, consumer: str) -> str:
+        return f"{self.ids}/{consumer}"
+
+    @property
+    def channels(self) -> str:
+        return f"{self.root}/channel"
+
+    def channel(self, consumer: str) -> str:
+        return f"{self.channels}/{consumer}"
+
+    def command(self, consumer: str, name: str) -> str:
+        return f"{self.channels}/{consumer}/{name}"
+
+    def command_prefix(self, consumer: str) -> str:
+        return f"{self.channels}/{consumer}/{COMMAND_PREFIX}"
+
+    @property
+    def owners(self) -> str:
+        return f"{self.root}/owners"
+
+    def owners_of(self, topic: str) -> str:
+        return f"{self.owners}/{topic}"
+
+    def owner(self, topic: str, partition: int) -> str:
+        return f"{self.owners}/{topic}/{partition}"
+
+    @property
+    def offsets(self) -> str:
+        return f"{self.root}/offsets"
+
+    def offsets_of(self, topic: str) -> str:
+        return f"{self.offsets}/{topic}"
+
+    def offset(self, topic: str, partition: int) -> str:
+        return f"{self.offsets}/{topic}/{partition}"
+
+    @property
+    def segments(self) -> str:
+        return f"{self.root}/segments"
+
+    def segment(self, name: str) -> str:
+        return f"{self.segments}/{name}"
+
+    @property
+    def segment_prefix(self) -> str:
+        return f"{self.segments}/{SEGMENT_PREFIX}"
+
+    @property
+    def queries(self) -> str:
+        return f"{self.root}/queries"
+
+    def query(self, query: str) -> str:
+        return f"{self.queries}/{query}"
+
+    @property
+    def skeleton(self) -> tuple[str, ...]:
+        """The persistent parents of a group, in the order in which they are made."""
+        return (
+            CONSUMERS,
+            GROUPS,
+            self.root,
+            self.ids,
+            self.channels,
+            self.owners,
+            self.offsets,
+            self.segments,
+            self.queries,
+            self.history,
+        )
+
+
+def sequence(name: str) -> int | None:
+    """The number that ZooKeeper gave a sequential znode, None when `name` is no such name.
+
+    It counts the creates of the parent's whole life in 32 bits, and is negative after 2^31 of them.
+    """
+    _, dash, digits = name.partition("-")
+    negative = digits.startswith("-")
+    bare = digits[1:] if negative else digits
+    if not dash or not bare.isascii() or not bare.isdigit() or len(bare) != 10:
+        return None
+    return -int(bare) if negative else int(bare)

@@ -1,0 +1,290 @@
+"""What stands in the znodes of topics, the coordinator and consumers: one frozen record a kind, with its JSON.
+
+
+`parse` takes the path (for messages) and the data, and raises `BadData`. Commands are in `commands.py`, what the
+coordinator decides for a group in `state.py`, segments and queries in `sealed.py`; `zk_paths.md` describes each field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from . import ranges
+from .fields import Fields, compact
+from .names import is_name
+from .partitions import NONE, PartitionSet, TopicPartition, partition_set, range_texts
+
+STATIC = "static"
+WHITE_LIST = "white_list"
+BLACK_LIST = "black_list"
+PATTERNS = (STATIC, WHITE_LIST, BLACK_LIST)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as `/brokers/topics/[topic]` tells it.
+
+    :ivar id: Kafka's topic id; without one `czxid-…`, so that a topic that was made anew is another topic.
+    :ivar partitions: its partition numbers, in order.
+    """
+
+    name: str
+    id: str
+    partitions: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, where: str, name: str, data: bytes, czxid: int) -> Topic:
+        fields = Fields.parse(where, data, most=1_000_000)
+        numbers = fields.mapping("partitions")
+        if not all(key.isascii() and key.isdigit() and int(key) <= ranges.MAX_PARTITION for key in numbers):
+            raise fields.bad("partitions", "an object with partition numbers as keys")
+        topic_id = fields.optional_text("topic_id", most=64) or f"czxid-{czxid:x}"
+        return cls(name, topic_id, tuple(sorted(int(key) for key in numbers)))
+
+    def to_bytes(self) -> bytes:
+        """As Kafka 2.8 and later write it (data version 3); no broker has replicas here."""
+        return compact(
+            {
+                "version": 3,
+                "topic_id": self.id,
+                "partitions": {str(number): [] for number in self.partitions},
+                "adding_replicas": {},
+                "removing_replicas": {},
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorRecord:
+    """`/consumers/coordinator`: who is elected."""
+
+    node: str
+    host: str
+    epoch: int
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> CoordinatorRecord:
+        fields = Fields.parse(where, data)
+        return cls(fields.text("node"), fields.text("host", ""), fields.number("epoch"))
+
+    def to_bytes(self) -> bytes:
+        return compact({"node": self.node, "host": self.host, "epoch": self.epoch})
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """`/consumers/coordinator_epoch`: its data version is the coordinator's fence, its number the epoch."""
+
+    epoch: int
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> EpochRecord:
+        return cls(Fields.parse(where, data).number("epoch"))
+
+    def to_bytes(self) -> bytes:
+        return compact({"epoch": self.epoch})
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """`ids/[consumer]`: what a consumer wants.
+
+    :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads.
+    :ivar lease_ms: after its last sign of life it may still fetch this long.
+    """
+
+    incarnation: str
+    subscription: Mapping[str, int]
+    pattern: str = STATIC
+    host: str = ""
+    protocols: tuple[str, ...] = ("range",)
+    lease_ms: int = 0
+    max_poll_interval_ms: int = 300_000
+    user_data: str = ""
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Registration:
+        fields = Fields.parse(where, data, most=256_000)
+        pattern = fields.text("pattern", STATIC)
+        if pattern not in PATTERNS:
+            raise fields.bad("pattern", "static, white_list or black_list")
+        return cls(
+            incarnation=fields.text("incarnation", most=64),
+            subscription=_subscription(fields, pattern),
+            pattern=pattern,
+            host=fields.text("host", ""),
+            protocols=tuple(str(name) for name in fields.items("protocols")) or ("range",),
+            lease_ms=fields.number("lease_ms", 0, most=86_400_000),
+            max_poll_interval_ms=fields.number("max_poll_interval_ms", 300_000, least=1, most=2**31 - 1),
+            user_data=fields.text("user_data", "", most=65536),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "subscription": dict(self.subscription),
+                "pattern": self.pattern,
+                "incarnation": self.incarnation,
+                "host": self.host,
+                "protocols": list(self.protocols),
+                "lease_ms": self.lease_ms,
+                "max_poll_interval_ms": self.max_poll_interval_ms,
+                **({"user_data": self.user_data} if self.user_data else {}),
+            }
+        )
+
+
+def _subscription(fields: Fields, pattern: str) -> dict[str, int]:
+    values = fields.mapping("subscription")
+    names_ok = all(is_name(key) for key in values) if pattern == STATIC else len(values) == 1
+    if not names_ok or not all(type(threads) is int and 1 <= threads <= 10_000 for threads in values.values()):
+        raise fields.bad("subscription", "an object topic (or one pattern) -> number of threads from 1 to 10000")
+    return dict(values)
+
+
+Running = Mapping[TopicPartition, int | None]
+"""Partition -> next offset; None until the offset has been read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """`channel/[consumer]`: what the consumer runs. Its data version is the consumer's fence.
+
+    :ivar epoch: with `generation`, those of the last command applied.
+    :ivar command: the name of the last command applied.
+    :ivar topics: the ids of the topics that run.
+    :ivar ended: why the incarnation is over, None while it lives.
+    :ivar refused: partitions of the last start whose owner znode was in the way.
+    :ivar sealed: the file of the last segment sealed.
+    """
+
+    incarnation: str
+    epoch: int = 0
+    generation: int = 0
+    command: str = ""
+    running: Running = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    ended: str | None = None
+    refused: PartitionSet = NONE
+    sealed: str = ""
+    touched: int = 0
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Channel:
+        fields = Fields.parse(where, data)
+        return cls(
+            incarnation=fields.text("incarnation", most=64),
+            epoch=fields.number("epoch", 0),
+            generation=fields.number("generation", 0),
+            command=fields.text("command", "", most=64),
+            running=_running(fields),
+            topics=fields.texts("topics"),
+            ended=fields.optional_text("ended"),
+            refused=partition_set(fields.partitions("refused")),
+            sealed=fields.text("sealed", ""),
+            touched=fields.number("touched", 0),
+        )
+
+    def to_bytes(self) -> bytes:
+        running: dict[str, dict[str, int | None]] = {}
+        for (topic, partition), offset in sorted(self.running.items()):
+            running.setdefault(topic, {})[str(partition)] = offset
+        return compact(
+            {
+                "incarnation": self.incarnation,
+                "epoch": self.epoch,
+                "generation": self.generation,
+                "command": self.command,
+                "running": running,
+                "topics": dict(self.topics),
+                "ended": self.ended,
+                **({"refused": range_texts(self.refused)} if self.refused else {}),
+                **({"sealed": self.sealed} if self.sealed else {}),
+                **({"touched": self.touched} if self.touched else {}),
+            }
+        )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the incarnation that it names has not been ended."""
+        return bool(self.incarnation) and self.ended is None
+
+    def without(self, partitions: Iterable[TopicPartition]) -> Channel:
+        """The same with `partitions` no longer running."""
+        gone = set(partitions)
+        running = {key: offset for key, offset in self.running.items() if key not in gone}
+        kept = {key.topic for key in running}
+        return replace(self, running=running, topics={t: i for t, i in self.topics.items() if t in kept})
+
+
+def _running(fields: Fields) -> dict[TopicPartition, int | None]:
+    found: dict[TopicPartition, int | None] = {}
+    for topic, offsets in fields.mapping("running").items():
+        if not is_name(topic) or not isinstance(offsets, dict):
+            raise fields.bad("running", "an object topic -> partition -> next offset")
+        for key, offset in offsets.items():
+            number_ok = key.isascii() and key.isdigit() and len(key) <= 7
+            if not number_ok or not (offset is None or (type(offset) is int and 0 <= offset < 2**63)):
+                raise fields.bad("running", "an object topic -> partition -> next offset")
+            found[TopicPartition(topic, int(key))] = offset
+    return found
+
+
+NO_CHANNEL = Channel(incarnation="")
+"""What a channel znode without data means: nobody has lived here yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRecord:
+    """`owners/[topic]/[partition]`: the thread that runs it."""
+
+    thread: str
+    consumer: str
+    incarnation: str
+    generation: int
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> OwnerRecord:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.text("thread", most=300),
+            fields.text("consumer", most=250),
+            fields.text("incarnation", most=64),
+            fields.number("generation"),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "thread": self.thread,
+                "consumer": self.consumer,
+                "incarnation": self.incarnation,
+                "generation": self.generation,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """`offsets/[topic]/[partition]`: where the next holder goes on."""
+
+    offset: int
+    topic_id: str
+    generation: int
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> OffsetRecord:
+        fields = Fields.parse(where, data)
+        return cls(fields.number("offset"), fields.text("topic_id", most=64), fields.number("generation", 0))
+
+    def to_bytes(self) -> bytes:
+        return compact({"offset": self.offset, "topic_id": self.topic_id, "generation": self.generation})
+
+
+def parsed_channel(where: str, data: bytes) -> Channel:
+    """A channel's data, `NO_CHANNEL` when it is empty.
+
+    :raises BadData: when it is neither.
+    """
+    return Channel.parse(where, data) if data else NO_CHANNEL

@@ -1,0 +1,114 @@
+"""The runtime seam: time, threads and queues, as the coordinator and the consumer see them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Event(Protocol):
+    """A flag that one thread sets and others wait for."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def is_set(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Task(Protocol):
+    """A thread of control that was spawned."""
+
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool: ...
+
+
+class Queue(Protocol[T]):
+    """A first-in first-out queue between threads."""
+
+    def put(self, item: T) -> None: ...
+    def get(self, timeout_s: float | None = None) -> T | None:
+        """The oldest item, or None when `timeout_s` seconds went by without one (None waits for ever)."""
+
+
+class Condition(AbstractContextManager[bool, None], Protocol):
+    """A lock with `wait` and `notify_all`, as `threading.Condition`."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def notify_all(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """What the code needs of an operating system. Seconds throughout."""
+
+    def monotonic(self) -> float:
+        """A clock that never goes back; only differences mean something."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch, for people to read; nothing is decided by it."""
+
+    def sleep(self, seconds: float) -> None: ...
+    def spawn(self, function: Callable[[], None], name: str) -> Task: ...
+    def event(self) -> Event: ...
+    def lock(self) -> AbstractContextManager[object]:
+        """A lock that its holder may take again."""
+
+    def condition(self) -> Condition: ...
+    def queue(self) -> Queue[T]: ...
+    def random_id(self) -> str:
+        """A name that nobody had before, 32 hexadecimal digits."""
+
+
+class ThreadQueue(Queue[T]):
+    """`queue.SimpleQueue`, with None for a time-out."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
+
+    def put(self, item: T) -> None:
+        self._queue.put(item)
+
+    def get(self, timeout_s: float | None = None) -> T | None:
+        try:
+            return self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+
+
+class ThreadRuntime(Runtime):
+    """Operating-system threads and clocks."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def spawn(self, function: Callable[[], None], name: str) -> Task:
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def lock(self) -> AbstractContextManager[object]:
+        return threading.RLock()
+
+    def condition(self) -> Condition:
+        return threading.Condition()
+
+    def queue(self) -> Queue[T]:
+        return ThreadQueue()
+
+    def random_id(self) -> str:
+        return uuid.uuid4().hex

@@ -1,0 +1,131 @@
+"""What stands in the znodes between fetchers and Spark queries: sealed segments, and how far each query has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .fields import Fields, compact
+from .names import is_name
+
+
+class SealedRange(NamedTuple):
+    """Offsets `first` up to, not including, `next` of one partition of the topic with that id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    first: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`segments/segment-[seq]`: one sealed file.
+
+    :ivar file: its path below the segments folder.
+    :ivar rows: records in it.
+    :ivar size: its bytes.
+    """
+
+    file: str
+    segments_dir: str
+    rows: int
+    size: int
+    ranges: tuple[SealedRange, ...]
+    consumer: str
+    incarnation: str
+    generation: int
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Segment:
+        fields = Fields.parse(where, data)
+        file = fields.text("file", most=1024)
+        if file.startswith("/") or not all(is_name(part) for part in file.split("/")):
+            raise fields.bad("file", "a path below the segments folder")
+        return cls(
+            file=file,
+            segments_dir=fields.text("segments_dir"),
+            rows=fields.number("rows"),
+            size=fields.number("bytes"),
+            ranges=tuple(_sealed_ranges(fields)),
+            consumer=fields.text("consumer", most=250),
+            incarnation=fields.text("incarnation", most=64),
+            generation=fields.number("generation"),
+        )
+
+    def to_bytes(self) -> bytes:
+        found: dict[str, dict[str, list[int]]] = {}
+        for item in self.ranges:
+            found.setdefault(item.topic, {})[str(item.partition)] = [item.first, item.next]
+        return compact(
+            {
+                "file": self.file,
+                "segments_dir": self.segments_dir,
+                "rows": self.rows,
+                "bytes": self.size,
+                "ranges": found,
+                "topics": {item.topic: item.topic_id for item in self.ranges},
+                "consumer": self.consumer,
+                "incarnation": self.incarnation,
+                "generation": self.generation,
+            }
+        )
+
+
+def _sealed_ranges(fields: Fields) -> Iterable[SealedRange]:
+    ids = fields.texts("topics")
+    for topic, partitions in fields.mapping("ranges").items():
+        if topic not in ids or not isinstance(partitions, dict):
+            raise fields.bad("ranges", "an object topic -> partition -> [first, next]")
+        for key, pair in partitions.items():
+            if not (isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair) and key.isdigit()):
+                raise fields.bad("ranges", "an object topic -> partition -> [first, next]")
+            yield SealedRange(topic, ids[topic], int(key), pair[0], pair[1])
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsRecord:
+    """The data of `segments`: what the coordinator tells the fetchers and queries of a group.
+
+    :ivar collected: the czxid up to which segments have been collected.
+    :ivar paused: why fetchers shall not seal more, None when they may.
+    """
+
+    collected: int = 0
+    paused: str | None = None
+    seal_interval_ms: int | None = None
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> SegmentsRecord:
+        if not data:
+            return cls()
+        fields = Fields.parse(where, data)
+        interval = fields.number("seal_interval_ms", least=1) if fields.has("seal_interval_ms") else None
+        return cls(fields.number("collected", 0), fields.optional_text("paused"), interval)
+
+    def to_bytes(self) -> bytes:
+        return compact({"collected": self.collected, "paused": self.paused, "seal_interval_ms": self.seal_interval_ms})
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`queries/[query]`: how far a Spark query has come.
+
+    :ivar run: one life of the query; a newer one fences an older.
+    :ivar finished: the czxid of the last segment that it will not read again; 0 for none.
+    :ivar seen_ms: wall clock of its last sign of life, which a coordinator compares for change only.
+    """
+
+    run: str
+    finished: int
+    seen_ms: int
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Query:
+        fields = Fields.parse(where, data)
+        return cls(fields.text("run", most=64), fields.number("finished", 0), fields.number("seen_ms", 0))
+
+    def to_bytes(self) -> bytes:
+        return compact({"run": self.run, "finished": self.finished, "seen_ms": self.seen_ms})

@@ -1,0 +1,185 @@
+"""What the coordinator writes for a group: its state, with target and eviction marks, and its history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .fields import Fields, compact
+from .partitions import PartitionSet, partition_set, range_texts
+
+EMPTY = "Empty"
+PREPARING = "PreparingRebalance"
+COMPLETING = "CompletingRebalance"
+STABLE = "Stable"
+DEAD = "Dead"
+FAILED = "RebalanceFailed"
+GROUP_STATES = (EMPTY, PREPARING, COMPLETING, STABLE, DEAD, FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one member shall run: the incarnation that it is meant for, and thread -> partitions."""
+
+    incarnation: str
+    threads: Mapping[str, PartitionSet]
+
+    @property
+    def partitions(self) -> PartitionSet:
+        return frozenset().union(*self.threads.values())
+
+    @classmethod
+    def read(cls, fields: Fields) -> Target:
+        return cls(fields.text("incarnation", most=64), read_ownership(fields))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"incarnation": self.incarnation, "ownershipMap": ownership_json(self.threads)}
+
+
+def ownership_json(threads: Mapping[str, PartitionSet]) -> dict[str, dict[str, str]]:
+    """Thread -> topic -> ranges; threads without a partition are left out."""
+    return {thread: range_texts(parts) for thread, parts in sorted(threads.items()) if parts}
+
+
+def read_ownership(fields: Fields) -> dict[str, PartitionSet]:
+    """The inverse of `ownership_json`."""
+    found: dict[str, PartitionSet] = {}
+    for thread in fields.mapping("ownershipMap"):
+        inner = Fields(f"{fields.where}: ownershipMap", fields.mapping("ownershipMap"))
+        found[thread] = partition_set(inner.partitions(thread))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An eviction whose lease may still run: `partitions` wait one `lease_ms` from when it was made or first read."""
+
+    consumer: str
+    incarnation: str
+    partitions: PartitionSet
+    lease_ms: int
+    reason: str
+
+    @classmethod
+    def read(cls, fields: Fields) -> Mark:
+        return cls(
+            fields.text("consumer", most=250),
+            fields.text("incarnation", most=64),
+            partition_set(fields.partitions("partitions")),
+            fields.number("lease_ms"),
+            fields.text("reason", ""),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "consumer": self.consumer,
+            "incarnation": self.incarnation,
+            "partitions": range_texts(self.partitions),
+            "lease_ms": self.lease_ms,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """`groups/[group]/state`: what the coordinator has decided for a group.
+
+    :ivar target: consumer -> what it shall run in this generation.
+    :ivar topics: the ids of the topics in the target.
+    :ivar reason: why the state is what it is, None when all is well.
+    :ivar left_out: consumer, topic or partition -> why it has no part in the target.
+    """
+
+    state: str = EMPTY
+    generation: int = 0
+    epoch: int = 0
+    strategy: str = ""
+    target: Mapping[str, Target] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    marks: tuple[Mark, ...] = ()
+    reason: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> GroupState:
+        fields = Fields.parse(where, data)
+        state = fields.text("state", EMPTY)
+        if state not in GROUP_STATES:
+            raise fields.bad("state", "one of " + ", ".join(GROUP_STATES))
+        left_out = fields.mapping("left_out")
+        return cls(
+            state=state,
+            generation=fields.number("generation", 0),
+            epoch=fields.number("epoch", 0),
+            strategy=fields.text("strategy", ""),
+            target=fields.named("target", Target.read),
+            topics=fields.texts("topics"),
+            marks=fields.objects("marks", Mark.read),
+            reason=fields.optional_text("reason"),
+            left_out={str(key): str(why) for key, why in left_out.items()},
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "state": self.state,
+                "generation": self.generation,
+                "epoch": self.epoch,
+                "strategy": self.strategy,
+                "reason": self.reason,
+                "target": {consumer: target.to_json() for consumer, target in sorted(self.target.items())},
+                "topics": dict(sorted(self.topics.items())),
+                "marks": [mark.to_json() for mark in self.marks],
+                "left_out": dict(sorted(self.left_out.items())),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """`history/rebalance-[generation]`: one rebalance, for people. Times are wall-clock milliseconds.
+
+    :ivar trigger: what asked for it.
+    :ivar standstill_ms: from the first stop sent to the last start acknowledged; None while it runs.
+    """
+
+    generation: int
+    epoch: int
+    trigger: str
+    started_ms: int
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    moved: int = 0
+    stopped_ms: int | None = None
+    finished_ms: int | None = None
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Rebalance:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.number("generation"),
+            fields.number("epoch"),
+            fields.text("trigger", ""),
+            fields.number("started_ms"),
+            tuple(str(name) for name in fields.items("joined")),
+            tuple(str(name) for name in fields.items("left")),
+            fields.number("moved", 0),
+            fields.number("stopped_ms") if fields.has("stopped_ms") else None,
+            fields.number("finished_ms") if fields.has("finished_ms") else None,
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "generation": self.generation,
+                "epoch": self.epoch,
+                "trigger": self.trigger,
+                "started_ms": self.started_ms,
+                "joined": list(self.joined),
+                "left": list(self.left),
+                "moved": self.moved,
+                "stopped_ms": self.stopped_ms,
+                "finished_ms": self.finished_ms,
+            }
+        )

@@ -1,0 +1,50 @@
+"""Real ZooKeeper servers for the tests: started once for a session, stopped whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from tests.support.clients import fresh_chroot
+
+SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for a server is in the slow lane `integration`, in whichever folder it stands."""
+    for item in items:
+        if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """One server that stands alone. Sessions of 0.4 s and more; nothing is synced to disk."""
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False)
+    with Ensemble(tmp_path_factory.mktemp("zookeeper"), config) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def zk(zookeeper: Ensemble) -> str:
+    """A connect string whose chroot exists, is empty, and is this test's alone."""
+    return fresh_chroot(zookeeper.hosts)
+
+
+@pytest.fixture(scope="session")
+def running_ensemble3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    """Three servers for the whole session. Tests ask for `ensemble3`."""
+    with Ensemble(tmp_path_factory.mktemp("ensemble3"), EnsembleConfig(servers=3, durable=False)) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def ensemble3(running_ensemble3: Ensemble) -> Ensemble:
+    """Three servers (the same for the whole session), whole again at the start of each test."""
+    for server in running_ensemble3.servers:
+        server.resume()
+    running_ensemble3.start()
+    running_ensemble3.wait_healthy()
+    return running_ensemble3

@@ -1,0 +1,132 @@
+"""pytest-docker, wired for an engine that may be missing, either Compose, and one ensemble of three for a session.
+
+On a developer's machine without an engine these tests are skipped, with the reason; with CI=true they fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docker.docker_ensemble import DockerEnsemble
+
+HERE = Path(__file__).parent
+OFFICIAL_IMAGE = "zookeeper:3.9"
+STAND_IN_IMAGE = "zk-group-coordinator/zookeeper:3.9"
+
+
+def in_ci() -> bool:
+    """Whether what cannot run is an error."""
+    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def runs(*command: str, timeout_s: float = 20.0) -> bool:
+    """Whether a command ends well in time."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+@functools.cache
+def compose_command() -> str | None:
+    """`docker compose` (v2) or `docker-compose` (1.29, or v2 on its own), whichever runs."""
+    commands = (os.environ.get("COMPOSE_COMMAND"), "docker compose", "docker-compose")
+    return next((command for command in commands if command and runs(*command.split(), "version")), None)
+
+
+@functools.cache
+def zookeeper_image() -> str | None:
+    """The image to use: $ZOOKEEPER_IMAGE, else the official one, else the stand-in, which is built here if need be."""
+    named = os.environ.get("ZOOKEEPER_IMAGE")
+    for image in [named] if named else [OFFICIAL_IMAGE]:
+        if runs("docker", "image", "inspect", image):
+            return image
+    if not named and runs("docker", "image", "inspect", STAND_IN_IMAGE):
+        # Somebody built it because no registry could be reached; asking again would take as long as then.
+        return STAND_IN_IMAGE if runs(str(HERE / "build-zk-image.sh"), STAND_IN_IMAGE, timeout_s=60) else None
+    if runs("docker", "pull", "--quiet", named or OFFICIAL_IMAGE, timeout_s=60):
+        return named or OFFICIAL_IMAGE
+    if not named and runs(str(HERE / "build-zk-image.sh"), STAND_IN_IMAGE, timeout_s=60):
+        return STAND_IN_IMAGE
+    return None
+
+
+@functools.cache
+def engine_problem() -> str | None:
+    """Why no container can run here, in a line."""
+    if shutil.which("docker") is None:
+        return "there is no docker client on the path"
+    if not runs("docker", "version", "--format", "{{.Server.Version}}"):
+        return f"no Docker engine answers at {os.environ.get('DOCKER_HOST', 'unix:///var/run/docker.sock')}"
+    if compose_command() is None:
+        return "neither `docker compose` nor `docker-compose` runs"
+    return None
+
+
+def cannot_run(reason: str) -> None:
+    """Skip, or in CI fail."""
+    if in_ci():
+        pytest.fail(f"CI=true, and the Docker tests cannot run: {reason}", pytrace=False)
+    pytest.skip(f"Docker: {reason}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip before pytest-docker is asked for anything; in CI `docker_compose_command` fails instead."""
+    wanted = [item for item in items if item.get_closest_marker("docker")]
+    if wanted and not in_ci() and (problem := engine_problem()):
+        for item in wanted:
+            item.add_marker(pytest.mark.skip(reason=f"Docker: {problem}"))
+
+
+@pytest.fixture(scope="session")
+def docker_compose_command() -> str | None:
+    """For pytest-docker."""
+    if problem := engine_problem():
+        cannot_run(problem)
+    return compose_command()
+
+
+@pytest.fixture(scope="session")
+def docker_compose_file() -> Iterator[str]:
+    """For pytest-docker; sets the image that the file names."""
+    image = zookeeper_image()
+    if image is None:
+        cannot_run(f"{OFFICIAL_IMAGE} cannot be pulled, and the stand-in for it cannot be built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZOOKEEPER_IMAGE", image or OFFICIAL_IMAGE)
+        yield str(HERE / "docker-compose.yml")
+
+
+@pytest.fixture(scope="session")
+def docker_compose_project_name() -> str:
+    """For pytest-docker. Fixed, so that the next session removes what a killed one has left."""
+    return "zkgroupcoordinator"
+
+
+@pytest.fixture(scope="session")
+def docker_setup() -> list[str]:
+    """For pytest-docker. Its default, `up --build --wait`, is not for Compose 1.29."""
+    return ["down -v --remove-orphans", "up -d"]
+
+
+@pytest.fixture(scope="session")
+def compose_ensemble(docker_services: Any, docker_compose_project_name: str) -> DockerEnsemble:
+    """Three servers for the whole session. Tests ask for `docker_ensemble`."""
+    return DockerEnsemble(docker_compose_project_name)
+
+
+@pytest.fixture
+def docker_ensemble(compose_ensemble: DockerEnsemble, docker_services: Any) -> Iterator[DockerEnsemble]:
+    """Three servers in containers, whole at the start of each test, whatever the test before has broken."""
+    compose_ensemble.heal()
+    docker_services.wait_until_responsive(check=compose_ensemble.is_healthy, timeout=40, pause=0.1)
+    yield compose_ensemble

@@ -1,0 +1,134 @@
+"""The embedded ensemble on real java processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from kazoo.exceptions import KazooException
+
+from coordinator.zk.ensemble import Ensemble, EnsembleConfig, EnsembleError, zkcli
+from coordinator.zk.errors import MissingProgram, UsageError
+from tests.support.clients import connected, fresh_chroot
+from tests.support.wait import eventually
+
+
+def test_each_test_has_an_empty_chroot_of_its_own(zk: str) -> None:
+    with connected(zk) as client:
+        assert client.get_children("/") == []
+        client.create("/mine")
+    with connected(fresh_chroot(zk.split("/")[0])) as client:
+        assert client.get_children("/") == []
+
+
+def test_the_servers_own_client_reads_what_was_written(zk: str) -> None:
+    with connected(zk) as client:
+        client.create("/said", b'{"version":1}')
+    hosts, chroot = zk.split("/")
+
+    found = zkcli(hosts, "get", f"/{chroot}/said")
+    missing = zkcli(hosts, "get", f"/{chroot}/unsaid")
+
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, '{"version":1}')
+    assert missing.returncode == 1
+
+
+def test_a_session_outlives_the_death_of_the_leader(ensemble3: Ensemble) -> None:
+    with connected(fresh_chroot(ensemble3.hosts)) as client:
+        client.create("/kept", ephemeral=True)
+        session = client.client_id[0]
+        old = ensemble3.leader()
+
+        old.kill()
+
+        eventually(
+            lambda: client.set("/kept", b"x"), 15, "a write after the leader's death", ignoring=(KazooException,)
+        )
+        assert client.client_id[0] == session
+        assert ensemble3.leader().id != old.id
+        assert not ensemble3.is_healthy()
+
+
+def test_a_paused_leader_is_replaced_and_follows_when_it_wakes(ensemble3: Ensemble) -> None:
+    old = ensemble3.leader()
+
+    old.pause()
+    assert old.is_running
+    assert old.mode() is None
+    new = ensemble3.leader()
+    old.resume()
+
+    assert new.id != old.id
+    ensemble3.wait_healthy()
+    assert eventually(old.mode, 10, "the old leader serves") == "follower"
+
+
+def test_what_was_written_survives_a_restart_on_the_same_ports(tmp_path: Path) -> None:
+    with Ensemble(tmp_path, EnsembleConfig(servers=1, tick_ms=200)) as first, connected(first.hosts) as client:
+        client.create("/kept", b"kept")
+
+    with Ensemble(tmp_path) as second, connected(second.hosts) as client:
+        assert second.hosts == first.hosts
+        assert client.get("/kept")[0] == b"kept"
+
+
+def test_another_process_finds_and_stops_it(tmp_path: Path) -> None:
+    with Ensemble(tmp_path, EnsembleConfig(servers=1, tick_ms=200, durable=False)) as started:
+        found = Ensemble.load(tmp_path)
+        assert [server.mode for server in found.status()] == ["standalone"]
+
+        found.stop()
+
+        assert [server.pid for server in found.status()] == [None]
+        assert [server.pid for server in started.status()] == [None]
+
+
+def test_a_process_that_only_has_the_old_number_is_left_alone(tmp_path: Path) -> None:
+    ensemble = Ensemble(tmp_path, EnsembleConfig(servers=1))
+    (ensemble.servers[0].directory / "pid").write_text(f"{os.getpid()}\n")
+
+    assert not ensemble.servers[0].is_running
+    ensemble.servers[0].kill()  # would end this very test
+    ensemble.stop()
+
+
+def test_a_port_in_use_is_said_before_the_start(tmp_path: Path) -> None:
+    ensemble = Ensemble(tmp_path, EnsembleConfig(servers=1))
+    port = ensemble.servers[0].port
+    with socket.create_server(("127.0.0.1", port)):
+        with pytest.raises(EnsembleError, match=f"port {port} of server 1 is in use"):
+            ensemble.start()
+        with pytest.raises(UsageError, match=f"port {port} is in use"):
+            Ensemble(tmp_path / "other", EnsembleConfig(servers=1), base_port=port)
+
+
+def test_a_server_that_cannot_start_is_reported_with_its_log(tmp_path: Path) -> None:
+    ensemble = Ensemble(tmp_path, EnsembleConfig(servers=1, extra={"dataDir": "/dev/null/nowhere"}))
+    try:
+        ensemble.start()
+        with pytest.raises(EnsembleError, match=r"server 1 has ended .*server\.log.*: .*nowhere"):
+            ensemble.wait_healthy()
+    finally:
+        ensemble.stop()
+
+
+def test_a_directory_keeps_its_configuration(tmp_path: Path) -> None:
+    Ensemble(tmp_path, EnsembleConfig(servers=1))
+
+    with pytest.raises(EnsembleError, match="holds an ensemble of 1 server"):
+        Ensemble(tmp_path, EnsembleConfig(servers=3))
+    with pytest.raises(EnsembleError, match="no ensemble in"):
+        Ensemble.load(tmp_path / "elsewhere")
+
+
+def test_a_missing_java_is_a_sentence_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+    with pytest.raises(MissingProgram, match="install a Java 17 runtime") as raised:
+        Ensemble(tmp_path / "e", EnsembleConfig(servers=1)).start()
+    assert raised.value.exit_code == 69

@@ -1,0 +1,159 @@
+"""The proxy itself, on a real server and with plain kazoo: what it breaks, and that it breaks nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.exceptions import ConnectionLoss, KazooException
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+
+from tests.support.clients import connected
+from tests.support.proxy import CREATE, GET_DATA, MULTI, SET_DATA, Proxy, op_code
+from tests.support.wait import eventually
+
+
+@pytest.fixture
+def proxy(zk: str) -> Iterator[Proxy]:
+    with Proxy(zk.split("/")[0]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def client(proxy: Proxy, zk: str) -> Iterator[Any]:
+    """A client that goes through the proxy, in this test's chroot."""
+    with connected(f"{proxy.hosts}/{zk.split('/')[1]}", session_timeout_s=2.0) as client:
+        yield client
+        proxy.resume()  # so that it can close its session
+
+
+@pytest.fixture
+def witness(zk: str) -> Iterator[Any]:
+    """A client that goes round the proxy."""
+    with connected(zk) as client:
+        yield client
+
+
+def test_a_multi_whose_reply_is_lost_has_happened(proxy: Proxy, client: Any, witness: Any) -> None:
+    session = client.client_id[0]
+    loss = proxy.drop_reply(MULTI)
+    multi = client.transaction()
+    multi.create("/first")
+    multi.create("/second", b"x")
+
+    with pytest.raises(ConnectionLoss):
+        multi.commit()
+
+    assert b"/second" in loss.wait()
+    assert sorted(witness.get_children("/")) == ["first", "second"]
+    assert eventually(lambda: client.exists("/second"), 5, "the session goes on", ignoring=(KazooException,))
+    assert client.client_id[0] == session
+    assert proxy.requests[MULTI] == 1
+
+
+def test_a_request_that_is_lost_has_not_happened(proxy: Proxy, client: Any, witness: Any) -> None:
+    loss = proxy.drop_request(CREATE)
+
+    with pytest.raises(ConnectionLoss):
+        client.create("/never")
+
+    assert op_code(loss.wait()) == CREATE
+    assert witness.get_children("/") == []
+
+
+def test_exactly_one_reply_is_lost_and_only_the_one_that_was_meant(proxy: Proxy, client: Any, witness: Any) -> None:
+    client.create("/a")
+    client.create("/b")
+    loss = proxy.drop_reply(lambda request: op_code(request) == SET_DATA and b"/b" in request)
+
+    client.set("/a", b"1")
+    assert not loss.lost.is_set()
+    with pytest.raises(ConnectionLoss):
+        client.set("/b", b"1")
+    loss.wait()
+
+    eventually(lambda: client.set("/b", b"2"), 5, "a second set is answered", ignoring=(KazooException,))
+    assert witness.get("/b")[1].version == 2
+    assert proxy.losses == [loss]
+
+
+def test_requests_on_their_way_together_lose_what_follows_the_lost_reply(proxy: Proxy, client: Any) -> None:
+    for name in "abc":
+        client.create(f"/{name}")
+    loss = proxy.drop_reply(lambda request: op_code(request) == GET_DATA and b"/b" in request)
+
+    answers = [client.get_async(f"/{name}") for name in "abc"]
+
+    assert answers[0].get(timeout=5)[0] == b""
+    for answer in answers[1:]:
+        with pytest.raises(ConnectionLoss):
+            answer.get(timeout=5)
+    loss.wait()
+
+
+def test_a_cut_connection_is_noticed_and_the_session_survives(proxy: Proxy, client: Any) -> None:
+    states: list[str] = []
+    client.add_listener(states.append)
+
+    proxy.cut()
+
+    eventually(lambda: states == [KazooState.SUSPENDED, KazooState.CONNECTED], 5, f"a quick return, not {states}")
+
+
+def test_refused_connections_end_when_it_resumes(proxy: Proxy, client: Any) -> None:
+    proxy.refuse()
+    assert client.exists("/") is not None  # what is open stays open
+
+    proxy.cut()
+    eventually(lambda: client.state == KazooState.SUSPENDED, 5, "suspended")
+    with pytest.raises(KazooTimeoutError):
+        client.exists_async("/").get(timeout=0.3)
+    assert proxy.connections == 0
+
+    proxy.resume()
+    eventually(lambda: client.state == KazooState.CONNECTED, 5, "connected again")
+
+
+def test_a_black_hole_says_nothing_until_the_session_is_over(proxy: Proxy, client: Any, witness: Any) -> None:
+    client.create("/life", ephemeral=True)
+    lost = threading.Event()
+    client.add_listener(lambda state: lost.set() if state == KazooState.LOST else None)
+
+    proxy.black_hole()
+    with pytest.raises(KazooTimeoutError):
+        client.get_async("/life").get(timeout=0.3)
+    assert client.state == KazooState.CONNECTED
+    eventually(lambda: not witness.exists("/life"), 10, "the server ends the session")
+    assert not lost.is_set()  # kazoo tells of the end of a session only when a server has told it
+
+    proxy.resume()
+    assert lost.wait(10)
+
+
+def test_what_is_held_back_arrives_late_and_whole(proxy: Proxy, client: Any, witness: Any) -> None:
+    proxy.hold()
+    late = client.create_async("/late")
+    with pytest.raises(KazooTimeoutError):
+        late.get(timeout=0.3)
+    assert witness.exists("/late") is None
+
+    proxy.resume()
+
+    assert late.get(timeout=5) == "/late"
+    assert witness.exists("/late") is not None
+
+
+def test_what_is_held_back_when_the_connection_is_cut_never_arrives(proxy: Proxy, client: Any, witness: Any) -> None:
+    proxy.hold()
+    late = client.create_async("/late")
+
+    proxy.cut()
+
+    with pytest.raises(ConnectionLoss):
+        late.get(timeout=5)
+    proxy.resume()
+    eventually(lambda: client.state == KazooState.CONNECTED, 5, "connected again")
+    assert client.exists("/late") is None

@@ -1,0 +1,301 @@
+"""A proxy in front of one ZooKeeper server that fails in the ways networks do, on command.
+
+It reads ZooKeeper's own framing: every packet is four bytes of length and a body; the first packet of either side
+opens the session, and after it a request begins with its xid and its op code, a reply with the xid that it answers.
+So it can lose exactly one reply: the request was carried out, and its sender will not hear of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from coordinator.zk.ensemble_files import HOST, choose_ports
+
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA = 1, 2, 3, 4, 5
+GET_CHILDREN, SYNC, PING, GET_CHILDREN2, CHECK, MULTI = 8, 9, 11, 12, 13, 14
+CREATE2, CLOSE_SESSION = 15, -11
+
+Match = int | Callable[[bytes], bool]
+"""An op code, or a predicate over a request's body: xid (4 bytes), op code (4 bytes), and the request itself."""
+
+
+class Loss:
+    """One packet that is to be lost: armed until a request matches, and `lost` once it has been swallowed."""
+
+    def __init__(self, match: Match, *, is_request: bool) -> None:
+        self.match = match
+        self.is_request = is_request
+        self.lost = threading.Event()
+        self.request: bytes | None = None
+        """The body of the request that was lost, or whose reply was."""
+
+    def wait(self, timeout_s: float = 10.0) -> bytes:
+        """Wait until the packet is lost and its connection cut; the body of the request.
+
+        :raises AssertionError: after `timeout_s`.
+        """
+        assert self.lost.wait(timeout_s), f"no packet that matches {self.match} was lost within {timeout_s:g} s"
+        assert self.request is not None
+        return self.request
+
+    def is_for(self, request: bytes) -> bool:
+        """Whether this is the request to lose, or whose reply is."""
+        return self.match(request) if callable(self.match) else self.match == op_code(request)
+
+
+class Proxy:
+    """Listens on a port of its own and passes everything on to one server, until told otherwise.
+
+    :param upstream: `host:port` of the server.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        host, port = upstream.rsplit(":", 1)
+        self.port = choose_ports(1, None)[0].client
+        self.requests: Counter[int] = Counter()
+        """How many requests of each op code have come from clients."""
+        self.losses: list[Loss] = []
+        """What has been lost by `drop_reply` and `drop_request`, in order."""
+        self._upstream = (host, int(port))
+        self._lock = threading.Lock()
+        self._armed: list[Loss] = []
+        self._links: set[_Link] = set()
+        self._stopping = False
+        self._is_black_hole = False
+        self._flows = threading.Event()
+        self._flows.set()
+        self._listener: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+
+    @property
+    def hosts(self) -> str:
+        """The connect string for clients."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many client connections are open."""
+        with self._lock:
+            return len(self._links)
+
+    def start(self) -> Self:
+        """Listen."""
+        self._accept_new()
+        return self
+
+    def stop(self) -> None:
+        """Cut everything and end every thread."""
+        self._stopping = True
+        self.refuse()
+        with self._lock:
+            links = list(self._links)
+        self.cut()
+        for link in links:
+            link.join()
+
+    def cut(self) -> None:
+        """Close every connection; new ones are still accepted."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.cut()
+
+    def refuse(self) -> None:
+        """Refuse new connections (nobody listens); those that are open stay open."""
+        listener, acceptor = self._listener, self._acceptor
+        self._listener = self._acceptor = None
+        if listener is not None and acceptor is not None:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the accept(); close() alone would not
+            acceptor.join()
+            listener.close()
+
+    def black_hole(self) -> None:
+        """Swallow every byte of both directions; connections stay open and new ones are accepted."""
+        self._is_black_hole = True
+
+    def hold(self) -> None:
+        """Keep back every byte of both directions, to be delivered, late, by `resume`."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        """Pass everything on again, after `refuse`, `black_hole` or `hold`.
+
+        Connections that have lost bytes are cut: no TCP stream goes on after a gap.
+        """
+        self._is_black_hole = False
+        self._flows.set()
+        with self._lock:
+            broken = [link for link in self._links if link.has_gap]
+        for link in broken:
+            link.cut()
+        if self._listener is None and not self._stopping:
+            self._accept_new()
+
+    def drop_reply(self, match: Match) -> Loss:
+        """Swallow the reply to the next request that matches, then cut its connection: once, and never again."""
+        return self._arm(Loss(match, is_request=False))
+
+    def drop_request(self, match: Match) -> Loss:
+        """Swallow the next request that matches, then cut its connection: the server never sees it."""
+        return self._arm(Loss(match, is_request=True))
+
+    def _arm(self, loss: Loss) -> Loss:
+        with self._lock:
+            self._armed.append(loss)
+        return loss
+
+    def _accept_new(self) -> None:
+        self._listener = listener = socket.create_server((HOST, self.port))
+        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="proxy-accept", daemon=True)
+        self._acceptor.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._upstream, 5.0)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            link = _Link(self, client, server)
+            with self._lock:
+                self._links.add(link)
+            link.start()
+
+    # What the links report, and ask.
+
+    def swallows(self, link: _Link) -> bool:
+        """Wait while bytes are held back; then whether they are to be thrown away."""
+        while not self._flows.wait(0.02):
+            if link.is_cut:
+                return True
+        return self._is_black_hole
+
+    def claim(self, request: bytes) -> Loss | None:
+        """Count a request; the loss that it is meant for, which is then armed for no other."""
+        with self._lock:
+            self.requests[op_code(request)] += 1
+            for loss in self._armed:
+                if loss.is_for(request):
+                    self._armed.remove(loss)
+                    return loss
+        return None
+
+    def report(self, loss: Loss, request: bytes) -> None:
+        """The packet is lost and its connection is cut."""
+        loss.request = request
+        with self._lock:
+            self.losses.append(loss)
+        loss.lost.set()
+
+    def forget(self, link: _Link, unused: list[Loss]) -> None:
+        """A connection has ended; losses whose reply never came are armed again."""
+        with self._lock:
+            self._links.discard(link)
+            self._armed.extend(unused)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Link:
+    """One client connection and the server connection behind it: a thread for each direction."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self.has_gap = False
+        self.is_cut = False
+        self._proxy = proxy
+        self._client = client
+        self._server = server
+        self._awaited: dict[int, tuple[Loss, bytes]] = {}
+        """The requests whose replies are to be lost, by xid."""
+        self._upward = threading.Thread(target=self._run, name="proxy-up", daemon=True)
+        self._downward = threading.Thread(target=self._pump_replies, name="proxy-down", daemon=True)
+
+    def start(self) -> None:
+        self._upward.start()
+
+    def join(self) -> None:
+        self._upward.join(5.0)
+
+    def cut(self) -> None:
+        """Shut both connections down; their threads see the end and close them."""
+        self.is_cut = True
+        for connection in (self._client, self._server):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        self._downward.start()
+        self._pump_requests()
+        self._downward.join()
+        self._client.close()
+        self._server.close()
+        self._proxy.forget(self, [loss for loss, _ in self._awaited.values()])
+
+    def _pump_requests(self) -> None:
+        with contextlib.suppress(OSError):
+            for number, packet in enumerate(self._packets(self._client)):
+                request = packet[4:]
+                loss = self._proxy.claim(request) if number > 0 else None
+                if loss is not None and loss.is_request:
+                    self.cut()
+                    self._proxy.report(loss, request)
+                    break
+                if loss is not None:
+                    self._awaited[xid(request)] = (loss, request)  # before its reply can come
+                self._server.sendall(packet)
+        self.cut()
+
+    def _pump_replies(self) -> None:
+        with contextlib.suppress(OSError):
+            for number, packet in enumerate(self._packets(self._server)):
+                reply = packet[4:]
+                awaited = self._awaited.pop(xid(reply), None) if number > 0 else None
+                if awaited is not None:
+                    self.cut()
+                    self._proxy.report(*awaited)
+                    break
+                self._client.sendall(packet)
+        self.cut()
+
+    def _packets(self, source: socket.socket) -> Iterator[bytes]:
+        """Whole packets, their length included, for as long as the connection lasts and nothing has been swallowed."""
+        received = b""
+        while data := source.recv(65536):
+            if self._proxy.swallows(self):
+                self.has_gap = True
+            if self.has_gap:
+                continue
+            received += data
+            while len(received) >= 4 and len(received) >= (end := 4 + struct.unpack_from("!i", received)[0]):
+                yield received[:end]
+                received = received[end:]
+
+
+def xid(body: bytes) -> int:
+    """The number that a request carries and its reply repeats; -1 for a watch event, -2 for a ping."""
+    number: int = struct.unpack_from("!i", body)[0]
+    return number
+
+
+def op_code(request: bytes) -> int:
+    """What a request asks for, as `MULTI`."""
+    code: int = struct.unpack_from("!i", request, 4)[0]
+    return code

@@ -1,0 +1,41 @@
+"""Waiting in tests: with a deadline, and with what was seen last when it passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def eventually(
+    fn: Callable[[], T],
+    timeout_s: float,
+    what: str,
+    *,
+    ignoring: tuple[type[Exception], ...] = (),
+    pause_s: float = 0.01,
+) -> T:
+    """Call `fn` until what it returns is truthy, and return that.
+
+    A call that raises AssertionError, or one of `ignoring`, counts as not yet.
+
+    :param what: the end of the sentence "not within N s: ".
+    :raises AssertionError: after `timeout_s`, with what the last call returned or raised.
+    """
+    not_yet: tuple[type[Exception], ...] = (AssertionError, *ignoring)
+    started = time.monotonic()
+    calls = 0
+    while True:
+        calls += 1
+        try:
+            result = fn()
+            if result:
+                return result
+            seen = f"returned {result!r}"
+        except not_yet as error:
+            seen = f"raised {error!r}"
+        if time.monotonic() - started > timeout_s:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}; the last of {calls} calls {seen}")
+        time.sleep(pause_s)
