@@ -1,0 +1,130 @@
+"""A consumer's channel: the fence under which everything that it writes is written, one multi at a time.
+
+The data of the channel znode is the truth of what the consumer runs, its version the fence. Whoever ends this
+incarnation moves the version; whatever is still on its way from here is refused by that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from coordinator.zk.errors import BadData, IncarnationOver, OutcomeUnknown, Refused
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import Channel, parsed_channel
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Check, Operation, SetData, Store
+
+from .errors import Superseded
+
+log = logging.getLogger(__name__)
+
+
+class FencedChannel:
+    """The channel of one incarnation on one session, from its registration to its end.
+
+    :ivar channel: the data as last written or read, with offsets that were read since.
+    :ivar over: why the incarnation has ended, None while it lives.
+    """
+
+    def __init__(
+        self, store: Store, runtime: Runtime, paths: GroupPaths, consumer: str, channel: Channel, version: int
+    ) -> None:
+        self._store = store
+        self._path = paths.channel(consumer)
+        self._lock = runtime.lock()
+        self._version = version
+        self._is_unsure = False
+        self.channel = channel
+        self.over: IncarnationOver | None = None
+
+    @property
+    def incarnation(self) -> str:
+        """The incarnation's random name."""
+        return self.channel.incarnation
+
+    def commit(self, after: Channel, operations: Sequence[Operation] = ()) -> None:
+        """Write `after` and do `operations`, under the fence.
+
+        :raises IncarnationOver: when the fence was moved by somebody else.
+        :raises Refused: when another operation was refused, or the channel turned out to be other than known: nothing
+            happened, look again.
+        :raises Retryable: when ZooKeeper did not answer; nothing is known until the next call, which finds out first.
+        """
+        with self._lock:
+            self._settle()
+            self._send([SetData(self._path, after.to_bytes(), self._version), *operations], after)
+
+    def guarded(self, operations: Sequence[Operation]) -> None:
+        """Do `operations` while the fence stands, without writing the channel. Raises as `commit`."""
+        with self._lock:
+            self._settle()
+            self._send([Check(self._path, self._version), *operations], None)
+
+    def end(self, after: Channel, operations: Sequence[Operation], why: IncarnationOver) -> None:
+        """Commit the end of this incarnation. Raises as `commit`."""
+        with self._lock:
+            self.commit(after, operations)
+            self.over = why
+
+    def check(self) -> None:
+        """Read the fence; for the lease.
+
+        :raises IncarnationOver: when it has been moved by somebody else.
+        """
+        with self._lock:
+            if self.over is not None:
+                raise self.over
+            self._read()
+
+    # ---- inside the lock
+
+    def _send(self, operations: Sequence[Operation], after: Channel | None) -> None:
+        try:
+            self._store.commit(operations)
+        except Refused as refused:
+            if refused.path == self._path:
+                before = self.channel
+                self._read()
+                log.info("channel read again: path=%s changed=%s", self._path, self.channel != before)
+            raise
+        except OutcomeUnknown:
+            self._is_unsure = True
+            version = self._version
+            self._settle()
+            if after is None or self._version == version or self.channel != after:
+                raise  # it did not happen, or nobody can tell (a removal of commands): the caller looks again
+            return
+        if after is not None:
+            self._version += 1
+            self.channel = after
+
+    def _settle(self) -> None:
+        """Find out what became of a commit whose reply was lost: `sync` waits for all that was sent before it."""
+        if self.over is not None:
+            raise self.over
+        if self._is_unsure:
+            self._store.sync()
+            self._read()
+            self._is_unsure = False
+
+    def _read(self) -> None:
+        node = self._store.get(self._path)
+        try:
+            found = parsed_channel(self._path, node.data) if node is not None else None
+        except BadData as error:
+            log.warning("bad data set aside: path=%s problem=%s", self._path, error)
+            found = None
+        if node is None or found is None:
+            self._finish(IncarnationOver("the channel was removed or overwritten"))
+        elif found.incarnation != self.incarnation:
+            self._finish(Superseded(f"another process has registered as {self._path.rsplit('/', 1)[-1]}"))
+        elif found.ended is not None:
+            self._finish(IncarnationOver(found.ended))
+        elif node.stat.version != self._version:
+            self._version = node.stat.version
+            self.channel = found
+
+    def _finish(self, why: IncarnationOver) -> None:
+        self.over = why
+        raise why

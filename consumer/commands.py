@@ -1,0 +1,142 @@
+"""Draining a channel: the consumer's side of the commands.
+
+In the order of (epoch, generation, sequence). Removing a command acknowledges it; what is meant for another incarnation
+or comes from an older epoch, or cannot be read, is removed unapplied and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from coordinator.zk.commands import STOP_FETCHER, Command, Order
+from coordinator.zk.errors import BadData
+from coordinator.zk.partitions import PartitionSet
+from coordinator.zk.paths import GroupPaths, sequence
+from coordinator.zk.records import Channel
+from coordinator.zk.runtime import Event, Runtime
+from coordinator.zk.store import Delete, Store
+
+from .channel import FencedChannel
+from .offsets import Offsets
+from .ownership import acknowledgement, after_command, chunks, claim_operations, with_claimed
+
+log = logging.getLogger(__name__)
+
+GiveUp = Callable[[PartitionSet], None]
+"""Stops fetching partitions, before the multi that gives them up."""
+
+
+class Received(NamedTuple):
+    """A command in the channel; `command` is None when it cannot be read."""
+
+    order: Order
+    name: str
+    command: Command | None
+
+
+class CommandDrain:
+    """Applies the commands of one consumer's channel.
+
+    :ivar dirty: set by the watch (and whoever wants) when the channel may have commands.
+    :ivar stale: commands removed unapplied.  :ivar applied: commands applied.
+    """
+
+    def __init__(self, runtime: Runtime, paths: GroupPaths, consumer: str, offsets: Offsets) -> None:
+        self._paths = paths
+        self._consumer = consumer
+        self._offsets = offsets
+        self.dirty: Event = runtime.event()
+        self.stale = 0
+        self.applied = 0
+
+    def drain(self, store: Store, fenced: FencedChannel, give_up: GiveUp) -> None:
+        """Apply or remove every command that stands in the channel now.
+
+        :raises Refused: when one was withdrawn meanwhile, or an owner znode appeared: call again.
+        :raises IncarnationOver: when this incarnation was ended.
+        """
+        for received in self._received(store):
+            if received.command is None or self._is_stale(fenced.channel, received):
+                self._remove_unapplied(fenced, received)
+            elif received.command.option == STOP_FETCHER:
+                self._stop(store, fenced, received.name, received.command, give_up)
+            else:
+                self._start(store, fenced, received.name, received.command)
+
+    def _received(self, store: Store) -> list[Received]:
+        listing = store.children(self._paths.channel(self._consumer), watch=self._on_commands)
+        names = listing.names if listing else []
+        paths = [self._paths.command(self._consumer, name) for name in names]
+        nodes = store.get_many(paths)
+        found = []
+        for name, path, node in zip(names, paths, nodes, strict=True):
+            if node is not None:
+                found.append(_parsed(name, path, node.data))
+        return sorted(found, key=lambda received: (received.order, received.name))
+
+    def _on_commands(self, path: str) -> None:
+        self.dirty.set()
+
+    def _is_stale(self, channel: Channel, received: Received) -> bool:
+        command = received.command
+        if command is None or command.incarnation != channel.incarnation:
+            return True
+        return (command.epoch, command.generation) < (channel.epoch, channel.generation)
+
+    def _remove_unapplied(self, fenced: FencedChannel, received: Received) -> None:
+        fenced.guarded([Delete(self._paths.command(self._consumer, received.name))])
+        self.stale += 1
+        log.warning(
+            "command removed unapplied: consumer=%s command=%s epoch=%d generation=%d",
+            self._consumer, received.name, received.order.epoch, received.order.generation,
+        )  # fmt: skip
+
+    def _stop(self, store: Store, fenced: FencedChannel, name: str, command: Command, give_up: GiveUp) -> None:
+        """Stop, seal or commit what is open, then one multi: offsets, owners, channel data, the command removed."""
+        running = frozenset(fenced.channel.running)
+        partitions = (command.partitions or running) & running
+        give_up(partitions)
+        steps = chunks(partitions)
+        for number, some in enumerate(steps, 1):
+            released = self._offsets.release(store, fenced.channel, some)
+            after = after_command(fenced.channel.without(some), name, command)
+            done = acknowledgement(self._paths, self._consumer, name, is_last=number == len(steps))
+            fenced.commit(after, [*released, done])
+        self._tell(name, command, len(partitions), 0)
+
+    def _start(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> None:
+        """One multi: missing owners created, channel data, the command removed.
+
+        An owner znode in the way: that partition is left out and listed as refused.
+        """
+        missing = command.started - frozenset(fenced.channel.running)
+        refused = self._offsets.owned(store, missing)
+        steps = chunks(missing - refused)
+        for number, some in enumerate(steps, 1):
+            claimed = with_claimed(fenced.channel, some, command.topics)
+            after = after_command(claimed, name, command, refused)
+            owners = claim_operations(self._paths, self._consumer, command, fenced.incarnation, some)
+            done = acknowledgement(self._paths, self._consumer, name, is_last=number == len(steps))
+            fenced.commit(after, [*owners, done])
+        self._tell(name, command, len(missing - refused), len(refused))
+
+    def _tell(self, name: str, command: Command, partitions: int, refused: int) -> None:
+        self.applied += 1
+        log.info(
+            "command applied: consumer=%s command=%s option=%s epoch=%d generation=%d partitions=%d refused=%d",
+            self._consumer, name, command.option, command.epoch, command.generation, partitions, refused,
+        )  # fmt: skip
+
+
+def _parsed(name: str, path: str, data: bytes) -> Received:
+    number = sequence(name)
+    try:
+        command = Command.parse(path, data)
+    except BadData as error:
+        log.warning("bad data set aside: path=%s problem=%s", path, error)
+        return Received(Order(0, 0, number or 0), name, None)
+    if number is None:
+        return Received(Order(0, 0, 0), name, None)
+    return Received(Order(command.epoch, command.generation, number), name, command)

@@ -1,0 +1,25 @@
+"""What a consumer may raise besides `coordinator.zk.errors`.
+
+CoordinatorError
+├── Fenced
+│   └── IncarnationOver
+│       └── Superseded       a newer process has the name: this one must not come back under it
+├── CommitFailed             a commit came too late: the partitions are somebody else's by now
+└── SegmentError             a sealed segment is missing, damaged or was collected
+"""
+
+from __future__ import annotations
+
+from coordinator.zk.errors import CoordinatorError, IncarnationOver
+
+
+class Superseded(IncarnationOver):
+    """A newer process has registered under this consumer's name."""
+
+
+class CommitFailed(CoordinatorError):
+    """Offsets could not be committed: the consumer's incarnation was ended, and its partitions are somebody else's."""
+
+
+class SegmentError(CoordinatorError):
+    """A sealed segment cannot be read; the message names it and its offsets."""

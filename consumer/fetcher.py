@@ -1,0 +1,124 @@
+"""Fetching: positions of the partitions that are held, and records from the log in a fair order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+
+from .logs import Log, UnknownTopic
+from .member import Start
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where fetching of a partition stands: the next offset, in the topic of that id."""
+
+    topic_id: str
+    offset: int
+
+
+class Fetch(NamedTuple):
+    """What one partition gave: batches of consecutive records, `first` up to, not including, `next`."""
+
+    partition: TopicPartition
+    topic_id: str
+    first: int
+    next: int
+    batches: list[pa.RecordBatch]
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(batch.nbytes for batch in self.batches)
+
+
+class Fetcher:
+    """The positions of one consumer. A partition that is given up is forgotten with whatever was fetched of it."""
+
+    def __init__(self, source: Log) -> None:
+        self._log = source
+        self._positions: dict[TopicPartition, Position] = {}
+        self._turn: list[TopicPartition] = []
+        self._complaints: dict[TopicPartition, str] = {}
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, Position]:
+        """Partition -> where fetching stands."""
+        return dict(self._positions)
+
+    def begin(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """Fetch these partitions too."""
+        for partition, start in starts.items():
+            self._positions[partition] = Position(start.topic_id, start.offset)
+        self._turn = sorted(self._positions)
+
+    def end(self, partitions: PartitionSet | Iterable[TopicPartition]) -> None:
+        """Fetch these no more."""
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._complaints.pop(partition, None)
+        self._turn = [partition for partition in self._turn if partition in self._positions]
+
+    def rewind(self, partition: TopicPartition, offset: int) -> None:
+        """Go on from `offset`: what was fetched after it has become nobody's."""
+        self._positions[partition] = replace(self._positions[partition], offset=offset)
+
+    def fetch(self, max_records: int, max_bytes: int) -> list[Fetch]:
+        """What is there now, partition by partition, beginning after the one that came last.
+
+        :param max_records: records at most, over all partitions.
+        :param max_bytes: bytes at most, but for the first record.
+        """
+        found: list[Fetch] = []
+        for partition in list(self._turn):
+            if max_records <= 0 or max_bytes <= 0:
+                break
+            fetched = self._fetch(partition, max_records, max_bytes)
+            if fetched is None:
+                continue
+            found.append(fetched)
+            max_records -= fetched.rows
+            max_bytes -= fetched.nbytes
+            self._turn.remove(partition)
+            self._turn.append(partition)
+        return found
+
+    def _fetch(self, partition: TopicPartition, max_records: int, max_bytes: int) -> Fetch | None:
+        position = self._positions[partition]
+        try:
+            batches, next_offset = self._log.fetch(
+                partition.topic, position.topic_id, partition.partition, position.offset, max_bytes, max_records
+            )
+            self._complaints.pop(partition, None)
+        except UnknownTopic:
+            return None  # nothing has been written to it yet
+        except CoordinatorError as error:
+            self._complain(partition, str(error))
+            return None
+        if next_offset == position.offset:
+            return None
+        self._positions[partition] = replace(position, offset=next_offset)
+        return Fetch(partition, position.topic_id, position.offset, next_offset, batches)
+
+    def _complain(self, partition: TopicPartition, problem: str) -> None:
+        """One partition's trouble is said once and does not stop the others."""
+        if self._complaints.get(partition) != problem:
+            self._complaints[partition] = problem
+            log.error("partition cannot be fetched: partition=%s problem=%s", partition, problem)
+
+    @property
+    def complaints(self) -> dict[TopicPartition, str]:
+        """Partitions that cannot be fetched now, each with the reason."""
+        return dict(self._complaints)

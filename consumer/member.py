@@ -1,0 +1,383 @@
+"""A consumer's life: register, drain the channel, claim and give up partitions, keep the lease, leave.
+
+Commands and fetchers belong to one thread of control, as in Kafka: everything here but the keeper runs inside `tend`,
+which the application's `poll` (or a slot's loop) calls. The keeper, in the background, renews the lease and makes the
+consumer leave when the application has stopped polling.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from coordinator.zk.errors import (
+    CoordinatorError,
+    IncarnationOver,
+    Refused,
+    Retryable,
+    SessionLost,
+    StoreError,
+    ZooKeeperUnreachable,
+)
+from coordinator.zk.lease import LEASE_SHARE, Lease
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import Channel, Registration
+from coordinator.zk.runtime import Runtime, Task
+from coordinator.zk.store import Operation, SessionState, Store, StoreFactory
+
+from .channel import FencedChannel
+from .commands import CommandDrain
+from .config import ConsumerConfig, Subscription
+from .errors import Superseded
+from .offsets import Offsets
+from .registration import register
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 5.0
+
+
+class Start(NamedTuple):
+    """Where fetching of a partition begins."""
+
+    topic_id: str
+    offset: int
+
+
+class Holder(Protocol):
+    """Whoever fetches: it is told what to hold. All calls come from inside `Member.tend`, `leave` or `close`."""
+
+    def assigned(self, starts: Mapping[TopicPartition, Start]) -> None:
+        """Begin to fetch these partitions."""
+
+    def revoke(self, partitions: PartitionSet) -> None:
+        """About to be given up: make what was fetched somebody's (commit, seal) or drop it; then hold them no more."""
+
+    def lost(self, partitions: PartitionSet) -> None:
+        """Gone already: drop them and whatever was fetched of them."""
+
+
+class Member:
+    """One consumer of a group, over as many incarnations and sessions as it takes.
+
+    :param earliest: gives the first offset of a partition that has none yet: (topic, topic id, partition).
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        open_store: StoreFactory,
+        runtime: Runtime,
+        holder: Holder,
+        earliest: Callable[[str, str, int], int],
+    ) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._open_store = open_store
+        self._runtime = runtime
+        self._holder = holder
+        self._paths = GroupPaths(config.group)
+        self._offsets = Offsets(runtime, self._paths, earliest)
+        self._store: Store | None = None
+        self._channel: FencedChannel | None = None
+        self._lease: Lease | None = None
+        self._keeper: Task | None = None
+        self._held: dict[TopicPartition, str] = {}
+        self._previous: str | None = None
+        self._backoff_s = FIRST_BACKOFF_S
+        self._not_before = float("-inf")
+        self._last_poll = runtime.monotonic()
+        self._last_commit = runtime.monotonic()
+        self._last_offsets = runtime.monotonic()
+        self._closing = runtime.event()
+        self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets)
+        self.wake = self._drain.dirty
+        self.registrations = 0
+
+    # ---- what others may ask
+
+    @property
+    def channel(self) -> Channel | None:
+        """What the consumer runs, as far as it knows; None when it is not registered."""
+        return self._channel.channel if self._channel and self._channel.over is None else None
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether partitions are held and the lease runs."""
+        return self.channel is not None and self._lease is not None and self._lease.is_held
+
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds that the lease is still good for."""
+        return self._lease.left_s if self._lease else 0.0
+
+    @property
+    def store(self) -> Store | None:
+        """The session of the current incarnation."""
+        return self._store
+
+    @property
+    def paths(self) -> GroupPaths:
+        """The group's paths."""
+        return self._paths
+
+    @property
+    def stale_commands(self) -> int:
+        """Commands that were removed unapplied."""
+        return self._drain.stale
+
+    # ---- the poll side
+
+    def tend(self) -> None:
+        """Do what is due: register, obey commands, read offsets, give a sign of life. Never waits for long.
+
+        :raises Superseded: when a newer process has this consumer's name.
+        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
+        """
+        self._last_poll = self._runtime.monotonic()
+        try:
+            channel = self._registered()
+            if channel is None:
+                return
+            self._obey(channel)
+            self._hold_what_runs(channel)
+            self._touch(channel)
+        except Superseded:
+            self._drop_everything("superseded")
+            raise
+        except IncarnationOver as over:
+            self._drop_everything(str(over))
+        except SessionLost as lost:
+            self._drop_everything(str(lost))
+            self._close_session()
+        except Retryable as error:
+            log.info("will try again: consumer=%s reason=%s", self._config.consumer, error)
+            self._drain.dirty.set()
+            self._runtime.sleep(0.05)
+
+    def advance(
+        self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
+    ) -> None:
+        """Move the offsets of partitions that run, together with `operations`, under the fence.
+
+        :raises IncarnationOver: when they are no longer this consumer's; nothing has moved.
+        :raises StoreError: when ZooKeeper refused or did not answer; what `channel` says then is the truth.
+        """
+        fenced = self._channel
+        if fenced is None or fenced.over is not None:
+            raise fenced.over if fenced and fenced.over else IncarnationOver("the consumer is not registered")
+        before = fenced.channel
+        missing = [partition for partition in offsets if partition not in before.running]
+        if missing:
+            raise IncarnationOver(f"{missing[0]} is no longer this consumer's")
+        after = replace(before, running={**before.running, **offsets})
+        after = replace(after, sealed=sealed) if sealed is not None else after
+        fenced.commit(after, operations)
+        self._last_commit = self._runtime.monotonic()
+        self._publish(fenced)
+
+    def leave(self, reason: str = "left") -> None:
+        """Give everything up and end the incarnation; the session stays. Called from the poll side."""
+        fenced = self._channel
+        if fenced is None or fenced.over is not None:
+            return
+        try:
+            self._holder.revoke(frozenset(fenced.channel.running))
+            self._held.clear()
+            self._end(fenced, reason)
+        except (CoordinatorError, OSError) as error:
+            log.warning("left without a word: consumer=%s reason=%s", self._config.consumer, error)
+        self._drop_everything(reason)
+
+    def close(self) -> None:
+        """Leave, end the session and the keeper."""
+        self._closing.set()
+        self.leave()
+        self._close_session()
+
+    # ---- registering
+
+    def _registered(self) -> FencedChannel | None:
+        """The channel of a living incarnation; None while the back-off runs or ZooKeeper does not answer."""
+        if self._channel is not None and self._channel.over is None:
+            if self._store is not None and self._store.lost:
+                raise SessionLost("the session with ZooKeeper is over")
+            return self._channel
+        if self._channel is not None and self._channel.over is not None:
+            over, self._channel = self._channel.over, None
+            raise over
+        if self._runtime.monotonic() < self._not_before:
+            return None
+        return self._register()
+
+    def _register(self) -> FencedChannel | None:
+        self._back_off()
+        store = self._session()
+        if store is None:
+            return None
+        registration = self._registration(store)
+        consumer = self._config.consumer
+        channel, version = register(store, self._paths, consumer, registration, self._previous)
+        self._previous = channel.incarnation
+        fenced = FencedChannel(store, self._runtime, self._paths, consumer, channel, version)
+        lease = Lease(store, self._runtime, fenced.check)
+        lease.renew()
+        self._channel, self._lease = fenced, lease
+        self._keeper = self._runtime.spawn(lambda: self._keep(store, fenced, lease), f"keeper-{consumer}")
+        self._last_commit = self._runtime.monotonic()
+        self._drain.dirty.set()
+        self.registrations += 1
+        log.info("registered: group=%s consumer=%s incarnation=%s", self._config.group, consumer, channel.incarnation)
+        return fenced
+
+    def _registration(self, store: Store) -> Registration:
+        return Registration(
+            incarnation=self._runtime.random_id(),
+            subscription=self._subscription.topics,
+            pattern=self._subscription.pattern,
+            host=socket.gethostname(),
+            protocols=self._config.protocols,
+            lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),
+            max_poll_interval_ms=self._config.max_poll_interval_ms,
+        )
+
+    def _session(self) -> Store | None:
+        if self._store is not None and not self._store.lost:
+            return self._store
+        self._close_session()
+        try:
+            self._store = self._open_store()
+        except ZooKeeperUnreachable:
+            if self.registrations == 0:
+                raise
+            return None
+        self._store.add_listener(self._on_state)
+        return self._store
+
+    def _back_off(self) -> None:
+        self._not_before = self._runtime.monotonic() + self._backoff_s
+        self._backoff_s = min(LONGEST_BACKOFF_S, self._backoff_s * 2)
+
+    def _on_state(self, state: SessionState) -> None:
+        self._drain.dirty.set()
+
+    # ---- commands and what runs
+
+    def _obey(self, fenced: FencedChannel) -> None:
+        if self._store is None or not self._drain.dirty.is_set():
+            return
+        self._drain.dirty.clear()
+        try:
+            self._drain.drain(self._store, fenced, self._give_up)
+            self._backoff_s = FIRST_BACKOFF_S
+        except Refused as refused:
+            # Withdrawn meanwhile, or an owner znode appeared: look again.
+            log.info("channel is read again: consumer=%s refused=%s", self._config.consumer, refused.path)
+            self._drain.dirty.set()
+
+    def _give_up(self, partitions: PartitionSet) -> None:
+        """Stop fetching `partitions`, before the multi that says so."""
+        held = partitions & frozenset(self._held)
+        if held:
+            self._holder.revoke(held)
+            for partition in held:
+                del self._held[partition]
+
+    def _hold_what_runs(self, fenced: FencedChannel) -> None:
+        """Make the fetchers equal to the channel: what runs is held, what does not is dropped."""
+        running = fenced.channel.running
+        gone = frozenset(part for part, life in self._held.items() if part not in running or life != fenced.incarnation)
+        if gone:
+            self._holder.lost(gone)
+            for partition in gone:
+                del self._held[partition]
+        unread = {part for part, offset in running.items() if offset is None}
+        if unread and self._store is not None:
+            fenced.channel = self._offsets.read(self._store, fenced.channel, unread)
+        channel = fenced.channel
+        starts = {
+            part: Start(channel.topics.get(part.topic, ""), offset)
+            for part, offset in channel.running.items()
+            if part not in self._held and offset is not None
+        }
+        if starts:
+            self._held |= dict.fromkeys(starts, fenced.incarnation)
+            self._holder.assigned(starts)
+
+    def _touch(self, fenced: FencedChannel) -> None:
+        """A sign of life every third of `max_poll_interval_ms`, when nothing else was written."""
+        now = self._runtime.monotonic()
+        if now - self._last_commit >= self._config.max_poll_interval_ms / 3000:
+            fenced.commit(replace(fenced.channel, touched=fenced.channel.touched + 1))
+            self._last_commit = now
+
+    def _publish(self, fenced: FencedChannel) -> None:
+        """Every `offsets_interval_ms` the offsets that moved go into `offsets/` too."""
+        now = self._runtime.monotonic()
+        if self._store is None or now - self._last_offsets < self._config.offsets_interval_ms / 1000:
+            return
+        self._last_offsets = now
+        try:
+            if operations := self._offsets.publish(self._store, fenced.channel):
+                fenced.guarded(operations)
+        except (Refused, Retryable) as error:
+            log.info("offsets are published later: consumer=%s reason=%s", self._config.consumer, error)
+
+    # ---- the end of an incarnation
+
+    def _end(self, fenced: FencedChannel, reason: str) -> None:
+        """End it in ZooKeeper, whole when it fits into one multi; else the coordinator writes the rest out."""
+        if self._store is None:
+            return
+        over = IncarnationOver(reason)
+        after, operations = self._offsets.ended(self._store, self._config.consumer, fenced.channel, reason)
+        fenced.end(after, operations, over)
+        log.info("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)
+
+    def _drop_everything(self, reason: str) -> None:
+        held = frozenset(self._held)
+        self._held.clear()
+        self._channel = None
+        self._lease = None
+        if held:
+            log.warning("partitions lost: consumer=%s count=%d reason=%s", self._config.consumer, len(held), reason)
+            self._holder.lost(held)
+
+    def _close_session(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    # ---- the keeper: the only other thread
+
+    def _keep(self, store: Store, fenced: FencedChannel, lease: Lease) -> None:
+        """Renew the lease every 1/6 of the session timeout; leave when the application has stopped polling."""
+        while fenced.over is None and not store.lost and not self._closing.is_set():
+            try:
+                lease.renew()
+                self._leave_when_not_polled(store, fenced)
+            except Retryable as error:
+                log.warning("lease not renewed: left_s=%.1f reason=%s", lease.left_s, error)
+            except (IncarnationOver, StoreError) as error:
+                log.info("keeper ends: consumer=%s reason=%s", self._config.consumer, error)
+                break
+            self._closing.wait(lease.interval_s)
+        self._drain.dirty.set()
+
+    def _leave_when_not_polled(self, store: Store, fenced: FencedChannel) -> None:
+        silent_s = self._runtime.monotonic() - self._last_poll
+        if silent_s < self._config.max_poll_interval_ms / 1000:
+            return
+        reason = (
+            f"left by itself: poll was not called for {self._config.max_poll_interval_ms} ms "
+            "(raise max_poll_interval_ms, or lower max_poll_records)"
+        )
+        after, operations = self._offsets.ended(store, self._config.consumer, fenced.channel, reason)
+        fenced.end(after, operations, IncarnationOver(reason))
+        log.warning("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)

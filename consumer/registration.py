@@ -1,0 +1,120 @@
+"""Registering under a consumer's name: the one multi with which an incarnation begins.
+
+It ends whatever lived under the name before: what that ran is written into `offsets/`, its owner znodes, commands and
+`ids` go, and the fence moves. So the newest process has the name, and nothing of the older one is written afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from coordinator.zk.errors import BadData, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.fenced import ensure
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import NO_CHANNEL, Channel, Registration, parsed_channel
+from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
+
+from .errors import Superseded
+from .ownership import PARTITIONS_A_STEP, release_operations
+
+log = logging.getLogger(__name__)
+
+TRIES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """What stands under the name when a registration begins."""
+
+    version: int
+    channel: Channel
+    commands: tuple[str, ...]
+    has_id: bool
+    owned: PartitionSet
+    known_offsets: PartitionSet
+
+
+def register(
+    store: Store, paths: GroupPaths, consumer: str, registration: Registration, previous: str | None
+) -> tuple[Channel, int]:
+    """Register `consumer`.
+
+    :param previous: this process's last incarnation under the name; None for a process that comes anew and takes it.
+    :returns: the channel's data and version.
+    :raises Superseded: when another process has taken the name from `previous`.
+    :raises StoreError: when ZooKeeper did not answer, or too much moved at once.
+    """
+    ensure(store, (*paths.skeleton, paths.channel(consumer)))
+    new = Channel(incarnation=registration.incarnation)
+    for _ in range(TRIES):
+        before = _look(store, paths, consumer)
+        if before.channel.incarnation == new.incarnation:
+            return before.channel, before.version  # an earlier try, whose reply was lost, had succeeded
+        if previous is not None and before.channel.incarnation not in ("", previous):
+            raise Superseded(f"another process has registered as {consumer}")
+        try:
+            while operations := _next_of_the_end(paths, consumer, before):
+                store.commit(operations)
+                before = _look(store, paths, consumer)
+            store.commit(_beginning(paths, consumer, before, new, registration))
+            return new, before.version + 1
+        except Refused as refused:
+            log.info("registration starts over: consumer=%s refused=%s %s", consumer, refused.path, refused.reason)
+        except OutcomeUnknown:
+            store.sync()
+    raise StoreError(f"{consumer} could not register in {TRIES} tries: its znodes keep changing")
+
+
+def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
+    listing = store.children(paths.channel(consumer))
+    node = store.get(paths.channel(consumer))
+    if node is None:
+        raise StoreError(f"the channel of {consumer} was removed while it registered: try again")
+    try:
+        channel = parsed_channel(paths.channel(consumer), node.data)
+    except BadData as error:
+        log.error("bad data set aside: path=%s problem=%s", paths.channel(consumer), error)
+        channel = NO_CHANNEL
+    running = sorted(channel.running)
+    owners = store.get_many([paths.owner(*partition) for partition in running])
+    offsets = store.get_many([paths.offset(*partition) for partition in running])
+    return Predecessor(
+        version=node.stat.version,
+        channel=channel,
+        commands=tuple(sorted(listing.names if listing else ())),
+        has_id=store.get(paths.id(consumer)) is not None,
+        owned=frozenset(part for part, owner in zip(running, owners, strict=True) if owner is not None),
+        known_offsets=frozenset(part for part, node in zip(running, offsets, strict=True) if node is not None),
+    )
+
+
+def _next_of_the_end(paths: GroupPaths, consumer: str, before: Predecessor) -> list[Operation]:
+    """The next commit before the beginning, when the predecessor left more than fits into one; empty when it fits.
+
+    First the fence moves, while `running` stays; then its partitions are written out, some at a time.
+    """
+    path, channel = paths.channel(consumer), before.channel
+    if len(before.commands) > MAX_OPERATIONS // 4:
+        return [Delete(paths.command(consumer, name)) for name in before.commands[:MAX_OPERATIONS]]
+    if len(channel.running) <= PARTITIONS_A_STEP // 2:
+        return []
+    if channel.is_live:
+        return [SetData(path, replace(channel, ended="taken over").to_bytes(), before.version)]
+    some: list[TopicPartition] = sorted(channel.running)[:PARTITIONS_A_STEP]
+    released = release_operations(paths, channel, some, before.known_offsets, before.owned)
+    return [SetData(path, channel.without(some).to_bytes(), before.version), *released]
+
+
+def _beginning(
+    paths: GroupPaths, consumer: str, before: Predecessor, new: Channel, registration: Registration
+) -> list[Operation]:
+    released = release_operations(paths, before.channel, before.channel.running, before.known_offsets, before.owned)
+    return [
+        SetData(paths.channel(consumer), new.to_bytes(), before.version),
+        *released,
+        *(Delete(paths.command(consumer, name)) for name in before.commands),
+        *([Delete(paths.id(consumer))] if before.has_id else []),
+        Create(paths.id(consumer), registration.to_bytes(), ephemeral=True),
+    ]

@@ -1,0 +1,44 @@
+"""Range: for each topic, its partitions in order over the consumer threads in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+
+from . import Assignment, Subscriber
+
+
+class RangeAssignor:
+    """Kafka's original strategy (seed 000, `rebalance` step 2; `RangeAssignor` in Kafka).
+
+    Each topic by itself: n partitions over t threads give every thread n // t, and the first n % t one more.
+    """
+
+    name = "range"
+    is_eager = True
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        """See `Assignor.assign`."""
+        members = sorted(subscribers, key=lambda subscriber: subscriber.consumer)
+        assignment: dict[str, dict[str, PartitionSet]] = {member.consumer: {} for member in members}
+        for topic in sorted(topics):
+            threads = [
+                (member.consumer, member.thread(number))
+                for member in members
+                for number in range(member.threads.get(topic, 0))
+            ]
+            for (consumer, thread), numbers in zip(threads, _shares(sorted(topics[topic]), len(threads)), strict=True):
+                part = frozenset(TopicPartition(topic, number) for number in numbers)
+                assignment[consumer][thread] = assignment[consumer].get(thread, frozenset()) | part
+        return assignment
+
+
+def _shares(numbers: Sequence[int], threads: int) -> list[Sequence[int]]:
+    """`numbers` cut into `threads` runs, the first ones longer by one where it does not divide."""
+    if not threads:
+        return []
+    size, longer = divmod(len(numbers), threads)
+    ends = [index * size + min(index, longer) for index in range(threads + 1)]
+    return [numbers[first:last] for first, last in pairwise(ends)]

@@ -1,0 +1,145 @@
+"""Step 3 of a turn: a plan as ZooKeeper operations, in the order in which they must happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .plan import End, Plan, ended
+from .snapshot import Snapshot
+from .zk.errors import RebalanceFailed
+from .zk.fenced import batches
+from .zk.partitions import TopicPartition
+from .zk.paths import COORDINATOR_EPOCH, GroupPaths
+from .zk.records import Channel, OffsetRecord
+from .zk.state import GroupState
+from .zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, operation_bytes
+
+Unit = list[Operation]
+ROOM = MAX_OPERATIONS - 2
+PARTITIONS_A_STEP = (ROOM - 4) // 2
+"""An incarnation that runs more is ended in several multis; each partition takes an offset and an owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One multi of a turn: the state to write with it, and the other operations."""
+
+    state: GroupState
+    operations: Sequence[Operation]
+
+
+def fenced(snapshot: Snapshot, epoch_version: int, nth: int, step: Step) -> list[Operation]:
+    """The `nth` multi (from 0) of a turn, with the coordinator's fence: the epoch's version, and the state's."""
+    paths = GroupPaths(snapshot.group)
+    data = step.state.to_bytes()
+    if len(data) > MAX_COMMIT_BYTES:
+        raise RebalanceFailed(f"the group's target takes {len(data)} bytes, over what a znode may hold")
+    return [
+        Check(COORDINATOR_EPOCH, epoch_version),
+        SetData(paths.state, data, snapshot.state_version + nth),
+        *step.operations,
+    ]
+
+
+def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
+    """The multis of a turn, each to be committed only after the one before."""
+    paths = GroupPaths(snapshot.group)
+    before = replace(snapshot.state, marks=plan.state.marks, epoch=snapshot.epoch)
+    parents = _parents(snapshot, plan)
+    torn = [end for end in plan.ends if len(end.view.running) > PARTITIONS_A_STEP]
+    if torn and parents:
+        yield Step(before, parents)
+        parents = []
+    for end in torn:
+        for operations in _torn_end(snapshot, paths, end):
+            yield Step(before, operations)
+    units: list[Unit] = [parents]
+    units += [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
+    gone = {(end.view.consumer, sent.name) for end in torn for sent in end.view.commands}
+    units += [
+        [Delete(paths.command(consumer, sent.name))]
+        for consumer, sent in plan.withdrawn
+        if (consumer, sent.name) not in gone
+    ]
+    units += _history(snapshot, plan, paths)
+    units += [
+        [Create(paths.command_prefix(consumer), command.to_bytes(), sequential=True)]
+        for consumer, command in (*plan.stops, *plan.starts)
+    ]
+    room = MAX_COMMIT_BYTES - len(plan.state.to_bytes())
+    largest = max((sum(operation_bytes(o) for o in unit) for unit in units), default=0)
+    if largest > room:
+        raise RebalanceFailed("one consumer's command does not fit into a transaction: spread the group's partitions")
+    written = list(batches([unit for unit in units if unit], ROOM)) or [[]]
+    yield from (Step(plan.state, operations) for operations in written)
+
+
+def _parents(snapshot: Snapshot, plan: Plan) -> Unit:
+    """The parents of owners and offsets that do not exist yet, so that a consumer's claim finds them."""
+    paths = GroupPaths(snapshot.group)
+    started = {topic for _, command in plan.starts for topic in command.topics}
+    folded = {part.topic for end in plan.ends for part in end.view.running}
+    made: Unit = [Create(paths.owners_of(topic)) for topic in sorted(started - snapshot.owner_parents)]
+    made += [Create(paths.offsets_of(topic)) for topic in sorted((started | folded) - snapshot.offset_parents)]
+    return made
+
+
+def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
+    """Ended in one go: the fence moves, offsets written, owners (and for an eviction its ids) removed."""
+    channel = _channel(end)
+    data = ended(channel, end.reason).to_bytes()
+    return [
+        SetData(paths.channel(end.view.consumer), data, end.view.version),
+        *_offsets(snapshot, paths, channel, channel.running),
+        *(Delete(paths.owner(*partition)) for partition in sorted(end.owners)),
+        *([Delete(paths.id(end.view.consumer))] if end.evicted else []),
+    ]
+
+
+def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]:
+    """Ended in several multis: the fence first, while `running` stays; then its partitions, some at a time."""
+    view, channel = end.view, replace(_channel(end), ended=end.reason)
+    path, version = paths.channel(view.consumer), view.version
+    if _channel(end).is_live or end.evicted:
+        gone: Unit = [Delete(paths.command(view.consumer, sent.name)) for sent in view.commands[: ROOM - 2]]
+        gone += [Delete(paths.id(view.consumer))] if end.evicted else []
+        yield [SetData(path, channel.to_bytes(), version), *gone]
+        version += 1
+    partitions = sorted(view.running)
+    for first in range(0, len(partitions), PARTITIONS_A_STEP):
+        some = partitions[first : first + PARTITIONS_A_STEP]
+        left = channel.without(partitions[: first + len(some)])
+        offsets = _offsets(snapshot, paths, channel, {part: channel.running[part] for part in some})
+        owners = [Delete(paths.owner(*part)) for part in some if part in end.owners]
+        yield [SetData(path, left.to_bytes(), version), *offsets, *owners]
+        version += 1
+
+
+def _channel(end: End) -> Channel:
+    if end.view.channel is None:
+        raise ValueError(f"{end.view.consumer}: a channel that cannot be read is never ended")
+    return end.view.channel
+
+
+def _offsets(
+    snapshot: Snapshot, paths: GroupPaths, channel: Channel, running: Mapping[TopicPartition, int | None]
+) -> Unit:
+    """Where the next holder goes on. An offset that had not been read yet is left as it stands."""
+    written: Unit = []
+    for partition, offset in sorted(running.items()):
+        if offset is None:
+            continue
+        path = paths.offset(*partition)
+        data = OffsetRecord(offset, channel.topics.get(partition.topic, ""), channel.generation).to_bytes()
+        written.append(SetData(path, data) if partition in snapshot.offsets else Create(path, data))
+    return written
+
+
+def _history(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
+    units: list[Unit] = [[Delete(paths.rebalance(generation))] for generation in plan.forgotten]
+    if plan.rebalance is not None:
+        path, data = paths.rebalance(plan.rebalance.generation), plan.rebalance.to_bytes()
+        known = plan.rebalance.generation in snapshot.history
+        units.append([SetData(path, data) if known else Create(path, data)])
+    return units

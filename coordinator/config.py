@@ -1,0 +1,54 @@
+"""The coordinator's configuration."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+
+from .zk.config import require
+from .zk.names import checked_name
+
+MIN_SESSION_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """Checked when built; each field is an option of `zk-coordinator run`, an environment name and a file's key.
+
+    :ivar zk: servers and chroot, `host:port,host:port/chroot`.
+    :ivar node: this node's name, as the coordinator's znode shows it.
+    :ivar rebalance_handlers: groups whose turns may run at the same time.
+    :ivar max_rebalance_retries: turns that may fail in a row before the group's state says RebalanceFailed.
+    :ivar rebalance_debounce_ms: changes of a group that come within this time after a turn make one turn.
+    :ivar sweep_interval_ms: how often everything is read again, in case a watch was lost.
+    :ivar channel_retention_ms: how long the channel of a consumer that is gone is kept.
+    :ivar query_retention_ms: how long a query that gives no sign of life holds back the collection of segments.
+    """
+
+    zk: str
+    node: str = field(default_factory=socket.gethostname)
+    brokers_path: str = "/brokers"
+    session_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 15_000
+    rebalance_handlers: int = 4
+    max_rebalance_retries: int = 4
+    rebalance_debounce_ms: int = 100
+    sweep_interval_ms: int = 10_000
+    channel_retention_ms: int = 86_400_000
+    query_retention_ms: int = 7 * 86_400_000
+
+    def __post_init__(self) -> None:
+        checked_name("node", self.node)
+        require(bool(self.zk), "name the ZooKeeper servers: --zk HOST:PORT,HOST:PORT/CHROOT")
+        require(self.brokers_path.startswith("/"), "brokers_path must begin with a slash")
+        require(self.session_timeout_ms >= MIN_SESSION_MS, f"session_timeout_ms must be {MIN_SESSION_MS} or more")
+        require(self.connect_timeout_ms > 0, "connect_timeout_ms must be positive")
+        require(1 <= self.rebalance_handlers <= 64, "rebalance_handlers must be from 1 to 64")
+        require(self.max_rebalance_retries >= 0, "max_rebalance_retries must not be negative")
+        require(self.rebalance_debounce_ms >= 0, "rebalance_debounce_ms must not be negative")
+        require(self.sweep_interval_ms >= 100, "sweep_interval_ms must be 100 or more")
+        require(
+            self.channel_retention_ms >= 2 * self.session_timeout_ms,
+            "channel_retention_ms must be at least twice session_timeout_ms: a fence must outlive every session",
+        )
+        require(self.query_retention_ms >= 1000, "query_retention_ms must be 1000 or more")

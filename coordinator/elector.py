@@ -1,0 +1,148 @@
+"""The elector: every node runs one on `/consumers/coordinator`, and whoever creates that znode is the coordinator.
+
+Winning is one multi that creates it and raises `/consumers/coordinator_epoch` by compare-and-set: the epoch's data
+version is from then on the fence that all writes of this coordinator carry. (The version of the znode itself would be
+none: one that is made anew has version 0 again.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from .term import Term
+from .zk.commands import Command
+from .zk.errors import BadData, OutcomeUnknown, Refused, Retryable, SessionLost
+from .zk.fenced import ensure
+from .zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
+from .zk.records import Channel, CoordinatorRecord, EpochRecord, parsed_channel
+from .zk.runtime import Event, Runtime
+from .zk.state import GroupState
+from .zk.store import Create, Operation, SessionState, SetData, Store
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.1
+_MOST_VERSIONS = 390
+
+
+class Elector:
+    """One node's candidacy, for one session.
+
+    :param wake: set by whoever wants `stand` to look again, or to end.
+    """
+
+    def __init__(self, store: Store, runtime: Runtime, node: str, host: str, wake: Event) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._node = node
+        self._host = host
+        self._wake = wake
+        store.add_listener(self._on_state)
+
+    def stand(self, stopping: Event) -> Term | None:
+        """Try at once; when somebody else is elected, watch and try again whenever the znode goes (seed 000, A and B).
+
+        :returns: the term that was won, or None once `stopping` is set.
+        :raises SessionLost: when the session has ended.
+        """
+        while not stopping.is_set():
+            self._wake.clear()
+            try:
+                ensure(self._store, (CONSUMERS, GROUPS))
+                term = self._elect()
+            except Retryable as error:
+                log.info("election will be tried again: node=%s reason=%s", self._node, error)
+                self._wake.wait(_RETRY_S)
+                continue
+            if term is not None:
+                log.info("elected: node=%s epoch=%d", self._node, term.epoch)
+                return term
+            self._wake.wait()
+            if self._store.lost:
+                raise SessionLost("the session ended while this node stood for election")
+        return None
+
+    def _on_state(self, state: SessionState) -> None:
+        self._wake.set()
+
+    def _on_coordinator(self, path: str) -> None:
+        self._wake.set()
+
+    def _elect(self) -> Term | None:
+        """One look and, where nobody is elected, one try; None when somebody else is, or was faster."""
+        node = self._store.get(COORDINATOR, watch=self._on_coordinator)
+        if node is not None and node.stat.ephemeral_owner != self._store.session_id:
+            return None
+        if node is not None:
+            return self._won(CoordinatorRecord.parse(COORDINATOR, node.data).epoch)
+        epoch, operations = self._bid()
+        record = CoordinatorRecord(self._node, self._host, epoch)
+        try:
+            self._store.commit([Create(COORDINATOR, record.to_bytes(), ephemeral=True), *operations])
+        except Refused:
+            self._wake.set()  # somebody was faster, or the epoch has moved: look again
+            return None
+        except OutcomeUnknown:
+            self._store.sync()
+            self._wake.set()  # who owns the znode tells whether it was won
+            return None
+        return self._won(epoch)
+
+    def _won(self, epoch: int) -> Term | None:
+        """The term, when the epoch znode still says `epoch`."""
+        node = self._store.get(COORDINATOR_EPOCH)
+        try:
+            if node is not None and EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch == epoch:
+                return Term(epoch, node.stat.version)
+        except BadData as error:
+            log.warning("bad data set aside: path=%s problem=%s", COORDINATOR_EPOCH, error)
+        raise SessionLost("the epoch moved while this node held the coordinator's znode: it stands again")
+
+    def _bid(self) -> tuple[int, list[Operation]]:
+        """The epoch to try for, and the operations that raise it."""
+        node = self._store.get(COORDINATOR_EPOCH)
+        if node is None:
+            epoch = self._largest_epoch() + 1
+            data = EpochRecord(epoch).to_bytes()
+            # Its version would begin at 0 again, where an old coordinator's fence may still stand: move it past.
+            passed: list[Operation] = [SetData(COORDINATOR_EPOCH, data)] * min(epoch, _MOST_VERSIONS)
+            return epoch, [Create(COORDINATOR_EPOCH, data), *(passed if epoch > 1 else [])]
+        try:
+            epoch = EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch + 1
+        except BadData as error:
+            log.warning("bad data set aside: path=%s problem=%s", COORDINATOR_EPOCH, error)
+            epoch = self._largest_epoch() + 1
+        return epoch, [SetData(COORDINATOR_EPOCH, EpochRecord(epoch).to_bytes(), node.stat.version)]
+
+    def _largest_epoch(self) -> int:
+        """The largest epoch that any group has seen; 0 where there is none."""
+        listing = self._store.children(GROUPS)
+        return max((self._epoch_of(group) for group in (listing.names if listing else ())), default=0)
+
+    def _epoch_of(self, group: str) -> int:
+        paths = GroupPaths(group)
+        epochs = [0]
+        node = self._store.get(paths.state)
+        if node is not None:
+            epochs.append(_epoch_or_zero(GroupState.parse, paths.state, node.data))
+        channels = self._store.children(paths.channels)
+        names = channels.names if channels else []
+        for name, channel in zip(names, self._store.get_many([paths.channel(name) for name in names]), strict=True):
+            if channel is not None:
+                epochs.append(_epoch_or_zero(parsed_channel, paths.channel(name), channel.data))
+            epochs += self._command_epochs(paths, name)
+        return max(epochs)
+
+    def _command_epochs(self, paths: GroupPaths, consumer: str) -> list[int]:
+        listing = self._store.children(paths.channel(consumer))
+        commands = self._store.get_many([paths.command(consumer, name) for name in (listing.names if listing else ())])
+        found = [node.data for node in commands if node is not None]
+        return [_epoch_or_zero(Command.parse, paths.channel(consumer), data) for data in found]
+
+
+def _epoch_or_zero(parse: Callable[[str, bytes], GroupState | Channel | Command], where: str, data: bytes) -> int:
+    try:
+        return parse(where, data).epoch
+    except BadData:
+        return 0

@@ -1,0 +1,155 @@
+"""The request handlers: threads that take groups off the request queue and give each its turn.
+
+Seed 000, D. A handler never waits for a consumer, and no group is in two of them; whatever a turn throws concerns its
+own group only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from .assignors import Assignor
+from .config import CoordinatorConfig
+from .problems import Problems
+from .rebalance import LeaseLapsed, Rebalancer
+from .requests import Request, RequestQueue
+from .term import Term
+from .zk.errors import CoordinatorError, Fenced, Retryable, SessionLost
+from .zk.lease import Lease
+from .zk.paths import GROUPS
+from .zk.records import Topic
+from .zk.runtime import Runtime, Task
+from .zk.store import Store
+
+log = logging.getLogger(__name__)
+
+ACKNOWLEDGED = "acknowledged"
+AGAIN = "again"
+ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
+ASK_AGAIN_S = 0.2
+LONGEST_BACKOFF_S = 30.0
+
+
+class Handlers:
+    """The request queue and its handlers, for one term.
+
+    :param on_over: called when the term cannot go on.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        store: Store,
+        runtime: Runtime,
+        term: Term,
+        lease: Lease,
+        assignor: Assignor,
+        problems: Problems,
+        on_over: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._runtime = runtime
+        self._term = term
+        self._lease = lease
+        self._assignor = assignor
+        self._problems = problems
+        self._on_over = on_over
+        self._lock = runtime.lock()
+        self._rebalancers: dict[str, Rebalancer] = {}
+        self._quiet_until: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+        self._topics: Callable[[], Mapping[str, Topic]] = dict
+        self.requests = RequestQueue(runtime)
+        self.turns = 0
+
+    def start(self, topics: Callable[[], Mapping[str, Topic]]) -> list[Task]:
+        """Start the handlers (seed 000, `coordinatorStartup` 6); `topics` gives every topic as last read."""
+        self._topics = topics
+        return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(self._config.rebalance_handlers)]
+
+    def ask(self, group: str, reason: str) -> None:
+        """A change asks for a turn: at once, or with others that follow soon after the last one."""
+        with self._lock:
+            delay_s = self._quiet_until.get(group, 0.0) - self._runtime.monotonic()
+        self.requests.request(group, reason, max(0.0, delay_s))
+
+    def on_acknowledge(self, path: str) -> None:
+        """The watch on a channel: `path` is `.../groups/[group]/channel/[consumer]`."""
+        group = path[len(GROUPS) + 1 :].split("/", 1)[0]
+        self.requests.request(group, ACKNOWLEDGED, ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S)
+
+    def stop(self) -> None:
+        """Let the handlers end after the turns that they are in."""
+        self.requests.close()
+
+    def _handle(self) -> None:
+        while (request := self.requests.take()) is not None:
+            try:
+                self._take_turn(request)
+            finally:
+                self.requests.done(request.group)
+
+    def _take_turn(self, request: Request) -> None:
+        group = request.group
+        changes = [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
+        if changes:
+            with self._lock:
+                debounce_s = self._config.rebalance_debounce_ms / 1000
+                self._quiet_until[group] = self._runtime.monotonic() + debounce_s
+        try:
+            turn = self._rebalancer(group).take_turn("; ".join(changes) or AGAIN)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except (LeaseLapsed, Retryable) as error:
+            log.info("turn put off: group=%s reason=%s", group, error)
+            self._ask_again(request, ASK_AGAIN_S)
+        except Exception as error:  # noqa: BLE001  one group's trouble must not end the handler, whatever it is
+            self._failed(request, error)
+        else:
+            self.turns += 1
+            self._failures.pop(group, None)
+            if turn.again_s is not None:
+                self.requests.request(group, AGAIN, turn.again_s)
+
+    def _rebalancer(self, group: str) -> Rebalancer:
+        with self._lock:
+            if group not in self._rebalancers:
+                self._rebalancers[group] = Rebalancer(
+                    self._store,
+                    self._runtime,
+                    self._term,
+                    self._lease,
+                    group,
+                    lambda: self._topics(),
+                    self._assignor,
+                    self.on_acknowledge,
+                    self._problems,
+                )
+            return self._rebalancers[group]
+
+    def _ask_again(self, request: Request, delay_s: float) -> None:
+        for reason in request.reasons:
+            self.requests.request(request.group, reason, delay_s)
+
+    def _failed(self, request: Request, error: Exception) -> None:
+        """Seed 000's ConsumerRebalanceFailedException, except that the handler lives on and tries again."""
+        failures = self._failures[request.group] = self._failures.get(request.group, 0) + 1
+        backoff_s = min(LONGEST_BACKOFF_S, 0.5 * 2 ** min(failures, 10))
+        expected = isinstance(error, CoordinatorError)
+        log.error(
+            "turn failed: group=%s failures=%d next_try_s=%.1f reason=%s",
+            request.group, failures, backoff_s, error, exc_info=not expected,
+        )  # fmt: skip
+        if failures > self._config.max_rebalance_retries:
+            self._write_failure(request.group, str(error) or type(error).__name__)
+        self._ask_again(request, backoff_s)
+
+    def _write_failure(self, group: str, reason: str) -> None:
+        try:
+            self._rebalancer(group).fail(reason)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except Exception as error:  # noqa: BLE001  what could not be said now is said at the next failure
+            log.error("the failure of group %s could not be written: %s", group, error)

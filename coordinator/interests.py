@@ -1,0 +1,64 @@
+"""Which groups care about which topics: seed 000's `consumerGroupsPerTopic` and `groupsWithWildcardTopics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .zk.errors import BadData
+from .zk.patterns import TopicFilter
+from .zk.records import STATIC, Registration
+from .zk.runtime import Runtime
+
+
+class Interests:
+    """Kept by the listeners from what every member of every group has registered; read by them too."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._lock = runtime.lock()
+        self.consumer_groups_per_topic: dict[str, set[str]] = {}
+        self.groups_with_wildcard_topics: dict[str, tuple[TopicFilter, ...]] = {}
+
+    def update(self, group: str, registrations: Iterable[Registration]) -> None:
+        """Replace what `group` is interested in by what its members say now (joiners, leavers and changes alike)."""
+        topics: set[str] = set()
+        filters: list[TopicFilter] = []
+        for registration in registrations:
+            if registration.pattern == STATIC:
+                topics |= set(registration.subscription)
+            else:
+                filters += _filters(registration)
+        with self._lock:
+            self._remove(group)
+            for topic in topics:
+                self.consumer_groups_per_topic.setdefault(topic, set()).add(group)
+            if filters:
+                self.groups_with_wildcard_topics[group] = tuple(filters)
+
+    def forget(self, group: str) -> None:
+        """`group` is gone."""
+        with self._lock:
+            self._remove(group)
+
+    def groups_of(self, topic: str) -> set[str]:
+        """The groups that a change of `topic` concerns."""
+        with self._lock:
+            by_pattern = {
+                group
+                for group, filters in self.groups_with_wildcard_topics.items()
+                if any(topic_filter.allows(topic) for topic_filter in filters)
+            }
+            return by_pattern | self.consumer_groups_per_topic.get(topic, set())
+
+    def _remove(self, group: str) -> None:
+        self.groups_with_wildcard_topics.pop(group, None)
+        for topic in [topic for topic, groups in self.consumer_groups_per_topic.items() if group in groups]:
+            self.consumer_groups_per_topic[topic].discard(group)
+            if not self.consumer_groups_per_topic[topic]:
+                del self.consumer_groups_per_topic[topic]
+
+
+def _filters(registration: Registration) -> list[TopicFilter]:
+    try:
+        return [TopicFilter(registration.pattern, text) for text in registration.subscription]
+    except BadData:
+        return []  # the turn says it, with the member's name

@@ -1,0 +1,246 @@
+"""Seed 000's four listeners: topics, topic partitions, groups, group members.
+
+A watch only says that something may have changed; one thread then reads it again, with the next watch in the same call,
+and asks for the turns that follow. After a reconnect, and in every sweep, everything is read again: what a lost watch
+hid comes to light there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from .interests import Interests
+from .problems import Problems
+from .zk.errors import BadData, Retryable
+from .zk.names import is_name
+from .zk.paths import GROUPS, Brokers, GroupPaths
+from .zk.records import Registration, Topic
+from .zk.runtime import Queue, Runtime
+from .zk.store import Node, Store
+
+log = logging.getLogger(__name__)
+
+TOPICS, TOPIC, GROUP_LIST, MEMBERS, EVERYTHING, STOP = "topics", "topic", "groups", "members", "everything", "stop"
+
+
+class Event(NamedTuple):
+    """What may have changed."""
+
+    kind: str
+    name: str = ""
+
+
+AskForTurn = Callable[[str, str], None]
+"""Called with a group and the reason for its turn."""
+
+
+class Listeners:
+    """Watches topics and groups for one term, and keeps `interests` and `topics` up to date.
+
+    :param ask: how to ask for a turn.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        brokers: Brokers,
+        interests: Interests,
+        ask: AskForTurn,
+        problems: Problems,
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._brokers = brokers
+        self._interests = interests
+        self._ask = ask
+        self._problems = problems
+        self._events: Queue[Event] = runtime.queue()
+        self._topics: dict[str, Topic] = {}
+        self._members: dict[str, dict[str, tuple[int, int]]] = {}
+
+    # ---- what others see
+
+    def topics(self) -> Mapping[str, Topic]:
+        """Every topic, as last read."""
+        return self._topics
+
+    def groups(self) -> list[str]:
+        """Every group, as last read."""
+        return sorted(self._members)
+
+    # ---- start
+
+    def start(self) -> None:
+        """Seed 000, `coordinatorStartup` 1 to 4: read and watch topics and groups, and ask for a turn of every group.
+
+        :raises StoreError: when one of the reads fails; the caller resigns.
+        """
+        self.topic_change()
+        self.group_change()
+        for group in self.groups():
+            self._ask(group, "coordinator elected")
+
+    def run(self) -> None:
+        """Handle events until `stop`. Ends by itself only with an error that ends the term (`SessionLost`)."""
+        while True:
+            event = self._events.get()
+            if event is None or event.kind == STOP:
+                return
+            try:
+                self._handle(event)
+            except Retryable as error:
+                log.info("listener will read again: what=%s name=%s reason=%s", event.kind, event.name, error)
+                self._runtime.sleep(0.1)
+                self._events.put(event)
+
+    def look_again(self) -> None:
+        """Read everything again: after a reconnect, and in every sweep."""
+        self._events.put(Event(EVERYTHING))
+
+    def stop(self) -> None:
+        """End `run`."""
+        self._events.put(Event(STOP))
+
+    def _handle(self, event: Event) -> None:
+        match event.kind:
+            case "topics":
+                self.topic_change()
+            case "topic":
+                self.topic_partition_change([event.name])
+            case "groups":
+                self.group_change()
+            case "members":
+                self.group_member_change(event.name)
+            case "everything":
+                self.topic_change(all_of_them=True)
+                self.group_change(all_of_them=True)
+                for group in self.groups():
+                    self._ask(group, "sweep")
+
+    # ---- watches: each only puts an event
+
+    def _on_topics(self, path: str) -> None:
+        self._events.put(Event(TOPICS))
+
+    def _on_topic(self, path: str) -> None:
+        self._events.put(Event(TOPIC, path.rsplit("/", 1)[-1]))
+
+    def _on_groups(self, path: str) -> None:
+        self._events.put(Event(GROUP_LIST))
+
+    def _on_members(self, path: str) -> None:
+        # Either .../groups/[group]/ids, or .../groups/[group]/ids/[consumer]
+        self._events.put(Event(MEMBERS, path[len(GROUPS) + 1 :].split("/", 1)[0]))
+
+    # ---- topics
+
+    def topic_change(self, all_of_them: bool = False) -> None:
+        """Seed 000, `TopicChangeListener`, also for topics that are gone or were made anew."""
+        listing = self._store.children(self._brokers.topics, watch=self._on_topics)
+        names = set(self._usable(self._brokers.topics, listing.names if listing else ()))
+        gone = set(self._topics) - names
+        self._topics = {name: topic for name, topic in self._topics.items() if name not in gone}
+        for topic in sorted(gone):
+            self._concern(topic, f"topic {topic} deleted")
+        self.topic_partition_change(sorted(names if all_of_them else names - set(self._topics)))
+
+    def topic_partition_change(self, names: Iterable[str]) -> None:
+        """Seed 000, `TopicPartitionChangeListener`: partitions stand in the topic's data, not among its children."""
+        wanted = list(names)
+        paths = [self._brokers.topic(name) for name in wanted]
+        nodes = self._store.get_many(paths, watch=self._on_topic)
+        for name, path, node in zip(wanted, paths, nodes, strict=True):
+            self._note_topic(name, path, node)
+
+    def _note_topic(self, name: str, path: str, node: Node | None) -> None:
+        before = self._topics.get(name)
+        after = self._parsed_topic(name, path, node)
+        if after == before:
+            return
+        topics = {other: topic for other, topic in self._topics.items() if other != name}
+        self._topics = {**topics, name: after} if after else topics
+        self._concern(name, _what_happened(before, after))
+
+    def _parsed_topic(self, name: str, path: str, node: Node | None) -> Topic | None:
+        """The topic; what cannot be read leaves things as they were."""
+        if node is None:
+            return None
+        try:
+            topic = Topic.parse(path, name, node.data, node.stat.czxid)
+        except BadData as error:
+            self._problems.report(path, str(error))
+            return self._topics.get(name)
+        self._problems.clear(path)
+        return topic
+
+    def _concern(self, topic: str, reason: str) -> None:
+        for group in sorted(self._interests.groups_of(topic)):
+            self._ask(group, reason)
+
+    # ---- groups
+
+    def group_change(self, all_of_them: bool = False) -> None:
+        """Seed 000, `GroupChangeListener`, also for groups that are gone."""
+        listing = self._store.children(GROUPS, watch=self._on_groups)
+        names = set(self._usable(GROUPS, listing.names if listing else ()))
+        for group in sorted(set(self._members) - names):
+            del self._members[group]
+            self._interests.forget(group)
+        for group in sorted(names if all_of_them else names - set(self._members)):
+            self.group_member_change(group)
+
+    def group_member_change(self, group: str) -> None:
+        """Seed 000, `GroupMemberChangeListener`; a member is (name, czxid), and its data may change in place."""
+        paths = GroupPaths(group)
+        listing = self._store.children(paths.ids, watch=self._on_members)
+        names = sorted(self._usable(paths.ids, listing.names if listing else ()))
+        nodes = self._store.get_many([paths.id(name) for name in names], watch=self._on_members)
+        present = {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
+        self._interests.update(group, self._registrations(paths, present))
+        before = self._members.get(group)
+        after = {name: (node.stat.czxid, node.stat.mzxid) for name, node in present.items()}
+        self._members[group] = after
+        if after != before:
+            self._ask(group, _who_changed(before or {}, after))
+
+    def _registrations(self, paths: GroupPaths, nodes: Mapping[str, Node]) -> Iterable[Registration]:
+        for name, node in nodes.items():
+            try:
+                yield Registration.parse(paths.id(name), node.data)
+            except BadData as error:
+                self._problems.report(paths.id(name), str(error))
+
+    def _usable(self, path: str, names: Iterable[str]) -> Iterable[str]:
+        for name in names:
+            if is_name(name):
+                yield name
+            else:
+                self._problems.report(f"{path}/{name!a}", "its name has characters that no name may have")
+
+
+def _what_happened(before: Topic | None, after: Topic | None) -> str:
+    name = (after or before or Topic("?", "", ())).name
+    if before is None:
+        return f"topic {name} appeared"
+    if after is None:
+        return f"topic {name} deleted"
+    if before.id != after.id:
+        return f"topic {name} made anew"
+    return f"topic {name} has {len(after.partitions)} partitions"
+
+
+def _who_changed(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int]]) -> str:
+    lives_before = {name: life for name, (life, _) in before.items()}
+    lives_after = {name: life for name, (life, _) in after.items()}
+    joined = sorted(name for name, life in lives_after.items() if lives_before.get(name) != life)
+    left = sorted(name for name in lives_before if name not in lives_after)
+    changed = sorted(name for name in after if name in before and name not in joined and after[name] != before[name])
+    said = [
+        f"{what} {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+        for what, names in (("joined", joined), ("left", left), ("changed", changed))
+        if names
+    ]
+    return "; ".join(said) or "members read"

@@ -1,0 +1,405 @@
+"""One turn's decision, pure: from what was read of a group to what shall be written.
+
+Same snapshot, same plan, whatever the order of the input. The rules are those that a model of the protocol was checked
+with: who is ended, which commands are withdrawn, who must stop first, and when a partition is free to be handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from .assignors import Assignor
+from .snapshot import ChannelView, SentCommand, Snapshot
+from .target import Wanted, is_live, wanted
+from .zk.commands import START_FETCHER, STOP_FETCHER, Command
+from .zk.partitions import NONE, PartitionSet, by_topic
+from .zk.records import Channel, Registration
+from .zk.state import COMPLETING, EMPTY, PREPARING, STABLE, GroupState, Mark, Rebalance
+
+STRAGGLER_AFTER_S = 0.5
+"""From this age on, a command that nobody has acknowledged no longer holds up the rest of somebody else's start."""
+
+WAITING_LOOK_S = 1.0
+"""How often to look again for what nothing tells of: an owner znode in the way that goes."""
+
+HISTORY_KEPT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An incarnation that is ended in ZooKeeper.
+
+    :ivar reason: what its channel will say.
+    :ivar evicted: whether its `ids` znode is removed too.
+    :ivar owners: owner znodes to remove.
+    """
+
+    view: ChannelView
+    reason: str
+    evicted: bool
+    owners: PartitionSet
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a turn writes, in this order: ends, withdrawals and state, stops, starts.
+
+    :ivar state: the group's state afterwards.
+    :ivar rebalance: the history record to write, None to leave it.
+    :ivar again_s: seconds until the next turn is due, None when only a change asks for one.
+    :ivar moved: partitions whose consumer changes with this generation.
+    """
+
+    state: GroupState
+    is_new_generation: bool = False
+    ends: tuple[End, ...] = ()
+    withdrawn: tuple[tuple[str, SentCommand], ...] = ()
+    stops: tuple[tuple[str, Command], ...] = ()
+    starts: tuple[tuple[str, Command], ...] = ()
+    rebalance: Rebalance | None = None
+    forgotten: tuple[int, ...] = ()
+    again_s: float | None = None
+
+    def changes(self, before: GroupState) -> bool:
+        """Whether there is anything to write."""
+        written = self.ends or self.withdrawn or self.stops or self.starts or self.rebalance
+        return bool(written) or replace(self.state, epoch=before.epoch) != before
+
+
+@dataclass(slots=True)
+class _Work:
+    """What `plan` gathers on its way."""
+
+    live: dict[str, Registration]
+    ends: list[End] = field(default_factory=list)
+    kept: dict[str, SentCommand] = field(default_factory=dict)
+    withdrawn: list[tuple[str, SentCommand]] = field(default_factory=list)
+    timers: list[float] = field(default_factory=list)
+
+
+def plan(snapshot: Snapshot, assignor: Assignor, trigger: str = "") -> Plan:
+    """Decide one turn of a group (seed 000, `rebalance` 1 to 4).
+
+    :param trigger: what asked for the turn, for the history.
+    :raises RebalanceFailed: when the assignor does not keep its promise.
+    """
+    work = _Work(live=_live_members(snapshot))
+    marks = _marks(snapshot, work) + _evict(snapshot, work)
+    _end_the_gone(snapshot, work)
+    want = wanted(snapshot, work.live, assignor)
+    is_new = _needs_new_generation(snapshot, want, work.live)
+    generation = snapshot.state.generation + is_new
+    to_stop = {name: _to_stop(snapshot, name, want, generation, assignor.is_eager) for name in sorted(work.live)}
+    _sort_commands(snapshot, work, want, to_stop, generation)
+    stops = _stops(snapshot, work, want, to_stop, generation)
+    starts, waiting = _starts(snapshot, work, want, to_stop, generation, marks)
+    stopping = bool(stops) or any(to_stop.values())
+    starting = bool(starts or waiting or work.kept)
+    state = GroupState(
+        state=_state_name(work, stopping, starting),
+        generation=generation,
+        epoch=snapshot.epoch,
+        strategy=assignor.name,
+        target=want.target,
+        topics=want.topics,
+        marks=marks,
+        reason=_reason(waiting),
+        left_out=dict(sorted({**_unusable(snapshot, work), **want.left_out}.items())),
+    )
+    if work.withdrawn or work.ends:
+        work.timers.append(0.0)
+    if waiting:
+        work.timers.append(WAITING_LOOK_S)
+    return Plan(
+        state=state,
+        is_new_generation=is_new,
+        ends=tuple(work.ends),
+        withdrawn=tuple(work.withdrawn),
+        stops=tuple(stops),
+        starts=tuple(starts),
+        rebalance=_history(snapshot, state, is_new, stopping, trigger),
+        forgotten=snapshot.history[: -(HISTORY_KEPT - 1)] if is_new else (),
+        again_s=min(work.timers, default=None),
+    )
+
+
+# ---- who is there
+
+
+def _live_members(snapshot: Snapshot) -> dict[str, Registration]:
+    return {
+        name: member.registration
+        for name, member in snapshot.members.items()
+        if member.registration is not None and is_live(member, snapshot.channels.get(name))
+    }
+
+
+def _unusable(snapshot: Snapshot, work: _Work) -> dict[str, str]:
+    """Members that have no part, each with the reason."""
+    found = {}
+    for name, member in snapshot.members.items():
+        view = snapshot.channels.get(name)
+        if member.registration is None:
+            found[name] = "its registration cannot be read"
+        elif view is None or view.channel is None:
+            found[name] = "its channel is missing or cannot be read"
+    evicted = {end.view.consumer: end.reason for end in work.ends if end.evicted}
+    return {**found, **evicted}
+
+
+def _marks(snapshot: Snapshot, work: _Work) -> tuple[Mark, ...]:
+    """The eviction marks whose lease still runs."""
+    kept = []
+    for mark in snapshot.state.marks:
+        left_s = mark.lease_ms / 1000 - snapshot.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
+        if left_s > 0:
+            kept.append(mark)
+            work.timers.append(left_s)
+    return tuple(kept)
+
+
+def _evict(snapshot: Snapshot, work: _Work) -> tuple[Mark, ...]:
+    """End those that do not acknowledge or give no sign of life; their partitions wait for their lease."""
+    marks = []
+    for name, registration in sorted(work.live.items()):
+        view = snapshot.channels[name]
+        limit_s = registration.max_poll_interval_ms / 1000
+        waits_s = max((command.age_s for command in view.commands), default=0.0)
+        if waits_s < limit_s and view.idle_s < limit_s:
+            work.timers.append(limit_s - max(waits_s, view.idle_s))
+            continue
+        what = "acknowledged no command" if waits_s >= limit_s else "gave no sign of life"
+        reason = (
+            f"evicted: it {what} for {registration.max_poll_interval_ms} ms "
+            "(raise max_poll_interval_ms, or lower max_poll_records so that it polls more often)"
+        )
+        del work.live[name]
+        work.ends.append(End(view, reason, True, view.running & snapshot.owners))
+        if view.running:
+            marks.append(Mark(name, registration.incarnation, view.running, registration.lease_ms, reason))
+            work.timers.append(registration.lease_ms / 1000)
+    return tuple(marks)
+
+
+def _end_the_gone(snapshot: Snapshot, work: _Work) -> None:
+    """End in ZooKeeper what has ended there: no `ids` znode of that incarnation, or ended half-way."""
+    evicted = {end.view.consumer for end in work.ends}
+    for name, view in sorted(snapshot.channels.items()):
+        if name in work.live or name in evicted or view.channel is None or not view.channel.incarnation:
+            continue
+        member = snapshot.members.get(name)
+        if member is not None and member.registration is None:
+            continue  # a registration that cannot be read is no proof that nobody lives there
+        if view.channel.is_live or view.running:
+            work.ends.append(
+                End(view, view.channel.ended or "its session ended", False, view.running & snapshot.owners)
+            )
+
+
+# ---- which generation
+
+
+def _needs_new_generation(snapshot: Snapshot, want: Wanted, live: Mapping[str, Registration]) -> bool:
+    """Seed 000, `rebalance` 3.1 to 3.5."""
+    state = snapshot.state
+    if want.target != state.target or (want.target and want.topics != state.topics):
+        return True
+    return any(_lost_owners(snapshot, name) for name in live)
+
+
+def _lost_owners(snapshot: Snapshot, name: str) -> PartitionSet:
+    """Partitions that a member runs in the current generation though their owner znode is gone (removed by hand)."""
+    view = snapshot.channels[name]
+    settled = view.channel is not None and view.channel.generation == snapshot.state.generation
+    return view.running - snapshot.owners if settled and not view.commands else NONE
+
+
+def _to_stop(snapshot: Snapshot, name: str, want: Wanted, generation: int, is_eager: bool) -> PartitionSet:
+    """What a member must give up before anything else: all for an eager strategy, else what is not in its target."""
+    view = snapshot.channels[name]
+    channel = view.channel
+    if channel is None:
+        return NONE
+    if is_eager and channel.generation != generation:
+        return view.running
+    other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
+    return (view.running - want.target[name].partitions) | frozenset(other_life)
+
+
+# ---- commands
+
+
+def _sort_commands(
+    snapshot: Snapshot, work: _Work, want: Wanted, to_stop: Mapping[str, PartitionSet], generation: int
+) -> None:
+    """Keep the one command of a member that still says what it must, withdraw the others."""
+    for name, view in sorted(snapshot.channels.items()):
+        for sent in view.commands:
+            if (
+                name in work.live
+                and name not in work.kept
+                and _still_right(snapshot, view, sent, want, to_stop, generation)
+            ):
+                work.kept[name] = sent
+                if sent.age_s < STRAGGLER_AFTER_S:
+                    work.timers.append(STRAGGLER_AFTER_S - sent.age_s)
+            else:
+                work.withdrawn.append((name, sent))
+
+
+def _still_right(
+    snapshot: Snapshot,
+    view: ChannelView,
+    sent: SentCommand,
+    want: Wanted,
+    to_stop: Mapping[str, PartitionSet],
+    generation: int,
+) -> bool:
+    command, channel = sent.command, view.channel
+    if command is None or channel is None:
+        return False
+    if (command.epoch, command.generation, command.incarnation) != (snapshot.epoch, generation, channel.incarnation):
+        return False
+    must_stop = to_stop[view.consumer]
+    if command.option == STOP_FETCHER:
+        return bool(must_stop) and (command.partitions or view.running) == must_stop
+    target = want.target[view.consumer].partitions
+    is_news = bool(command.started - view.running) or channel.generation != generation
+    same_topics = all(want.topics.get(topic) == topic_id for topic, topic_id in command.topics.items())
+    return not must_stop and same_topics and is_news and view.running <= command.started <= target
+
+
+def _stops(
+    snapshot: Snapshot, work: _Work, want: Wanted, to_stop: Mapping[str, PartitionSet], generation: int
+) -> list[tuple[str, Command]]:
+    """Seed 000, `rebalance` 4.1."""
+    stops = []
+    for name, partitions in to_stop.items():
+        if partitions and name not in work.kept:
+            view = snapshot.channels[name]
+            named = NONE if partitions == view.running else partitions
+            topics = dict(view.channel.topics) if view.channel else {}
+            incarnation = want.target[name].incarnation
+            stops.append((name, Command(STOP_FETCHER, snapshot.epoch, generation, incarnation, {}, named, topics)))
+    return stops
+
+
+def _starts(
+    snapshot: Snapshot,
+    work: _Work,
+    want: Wanted,
+    to_stop: Mapping[str, PartitionSet],
+    generation: int,
+    marks: tuple[Mark, ...],
+) -> tuple[list[tuple[str, Command]], dict[str, PartitionSet]]:
+    """Seed 000, `rebalance` 4.2, for those whose partitions are free; and consumer -> what it still waits for."""
+    starts: list[tuple[str, Command]] = []
+    waiting: dict[str, PartitionSet] = {}
+    taken = _taken(snapshot, work, marks)
+    patient = not _straggles(snapshot, work, marks)
+    for name in sorted(work.live):
+        view = snapshot.channels[name]
+        missing = want.target[name].partitions - view.running
+        settled = view.channel is not None and view.channel.generation == generation
+        if to_stop[name] or name in work.kept or (settled and not missing):
+            continue
+        blocked = missing & taken
+        if blocked:
+            waiting[name] = blocked
+            if patient or blocked == missing:
+                continue
+        starts.append((name, _start(snapshot, want, name, view.running | (missing - blocked), generation)))
+    return starts, waiting
+
+
+def _start(snapshot: Snapshot, want: Wanted, name: str, partitions: PartitionSet, generation: int) -> Command:
+    target = want.target[name]
+    threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
+    topics = {topic: want.topics[topic] for topic in by_topic(partitions)}
+    return Command(START_FETCHER, snapshot.epoch, generation, target.incarnation, threads, NONE, topics)
+
+
+def _taken(snapshot: Snapshot, work: _Work, marks: tuple[Mark, ...]) -> PartitionSet:
+    """Partitions that are not free to be handed on.
+
+    Somebody's channel runs it (unless this turn ends that incarnation, which is written before any start), a start
+    that names it is out (one that this turn withdraws counts), an eviction's lease covers it, or its owner is there.
+    """
+    ends = {end.view.consumer: end for end in work.ends}
+    taken: set[object] = set()
+    for name, view in snapshot.channels.items():
+        if name not in ends:
+            taken |= view.running
+        for sent in view.commands:
+            if sent.command is not None and sent.command.option == START_FETCHER:
+                taken |= sent.command.started - (view.running if name in work.live else NONE)
+    for mark in marks:
+        taken |= mark.partitions
+    removed = frozenset().union(*(end.owners for end in ends.values()))
+    return frozenset(taken) | (snapshot.owners - removed)  # type: ignore[return-value]
+
+
+def _straggles(snapshot: Snapshot, work: _Work, marks: tuple[Mark, ...]) -> bool:
+    """Whether somebody keeps the group waiting for long: then the others start with what is free."""
+    late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in work.kept.values())
+    return late or bool(marks) or any(view.channel is None for view in snapshot.channels.values())
+
+
+# ---- the state
+
+
+def _state_name(work: _Work, stopping: bool, starting: bool) -> str:
+    if not work.live:
+        return EMPTY
+    if stopping:
+        return PREPARING
+    return COMPLETING if starting else STABLE
+
+
+def _reason(waiting: Mapping[str, PartitionSet]) -> str | None:
+    if not waiting:
+        return None
+    name, partitions = min(waiting.items())
+    shown = ", ".join(str(part) for part in sorted(partitions)[:3])
+    more = f" and {len(partitions) - 3} more" if len(partitions) > 3 else ""
+    return f"{name} waits for {shown}{more} to become free"
+
+
+def _history(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str) -> Rebalance | None:
+    before = snapshot.state
+    if is_new:
+        return Rebalance(
+            generation=state.generation,
+            epoch=snapshot.epoch,
+            trigger=trigger,
+            started_ms=snapshot.now_ms,
+            joined=tuple(sorted(_lives(state) - _lives(before))),
+            left=tuple(sorted(_lives(before) - _lives(state))),
+            moved=_moved(before, state),
+            stopped_ms=None if stopping else snapshot.now_ms,
+            finished_ms=snapshot.now_ms if state.state == EMPTY else None,
+        )
+    record = snapshot.rebalance
+    if record is None or record.generation != state.generation or record.finished_ms is not None:
+        return None
+    stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
+    finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
+    updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms)
+    return updated if updated != record else None
+
+
+def _lives(state: GroupState) -> set[str]:
+    return {f"{name}/{target.incarnation[:8]}" for name, target in state.target.items()}
+
+
+def _moved(before: GroupState, after: GroupState) -> int:
+    """Partitions that had a consumer and get another incarnation."""
+    old = {part: (name, target.incarnation) for name, target in before.target.items() for part in target.partitions}
+    new = {part: (name, target.incarnation) for name, target in after.target.items() for part in target.partitions}
+    return sum(1 for part, holder in new.items() if part in old and old[part] != holder)
+
+
+def ended(channel: Channel, reason: str) -> Channel:
+    """The channel of an incarnation whose hold is over."""
+    return replace(channel, running={}, topics={}, ended=reason, refused=NONE)

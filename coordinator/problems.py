@@ -1,0 +1,41 @@
+"""Bad data from outside: said once with its path, counted, and set aside."""
+
+from __future__ import annotations
+
+import logging
+
+from .zk.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+
+class Problems:
+    """What is wrong where, at this moment, and how often anything was.
+
+    :ivar count: complaints since the start; a path that says the same again does not count again.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._lock = runtime.lock()
+        self._current: dict[str, str] = {}
+        self.count = 0
+
+    def report(self, path: str, message: str) -> None:
+        """`path` holds something that cannot be used."""
+        with self._lock:
+            if self._current.get(path) == message:
+                return
+            self._current[path] = message
+            self.count += 1
+        log.warning("bad data set aside: path=%s problem=%s", path, message)
+
+    def clear(self, path: str) -> None:
+        """`path` is fine now, or gone."""
+        with self._lock:
+            if self._current.pop(path, None) is not None:
+                log.info("bad data mended: path=%s", path)
+
+    def current(self) -> dict[str, str]:
+        """Path -> what is wrong there now."""
+        with self._lock:
+            return dict(self._current)

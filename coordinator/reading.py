@@ -1,0 +1,214 @@
+"""Step 1 of a turn: reading a group in the order that the protocol needs.
+
+State first; then of each channel its commands and after them its data; then ids; then owners. A model of the protocol
+finds two owners when a channel's data is read before its commands, or the state after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from .problems import Problems
+from .snapshot import ChannelView, Member, SentCommand, Snapshot
+from .zk.commands import Command
+from .zk.errors import BadData
+from .zk.names import is_name
+from .zk.partitions import PartitionSet, TopicPartition
+from .zk.paths import COMMAND_PREFIX, REBALANCE_PREFIX, GroupPaths, sequence
+from .zk.records import Registration, Topic, parsed_channel
+from .zk.runtime import Runtime
+from .zk.state import GroupState, Mark, Rebalance
+from .zk.store import Node, Store, Watch
+
+T = TypeVar("T")
+
+UNKNOWN_LEASE_MS = 40_000
+"""When a group's state cannot be read, evictions may be forgotten: what any consumer may still run for, at most
+(2/3 of the longest session that ZooKeeper grants by default, 60 s)."""
+
+
+class Memory:
+    """Since when this coordinator has seen what it sees, for one group. Only for its own epoch, never shared.
+
+    What is not seen any more is forgotten, so that it cannot grow.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._since: dict[tuple[str, ...], float] = {}
+        self._seen: set[tuple[str, ...]] = set()
+
+    def age_s(self, *key: str) -> float:
+        """Seconds since `key` was first asked for."""
+        now = self._runtime.monotonic()
+        self._seen.add(key)
+        return now - self._since.setdefault(key, now)
+
+    def forget_unseen(self) -> None:
+        """Forget every key that was not asked for since the last call."""
+        self._since = {key: since for key, since in self._since.items() if key in self._seen}
+        self._seen = set()
+
+
+class GroupReader:
+    """Reads one group for one coordinator epoch.
+
+    :param on_acknowledge: called, as a watch, when a channel's commands change.
+    """
+
+    def __init__(
+        self, store: Store, runtime: Runtime, group: str, epoch: int, on_acknowledge: Watch, problems: Problems
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._paths = GroupPaths(group)
+        self._group = group
+        self._epoch = epoch
+        self._on_acknowledge = on_acknowledge
+        self._problems = problems
+        self._memory = Memory(runtime)
+
+    def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
+        """A snapshot, or None when the group has no state znode yet.
+
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        state_node = self._store.get(self._paths.state)
+        if state_node is None:
+            return None
+        channels = self._channels()
+        members = self._members()
+        owners, owner_parents = self._partitions_below(self._paths.owners)
+        offsets, offset_parents = self._partitions_below(self._paths.offsets)
+        history = self._history()
+        state = self._state(state_node, channels, topics)
+        marks = {
+            (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
+        }
+        self._memory.forget_unseen()
+        return Snapshot(
+            group=self._group,
+            epoch=self._epoch,
+            state=state,
+            state_version=state_node.stat.version,
+            channels=channels,
+            members=members,
+            owners=owners,
+            offsets=offsets,
+            owner_parents=owner_parents,
+            offset_parents=offset_parents,
+            topics=topics,
+            mark_age_s=marks,
+            history=history,
+            rebalance=self._rebalance(history, state.generation),
+            now_ms=self._runtime.wall_ms(),
+        )
+
+    # ---- channels: commands before data
+
+    def _channels(self) -> dict[str, ChannelView]:
+        names = self._names(self._paths.channels)
+        paths = [self._paths.channel(name) for name in names]
+        listings = self._store.children_many(paths, watch=self._on_acknowledge)
+        sent = self._commands([(n, c) for n, lst in zip(names, listings, strict=True) if lst for c in lst.names])
+        views = {}
+        for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+            if node is not None:
+                channel = self._parsed(path, node, lambda p, n: parsed_channel(p, n.data))
+                idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
+                views[name] = ChannelView(name, node.stat.version, channel, tuple(sent.get(name, ())), idle_s)
+        return views
+
+    def _commands(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[SentCommand]]:
+        known = sorted(pairs, key=lambda pair: (pair[0], sequence(pair[1]) or 0, pair[1]))
+        paths = [self._paths.command(consumer, name) for consumer, name in known]
+        found: dict[str, list[SentCommand]] = {}
+        for (consumer, name), path, node in zip(known, paths, self._store.get_many(paths), strict=True):
+            if node is None:
+                continue  # acknowledged since it was listed
+            command = self._parsed(path, node, lambda p, n: Command.parse(p, n.data))
+            if sequence(name) is None or not name.startswith(COMMAND_PREFIX):
+                command = None
+            age_s = self._memory.age_s("command", consumer, name, str(node.stat.czxid))
+            found.setdefault(consumer, []).append(SentCommand(name, command, age_s))
+        return found
+
+    # ---- members
+
+    def _members(self) -> dict[str, Member]:
+        names = self._names(self._paths.ids)
+        paths = [self._paths.id(name) for name in names]
+        members = {}
+        for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+            if node is not None:
+                registration = self._parsed(path, node, lambda p, n: Registration.parse(p, n.data))
+                members[name] = Member(name, node.stat.czxid, registration)
+        return members
+
+    # ---- owners and offsets
+
+    def _partitions_below(self, root: str) -> tuple[PartitionSet, frozenset[str]]:
+        topics = self._names(root)
+        listings = self._store.children_many([f"{root}/{topic}" for topic in topics])
+        parents = {topic for topic, listing in zip(topics, listings, strict=True) if listing is not None}
+        found = {
+            TopicPartition(topic, int(name))
+            for topic, listing in zip(topics, listings, strict=True)
+            for name in (listing.names if listing else ())
+            if name.isascii() and name.isdigit() and len(name) <= 7
+        }
+        return frozenset(found), frozenset(parents)
+
+    # ---- state and history
+
+    def _state(self, node: Node, channels: Mapping[str, ChannelView], topics: Mapping[str, Topic]) -> GroupState:
+        """The state; its generation is never below one that a consumer has seen (it may have been deleted)."""
+        seen = max((view.channel.generation for view in channels.values() if view.channel), default=0)
+        state = self._parsed(self._paths.state, node, lambda p, n: GroupState.parse(p, n.data))
+        if state is None or state.generation < seen:
+            mark = _anybody(topics, str(node.stat.czxid))
+            state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions else ())
+        return state
+
+    def _history(self) -> tuple[int, ...]:
+        listing = self._store.children(self._paths.history)
+        names = listing.names if listing else []
+        numbers = (sequence(name) for name in names if name.startswith(REBALANCE_PREFIX))
+        return tuple(sorted(number for number in numbers if number is not None))
+
+    def _rebalance(self, history: Sequence[int], generation: int) -> Rebalance | None:
+        if generation not in history:
+            return None
+        path = self._paths.rebalance(generation)
+        node = self._store.get(path)
+        return self._parsed(path, node, lambda p, n: Rebalance.parse(p, n.data)) if node else None
+
+    # ---- untrusted names and data
+
+    def _names(self, path: str) -> list[str]:
+        listing = self._store.children(path)
+        return sorted(self._usable(path, listing.names if listing else ()))
+
+    def _usable(self, path: str, names: Iterable[str]) -> Iterable[str]:
+        for name in names:
+            if is_name(name):
+                yield name
+            else:
+                self._problems.report(f"{path}/{name!a}", "its name has characters that no name may have")
+
+    def _parsed(self, path: str, node: Node, parse: Callable[[str, Node], T]) -> T | None:
+        try:
+            found = parse(path, node)
+        except BadData as error:
+            self._problems.report(path, str(error))
+            return None
+        self._problems.clear(path)
+        return found
+
+
+def _anybody(topics: Mapping[str, Topic], life: str) -> Mark:
+    """A mark on everything: who was evicted before the state was lost is not known, so all wait for a lease."""
+    every = frozenset(TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions)
+    return Mark("unknown", f"state-{life}", every, UNKNOWN_LEASE_MS, "the group's state was lost")

@@ -1,0 +1,191 @@
+"""A turn of one group: read, decide, write under the fence. It never waits; whoever wants more asks for another turn.
+
+Seed 000, D: `rebalance` (group), with its barrier between stops and starts taken apart into turns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .assignors import Assignor
+from .channels import fenced, steps
+from .plan import Plan, plan
+from .problems import Problems
+from .reading import GroupReader
+from .snapshot import Snapshot
+from .target import is_live
+from .term import Term
+from .zk.errors import EpochOver, OutcomeUnknown, Refused
+from .zk.fenced import ensure
+from .zk.lease import Lease
+from .zk.paths import COORDINATOR_EPOCH, GroupPaths
+from .zk.records import Topic
+from .zk.runtime import Runtime
+from .zk.state import FAILED, GroupState
+from .zk.store import Check, Create, Operation, SetData, Store, Watch
+
+log = logging.getLogger(__name__)
+
+REFUSALS_A_TURN = 10
+"""A turn that ZooKeeper refuses because something moved starts over at once, this often; then it waits a little."""
+REFUSED_PAUSE_S = 0.05
+
+
+class LeaseLapsed(Exception):
+    """The coordinator has not heard from ZooKeeper for too long to act; the turn is taken again when it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn has done.
+
+    :ivar again_s: when the next one is due, None when only a change asks for one.
+    """
+
+    again_s: float | None
+    state: GroupState | None = None
+
+
+class Rebalancer:
+    """Takes the turns of one group for one term.
+
+    :param topics: gives every topic there is, by name, as the listeners last read it.
+    :param on_acknowledge: a watch on the group's channels.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        term: Term,
+        lease: Lease,
+        group: str,
+        topics: Callable[[], Mapping[str, Topic]],
+        assignor: Assignor,
+        on_acknowledge: Watch,
+        problems: Problems,
+    ) -> None:
+        self._store = store
+        self._term = term
+        self._lease = lease
+        self._group = group
+        self._paths = GroupPaths(group)
+        self._topics = topics
+        self._assignor = assignor
+        self._problems = problems
+        self._reader = GroupReader(store, runtime, group, term.epoch, on_acknowledge, problems)
+
+    def take_turn(self, trigger: str) -> Turn:
+        """One turn.
+
+        :param trigger: what asked for it, for the history.
+        :raises EpochOver: when another coordinator has been elected.
+        :raises LeaseLapsed: when this one must not act.
+        :raises RebalanceFailed: when there is no plan to be had, with the reason.
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        for _ in range(REFUSALS_A_TURN):
+            snapshot = self._read()
+            if snapshot is None:
+                return Turn(None)
+            decided = plan(snapshot, self._assignor, trigger)
+            if not decided.changes(snapshot.state):
+                return Turn(decided.again_s, snapshot.state)
+            if self._is_suspect(snapshot, decided):
+                continue
+            if self._commit(snapshot, decided):
+                _tell(snapshot, decided)
+                return Turn(decided.again_s, decided.state)
+        return Turn(REFUSED_PAUSE_S)
+
+    def fail(self, reason: str) -> None:
+        """Write `RebalanceFailed` and why into the group's state."""
+        snapshot = self._read()
+        if snapshot is None or (snapshot.state.state, snapshot.state.reason) == (FAILED, reason):
+            return
+        state = replace(snapshot.state, state=FAILED, reason=reason, epoch=self._term.epoch)
+        self._write([Check(COORDINATOR_EPOCH, self._term.fence), self._set_state(state, snapshot.state_version)])
+        log.error("rebalance failed: group=%s generation=%d reason=%s", self._group, state.generation, reason)
+
+    # ---- reading
+
+    def _read(self) -> Snapshot | None:
+        snapshot = self._reader.read(self._topics())
+        if snapshot is not None:
+            return snapshot
+        if self._store.get(self._paths.ids) is None:
+            return None  # no group, or not yet
+        made = Create(self._paths.state, GroupState(epoch=self._term.epoch).to_bytes())
+        self._write([Check(COORDINATOR_EPOCH, self._term.fence), made])
+        ensure(self._store, (self._paths.history,))
+        return self._reader.read(self._topics())
+
+    def _is_suspect(self, snapshot: Snapshot, decided: Plan) -> bool:
+        """Whether owners seem to be missing only because a session ended between the reads of ids and owners."""
+        running = {
+            name: view
+            for name, view in snapshot.channels.items()
+            if name in snapshot.members and is_live(snapshot.members[name], view) and view.running - snapshot.owners
+        }
+        if not decided.is_new_generation or not running:
+            return False
+        nodes = self._store.get_many([self._paths.id(name) for name in running])
+        return any(
+            node is None or node.stat.czxid != snapshot.members[name].czxid
+            for name, node in zip(running, nodes, strict=True)
+        )
+
+    # ---- writing
+
+    def _commit(self, snapshot: Snapshot, decided: Plan) -> bool:
+        """Write the plan, each multi after the one before; False when the turn must start over."""
+        for nth, step in enumerate(steps(snapshot, decided)):
+            if not self._write(fenced(snapshot, self._term.fence, nth, step)):
+                return False
+        return True
+
+    def _write(self, operations: Sequence[Operation]) -> bool:
+        if not self._lease.is_held:
+            raise LeaseLapsed(f"group {self._group}: the lease has lapsed")
+        try:
+            self._store.commit(operations)
+        except Refused as refused:
+            if refused.path == COORDINATOR_EPOCH:
+                raise EpochOver(f"epoch {self._term.epoch} is over: another coordinator was elected") from refused
+            log.info("turn starts over: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
+            return False
+        except OutcomeUnknown:
+            # Sent again as it is it would be refused (the state's version): what came of it is read.
+            self._store.sync()
+            log.info("turn starts over: group=%s reason=reply lost", self._group)
+            return False
+        return True
+
+    def _set_state(self, state: GroupState, version: int) -> SetData:
+        return SetData(self._paths.state, state.to_bytes(), version)
+
+
+def _tell(snapshot: Snapshot, decided: Plan) -> None:
+    """One log line for each change of state."""
+    group, state = snapshot.group, decided.state
+    for end in decided.ends:
+        log.warning(
+            "incarnation ended: group=%s consumer=%s evicted=%s reason=%s",
+            group, end.view.consumer, end.evicted, end.reason,
+        )  # fmt: skip
+    for consumer, command in (*decided.stops, *decided.starts):
+        log.info(
+            "command sent: group=%s consumer=%s option=%s epoch=%d generation=%d partitions=%d",
+            group, consumer, command.option, command.epoch, command.generation,
+            len(command.started or command.partitions),
+        )  # fmt: skip
+    if decided.withdrawn:
+        log.info("commands withdrawn: group=%s count=%d", group, len(decided.withdrawn))
+    if (state.state, state.generation) != (snapshot.state.state, snapshot.state.generation):
+        log.info(
+            "group state: group=%s state=%s generation=%d epoch=%d members=%d partitions=%d",
+            group, state.state, state.generation, state.epoch, len(state.target),
+            sum(len(target.partitions) for target in state.target.values()),
+        )  # fmt: skip

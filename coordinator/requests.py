@@ -1,0 +1,83 @@
+"""The rebalance request queue: it blocks, is keyed by group, and never hands one group to two handlers.
+
+Seed 000's `rebalanceRequestQ` and `groupsBeingRebalanced`, without the draft's hole: a request that comes while its
+group is being rebalanced is kept and brings another turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .zk.runtime import Runtime
+
+
+class Request(NamedTuple):
+    """A group whose turn it is, and what asked for it, in order, each once."""
+
+    group: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Pending:
+    due: float
+    reasons: dict[str, None] = field(default_factory=dict)
+
+
+class RequestQueue:
+    """Requests by group. `take` blocks until a group is due that no handler holds."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._changed = runtime.condition()
+        self._pending: dict[str, _Pending] = {}
+        self._closed = False
+        self.groups_being_rebalanced: set[str] = set()
+
+    def request(self, group: str, reason: str, delay_s: float = 0.0) -> None:
+        """Ask for a turn of `group` in `delay_s` seconds; of several requests the earliest counts."""
+        with self._changed:
+            due = self._runtime.monotonic() + delay_s
+            pending = self._pending.setdefault(group, _Pending(due))
+            pending.due = min(pending.due, due)
+            pending.reasons[reason] = None
+            self._changed.notify_all()
+
+    def take(self) -> Request | None:
+        """The group that has been due longest, for this caller alone until `done`; None once the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                now = self._runtime.monotonic()
+                waiting = [
+                    (pending.due, group)
+                    for group, pending in self._pending.items()
+                    if group not in self.groups_being_rebalanced
+                ]
+                due, group = min(waiting, default=(None, ""))
+                if due is not None and due <= now:
+                    self.groups_being_rebalanced.add(group)
+                    return Request(group, tuple(self._pending.pop(group).reasons))
+                self._changed.wait(None if due is None else due - now)
+        return None
+
+    def done(self, group: str) -> None:
+        """Give `group` back."""
+        with self._changed:
+            self.groups_being_rebalanced.discard(group)
+            self._changed.notify_all()
+
+    def forget(self, group: str) -> None:
+        """Drop what is asked for a group that is gone."""
+        with self._changed:
+            self._pending.pop(group, None)
+
+    def close(self) -> None:
+        """Let every `take` return None."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._pending)

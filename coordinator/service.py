@@ -1,0 +1,206 @@
+"""A node's coordinator service: it stands for election, and coordinates while it is elected.
+
+Seed 000: `coordinatorStartup` (A), `handleNewSession` (B). A session that ends, an epoch that is over, or an error
+half-way through the start all lead to the same place: everything is cleared, and the node stands again.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from .assignors import Assignor
+from .assignors.range import RangeAssignor
+from .collect import Collector
+from .config import CoordinatorConfig
+from .elector import Elector
+from .handlers import Handlers
+from .interests import Interests
+from .listeners import Listeners
+from .problems import Problems
+from .term import Term
+from .zk.errors import CoordinatorError, EpochOver, Fenced, Retryable, StoreError, ZooKeeperUnreachable
+from .zk.lease import Lease
+from .zk.paths import Brokers
+from .zk.runtime import Event, Runtime, Task
+from .zk.store import SessionState, Store, StoreFactory
+
+log = logging.getLogger(__name__)
+
+STAND_AGAIN_S = 0.2
+JOIN_S = 5.0
+
+
+class CoordinatorService:
+    """Runs until `stop`.
+
+    :param open_store: opens a new session each time that it is called.
+    """
+
+    def __init__(
+        self, config: CoordinatorConfig, open_store: StoreFactory, runtime: Runtime, assignor: Assignor | None = None
+    ) -> None:
+        self._config = config
+        self._open_store = open_store
+        self._runtime = runtime
+        self._assignor = assignor or RangeAssignor()
+        self._stopping = runtime.event()
+        self._wake = runtime.event()
+        self.problems = Problems(runtime)
+        self.term: Term | None = None
+
+    def run(self) -> None:
+        """Stand, coordinate, and stand again, until `stop`.
+
+        :raises ZooKeeperUnreachable: when no server answers at the start; later it waits for one.
+        """
+        store = self._open_store()
+        while True:
+            try:
+                self._one_session(store)
+            except (StoreError, Fenced) as error:
+                log.warning("resigned: node=%s reason=%s", self._config.node, error)
+            except Exception:  # whatever it is, the node must resign and stand again
+                log.exception("resigned after an unexpected error: node=%s", self._config.node)
+            finally:
+                self.term = None
+                store.close()
+            if self._stopping.wait(STAND_AGAIN_S):
+                return
+            again = self._handle_new_session()
+            if again is None:
+                return
+            store = again
+
+    def stop(self) -> None:
+        """Resign, and let `run` return. May be called from a signal handler."""
+        self._stopping.set()
+        self._wake.set()
+
+    def _handle_new_session(self) -> Store | None:
+        """Seed 000, `handleNewSession`: nothing of the old session is kept; None when stopping."""
+        while not self._stopping.is_set():
+            try:
+                return self._open_store()
+            except ZooKeeperUnreachable as error:
+                log.warning("waiting for ZooKeeper: node=%s reason=%s", self._config.node, error)
+                self._stopping.wait(STAND_AGAIN_S)
+        return None
+
+    def _one_session(self, store: Store) -> None:
+        elector = Elector(store, self._runtime, self._config.node, socket.gethostname(), self._wake)
+        term = elector.stand(self._stopping)
+        if term is None:
+            return
+        self.term = term
+        coordinator = Coordinator(self._config, store, self._runtime, term, self._assignor, self.problems, self._wake)
+        coordinator.coordinate(self._stopping)
+
+
+class Coordinator:
+    """One term: from the start-up after the election until it is over.
+
+    :param wake: set to let `coordinate` look at whether it shall end.
+    """
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        store: Store,
+        runtime: Runtime,
+        term: Term,
+        assignor: Assignor,
+        problems: Problems,
+        wake: Event,
+    ) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._wake = wake
+        self._over: str | None = None
+        self._sweep_s = config.sweep_interval_ms / 1000
+        self._lease = Lease(store, runtime, lambda: term.check(store))
+        self._handlers = Handlers(config, store, runtime, term, self._lease, assignor, problems, self._end)
+        brokers = Brokers(config.brokers_path)
+        self._listeners = Listeners(store, runtime, brokers, Interests(runtime), self._handlers.ask, problems)
+        self._collector = Collector(
+            store, runtime, term, self._lease, problems, config.channel_retention_ms, config.query_retention_ms
+        )
+        store.add_listener(self._on_state)
+
+    def coordinate(self, stopping: Event) -> None:
+        """Start up, then act until the term is over or `stopping` is set.
+
+        :raises StoreError: when the start-up fails half-way; the caller resigns by closing the session.
+        :raises EpochOver: when the term is over.
+        """
+        tasks: list[Task] = []
+        try:
+            self.coordinator_startup(tasks)
+            while not stopping.is_set() and self._over is None:
+                self._wake.wait()
+                self._wake.clear()
+        finally:
+            self._end("resigning")
+            self._handlers.stop()
+            self._listeners.stop()
+            for task in tasks:
+                task.join(JOIN_S)
+        if self._over != "resigning":
+            raise EpochOver(self._over)
+
+    def coordinator_startup(self, tasks: list[Task]) -> None:
+        """Seed 000, A.
+
+        1 to 4 read and watch topics and groups in one, and ask for a turn of every group; of 5, the session's end,
+        `_on_state` hears; 6 starts the request handlers.
+        """
+        self._lease.renew()
+        self._listeners.start()
+        tasks.append(self._runtime.spawn(self._keep_lease, "lease"))
+        tasks.append(self._runtime.spawn(self._listen, "listeners"))
+        tasks.append(self._runtime.spawn(self._sweep, "sweep"))
+        tasks.extend(self._handlers.start(self._listeners.topics))
+
+    def _end(self, reason: str) -> None:
+        if self._over is None:
+            self._over = reason
+        self._wake.set()
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._end("the session with ZooKeeper ended")
+        elif state is SessionState.CONNECTED:
+            self._listeners.look_again()
+
+    def _keep_lease(self) -> None:
+        """Renew every 1/6 of the session timeout; a lapsed lease stops all writing until it is renewed."""
+        while self._over is None:
+            try:
+                self._lease.renew()
+            except Retryable as error:
+                log.warning("lease not renewed: left_s=%.1f reason=%s", self._lease.left_s, error)
+            except CoordinatorError as error:
+                self._end(str(error))
+            self._runtime.sleep(self._lease.interval_s)
+
+    def _listen(self) -> None:
+        try:
+            self._listeners.run()
+        except CoordinatorError as error:
+            self._end(str(error))
+
+    def _sweep(self) -> None:
+        """Read everything again now and then, and collect what the dead left."""
+        due = self._runtime.monotonic() + self._sweep_s
+        while self._over is None:
+            self._runtime.sleep(min(0.2, self._sweep_s))
+            if self._runtime.monotonic() < due or self._over is not None:
+                continue
+            due = self._runtime.monotonic() + self._sweep_s
+            self._listeners.look_again()
+            try:
+                self._collector.collect(self._listeners.groups())
+            except Retryable as error:
+                log.info("collection waits for the next round: reason=%s", error)
+            except CoordinatorError as error:
+                self._end(str(error))

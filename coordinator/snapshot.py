@@ -1,0 +1,86 @@
+"""What a turn has read of a group, as immutable values: the whole input of `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .zk.commands import Command
+from .zk.partitions import NONE, PartitionSet
+from .zk.records import Channel, Registration, Topic
+from .zk.state import GroupState, Rebalance
+
+
+@dataclass(frozen=True, slots=True)
+class SentCommand:
+    """A command that stands in a channel.
+
+    :ivar name: its znode's name.
+    :ivar command: None when it cannot be read.
+    :ivar age_s: seconds since this coordinator first saw it.
+    """
+
+    name: str
+    command: Command | None
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """A channel znode with its commands, in the order of their sequence.
+
+    :ivar channel: None when its data cannot be read.
+    :ivar version: its data version, the consumer's fence.
+    :ivar idle_s: seconds since this coordinator saw its data change.
+    """
+
+    consumer: str
+    version: int
+    channel: Channel | None
+    commands: tuple[SentCommand, ...] = ()
+    idle_s: float = 0.0
+
+    @property
+    def running(self) -> PartitionSet:
+        return frozenset(self.channel.running) if self.channel else NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An `ids` znode. Its identity is (name, czxid); `registration` is None when it cannot be read."""
+
+    consumer: str
+    czxid: int
+    registration: Registration | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One group, as a turn read it: state, channels (commands before data), ids, owners, in this order.
+
+    :ivar epoch: of the coordinator that reads.
+    :ivar state_version: data version of `state`.
+    :ivar owners: partitions whose owner znode exists.  :ivar offsets: those whose offset znode exists.
+    :ivar owner_parents: topics that have a parent znode below owners; `offset_parents` likewise.
+    :ivar topics: every topic there is.
+    :ivar mark_age_s: (consumer, incarnation) of each eviction mark -> seconds since it was made or first read here.
+    :ivar history: generations that have a history znode.  :ivar rebalance: the newest one's record.
+    :ivar bad: path -> what is wrong there.
+    """
+
+    group: str
+    epoch: int
+    state: GroupState
+    state_version: int
+    channels: Mapping[str, ChannelView] = field(default_factory=dict)
+    members: Mapping[str, Member] = field(default_factory=dict)
+    owners: PartitionSet = NONE
+    offsets: PartitionSet = NONE
+    owner_parents: frozenset[str] = frozenset()
+    offset_parents: frozenset[str] = frozenset()
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    mark_age_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    history: tuple[int, ...] = ()
+    rebalance: Rebalance | None = None
+    now_ms: int = 0
+    bad: Mapping[str, str] = field(default_factory=dict)
