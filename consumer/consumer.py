@@ -78,18 +78,19 @@ class Consumer:
 
     # ---- what an application calls
 
-    def poll(self, timeout_ms: int = 0) -> dict[TopicPartition, list[Record]]:
+    def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
         """Records that nobody else gets, as soon as there are any; empty when `timeout_ms` milliseconds are over.
 
         Commands of the coordinator are obeyed in here, and the callbacks called.
 
+        :param max_records: at most so many, and never more than `max_poll_records`.
         :raises Superseded: when a newer process has this consumer's name.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
         deadline = self._runtime.monotonic() + timeout_ms / 1000
         while True:
             self._member.tend()
-            if self._member.may_fetch and (records := self._fetch()):
+            if self._member.may_fetch and (records := self._fetch(max_records)):
                 return records
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0:
@@ -162,9 +163,9 @@ class Consumer:
 
     # ---- records
 
-    def _fetch(self) -> dict[TopicPartition, list[Record]]:
-        most = self._config.max_poll_records
-        fetched = self._fetcher.fetch(most if most > 0 else 2**31, self._config.fetch_max_bytes)
+    def _fetch(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
+        bounds = [bound for bound in (max_records, self._config.max_poll_records) if bound is not None and bound > 0]
+        fetched = self._fetcher.fetch(min(bounds, default=2**31), self._config.fetch_max_bytes)
         return {fetch.partition: records_of(fetch) for fetch in fetched}
 
 

@@ -17,6 +17,7 @@ from .reading import GroupReader
 from .snapshot import Snapshot
 from .target import is_live
 from .term import Term
+from .zk.commands import START_FETCHER, Command
 from .zk.errors import EpochOver, OutcomeUnknown, Refused
 from .zk.fenced import ensure
 from .zk.lease import Lease
@@ -167,6 +168,12 @@ class Rebalancer:
         return SetData(self._paths.state, state.to_bytes(), version)
 
 
+def _named(command: Command) -> str:
+    """How many partitions a command names; a stop without any means all."""
+    named = len(command.started if command.option == START_FETCHER else command.partitions)
+    return str(named) if named or command.option == START_FETCHER else "all"
+
+
 def _tell(snapshot: Snapshot, decided: Plan) -> None:
     """One log line for each change of state."""
     group, state = snapshot.group, decided.state
@@ -177,9 +184,8 @@ def _tell(snapshot: Snapshot, decided: Plan) -> None:
         )  # fmt: skip
     for consumer, command in (*decided.stops, *decided.starts):
         log.info(
-            "command sent: group=%s consumer=%s option=%s epoch=%d generation=%d partitions=%d",
-            group, consumer, command.option, command.epoch, command.generation,
-            len(command.started or command.partitions),
+            "command sent: group=%s consumer=%s option=%s epoch=%d generation=%d partitions=%s",
+            group, consumer, command.option, command.epoch, command.generation, _named(command),
         )  # fmt: skip
     if decided.withdrawn:
         log.info("commands withdrawn: group=%s count=%d", group, len(decided.withdrawn))

@@ -33,6 +33,11 @@ def load(
     values: dict[str, Any] = _from_file(file, names) if file else {}
     values |= {name: environment[PREFIX + name.upper()] for name in names if PREFIX + name.upper() in environment}
     values |= {name: value for name, value in options.items() if value is not None and name in names}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        is_needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if is_needed and field.name not in values:
+            option = field.name.replace("_", "-")
+            raise UsageError(f"{field.name} is needed: give --{option}, or set {PREFIX}{field.name.upper()}")
     return kind(**{name: _typed(name, value, hints[name]) for name, value in values.items()})
 
 

@@ -1,0 +1,167 @@
+"""`zk-consumer produce`: lines of a file or a pipe become records of the embedded log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from consumer.logs.producer import Producer, TopicsInStore
+from coordinator.zk.cli import brokers_option, opened, report, zk_option
+from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.paths import Brokers
+from coordinator.zk.records import Topic
+from coordinator.zk.runtime import ThreadRuntime
+
+from .input import InputRecord, lines, record_of_json
+
+LINES = "lines"
+JSONL = "jsonl"
+MOST_REPORTED = 20
+IDLE_S = 0.1
+"""When nothing has come for so long, what has come is written."""
+FLUSH_INTERVAL_S = 1.0
+"""Nothing waits longer than this for its batch to fill, however slowly more comes."""
+
+Parse = Callable[[int, bytes], InputRecord | None]
+"""What a line, given with its number, stands for; None when it is blank."""
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path), default="-")
+@click.option(
+    "--format",
+    "line_format",
+    type=click.Choice([LINES, JSONL]),
+    default=LINES,
+    show_default=True,
+    help="lines: each is a value. jsonl: each is an object with value (and key, partition, timestamp, headers).",
+)
+@click.option(
+    "--bad-lines", type=click.Path(dir_okay=False, path_type=Path), help="A new file for the lines that are bad."
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    envvar="ZK_GROUP_LOG_DIR",
+    show_envvar=True,
+    help="The folder of the embedded log.",
+)
+@zk_option
+@brokers_option
+def produce(
+    topic: str, file: Path, line_format: str, bad_lines: Path | None, log_dir: Path, zk: str, brokers: Brokers
+) -> None:
+    """Write the lines of FILE (- or none is stdin) into TOPIC.
+
+    A bad line is reported, counted and left out, and in the end the exit code is 1.
+    """
+    with ExitStack() as stack:
+        producer = Producer(log_dir, {topic: _topic(zk, brokers, topic)})
+        source = sys.stdin.buffer if str(file) == "-" else stack.enter_context(file.open("rb"))
+        aside = stack.enter_context(_created(bad_lines)) if bad_lines else None
+        load = Load(producer, topic, _parse_json if line_format == JSONL else _parse_line, aside)
+        try:
+            load.run(source.fileno())
+        finally:
+            click.echo(load.summary(), err=True)
+    if load.bad:
+        raise click.exceptions.Exit(1)
+
+
+class Load:
+    """One run of the command: reads, sends, and counts what is bad."""
+
+    def __init__(self, producer: Producer, topic: str, parse: Parse, aside: BinaryIO | None) -> None:
+        self.bad = 0
+        self._producer = producer
+        self._topic = producer.topic(topic)
+        self._parse = parse
+        self._aside = aside
+        self._lines = 0
+        self._runtime = ThreadRuntime()
+        self._started = self._flushed = self._runtime.monotonic()
+
+    def run(self, descriptor: int) -> None:
+        """Send everything that comes from `descriptor`, and what came before an interrupt too."""
+        with _progress() as progress:
+            shown = progress.add_task("")
+            try:
+                for line in lines(descriptor, IDLE_S):
+                    if line is not None:
+                        self._lines += 1
+                        self._take(self._lines, line)
+                    if line is None or self._runtime.monotonic() - self._flushed > FLUSH_INTERVAL_S:
+                        self._flush()
+                        progress.update(shown, description=f"{self._producer.written} records")
+            except KeyboardInterrupt:
+                self._flush()
+                raise
+        self._flush()
+
+    def summary(self) -> str:
+        """What became of it, in a sentence."""
+        seconds = self._runtime.monotonic() - self._started
+        bad = f"; {self.bad} bad lines were left out" if self.bad else ""
+        return f"{self._producer.written} records written to {self._topic.name} in {seconds:.1f} s{bad}"
+
+    def _flush(self) -> None:
+        self._producer.flush()
+        self._flushed = self._runtime.monotonic()
+
+    def _take(self, number: int, line: bytes) -> None:
+        try:
+            record = self._parse(number, line)
+            if record is not None:
+                self._send(record)
+        except BadData as error:
+            self._set_aside(line, str(error))
+        except UsageError as error:
+            self._set_aside(line, f"line {number}: {error}")
+
+    def _send(self, record: InputRecord) -> None:
+        self._producer.send(
+            self._topic.name, record.value, record.key, record.partition, record.timestamp_ms, record.headers
+        )
+
+    def _set_aside(self, line: bytes, why: str) -> None:
+        self.bad += 1
+        if self.bad <= MOST_REPORTED:
+            report(why)
+        elif self.bad == MOST_REPORTED + 1:
+            report("further bad lines are only counted")
+        if self._aside:
+            self._aside.write(line + b"\n")
+
+
+def _parse_line(number: int, line: bytes) -> InputRecord:
+    return InputRecord(line)
+
+
+def _parse_json(number: int, line: bytes) -> InputRecord | None:
+    return record_of_json(f"line {number}", line) if line.strip() else None
+
+
+def _progress() -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+
+def _created(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _topic(zk: str, brokers: Brokers, name: str) -> Topic:
+    with opened(zk) as store:
+        return TopicsInStore(store, brokers)[name]

@@ -1,0 +1,135 @@
+"""Records on their way into the embedded log: collected one by one or given as whole columns, and cut into batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from coordinator.zk.errors import UsageError
+
+from .base import HEADERS, TIMESTAMP
+from .files import STORED_SCHEMA
+
+BATCH_BYTES = 1 << 20
+"""Arrow memory of a batch, about: Spark takes batches of 1 to 2 MB best."""
+
+MAX_RECORD_BYTES = 64 << 20
+MAX_TIMESTAMP_MS = 253_402_300_799_999
+"""The end of the year 9999, after which neither Spark nor Python has a date."""
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Records:
+    """Records of one partition, collected until they are written."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._timestamps: list[int] = []
+        self._headers: dict[int, Headers] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers) -> None:
+        """Add one record; nothing is added when it is refused.
+
+        :raises UsageError: when it is too large, its time is no date, or a header's name no text.
+        :raises TypeError: when value or key is neither bytes nor None.
+        """
+        size = _size(value) + _size(key) + 16
+        if headers:
+            size += sum(_size(_encoded(name)) + _size(data) for name, data in headers)
+        if size > MAX_RECORD_BYTES:
+            raise UsageError(f"a record of {size} bytes is over the {MAX_RECORD_BYTES} that it may have")
+        if timestamp_ms is None:
+            timestamp_ms = now_ms()
+        elif not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
+            raise UsageError(f"{timestamp_ms} is no timestamp: use milliseconds since 1970, up to {MAX_TIMESTAMP_MS}")
+        if headers:
+            self._headers[len(self._values)] = headers
+        self._keys.append(key)
+        self._values.append(value)
+        self._timestamps.append(timestamp_ms)
+        self.bytes += size
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """What was collected, as batches of `STORED_SCHEMA`."""
+        headers = None
+        if self._headers:
+            found = [self._headers.get(index) for index in range(len(self))]
+            headers = pa.array([_header_rows(row) for row in found], HEADERS)
+        keys = pa.array(self._keys, pa.binary())
+        return stored_batches(pa.array(self._values, pa.binary()), keys, pa.array(self._timestamps), headers)
+
+
+def _size(data: bytes | None) -> int:
+    if data is None:
+        return 0
+    if not isinstance(data, bytes):
+        raise TypeError(f"a record consists of bytes, not of {type(data).__name__}")
+    return len(data)
+
+
+def _encoded(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"a header's name is no text: {name!a}") from error
+
+
+def _header_rows(headers: Headers | None) -> list[dict[str, str | bytes | None]] | None:
+    return [{"key": name, "value": data} for name, data in headers] if headers else None
+
+
+def stored_batches(
+    values: pa.Array | pa.ChunkedArray | Sequence[bytes | None],
+    keys: pa.Array | pa.ChunkedArray | Sequence[bytes | None] | None = None,
+    timestamps_ms: pa.Array | pa.ChunkedArray | int | None = None,
+    headers: pa.Array | pa.ChunkedArray | None = None,
+) -> list[pa.RecordBatch]:
+    """Whole columns as batches of `STORED_SCHEMA`, each about `BATCH_BYTES` large.
+
+    :param values: binary or string; copied only when they are not binary yet.
+    :param timestamps_ms: of each record or of all, in milliseconds since the epoch, or Arrow timestamps; None is now.
+    :raises UsageError: when the columns do not fit each other or `STORED_SCHEMA`.
+    """
+    rows = len(values)
+    if timestamps_ms is None or isinstance(timestamps_ms, int):
+        moment = now_ms() if timestamps_ms is None else timestamps_ms
+        timestamps_ms = pa.repeat(pa.scalar(moment, pa.int64()), rows)
+    try:
+        columns = [
+            pa.nulls(rows, pa.binary()) if keys is None else _column(keys, pa.binary()),
+            _column(values, pa.binary()),
+            _timestamps(timestamps_ms),
+            pa.repeat(pa.scalar(0, pa.int32()), rows),
+            pa.nulls(rows, HEADERS) if headers is None else _column(headers, HEADERS),
+        ]
+        table = pa.Table.from_arrays(columns, schema=STORED_SCHEMA)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(f"these columns are no records: {error}") from error
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=max(1, rows * BATCH_BYTES // max(1, table.nbytes)))
+    return batches
+
+
+def _column(values: pa.Array | pa.ChunkedArray | Sequence[bytes | None], kind: pa.DataType) -> pa.ChunkedArray:
+    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, kind)
+    chunked = array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+    return chunked if chunked.type == kind else chunked.cast(kind)
+
+
+def _timestamps(timestamps_ms: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    if timestamps_ms.null_count:
+        raise ValueError("a timestamp is missing")
+    is_number = pa.types.is_integer(timestamps_ms.type)
+    return (timestamps_ms.cast(pa.timestamp("ms", tz="UTC")) if is_number else timestamps_ms).cast(TIMESTAMP)

@@ -1,0 +1,42 @@
+"""`zk-coordinator run`: one node."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import click
+
+from coordinator.config import CoordinatorConfig
+from coordinator.service import CoordinatorService
+from coordinator.zk.cli_config import built, config_options, log_level_option, log_to_stderr
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.runtime import ThreadRuntime
+
+HELPS = {
+    "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",
+    "node": "This node's name; the host's when it is not given.",
+    "brokers_path": "The znode under which the topics stand.",
+    "session_timeout_ms": "The ZooKeeper session timeout to ask for.",
+    "connect_timeout_ms": "How long to wait for a ZooKeeper server at the start.",
+    "rebalance_handlers": "Groups whose turns may run at the same time.",
+    "max_rebalance_retries": "Turns that may fail in a row before a group is RebalanceFailed.",
+    "rebalance_debounce_ms": "Changes of a group that come so soon after a turn make one turn.",
+    "sweep_interval_ms": "How often everything is read again, in case a watch was lost.",
+    "channel_retention_ms": "How long the channel of a consumer that is gone is kept.",
+    "query_retention_ms": "How long a query that gives no sign of life holds segments back.",
+}
+
+
+@click.command()
+@config_options(CoordinatorConfig, HELPS)
+@log_level_option
+def run(log_level: str, **options: Any) -> None:
+    """Stand for election and, while elected, coordinate every group. SIGTERM resigns cleanly."""
+    log_to_stderr(log_level)
+    config = built(CoordinatorConfig, options)
+    opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+    service = CoordinatorService(config, opener, ThreadRuntime())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop())
+    service.run()

@@ -1,0 +1,82 @@
+"""Command-line options made from a configuration's dataclass, and logging for processes that run on."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import click
+
+from .config import PREFIX, load
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+T = TypeVar("T")
+
+_CLICK_TYPES: dict[Any, Any] = {int: int, str: str, float: float}
+
+
+def config_options(
+    kind: type[Any], helps: Mapping[str, str], skip: frozenset[str] = frozenset()
+) -> Callable[[Command], Command]:
+    """`--config FILE` and one option for each plain field of `kind`, none with a default: `built` fills those in.
+
+    :param helps: field -> one line of help.
+    """
+    hints = get_type_hints(kind)
+
+    def decorate(command: Command) -> Command:
+        for field in reversed(dataclasses.fields(kind)):
+            if field.name in skip or hints[field.name] not in _CLICK_TYPES:
+                continue
+            default = "" if field.default in (dataclasses.MISSING, "") else f"  [default: {field.default}]"
+            command = click.option(
+                f"--{field.name.replace('_', '-')}",
+                field.name,
+                type=_CLICK_TYPES[hints[field.name]],
+                default=None,
+                help=f"{helps.get(field.name, '')}{default}  [env: {PREFIX}{field.name.upper()}]".strip(),
+            )(command)
+        file = click.option("--config", type=click.Path(path_type=Path), help="A TOML file with options by name.")
+        return file(command)
+
+    return decorate
+
+
+def built(kind: type[T], options: Mapping[str, Any]) -> T:
+    """The configuration from a command's options (`config` among them), the environment and the file.
+
+    :raises UsageError: when a value is wrong, or a needed one was given nowhere.
+    """
+    file = options.get("config")
+    return load(kind, {name: value for name, value in options.items() if name != "config"}, file)
+
+
+class _UtcFormatter(logging.Formatter):
+    """Times as 2026-01-31T12:34:56.789Z."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        stamp = datetime.fromtimestamp(record.created, UTC)
+        return stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def log_to_stderr(level: str = "INFO") -> None:
+    """One line a state change on stderr, times in UTC. kazoo's own chatter only from WARNING on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_UtcFormatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.WARNING)
+
+
+log_level_option = click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    envvar="ZK_GROUP_LOG_LEVEL",
+    help="What is told on stderr.",
+)
