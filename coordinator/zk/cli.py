@@ -52,10 +52,11 @@ class Cli(click.Group):
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
-        sys.exit(_exit_code(run))
+        sys.exit(exit_code_of(run))
 
 
-def _exit_code(run: Callable[[], Any]) -> int:
+def exit_code_of(run: Callable[[], Any]) -> int:
+    """Call `run`; how a process ends after it. Errors are said in one line, an interrupt in none."""
     try:
         result = run()
         return result if isinstance(result, int) else 0

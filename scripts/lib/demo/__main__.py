@@ -1,0 +1,108 @@
+"""`scripts/demo`: run the story, show it, and end with its verdict."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from coordinator.zk.cli import exit_code_of
+
+from .processes import REPOSITORY
+from .story import Story, Verdict, as_json
+
+INTERRUPTED = 130
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--servers", type=click.Choice(["1", "3"]), default="1", show_default=True, help="ZooKeeper servers.")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=REPOSITORY / "runs", help="Where run folders are made."
+)
+@click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
+def main(servers: str, runs: Path, as_json_line: bool) -> None:
+    """Stream 336,776 real flights through a group, kill its coordinator and an executor, and count every record.
+
+    Exit code 0 and PASS only if every record came exactly once, both faults really happened, and the group was Stable
+    again; else 1 and FAIL.
+    """
+    folder = runs / "demo" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    folder.mkdir(parents=True)
+    console = Console(stderr=True, highlight=False)
+    console.print(f"everything of this run is in {folder}")
+    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
+    try:
+        story = _run(folder, int(servers), console)
+    except KeyboardInterrupt:
+        console.print("interrupted; everything that was started has been stopped")
+        sys.exit(INTERRUPTED)
+    _show(story, console)
+    _last_words(story.verdict, folder, as_json_line)
+    sys.exit(0 if story.verdict.verdict == "PASS" else 1)
+
+
+def _run(folder: Path, servers: int, console: Console) -> Story:
+    """Rich progress on a terminal, plain lines elsewhere."""
+    columns = (
+        TextColumn("{task.description:<9}"),
+        BarColumn(),
+        TextColumn("{task.completed:>9,.0f} / {task.total:,.0f}"),
+    )
+    with Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal) as bars:
+        tasks = [bars.add_task(name, total=336_776) for name in ("appended", "streamed")]
+
+        def progress(appended: int, streamed: int, total: int) -> None:
+            for task, done in zip(tasks, (appended, streamed), strict=True):
+                bars.update(task, completed=done, total=total)
+
+        def tell(what: str) -> None:
+            bars.console.print(f"{datetime.now(UTC):%H:%M:%S} {what}")
+
+        story = Story(folder, servers, tell, progress)
+        story.run()
+        return story
+
+
+def _show(story: Story, console: Console) -> None:
+    if story.timeline:
+        first = story.timeline[0][0]
+        table = Table(title="Timeline", box=None, title_justify="left", pad_edge=False)
+        table.add_column("SECONDS", justify="right")
+        table.add_column("WHAT")
+        for at, what in story.timeline:
+            table.add_row(f"{at - first:.1f}", what)
+        console.print(table)
+    if story.carriers:
+        table = Table(title="Flights and mean delay per carrier", box=None, title_justify="left", pad_edge=False)
+        for column in ("CARRIER", "FLIGHTS", "MEAN-DELAY", "SAME"):
+            table.add_column(column, justify="left" if column == "CARRIER" else "right")
+        for carrier, (told, true) in story.carriers.items():
+            delay = f"{told.mean_delay:.2f}" if told and told.mean_delay is not None else "-"
+            table.add_row(carrier, f"{told.flights:,}" if told else "-", delay, "yes" if told == true else "NO")
+        console.print(table)
+
+
+def _last_words(verdict: Verdict, folder: Path, as_json_line: bool) -> None:
+    (folder / "verdict.json").write_text(json.dumps(as_json(verdict), indent=2) + "\n")
+    if as_json_line:
+        print(json.dumps(as_json(verdict)))
+        return
+    for what in verdict.amiss:
+        print(f"amiss: {what}")
+    print(
+        f"{verdict.verdict}: {verdict.records:,} records, {verdict.lost} lost, {verdict.duplicated} duplicated; "
+        f"coordinator failover {verdict.coordinator_failover_ms} ms, executors killed {verdict.executors_killed}, "
+        f"rebalances {verdict.rebalances}, generation {verdict.generation}, {verdict.seconds} s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/demo", standalone_mode=False)))

