@@ -44,7 +44,7 @@ def topics() -> None:
 @output_option
 def create(name: str, partitions: int, zk: str, brokers: Brokers, output: str) -> None:
     """Create topic NAME."""
-    with opened(zk) as store:
+    with opened(zk, make_chroot=True) as store:
         _print([_good(create_topic(store, brokers, name, partitions))], output)
 
 

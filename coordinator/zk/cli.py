@@ -125,14 +125,17 @@ def brokers_at(path: str) -> Brokers:
 
 
 @contextmanager
-def opened(zk: str) -> Iterator[Store]:
+def opened(zk: str, make_chroot: bool = False) -> Iterator[Store]:
     """A session for one admin command, closed at the end.
 
+    :param make_chroot: create the chroot when it does not exist; without it, a mistyped one is said.
     :raises ZooKeeperUnreachable: when nobody answers within `CONNECT_TIMEOUT_S`.
     """
     # A command that fails says so in one line; what kazoo tells of each attempt is for services.
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
-    store = open_kazoo(zk, session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_s=CONNECT_TIMEOUT_S)
+    store = open_kazoo(
+        zk, session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_s=CONNECT_TIMEOUT_S, make_chroot=make_chroot
+    )
     try:
         yield store
     finally:

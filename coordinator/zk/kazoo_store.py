@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
@@ -13,7 +14,16 @@ from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
-from .errors import ConnectionLost, OutcomeUnknown, Refused, SessionLost, StoreError, TooLarge, ZooKeeperUnreachable
+from .errors import (
+    ConnectionLost,
+    OutcomeUnknown,
+    Refused,
+    SessionLost,
+    StoreError,
+    TooLarge,
+    UsageError,
+    ZooKeeperUnreachable,
+)
 from .store import (
     Check,
     Create,
@@ -32,7 +42,6 @@ from .store import (
 )
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _LARGEST_REQUEST = 1_000_000
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
@@ -48,6 +57,24 @@ _REASONS: dict[type[Exception], str] = {
     kz.NodeExistsError: "node-exists",
     kz.NotEmptyError: "not-empty",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapped:
+    """A watch on a path, as kazoo calls it. Equal ones are one: kazoo keeps a set for each path, which must not grow.
+
+    When the connection is lost kazoo calls every watch without a path; this one still knows its own.
+    """
+
+    watch: Watch
+    path: str
+
+    def __call__(self, event: Any) -> None:
+        self.watch(self.path)
+
+
+def _wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
+    return _Wrapped(watch, path) if watch is not None else None
 
 
 class _OneSession(KazooClient):  # type: ignore[misc]
@@ -91,14 +118,16 @@ class _OneSession(KazooClient):  # type: ignore[misc]
             return super()._call(request, async_object)
 
 
-def open_kazoo(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> Store:
+def open_kazoo(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, make_chroot: bool = True) -> Store:
     """Open a session.
 
     :param hosts: `host:port,host:port/chroot`, as zkCli takes it.
+    :param make_chroot: create the chroot when it does not exist.
     :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
+    :raises UsageError: when there is no such chroot, and it shall not be made.
     """
     try:
-        return KazooStore(hosts, session_timeout_ms, connect_timeout_s)
+        return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot)
     except (kz.KazooException, OSError, ValueError) as error:
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error}") from error
 
@@ -111,7 +140,7 @@ def kazoo_factory(hosts: str, session_timeout_ms: int, connect_timeout_s: float 
 class KazooStore(Store):
     """One session, held by kazoo. Made by `open_kazoo`."""
 
-    def __init__(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float) -> None:
+    def __init__(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool = True) -> None:
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1)
         self._client = _OneSession(
             hosts=hosts,
@@ -121,9 +150,9 @@ class KazooStore(Store):
             logger=logging.getLogger("coordinator.zk.kazoo"),
         )
         self._listeners: list[StateListener] = []
-        self._wrappers: dict[Watch, Callable[[Any], None]] = {}
         self._client.add_listener(self._on_state)
         self._connect(hosts, connect_timeout_s)
+        self._find_chroot(make_chroot)
 
     def _connect(self, hosts: str, connect_timeout_s: float) -> None:
         # `start` would read "/" and warn when the chroot is missing; it is made here instead.
@@ -135,10 +164,16 @@ class KazooStore(Store):
                 f"no ZooKeeper server answered at {hosts} within {connect_timeout_s:g} s: check the address, "
                 "and that the ensemble runs and has a quorum"
             )
+
+    def _find_chroot(self, make_chroot: bool) -> None:
         chroot, self._client.chroot = self._client.chroot, ""
         try:
-            if chroot:
-                self._wait(self._client.exists_async(chroot)) or self._client.ensure_path(chroot)
+            if not chroot or self._wait(self._client.exists_async(chroot)) is not None:
+                return
+            if not make_chroot:
+                self.close()
+                raise UsageError(f"there is no {chroot} in this ZooKeeper: check the chroot in --zk")
+            self._client.ensure_path(chroot)
         finally:
             self._client.chroot = chroot
 
@@ -184,15 +219,16 @@ class KazooStore(Store):
         return self.get_many([path], watch)[0]
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        asked = [self._client.get_async(path, watch=self._wrapped(watch)) for path in paths]
+        asked = [self._client.get_async(path, watch=_wrapped(watch, path)) for path in paths]
         return [self._node(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
 
     def children(self, path: str, watch: Watch | None = None) -> Listing | None:
         return self.children_many([path], watch)[0]
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        wrapped = self._wrapped(watch)
-        asked = [self._client.get_children_async(path, watch=wrapped, include_data=True) for path in paths]
+        asked = [
+            self._client.get_children_async(path, watch=_wrapped(watch, path), include_data=True) for path in paths
+        ]
         return [self._listing(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
 
     def sync(self) -> None:
@@ -217,13 +253,7 @@ class KazooStore(Store):
         """Leave a watch for the creation of `path`; whether it exists by now."""
         if watch is None:
             return False
-        return self._read(self._client.exists_async(path, watch=self._wrapped(watch))) is not None
-
-    def _wrapped(self, watch: Watch | None) -> Callable[[Any], None] | None:
-        # kazoo keeps a set of callbacks for each path: the same wrapper each time keeps it from growing.
-        if watch is None:
-            return None
-        return self._wrappers.setdefault(watch, lambda event: watch(event.path or ""))
+        return self._read(self._client.exists_async(path, watch=_wrapped(watch, path))) is not None
 
     def _wait(self, answer: Any) -> Any:
         # Twice the session: by then the answer has come or the connection has been given up.

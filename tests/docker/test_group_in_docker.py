@@ -1,0 +1,39 @@
+"""A group at work on an ensemble of three in containers, whose leader is killed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docker.docker_ensemble import DockerEnsemble
+from tests.support.clients import fresh_chroot
+from tests.support.memlog import MemoryLog
+from tests.support.wait import eventually
+from tests.support.world import a_world
+
+pytestmark = pytest.mark.docker
+
+SESSION_MS = 6000
+
+
+def test_a_group_goes_on_when_the_leader_of_the_ensemble_is_killed(docker_ensemble: DockerEnsemble) -> None:
+    log = MemoryLog(end=50)
+    with a_world(fresh_chroot(docker_ensemble.hosts)) as world:
+        world.coordinator("a", session_timeout_ms=SESSION_MS)
+        world.coordinator("b", session_timeout_ms=SESSION_MS)
+        world.topic("t", 6)
+        consumers = [
+            world.consumer("g", name, {"t": 1}, log=log, session_timeout_ms=SESSION_MS) for name in ("c1", "c2")
+        ]
+        before = world.stable("g", 2, timeout_s=30)
+
+        docker_ensemble.kill(docker_ensemble.leader())
+        log.end = 200
+
+        def read() -> list[tuple[object, int]]:
+            return [record for consumer in consumers for record in consumer.records]
+
+        eventually(lambda: len(set(read())) == 6 * 200, 30, "every record is read and committed", ignoring=())
+        assert len(read()) == 6 * 200, "no record was committed twice"
+        world.consumer("g", "c3", {"t": 1}, log=log, session_timeout_ms=SESSION_MS)
+        after = world.stable("g", 3, timeout_s=30, above=before.generation)
+        assert {part for target in after.target.values() for part in target.partitions} == set(world.owners("g"))
