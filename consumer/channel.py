@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coordinator.zk.errors import BadData, IncarnationOver, OutcomeUnknown, Refused
 from coordinator.zk.paths import GroupPaths
@@ -25,6 +26,7 @@ class FencedChannel:
 
     :ivar channel: the data as last written or read, with offsets that were read since.
     :ivar over: why the incarnation has ended, None while it lives.
+    :ivar lock: held by every commit; who must know that nothing is committed since it read `channel` holds it too.
     """
 
     def __init__(
@@ -32,7 +34,7 @@ class FencedChannel:
     ) -> None:
         self._store = store
         self._path = paths.channel(consumer)
-        self._lock = runtime.lock()
+        self.lock = runtime.lock()
         self._version = version
         self._is_unsure = False
         self.channel = channel
@@ -51,19 +53,24 @@ class FencedChannel:
             happened, look again.
         :raises Retryable: when ZooKeeper did not answer; nothing is known until the next call, which finds out first.
         """
-        with self._lock:
-            self._settle()
+        with self.lock:
+            self._refuse_if_old()
             self._send([SetData(self._path, after.to_bytes(), self._version), *operations], after)
 
     def guarded(self, operations: Sequence[Operation]) -> None:
         """Do `operations` while the fence stands, without writing the channel. Raises as `commit`."""
-        with self._lock:
-            self._settle()
+        with self.lock:
+            self._refuse_if_old()
             self._send([Check(self._path, self._version), *operations], None)
+
+    def touch(self) -> None:
+        """Give a sign of life. Raises as `commit`."""
+        with self.lock:
+            self.commit(replace(self.channel, touched=self.channel.touched + 1))
 
     def end(self, after: Channel, operations: Sequence[Operation], why: IncarnationOver) -> None:
         """Commit the end of this incarnation. Raises as `commit`."""
-        with self._lock:
+        with self.lock:
             self.commit(after, operations)
             self.over = why
 
@@ -72,12 +79,20 @@ class FencedChannel:
 
         :raises IncarnationOver: when it has been moved by somebody else.
         """
-        with self._lock:
+        with self.lock:
             if self.over is not None:
                 raise self.over
-            self._read()
+            # The data stays as it is, under whoever computes from it just now: the next commit finds out.
+            self._is_unsure = self._look()[1] != self._version or self._is_unsure
 
     # ---- inside the lock
+
+    def _refuse_if_old(self) -> None:
+        """Refuse what was computed before an unknown outcome was settled, when it turns out that it did happen."""
+        version = self._version
+        self._settle()
+        if self._version != version:
+            raise Refused(0, self._path, "bad-version")
 
     def _send(self, operations: Sequence[Operation], after: Channel | None) -> None:
         try:
@@ -109,6 +124,13 @@ class FencedChannel:
             self._is_unsure = False
 
     def _read(self) -> None:
+        found, version = self._look()
+        if version != self._version:
+            self._version = version
+            self.channel = found
+
+    def _look(self) -> tuple[Channel, int]:
+        """The data and version as they stand; raises, for good, when somebody else has moved them."""
         node = self._store.get(self._path)
         try:
             found = parsed_channel(self._path, node.data) if node is not None else None
@@ -116,15 +138,13 @@ class FencedChannel:
             log.warning("bad data set aside: path=%s problem=%s", self._path, error)
             found = None
         if node is None or found is None:
-            self._finish(IncarnationOver("the channel was removed or overwritten"))
-        elif found.incarnation != self.incarnation:
-            self._finish(Superseded(f"another process has registered as {self._path.rsplit('/', 1)[-1]}"))
-        elif found.ended is not None:
-            self._finish(IncarnationOver(found.ended))
-        elif node.stat.version != self._version:
-            self._version = node.stat.version
-            self.channel = found
+            raise self._finished(IncarnationOver("the channel was removed or overwritten"))
+        if found.incarnation != self.incarnation:
+            raise self._finished(Superseded(f"another process has registered as {self._path.rsplit('/', 1)[-1]}"))
+        if found.ended is not None:
+            raise self._finished(IncarnationOver(found.ended))
+        return found, node.stat.version
 
-    def _finish(self, why: IncarnationOver) -> None:
+    def _finished(self, why: IncarnationOver) -> IncarnationOver:
         self.over = why
-        raise why
+        return why

@@ -147,7 +147,6 @@ class Member:
                 return
             self._obey(channel)
             self._hold_what_runs(channel)
-            self._touch(channel)
         except Superseded:
             self._drop_everything("superseded")
             raise
@@ -156,7 +155,7 @@ class Member:
         except SessionLost as lost:
             self._drop_everything(str(lost))
             self._close_session()
-        except Retryable as error:
+        except (Retryable, Refused) as error:
             log.info("will try again: consumer=%s reason=%s", self._config.consumer, error)
             self._drain.dirty.set()
             self._runtime.sleep(0.05)
@@ -310,13 +309,6 @@ class Member:
             self._held |= dict.fromkeys(starts, fenced.incarnation)
             self._holder.assigned(starts)
 
-    def _touch(self, fenced: FencedChannel) -> None:
-        """A sign of life every third of `max_poll_interval_ms`, when nothing else was written."""
-        now = self._runtime.monotonic()
-        if now - self._last_commit >= self._config.max_poll_interval_ms / 3000:
-            fenced.commit(replace(fenced.channel, touched=fenced.channel.touched + 1))
-            self._last_commit = now
-
     def _publish(self, fenced: FencedChannel) -> None:
         """Every `offsets_interval_ms` the offsets that moved go into `offsets/` too."""
         now = self._runtime.monotonic()
@@ -361,8 +353,8 @@ class Member:
         while fenced.over is None and not store.lost and not self._closing.is_set():
             try:
                 lease.renew()
-                self._leave_when_not_polled(store, fenced)
-            except Retryable as error:
+                self._touch_or_leave(store, fenced)
+            except (Retryable, Refused) as error:
                 log.warning("lease not renewed: left_s=%.1f reason=%s", lease.left_s, error)
             except (IncarnationOver, StoreError) as error:
                 log.info("keeper ends: consumer=%s reason=%s", self._config.consumer, error)
@@ -370,14 +362,24 @@ class Member:
             self._closing.wait(lease.interval_s)
         self._drain.dirty.set()
 
-    def _leave_when_not_polled(self, store: Store, fenced: FencedChannel) -> None:
-        silent_s = self._runtime.monotonic() - self._last_poll
-        if silent_s < self._config.max_poll_interval_ms / 1000:
-            return
+    def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:
+        """A sign of life every third of `max_poll_interval_ms`; the end when the application has not polled for so long.
+
+        The signs go on between polls: the coordinator, which waits for one as long, evicts nobody who still has time.
+        """
+        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
+        if now - self._last_poll >= limit_s:
+            self._leave_unpolled(store, fenced)
+        elif now - self._last_commit >= limit_s / 3:
+            fenced.touch()
+            self._last_commit = now
+
+    def _leave_unpolled(self, store: Store, fenced: FencedChannel) -> None:
         reason = (
             f"left by itself: poll was not called for {self._config.max_poll_interval_ms} ms "
             "(raise max_poll_interval_ms, or lower max_poll_records)"
         )
-        after, operations = self._offsets.ended(store, self._config.consumer, fenced.channel, reason)
-        fenced.end(after, operations, IncarnationOver(reason))
+        with fenced.lock:  # an application that comes back just now commits before this, or not at all
+            after, operations = self._offsets.ended(store, self._config.consumer, fenced.channel, reason)
+            fenced.end(after, operations, IncarnationOver(reason))
         log.warning("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)

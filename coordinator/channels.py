@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .plan import End, Plan, ended
-from .snapshot import Snapshot
+from .snapshot import SentCommand, Snapshot
 from .zk.errors import RebalanceFailed
 from .zk.fenced import batches
 from .zk.partitions import TopicPartition
@@ -48,15 +48,14 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
     before = replace(snapshot.state, marks=plan.state.marks, epoch=snapshot.epoch)
     parents = _parents(snapshot, plan)
     torn = [end for end in plan.ends if len(end.view.running) > PARTITIONS_A_STEP]
-    if torn and parents:
-        yield Step(before, parents)
+    if torn:
+        yield from (Step(before, operations) for operations in batches(parents, ROOM))
         parents = []
     for end in torn:
         for operations in _torn_end(snapshot, paths, end):
             yield Step(before, operations)
-    units: list[Unit] = [parents]
-    units += [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
-    gone = {(end.view.consumer, sent.name) for end in torn for sent in end.view.commands}
+    units = parents + [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
+    gone = {(end.view.consumer, sent.name) for end in torn for sent in _gone_with_the_fence(end)}
     units += [
         [Delete(paths.command(consumer, sent.name))]
         for consumer, sent in plan.withdrawn
@@ -71,17 +70,17 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
     largest = max((sum(operation_bytes(o) for o in unit) for unit in units), default=0)
     if largest > room:
         raise RebalanceFailed("one consumer's command does not fit into a transaction: spread the group's partitions")
-    written = list(batches([unit for unit in units if unit], ROOM)) or [[]]
+    written = list(batches(units, ROOM)) or [[]]
     yield from (Step(plan.state, operations) for operations in written)
 
 
-def _parents(snapshot: Snapshot, plan: Plan) -> Unit:
+def _parents(snapshot: Snapshot, plan: Plan) -> list[Unit]:
     """The parents of owners and offsets that do not exist yet, so that a consumer's claim finds them."""
     paths = GroupPaths(snapshot.group)
     started = {topic for _, command in plan.starts for topic in command.topics}
     folded = {part.topic for end in plan.ends for part in end.view.running}
-    made: Unit = [Create(paths.owners_of(topic)) for topic in sorted(started - snapshot.owner_parents)]
-    made += [Create(paths.offsets_of(topic)) for topic in sorted((started | folded) - snapshot.offset_parents)]
+    made: list[Unit] = [[Create(paths.owners_of(topic))] for topic in sorted(started - snapshot.owner_parents)]
+    made += [[Create(paths.offsets_of(topic))] for topic in sorted((started | folded) - snapshot.offset_parents)]
     return made
 
 
@@ -101,8 +100,8 @@ def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]
     """Ended in several multis: the fence first, while `running` stays; then its partitions, some at a time."""
     view, channel = end.view, replace(_channel(end), ended=end.reason)
     path, version = paths.channel(view.consumer), view.version
-    if _channel(end).is_live or end.evicted:
-        gone: Unit = [Delete(paths.command(view.consumer, sent.name)) for sent in view.commands[: ROOM - 2]]
+    if _moves_the_fence(end):
+        gone: Unit = [Delete(paths.command(view.consumer, sent.name)) for sent in _gone_with_the_fence(end)]
         gone += [Delete(paths.id(view.consumer))] if end.evicted else []
         yield [SetData(path, channel.to_bytes(), version), *gone]
         version += 1
@@ -114,6 +113,16 @@ def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]
         owners = [Delete(paths.owner(*part)) for part in some if part in end.owners]
         yield [SetData(path, left.to_bytes(), version), *offsets, *owners]
         version += 1
+
+
+def _moves_the_fence(end: End) -> bool:
+    """Whether a torn end begins with the fence: one that was ended half-way has moved it."""
+    return _channel(end).is_live or end.evicted
+
+
+def _gone_with_the_fence(end: End) -> Sequence[SentCommand]:
+    """The commands that the first multi of a torn end removes; others are withdrawn later."""
+    return end.view.commands[: ROOM - 2] if _moves_the_fence(end) else ()
 
 
 def _channel(end: End) -> Channel:

@@ -99,7 +99,7 @@ class Handlers:
                 debounce_s = self._config.rebalance_debounce_ms / 1000
                 self._quiet_until[group] = self._runtime.monotonic() + debounce_s
         try:
-            turn = self._rebalancer(group).take_turn("; ".join(changes) or AGAIN)
+            turn = self._rebalancer(group).take_turn("; ".join(changes))
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:

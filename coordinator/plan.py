@@ -166,6 +166,7 @@ def _evict(snapshot: Snapshot, work: _Work) -> tuple[Mark, ...]:
         view = snapshot.channels[name]
         limit_s = registration.max_poll_interval_ms / 1000
         waits_s = max((command.age_s for command in view.commands), default=0.0)
+        waits_s = max(waits_s, view.waits_s)  # churn that replaces its commands does not postpone it
         if waits_s < limit_s and view.idle_s < limit_s:
             work.timers.append(limit_s - max(waits_s, view.idle_s))
             continue
@@ -216,7 +217,7 @@ def _lost_owners(snapshot: Snapshot, name: str) -> PartitionSet:
 
 
 def _to_stop(snapshot: Snapshot, name: str, want: Wanted, generation: int, is_eager: bool) -> PartitionSet:
-    """What a member must give up before anything else: all for an eager strategy, else what is not in its target."""
+    """What a member must give up before anything else: all for an eager strategy, else what it cannot keep."""
     view = snapshot.channels[name]
     channel = view.channel
     if channel is None:
@@ -224,7 +225,9 @@ def _to_stop(snapshot: Snapshot, name: str, want: Wanted, generation: int, is_ea
     if is_eager and channel.generation != generation:
         return view.running
     other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
-    return (view.running - want.target[name].partitions) | frozenset(other_life)
+    # A claim makes the owners of what is new to the consumer: what has lost its owner must be given up to get one again.
+    unowned = view.running - snapshot.owners if channel.generation != generation else NONE
+    return (view.running - want.target[name].partitions) | frozenset(other_life) | unowned
 
 
 # ---- commands
@@ -369,13 +372,14 @@ def _reason(waiting: Mapping[str, PartitionSet]) -> str | None:
 def _history(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str) -> Rebalance | None:
     before = snapshot.state
     if is_new:
+        joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
         return Rebalance(
             generation=state.generation,
             epoch=snapshot.epoch,
-            trigger=trigger,
+            trigger=trigger or _seen_in_the_turn(joined, left),
             started_ms=snapshot.now_ms,
-            joined=tuple(sorted(_lives(state) - _lives(before))),
-            left=tuple(sorted(_lives(before) - _lives(state))),
+            joined=tuple(joined),
+            left=tuple(left),
             moved=_moved(before, state),
             stopped_ms=None if stopping else snapshot.now_ms,
             finished_ms=snapshot.now_ms if state.state == EMPTY else None,
@@ -387,6 +391,12 @@ def _history(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool
     finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
     updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms)
     return updated if updated != record else None
+
+
+def _seen_in_the_turn(joined: list[str], left: list[str]) -> str:
+    """The trigger when a turn that was taken for something else saw the change first."""
+    said = [f"{what} {', '.join(lives)}" for what, lives in (("joined", joined), ("left", left)) if lives]
+    return "; ".join(said) or "topics or owners changed"
 
 
 def _lives(state: GroupState) -> set[str]:

@@ -118,7 +118,9 @@ class GroupReader:
             if node is not None:
                 channel = self._parsed(path, node, lambda p, n: parsed_channel(p, n.data))
                 idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
-                views[name] = ChannelView(name, node.stat.version, channel, tuple(sent.get(name, ())), idle_s)
+                commands = tuple(sent.get(name, ()))
+                waits_s = self._memory.age_s("waits", name, channel.incarnation) if commands and channel else 0.0
+                views[name] = ChannelView(name, node.stat.version, channel, commands, idle_s, waits_s)
         return views
 
     def _commands(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[SentCommand]]:

@@ -117,6 +117,7 @@ class Coordinator:
         self._store = store
         self._wake = wake
         self._over: str | None = None
+        self._ended = runtime.event()
         self._sweep_s = config.sweep_interval_ms / 1000
         self._lease = Lease(store, runtime, lambda: term.check(store))
         self._handlers = Handlers(config, store, runtime, term, self._lease, assignor, problems, self._end)
@@ -164,6 +165,7 @@ class Coordinator:
     def _end(self, reason: str) -> None:
         if self._over is None:
             self._over = reason
+        self._ended.set()
         self._wake.set()
 
     def _on_state(self, state: SessionState) -> None:
@@ -181,7 +183,7 @@ class Coordinator:
                 log.warning("lease not renewed: left_s=%.1f reason=%s", self._lease.left_s, error)
             except CoordinatorError as error:
                 self._end(str(error))
-            self._runtime.sleep(self._lease.interval_s)
+            self._ended.wait(self._lease.interval_s)
 
     def _listen(self) -> None:
         try:
@@ -191,12 +193,7 @@ class Coordinator:
 
     def _sweep(self) -> None:
         """Read everything again now and then, and collect what the dead left."""
-        due = self._runtime.monotonic() + self._sweep_s
-        while self._over is None:
-            self._runtime.sleep(min(0.2, self._sweep_s))
-            if self._runtime.monotonic() < due or self._over is not None:
-                continue
-            due = self._runtime.monotonic() + self._sweep_s
+        while not self._ended.wait(self._sweep_s):
             self._listeners.look_again()
             try:
                 self._collector.collect(self._listeners.groups())

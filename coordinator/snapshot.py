@@ -32,6 +32,7 @@ class ChannelView:
     :ivar channel: None when its data cannot be read.
     :ivar version: its data version, the consumer's fence.
     :ivar idle_s: seconds since this coordinator saw its data change.
+    :ivar waits_s: seconds for which it has had commands without a break, though they may have been replaced meanwhile.
     """
 
     consumer: str
@@ -39,6 +40,7 @@ class ChannelView:
     channel: Channel | None
     commands: tuple[SentCommand, ...] = ()
     idle_s: float = 0.0
+    waits_s: float = 0.0
 
     @property
     def running(self) -> PartitionSet:

@@ -107,6 +107,13 @@ class GroupPaths:
         return f"{self.queries}/{query}"
 
     @property
+    def pools(self) -> str:
+        return f"{self.root}/pools"
+
+    def pool(self, pool: str) -> str:
+        return f"{self.pools}/{pool}"
+
+    @property
     def skeleton(self) -> tuple[str, ...]:
         """The persistent parents of a group, in the order in which they are made."""
         return (
@@ -120,6 +127,7 @@ class GroupPaths:
             self.segments,
             self.queries,
             self.history,
+            self.pools,
         )
 
 

@@ -1,4 +1,4 @@
-"""What stands in the znodes between fetchers and Spark queries: sealed segments, and how far each query has come."""
+"""What stands in the znodes between fetchers and Spark: sealed segments, how far each query has come, and pools."""
 
 from __future__ import annotations
 
@@ -129,3 +129,23 @@ class Query:
 
     def to_bytes(self) -> bytes:
         return compact({"run": self.run, "finished": self.finished, "seen_ms": self.seen_ms})
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """`pools/[pool]`, an ephemeral of the Spark driver's session: which of a pool's slots shall run.
+
+    :ivar slots: slots with a smaller number run; 0 tells all of them to leave.
+    :ivar run: one life of the pool; a newer one under the same name ends an older.
+    """
+
+    slots: int
+    run: str
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Pool:
+        fields = Fields.parse(where, data)
+        return cls(fields.number("slots", most=10_000), fields.text("run", most=64))
+
+    def to_bytes(self) -> bytes:
+        return compact({"slots": self.slots, "run": self.run})

@@ -36,7 +36,8 @@ def main(servers: str, runs: Path, as_json_line: bool) -> None:
     """
     folder = runs / "demo" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True)
-    console = Console(stderr=True, highlight=False)
+    # A file or a pipe is as wide as its lines.
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     console.print(f"everything of this run is in {folder}")
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
     try:

@@ -1,0 +1,215 @@
+"""Files of sealed segments: Arrow IPC files of `LOG_SCHEMA`, written once, durably, and never changed.
+
+A file belongs to one incarnation of a consumer, `[group]/[consumer]/[incarnation]-[number].arrow` below the segments
+folder, which is a local path or any URL that pyarrow has a file system for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyarrow import fs
+
+from coordinator.zk.errors import UsageError
+from coordinator.zk.names import is_name, shown
+from coordinator.zk.sealed import SealedRange
+
+from .errors import SegmentError
+from .logs.base import LOG_SCHEMA
+
+BATCH_BYTES = 1 << 20
+"""Arrow memory of a batch in a file, up to twice this: Spark takes batches of 1 to 2 MB best."""
+
+SUFFIX = ".arrow"
+TEMPORARY_PREFIX = ".tmp-"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_FILE = re.compile(r"(?:\.tmp-)?([A-Za-z0-9]{1,64})-\d{10}\.arrow")
+
+
+class FoundFile(NamedTuple):
+    """A file as it was listed; `modified_s` is seconds since the epoch, by the file system's clock."""
+
+    file: str
+    modified_s: float
+
+
+def segment_file(group: str, consumer: str, incarnation: str, number: int) -> str:
+    """The path of a segment's file below the segments folder."""
+    return f"{group}/{consumer}/{incarnation}-{number:010d}{SUFFIX}"
+
+
+def incarnation_of(file: str) -> str | None:
+    """The incarnation that wrote `file`, a temporary one too; None when it is no segment's file."""
+    match = _FILE.fullmatch(file.rsplit("/", 1)[-1])
+    return match[1] if match else None
+
+
+def offsets_text(ranges: Iterable[SealedRange], most: int = 8) -> str:
+    """Offsets for a message: `flights-0 offsets 10 to 19, flights-1 offsets 0 to 4`."""
+    found = [f"{item.topic}-{item.partition} offsets {item.first} to {item.next - 1}" for item in sorted(ranges)]
+    return ", ".join(found[:most]) + (f" and {len(found) - most} more partitions" if len(found) > most else "")
+
+
+def arranged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in batches of `BATCH_BYTES` to twice that."""
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for piece in (piece for batch in batches for piece in _pieces(batch)):
+        if pending and size + piece.nbytes > 2 * BATCH_BYTES:
+            yield from _joined(pending)
+            pending, size = [], 0
+        pending.append(piece)
+        size += piece.nbytes
+        if size >= BATCH_BYTES:
+            yield from _joined(pending)
+            pending, size = [], 0
+    if pending:
+        yield from _joined(pending)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows, size = batch.num_rows, batch.nbytes
+    step = rows if size <= 2 * BATCH_BYTES else max(1, rows * BATCH_BYTES // size)
+    for first in range(0, rows, step or 1):
+        yield batch.slice(first, step)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    if len(batches) == 1:
+        return batches
+    joined: Sequence[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+class SegmentFolder:
+    """The segments folder.
+
+    :ivar url: where it is, as segment znodes say it: an absolute path when it is local.
+    :raises UsageError: when pyarrow has no file system for it.
+    """
+
+    def __init__(self, segments_dir: str) -> None:
+        if not segments_dir:
+            raise UsageError("segments need a place that all executors share: give segments_dir a folder or a URL")
+        try:
+            place = segments_dir if _URL.match(segments_dir) else str(Path(segments_dir).absolute())
+            self._fs, self._root = fs.FileSystem.from_uri(place)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UsageError(f"{shown(segments_dir)} is no folder for segments: {error}") from error
+        self._is_local = isinstance(self._fs, fs.LocalFileSystem)
+        self.url = self._root if self._is_local else place.rstrip("/")
+
+    def path(self, file: str) -> str:
+        """A file's path in the file system.
+
+        :raises SegmentError: when `file` leads out of the folder.
+        """
+        if not all(is_name(part) for part in file.split("/")):
+            raise SegmentError(f"{shown(file)} is no path of a segment")
+        return f"{self._root.rstrip('/')}/{file}"
+
+    def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write a new file; when this returns it is whole and durable. An object store's file appears whole by itself.
+
+        :returns: its bytes.
+        :raises OSError: when it could not be written; nothing of it remains under its name.
+        """
+        path = self.path(file)
+        folder, _, name = path.rpartition("/")
+        missing = _missing(folder) if self._is_local else []
+        self._fs.create_dir(folder, recursive=True)
+        if not self._is_local:
+            return self._stream(path, batches)
+        temporary = f"{folder}/{TEMPORARY_PREFIX}{name}"
+        try:
+            size = self._stream(temporary, batches)
+            _sync(temporary)
+            self._fs.move(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        for parent in (folder, *missing):
+            _sync(parent)
+        return size
+
+    def _stream(self, path: str, batches: Iterable[pa.RecordBatch]) -> int:
+        with self._fs.open_output_stream(path) as sink:
+            with pa.ipc.new_file(sink, LOG_SCHEMA) as writer:
+                for batch in arranged(batches):
+                    writer.write_batch(batch)
+            return int(sink.tell())
+
+    def remove(self, file: str) -> None:
+        """Remove a file, if it is there.
+
+        :raises OSError: when it cannot be removed.
+        """
+        try:
+            self._fs.delete_file(self.path(file))
+        except FileNotFoundError:
+            return
+
+    def sizes(self, files: Sequence[str]) -> list[int | None]:
+        """The bytes of each file, None for one that is not there.
+
+        :raises OSError: when the file system does not answer.
+        """
+        found = self._fs.get_file_info([self.path(file) for file in files])
+        return [int(info.size) if info.type == fs.FileType.File else None for info in found]
+
+    def list(self, group: str) -> list[FoundFile]:
+        """The segment files of a group, temporary ones too.
+
+        :raises OSError: when the folder cannot be listed.
+        """
+        root = self._root.rstrip("/") + "/"
+        found = self._fs.get_file_info(fs.FileSelector(root + group, allow_not_found=True, recursive=True))
+        files = [info for info in found if info.type == fs.FileType.File and incarnation_of(info.path)]
+        return [FoundFile(info.path.removeprefix(root), info.mtime.timestamp()) for info in files]
+
+    def read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
+        """The batches of a file, whose memory is the mapped file when it is local.
+
+        :raises SegmentError: when it is missing, is not `size` bytes with `rows` records, or is damaged.
+        """
+        try:
+            yield from self._read(file, size, rows)
+        except FileNotFoundError as error:
+            raise SegmentError(f"the file {self.path(file)} is missing") from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise SegmentError(f"the file {self.path(file)} cannot be read: {reason}") from error
+
+    def _read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
+        path = self.path(file)
+        with pa.memory_map(path) if self._is_local else self._fs.open_input_file(path) as source:
+            if source.size() != size:
+                raise ValueError(f"it has {source.size()} bytes and should have {size}")
+            reader = pa.ipc.open_file(source)
+            if not reader.schema.equals(LOG_SCHEMA):
+                raise ValueError("its columns are not those of a segment")
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                batch.validate(full=True)  # a wild offset in a damaged file would otherwise read foreign memory
+                rows -= batch.num_rows
+                yield batch
+        if rows:
+            raise ValueError(f"it has {abs(rows)} records too {'few' if rows > 0 else 'many'}")
+
+
+def _missing(folder: str) -> list[str]:
+    """The parents in which `folder` and those above it will be new entries."""
+    return [str(path.parent) for path in (Path(folder), *Path(folder).parents) if not path.exists()]
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

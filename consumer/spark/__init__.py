@@ -1,0 +1,15 @@
+"""Fetchers in Spark executors, and what they seal as a streaming DataFrame.
+
+from consumer.spark import FetcherPool, register
+
+register(spark)
+with FetcherPool(spark, zk="host:2181/app", group="g", topics={"flights": 1}, log_dir="...", segments_dir="..."):
+    spark.readStream.format("zk_group").option("zk", "host:2181/app").option("group", "g").load()
+"""
+
+from __future__ import annotations
+
+from .pool import FetcherPool, SlotStatus
+from .source import ZkGroupDataSource, register
+
+__all__ = ["FetcherPool", "SlotStatus", "ZkGroupDataSource", "register"]

@@ -1,0 +1,96 @@
+"""The configuration of a pool of fetcher slots, and what one slot is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.zk.config import require
+from coordinator.zk.names import checked_name
+
+from ..config import ConsumerConfig, Subscription
+from ..segments import SealConfig
+
+
+@dataclass(frozen=True, slots=True)
+class SlotConfig:
+    """What all slots of a pool share. Checked when built; each field is an option of `FetcherPool`.
+
+    :ivar zk: servers and chroot, `host:port,host:port/chroot`, as executors reach them.
+    :ivar pool: the pool's name; its consumers are `[pool]-slot-[number]`.
+    :ivar slots: how many fetchers run.
+    :ivar log_dir: the log to fetch from, a folder or URL that every executor reaches.
+    :ivar segments_dir: where sealed segments go, a folder or URL that every executor and the driver reach.
+    :ivar max_poll_interval_ms: a slot that hangs for so long leaves, and may seal nothing more.
+    :ivar seal_interval_ms: how long fetched records wait for others before they are sealed.
+    :ivar seal_bytes: Arrow memory that is sealed at once, at most.
+    :ivar driver_gone_ms: slots whose driver's session has been gone for so long leave.
+    :ivar slot_cpus: what a slot takes of an executor's cores, where the cluster manager can count parts of one.
+    :ivar executors_timeout_ms: how long the start waits for executors.
+    """
+
+    zk: str
+    group: str
+    pool: str
+    log_dir: str
+    segments_dir: str
+    slots: int = 4
+    protocols: str = "range"
+    session_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 15_000
+    max_poll_interval_ms: int = 30_000
+    fetch_max_bytes: int = 8 << 20
+    offsets_interval_ms: int = 60_000
+    seal_interval_ms: int = 200
+    seal_bytes: int = 32 << 20
+    driver_gone_ms: int = 30_000
+    slot_cpus: float = 0.25
+    executors_timeout_ms: int = 120_000
+
+    def __post_init__(self) -> None:
+        checked_name("pool", self.pool)
+        require(bool(self.log_dir), "name the log to fetch from: log_dir")
+        require(bool(self.segments_dir), "name a folder that all executors share for sealed segments: segments_dir")
+        require(1 <= self.slots <= 1000, "slots must be from 1 to 1000")
+        require(self.driver_gone_ms >= 1000, "driver_gone_ms must be 1000 or more")
+        require(0 < self.slot_cpus <= 1, "slot_cpus must be over 0, and 1 at most")
+        require(self.executors_timeout_ms > 0, "executors_timeout_ms must be positive")
+        self.consumer_config(self.slots - 1)
+        self.seal_config()
+
+    def consumer(self, number: int) -> str:
+        """The consumer name of slot `number`: stable, so that a new attempt takes it over from a dead one at once."""
+        return f"{self.pool}-slot-{number}"
+
+    def consumer_config(self, number: int) -> ConsumerConfig:
+        """The configuration of slot `number` as a consumer."""
+        return ConsumerConfig(
+            zk=self.zk,
+            group=self.group,
+            consumer=self.consumer(number),
+            log_dir=self.log_dir,
+            protocols=tuple(name.strip() for name in self.protocols.split(",")),
+            session_timeout_ms=self.session_timeout_ms,
+            connect_timeout_ms=self.connect_timeout_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
+            fetch_max_bytes=self.fetch_max_bytes,
+            offsets_interval_ms=self.offsets_interval_ms,
+        )
+
+    def seal_config(self) -> SealConfig:
+        """When a slot seals."""
+        return SealConfig(self.seal_interval_ms, self.seal_bytes, self.fetch_max_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSpec:
+    """What one slot is told; it is pickled to the executor.
+
+    :ivar run: the pool's life that it belongs to.
+    :ivar release: the driver's version of this project.
+    """
+
+    config: SlotConfig
+    subscription: Subscription
+    number: int
+    run: str
+    release: str

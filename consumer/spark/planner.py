@@ -1,0 +1,263 @@
+"""What a streaming source decides on the driver: how far a batch goes, and which files it reads. Knows no Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from coordinator.zk.config import require
+from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
+from coordinator.zk.names import checked_name
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Store, StoreFactory
+
+from ..errors import SegmentError
+from ..segment_files import SegmentFolder
+from .offset import SourceOffset
+from .query import QueryPost
+from .sealed_segments import Ends, Sealed, SealedSegments, gaps, joined
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MOST_PROBLEMS = 5
+TRY_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """The options of `format("zk_group")`.
+
+    :ivar query: the query's name; made up when it is empty, and then kept in the checkpoint.
+    :ivar max_rows: `maxRecordsPerTrigger`: a batch ends with the segment before this would be passed; 0 for no limit.
+    :ivar readers: tasks that read a batch, at most.
+    :ivar fail_on_data_loss: false delivers what is still there, and warns.
+    :ivar zk_wait_ms: how long a ZooKeeper that does not answer is waited for before the query fails.
+    """
+
+    zk: str
+    group: str
+    query: str = ""
+    max_rows: int = 0
+    include_headers: bool = False
+    readers: int = 2
+    fail_on_data_loss: bool = True
+    session_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 15_000
+    zk_wait_ms: int = 120_000
+
+    def __post_init__(self) -> None:
+        require(bool(self.zk), "name the ZooKeeper servers: option zk, HOST:PORT,HOST:PORT/CHROOT")
+        checked_name("group", self.group)
+        if self.query:
+            checked_name("query", self.query)
+        require(self.max_rows >= 0, "maxRecordsPerTrigger must be positive")
+        require(1 <= self.readers <= 1000, "readers must be from 1 to 1000")
+
+
+class Planner:
+    """Plans the batches of one run of a query, on one ZooKeeper session after the other."""
+
+    def __init__(self, config: SourceConfig, open_store: StoreFactory, runtime: Runtime) -> None:
+        self._config = config
+        self._open_store = open_store
+        self._runtime = runtime
+        self._paths = GroupPaths(config.group)
+        self._store: Store | None = None
+        self._post: QueryPost | None = None
+        self._segments = SealedSegments(runtime, self._paths)
+        self._ends: Ends = {}
+        self._ends_at = -1
+        self._target: int | None = None
+        self._folders: dict[str, SegmentFolder] = {}
+
+    def initial(self) -> SourceOffset:
+        """Where a new query begins: at the earliest segment that is still there."""
+        return self._patiently(self._initial)
+
+    def _initial(self, store: Store) -> SourceOffset:
+        name = self._post.query if self._post else self._config.query or f"query-{self._runtime.random_id()[:12]}"
+        self._begin(store, name, 0, is_new=True)
+        self._segments.refresh(store, force=True)
+        return SourceOffset(self._segments.record.collected, self._segments.root, name)
+
+    def prepare_available_now(self) -> None:
+        """From now on, nothing that is sealed later belongs to this run."""
+        self._patiently(lambda store: self._segments.refresh(store, force=True))
+        self._target = self._segments.listed
+
+    def latest(self, start: SourceOffset, max_rows: int = 0) -> SourceOffset:
+        """How far the next batch goes: at segment ends only, over one segment at least when there is one.
+
+        :param start: the end of the last batch that is finished.
+        :raises QueryTakenOver: when a newer run of the query has begun.
+        :raises SegmentError: when the checkpoint is of another ensemble.
+        """
+        return self._patiently(lambda store: self._latest(store, start, max_rows))
+
+    def _latest(self, store: Store, start: SourceOffset, max_rows: int) -> SourceOffset:
+        post = self._begin(store, start.query, start.czxid, is_new=not start.segment)
+        post.publish(store, start.czxid)
+        self._segments.refresh(store)
+        self._check_root(start)
+        end, rows = start, 0
+        for sealed in self._segments.between(start.czxid, self._target):
+            rows += sealed.segment.rows
+            if max_rows and rows > max_rows and end is not start:
+                break
+            end = SourceOffset(sealed.czxid, start.root, start.query, sealed.name)
+        return end
+
+    @property
+    def newest(self) -> SourceOffset | None:
+        """The newest segment seen, for progress reports."""
+        found = self._segments.between(0)
+        if not found or self._post is None:
+            return None
+        return SourceOffset(found[-1].czxid, self._segments.root, self._post.query, found[-1].name)
+
+    def plan(self, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
+        """The segments after `start` up to `end`, packed for the readers: each gets consecutive ones.
+
+        :raises SegmentError: when a segment was collected or is gone, or a file is missing or of another size.
+        """
+        return self._patiently(lambda store: self._plan(store, start, end))
+
+    def _plan(self, store: Store, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
+        self._begin(store, end.query, start.czxid, is_new=False)
+        self._segments.refresh(store, force=self._segments.listed < end.czxid)
+        self._check_root(start)
+        self._check_root(end)
+        batch = self._segments.between(start.czxid, end.czxid)
+        unjoined, ends = joined(self._ends if self._ends_at == start.czxid else {}, batch)
+        problems = [*self._collected(start), *gaps(start.segment, batch), *unjoined]
+        if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
+            problems.append(f"{end.segment}, the last segment of the batch, is gone")
+        files = self._file_problems(batch)
+        self._refuse([*problems, *files.values()])
+        self._ends, self._ends_at = ends, end.czxid
+        return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
+
+    def close(self) -> None:
+        """End the session."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    # ---- checks
+
+    def _check_root(self, offset: SourceOffset) -> None:
+        if offset.root != self._segments.root:
+            raise SegmentError(
+                f"the checkpoint of query {offset.query} is of another ZooKeeper ensemble, or group "
+                f"{self._config.group} was removed and made anew: start the query with a new checkpoint"
+            )
+
+    def _collected(self, start: SourceOffset) -> list[str]:
+        collected = self._segments.record.collected
+        if collected <= start.czxid:
+            return []
+        last = start.segment or "the beginning"
+        return [
+            f"segments after {last} (transaction {start.czxid}) were collected up to transaction {collected}: "
+            f"query {start.query} was silent for longer than query_retention_ms, or began after its checkpoint"
+        ]
+
+    def _file_problems(self, batch: Sequence[Sealed]) -> dict[str, str]:
+        """Segment name -> what is wrong with its file."""
+        found: dict[str, str] = {}
+        by_folder: dict[str, list[Sealed]] = {}
+        for sealed in batch:
+            by_folder.setdefault(sealed.segment.segments_dir, []).append(sealed)
+        for url, some in by_folder.items():
+            folder = self._folders.setdefault(url, SegmentFolder(url))
+            sizes = folder.sizes([sealed.segment.file for sealed in some])
+            for sealed, size in zip(some, sizes, strict=True):
+                path = folder.path(sealed.segment.file)
+                if size is None:
+                    found[sealed.name] = f"the file of {sealed} is missing: {path}"
+                elif size != sealed.segment.size:
+                    found[sealed.name] = f"the file of {sealed} has {size} bytes, not {sealed.segment.size}: {path}"
+        return found
+
+    def _refuse(self, problems: Sequence[str]) -> None:
+        if not problems:
+            return
+        more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
+        text = f"group {self._config.group} has lost records: {'; '.join(problems[:MOST_PROBLEMS])}{more}"
+        if self._config.fail_on_data_loss:
+            raise SegmentError(f"{text} (failOnDataLoss=false delivers what is left)")
+        log.warning("%s", text)
+
+    # ---- the session
+
+    def _begin(self, store: Store, query: str, finished: int, is_new: bool) -> QueryPost:
+        if self._config.query and self._config.query != query:
+            raise SegmentError(
+                f"the checkpoint is of query {query}, and the option query says {self._config.query}: "
+                "leave the option out, or start with a new checkpoint"
+            )
+        if self._post is None:
+            self._post = QueryPost(self._runtime, self._paths, query)
+        self._post.begin(store, finished, is_new)
+        return self._post
+
+    def _patiently(self, action: Callable[[Store], T]) -> T:
+        """Do it once ZooKeeper answers, on a new session when the last has ended."""
+        deadline = self._runtime.monotonic() + self._config.zk_wait_ms / 1000
+        while True:
+            try:
+                if self._store is None or self._store.lost:
+                    self.close()
+                    self._store = self._open_store()
+                return action(self._store)
+            except (Retryable, SessionLost, ZooKeeperUnreachable) as error:
+                if self._runtime.monotonic() >= deadline:
+                    raise
+                log.info("ZooKeeper is asked again: group=%s reason=%s", self._config.group, error)
+            self._runtime.sleep(TRY_AGAIN_S)
+
+
+def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
+    """`batch` in at most `readers` runs of about the same bytes, in order."""
+    total = sum(sealed.segment.size for sealed in batch)
+    found: list[list[Sealed]] = [[] for _ in range(readers)]
+    before = 0
+    for sealed in batch:
+        middle = before + sealed.segment.size / 2
+        found[min(readers - 1, int(middle * readers / total)) if total else 0].append(sealed)
+        before += sealed.segment.size
+    return [run for run in found if run]
+
+
+def source_config(options: Mapping[str, str]) -> SourceConfig:
+    """The options of a `readStream`, whose names are Spark's style.
+
+    :raises UsageError: when one is missing or wrong.
+    """
+
+    def flag(name: str, default: str) -> bool:
+        text = options.get(name, default).lower()
+        require(text in ("true", "false"), f"option {name} must be true or false")
+        return text == "true"
+
+    def number(name: str, default: int) -> int:
+        text = options.get(name, str(default))
+        require(text.isascii() and text.isdigit(), f"option {name} must be a whole number")
+        return int(text)
+
+    return SourceConfig(
+        zk=options.get("zk", ""),
+        group=options.get("group", ""),
+        query=options.get("query", ""),
+        max_rows=number("maxRecordsPerTrigger", 0),
+        include_headers=flag("includeHeaders", "false"),
+        readers=number("readers", 2),
+        fail_on_data_loss=flag("failOnDataLoss", "true"),
+        session_timeout_ms=number("sessionTimeoutMs", 10_000),
+        connect_timeout_ms=number("connectTimeoutMs", 15_000),
+        zk_wait_ms=number("zkWaitMs", 120_000),
+    )

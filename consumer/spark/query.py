@@ -1,0 +1,122 @@
+"""A query's znode: how far it has come, so that the coordinator collects nothing that it has not finished."""
+
+from __future__ import annotations
+
+import logging
+
+from coordinator.zk.errors import BadData, Fenced, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.fenced import ensure
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.sealed import Query
+from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
+
+log = logging.getLogger(__name__)
+
+PUBLISH_S = 1.0
+SIGN_OF_LIFE_S = 60.0
+TRIES = 20
+
+
+class QueryTakenOver(Fenced):
+    """A newer run of the query has begun: this one must not go on."""
+
+
+class QueryPost:
+    """The znode of one run of a query.
+
+    Until its first batch is planned, a new query's znode is ephemeral: a query that never came so far has no
+    checkpoint with its name, and would hold back the collection for nothing.
+    """
+
+    def __init__(self, runtime: Runtime, paths: GroupPaths, query: str) -> None:
+        self._runtime = runtime
+        self._paths = paths
+        self._path = paths.query(query)
+        self._run = runtime.random_id()
+        self._registered_on: Store | None = None
+        self._is_ephemeral = False
+        self._has_begun = False
+        self._finished = 0
+        self._published_at = float("-inf")
+        self.query = query
+
+    def begin(self, store: Store, finished: int, is_new: bool) -> None:
+        """Register, before anything is listed, unless this run has.
+
+        One multi also sets the data of `queries`, whose version stands for the set of queries.
+
+        :param finished: the czxid up to which the query reads nothing again.
+        :param is_new: whether no checkpoint has the query's name yet.
+        :raises QueryTakenOver: when a newer run has registered since this one did.
+        :raises StoreError: when there was no answer, or the znodes keep changing.
+        """
+        is_registered = self._registered_on is not None and (not self._is_ephemeral or self._registered_on is store)
+        if is_registered and (is_new or not self._is_ephemeral):
+            return
+        ensure(store, self._paths.skeleton)
+        for _ in range(TRIES):
+            node = store.get(self._path)
+            self._check_run(node)
+            try:
+                return self._register(store, node, finished, is_new)
+            except Refused as refused:
+                log.info("query registers again: query=%s refused=%s", self.query, refused)
+            except OutcomeUnknown:
+                store.sync()
+        raise StoreError(f"query {self.query} could not register in {TRIES} tries: its znode keeps changing")
+
+    def _register(self, store: Store, node: Node | None, finished: int, is_new: bool) -> None:
+        data = self._data(finished)
+        operations: list[Operation] = [SetData(self._paths.queries, b"")]
+        if node is not None and not node.stat.ephemeral_owner:
+            is_new = False
+            operations.append(SetData(self._path, data, node.stat.version))
+        else:
+            operations += [Delete(self._path, node.stat.version)] if node is not None else []
+            operations.append(Create(self._path, data, ephemeral=is_new))
+        store.commit(operations)
+        self._registered_on, self._is_ephemeral, self._has_begun = store, is_new, True
+        self._finished, self._published_at = finished, self._runtime.monotonic()
+        log.info("query registered: group=%s query=%s finished=%d", self._paths.group, self.query, finished)
+
+    def publish(self, store: Store, finished: int) -> None:
+        """Say what is finished, at most once a second; and that the query lives, at least once a minute.
+
+        An ephemeral znode says so by itself, and nothing is finished yet.
+
+        :raises QueryTakenOver: when a newer run of the query has begun.
+        :raises StoreError: when there was no answer.
+        """
+        silent_s = self._runtime.monotonic() - self._published_at
+        is_due = silent_s >= (PUBLISH_S if finished != self._finished else SIGN_OF_LIFE_S)
+        if self._is_ephemeral or not is_due:
+            return
+        node = store.get(self._path)
+        self._check_run(node)
+        if node is None:  # expired and removed
+            self._registered_on = None
+            return self.begin(store, finished, is_new=False)
+        try:
+            store.commit([SetData(self._path, self._data(finished), node.stat.version)])
+        except Refused as refused:
+            log.info("query is published later: query=%s refused=%s", self.query, refused)
+            return
+        self._finished, self._published_at = finished, self._runtime.monotonic()
+
+    def _check_run(self, node: Node | None) -> None:
+        if self._has_begun and node is not None and self._run_of(node) != self._run:
+            raise QueryTakenOver(
+                f"another run of query {self.query} of group {self._paths.group} has begun: "
+                "give each query that reads the group a name of its own (option query)"
+            )
+
+    def _run_of(self, node: Node) -> str:
+        try:
+            return Query.parse(self._path, node.data).run
+        except BadData as error:
+            log.warning("bad data set aside: %s", error)
+            return ""
+
+    def _data(self, finished: int) -> bytes:
+        return Query(self._run, finished, self._runtime.wall_ms()).to_bytes()

@@ -1,0 +1,125 @@
+"""Whether a Spark application can run a pool: its session, its options, and room for its own tasks beside the slots."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from pyspark import SparkContext
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
+from pyspark.sql import SparkSession
+
+from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.zk.runtime import Runtime
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a Spark application runs on.
+
+    :ivar threads: tasks at once where driver and executor are one process (`local[N]`); 0 elsewhere.
+    :ivar executors: how many it will have; with dynamic allocation, at the start.
+    :ivar cores: of one executor.
+    :ivar task_cpus: what one of the application's own tasks takes.
+    """
+
+    threads: int
+    executors: int
+    cores: float
+    task_cpus: float
+    is_dynamic: bool = False
+
+    def refusal(self, slots: int, slot_cpus: float) -> str | None:
+        """Why `slots` would leave no room for the application's own tasks; None when there is room.
+
+        Where slots go is Spark's choice. One executor is full when what its slots leave is less than a task takes.
+        """
+        if self.threads:
+            enough = slots < self.threads
+            return None if enough else f"{slots} slots need at least local[{slots + 1}], not local[{self.threads}]"
+        if self.is_dynamic:
+            return None  # tasks of another profile get executors of their own
+        fill_one = int((self.cores - self.task_cpus) / slot_cpus + 1e-9) + 1
+        if self.cores >= self.task_cpus and slots < self.executors * fill_one:
+            return None
+        return (
+            f"{slots} slots of {slot_cpus:g} cores may leave no room for the query's own tasks of {self.task_cpus:g} "
+            f"on {self.executors} executors of {self.cores:g} cores: give them more cores (spark.executor.cores=2), "
+            "use more executors or fewer slots, or lower spark.task.cpus (0.5)"
+        )
+
+
+def context_of(spark: SparkSession) -> SparkContext:
+    """The session's context.
+
+    :raises UsageError: when the session is a Spark Connect client, or would kill idle workers.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UsageError("a pool starts Spark jobs of its own, which Spark Connect cannot: use a classic session")
+    sc = spark.sparkContext
+    kills = sc.getConf().get("spark.python.worker.killOnIdleTimeout", "false") == "true"
+    if kills and _seconds(sc.getConf().get("spark.python.worker.idleTimeoutSeconds", "0")) > 0:
+        raise UsageError(
+            "spark.python.worker.killOnIdleTimeout=true kills slots, which are silent by nature: "
+            "set it to false, or spark.python.worker.idleTimeoutSeconds to 0"
+        )
+    return sc
+
+
+def _seconds(text: str | None) -> float:
+    digits = re.match(r"\s*(\d+)", text or "")
+    return float(digits[1]) if digits else 0.0
+
+
+def cluster_of(sc: SparkContext) -> Cluster:
+    """What the application runs on, as far as its configuration tells."""
+    conf, master = sc.getConf(), str(sc.master)
+    task_cpus = float(conf.get("spark.task.cpus", "1") or 1)
+    if local := _LOCAL.fullmatch(master):
+        threads = (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+        return Cluster(threads, 1, threads, task_cpus)
+    if small := _LOCAL_CLUSTER.fullmatch(master):
+        return Cluster(0, int(small[1]), int(small[2]), task_cpus)
+    executors = int(conf.get("spark.executor.instances") or max(1, executors_now(sc)))
+    is_dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+    return Cluster(0, executors, _cores(sc, executors), task_cpus, is_dynamic)
+
+
+def _cores(sc: SparkContext, executors: int) -> float:
+    """An executor's cores: as configured, else all that a standalone worker has, else YARN's and Kubernetes' one."""
+    configured = sc.getConf().get("spark.executor.cores")
+    if configured:
+        return float(configured)
+    if str(sc.master).startswith("spark:") and not sc.getConf().get("spark.default.parallelism"):
+        return max(1.0, sc.defaultParallelism / executors)
+    return 1.0
+
+
+def executors_now(sc: SparkContext) -> int:
+    """Executors that have registered, the driver's own place not counted."""
+    return len(sc._jsc.sc().statusTracker().getExecutorInfos()) - 1
+
+
+def wait_for_executors(sc: SparkContext, cluster: Cluster, runtime: Runtime, timeout_s: float) -> None:
+    """Wait until all have come: small tasks are packed on those that are there.
+
+    :raises CoordinatorError: when none has come within `timeout_s`.
+    """
+    deadline = runtime.monotonic() + timeout_s
+    while not cluster.threads and executors_now(sc) < cluster.executors:
+        if runtime.monotonic() >= deadline:
+            if executors_now(sc) > 0:
+                return
+            raise CoordinatorError(f"no executor has come within {timeout_s:g} s: slots have nowhere to run")
+        runtime.sleep(0.05)
+
+
+def slot_profile(cluster: Cluster, slot_cpus: float) -> ResourceProfile | None:
+    """The profile of a slot's task; None on `local[N]`, which takes none."""
+    if cluster.threads:
+        return None
+    return ResourceProfileBuilder().require(TaskResourceRequests().cpus(slot_cpus)).build

@@ -1,0 +1,179 @@
+"""A fetcher slot: what runs inside a Spark task, from its registration in the group to its clean end.
+
+A slot is told to end by a signal (Spark sends SIGHUP through the Python daemon when an executor goes), or by the pool's
+znode `/consumers/groups/[group]/pools/[pool]`, an ephemeral of the driver's session with the data
+`{"version":1,"slots":4,"run":"…"}`: it leaves when its number is not below `slots` (0 stops the pool), when `run` is
+another one's (a newer driver has taken the pool's name), and when the znode has been gone for `driver_gone_ms` (the
+driver is dead). Spark itself would tell nothing: a cancelled task runs on for two seconds and is then killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from dataclasses import asdict
+from typing import Any
+
+import coordinator
+from coordinator.zk.errors import BadData, StoreError, UsageError
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.sealed import Pool, SegmentsRecord
+from coordinator.zk.store import Node, Store, StoreFactory
+
+from ..consumer import earliest_in
+from ..errors import Superseded
+from ..fetcher import Fetcher
+from ..logs import Log, open_log
+from ..member import Member
+from ..segment_files import SegmentFolder
+from ..segments import Sealer
+from ..watched import WatchedNode
+from .config import SlotSpec
+
+log = logging.getLogger(__name__)
+
+LOOK_FOR_DATA_S = 0.02
+"""How often an empty log is looked at again, and the longest that a signal waits to be noticed."""
+
+MESSAGE = "told by its driver"
+
+
+class Directions:
+    """What the znodes of the pool and of the segments tell a slot."""
+
+    def __init__(self, spec: SlotSpec, runtime: Runtime) -> None:
+        paths = GroupPaths(spec.config.group)
+        self._spec = spec
+        self._runtime = runtime
+        self._pool = WatchedNode(runtime, paths.pool(spec.config.pool))
+        self._segments = WatchedNode(runtime, paths.segments)
+        self._seen_at = runtime.monotonic()
+        self._segments_read: Node | None = None
+        self.segments = SegmentsRecord()
+
+    def read(self, store: Store) -> str | None:
+        """Read what may have changed; why the slot shall leave, or None.
+
+        :raises StoreError: when there was no answer.
+        """
+        node = self._segments.read(store)
+        if node is not self._segments_read:
+            self._segments_read = node
+            self.segments = _segments_record(node)
+        return self._reason_to_leave(self._pool.read(store))
+
+    def _reason_to_leave(self, node: Node | None) -> str | None:
+        now = self._runtime.monotonic()
+        if node is None:
+            is_gone = now - self._seen_at >= self._spec.config.driver_gone_ms / 1000
+            return "its driver is gone" if is_gone else None
+        self._seen_at = now
+        try:
+            pool = Pool.parse("the pool's znode", node.data)
+        except BadData as error:
+            log.warning("bad data set aside: %s", error)
+            return None
+        if pool.run != self._spec.run:
+            return "another driver has taken the pool over"
+        return None if self._spec.number < pool.slots else MESSAGE
+
+
+def _segments_record(node: Node | None) -> SegmentsRecord:
+    try:
+        return SegmentsRecord.parse("the segments znode", node.data if node else b"")
+    except BadData as error:
+        log.warning("bad data set aside: %s", error)
+        return SegmentsRecord()
+
+
+class Slot:
+    """One slot. Built and run in the task's main thread; `stop` may be called from a signal handler."""
+
+    def __init__(self, spec: SlotSpec, source: Log, open_store: StoreFactory, runtime: Runtime) -> None:
+        config = spec.config.consumer_config(spec.number)
+        self._runtime = runtime
+        self._consumer = config.consumer
+        self._is_paused = False
+        self._stopping: str | None = None
+        self._directions = Directions(spec, runtime)
+        files = SegmentFolder(spec.config.segments_dir)
+        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, Fetcher(source), files)
+        earliest = earliest_in(source)
+        self.member = Member(config, spec.subscription, open_store, runtime, self.sealer, earliest)
+        self.sealer.bind(self.member)
+
+    def stop(self, reason: str) -> None:
+        """Let `run` leave the group and return. Only sets a flag: a signal handler may do no more."""
+        self._stopping = self._stopping or reason
+
+    def run(self) -> dict[str, Any]:
+        """Fetch and seal until told to stop; what was done, as plain values.
+
+        :raises ZooKeeperUnreachable: when no server answered at the start.
+        """
+        try:
+            while self._stopping is None:
+                self._step()
+        except Superseded as over:
+            self.stop(str(over))
+        finally:
+            self.member.close()
+            log.info("slot ends: consumer=%s reason=%s", self._consumer, self._stopping)
+        counts = asdict(self.sealer.counts)
+        return {
+            "consumer": self._consumer,
+            "reason": self._stopping,
+            "registrations": self.member.registrations,
+        } | counts
+
+    def _step(self) -> None:
+        self.member.tend()
+        self._read_directions()
+        fetched = 0 if self._is_paused else self.sealer.fetch()
+        wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
+        if not fetched and self._stopping is None:
+            self.member.wake.wait(min(wait_s, LOOK_FOR_DATA_S))
+
+    def _read_directions(self) -> None:
+        store = self.member.store
+        if store is None or store.lost or self.member.channel is None:
+            return
+        try:
+            reason = self._directions.read(store)
+        except StoreError as error:
+            log.debug("directions are read again: %s", error)
+            return
+        if reason is not None:
+            self.stop(reason)
+        paused = self._directions.segments.paused
+        if (paused is not None) != self._is_paused:
+            self._is_paused = paused is not None
+            log.warning("fetching %s: consumer=%s", f"paused ({paused})" if paused else "goes on", self._consumer)
+
+
+def run_slot(spec: SlotSpec) -> dict[str, Any]:
+    """Run one slot in this process, until it is told to stop. For a Spark task, in its main thread.
+
+    :raises UsageError: when this executor has another version of the project than the driver.
+    :raises ZooKeeperUnreachable: when no server answered at the start.
+    """
+    if coordinator.__version__ != spec.release:
+        raise UsageError(
+            f"the executor has version {coordinator.__version__} of zk-group-coordinator, the driver {spec.release}: "
+            "install the same on both"
+        )
+    config = spec.config
+    source = open_log(config.log_dir)
+    opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+    slot = Slot(spec, source, opener, ThreadRuntime())
+    # PySpark's daemon sets these to their defaults before each task, and gives SIGHUP when the executor goes.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, frame: slot.stop(f"signal {received}"))
+    try:
+        return slot.run()
+    finally:
+        source.close()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,119 @@
+"""`spark.readStream.format("zk_group")`: the records that a group's fetchers have sealed, exactly once.
+
+Columns are those of Spark's Kafka source. The driver's part is `planner.py`; what runs in executors is `read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.runtime import ThreadRuntime
+
+from ..errors import SegmentError
+from ..logs.base import LOG_SCHEMA
+from ..segment_files import SegmentFolder
+from .offset import SourceOffset
+from .planner import Planner, SourceConfig, source_config
+from .sealed_segments import Sealed
+
+COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("zk_group")` known to a session."""
+    spark.dataSource.register(ZkGroupDataSource)
+
+
+class ZkGroupDataSource(DataSource):
+    """The data source; options as in `SourceConfig`, in Spark's style."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "zk_group"
+
+    def schema(self) -> str:
+        return f"{COLUMNS}, {HEADERS}" if source_config(self.options).include_headers else COLUMNS
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return ZkGroupStreamReader(source_config(self.options))
+
+
+@dataclass
+class SegmentsPartition(InputPartition):
+    """The segments that one task reads, in order."""
+
+    segments: tuple[Sealed, ...]
+
+
+class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Pickled to the executors as well, so nothing is opened before the driver's first question."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._planner: Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_config": self._config, "_planner": None}
+
+    @property
+    def planner(self) -> Planner:
+        """The driver's part, made when it is first needed."""
+        if self._planner is None:
+            config = self._config
+            opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+            self._planner = Planner(config, opener, ThreadRuntime())
+        return self._planner
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._config.max_rows) if self._config.max_rows else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.planner.prepare_available_now()
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self.planner.initial().to_dict()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        return self.planner.latest(SourceOffset.parse(start), max_rows).to_dict()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        newest = self.planner.newest
+        return newest.to_dict() if newest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        runs = self.planner.plan(SourceOffset.parse(start), SourceOffset.parse(end))
+        return [SegmentsPartition(tuple(run)) for run in runs]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SegmentsPartition)
+        return records(partition.segments, self._config.include_headers)
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+
+
+def records(segments: Sequence[Sealed], include_headers: bool) -> Iterator[pa.RecordBatch]:
+    """The records of `segments`, in order.
+
+    :raises SegmentError: when a file is missing or damaged; the message names the segment and its offsets.
+    """
+    names = [name for name in LOG_SCHEMA.names if include_headers or name != "headers"]
+    for sealed in segments:
+        segment = sealed.segment
+        try:
+            for batch in SegmentFolder(segment.segments_dir).read(segment.file, segment.size, segment.rows):
+                yield batch.select(names)
+        except SegmentError as error:
+            raise SegmentError(f"segment {sealed}: {error}") from error
