@@ -16,7 +16,7 @@ from coordinator.zk.records import Channel, parsed_channel
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Operation, SetData, Store
 
-from .errors import Superseded
+from .errors import ChannelGone, Superseded
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,14 @@ class FencedChannel:
         with self.lock:
             self._refuse_if_old()
             self._send([Check(self._path, self._version), *operations], None)
+
+    def settle(self) -> None:
+        """Find out what became of a commit whose reply was lost: only then can anything be built upon `channel`.
+
+        Raises as `commit`.
+        """
+        with self.lock:
+            self._settle()
 
     def touch(self) -> None:
         """Give a sign of life. Raises as `commit`."""
@@ -137,8 +145,8 @@ class FencedChannel:
         except BadData as error:
             log.warning("bad data set aside: path=%s problem=%s", self._path, error)
             found = None
-        if node is None or found is None:
-            raise self._finished(IncarnationOver("the channel was removed or overwritten"))
+        if node is None or found is None or not found.incarnation:
+            raise self._finished(ChannelGone("the channel was removed or overwritten"))
         if found.incarnation != self.incarnation:
             raise self._finished(Superseded(f"another process has registered as {self._path.rsplit('/', 1)[-1]}"))
         if found.ended is not None:

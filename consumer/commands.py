@@ -101,7 +101,9 @@ class CommandDrain:
         steps = chunks(partitions)
         for number, some in enumerate(steps, 1):
             released = self._offsets.release(store, fenced.channel, some)
-            after = after_command(fenced.channel.without(some), name, command)
+            after = fenced.channel.without(some)
+            if number == len(steps):  # until then the coordinator sees a stop of its own generation under way
+                after = after_command(after, name, command)
             done = acknowledgement(self._paths, self._consumer, name, is_last=number == len(steps))
             fenced.commit(after, [*released, done])
         self._tell(name, command, len(partitions), 0)

@@ -7,7 +7,10 @@ import socket
 from dataclasses import dataclass, field
 
 from coordinator.zk.config import require
+from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.names import checked_name
+from coordinator.zk.patterns import TopicFilter
+from coordinator.zk.records import PATTERNS
 
 
 def _default_name() -> str:
@@ -67,9 +70,14 @@ class Subscription:
 
     def __post_init__(self) -> None:
         require(bool(self.topics), "subscribe to at least one topic or pattern")
+        require(self.pattern in PATTERNS, f"pattern must be one of {', '.join(PATTERNS)}")
         require(all(threads > 0 for threads in self.topics.values()), "a topic needs at least one thread")
         if self.pattern == "static":
             for topic in self.topics:
                 checked_name("topic", topic)
         else:
             require(len(self.topics) == 1, "a wildcard is one pattern")
+            try:
+                TopicFilter(self.pattern, next(iter(self.topics)))
+            except BadData as error:
+                raise UsageError(str(error)) from error

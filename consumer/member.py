@@ -32,7 +32,7 @@ from coordinator.zk.store import Operation, SessionState, Store, StoreFactory
 from .channel import FencedChannel
 from .commands import CommandDrain
 from .config import ConsumerConfig, Subscription
-from .errors import Superseded
+from .errors import ChannelGone, Superseded
 from .offsets import Offsets
 from .registration import register
 
@@ -95,6 +95,7 @@ class Member:
         self._last_poll = runtime.monotonic()
         self._last_commit = runtime.monotonic()
         self._last_offsets = runtime.monotonic()
+        self._last_look = runtime.monotonic()
         self._closing = runtime.event()
         self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets)
         self.wake = self._drain.dirty
@@ -145,16 +146,17 @@ class Member:
             channel = self._registered()
             if channel is None:
                 return
+            channel.settle()
             self._obey(channel)
             self._hold_what_runs(channel)
         except Superseded:
             self._drop_everything("superseded")
             raise
-        except IncarnationOver as over:
-            self._drop_everything(str(over))
-        except SessionLost as lost:
+        except (SessionLost, ChannelGone) as lost:
             self._drop_everything(str(lost))
             self._close_session()
+        except IncarnationOver as over:
+            self._drop_everything(str(over))
         except (Retryable, Refused) as error:
             log.info("will try again: consumer=%s reason=%s", self._config.consumer, error)
             self._drain.dirty.set()
@@ -171,6 +173,7 @@ class Member:
         fenced = self._channel
         if fenced is None or fenced.over is not None:
             raise fenced.over if fenced and fenced.over else IncarnationOver("the consumer is not registered")
+        fenced.settle()
         before = fenced.channel
         missing = [partition for partition in offsets if partition not in before.running]
         if missing:
@@ -187,6 +190,7 @@ class Member:
         if fenced is None or fenced.over is not None:
             return
         try:
+            fenced.settle()
             self._holder.revoke(frozenset(fenced.channel.running))
             self._held.clear()
             self._end(fenced, reason)
@@ -354,6 +358,7 @@ class Member:
             try:
                 lease.renew()
                 self._touch_or_leave(store, fenced)
+                self._look_again(store)
             except (Retryable, Refused) as error:
                 log.warning("lease not renewed: left_s=%.1f reason=%s", lease.left_s, error)
             except (IncarnationOver, StoreError) as error:
@@ -363,7 +368,7 @@ class Member:
         self._drain.dirty.set()
 
     def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:
-        """A sign of life every third of `max_poll_interval_ms`; the end when the application has not polled for so long.
+        """A sign of life every third of `max_poll_interval_ms`; the end when nobody has polled for so long.
 
         The signs go on between polls: the coordinator, which waits for one as long, evicts nobody who still has time.
         """
@@ -373,6 +378,13 @@ class Member:
         elif now - self._last_commit >= limit_s / 3:
             fenced.touch()
             self._last_commit = now
+
+    def _look_again(self, store: Store) -> None:
+        """Once a session timeout the channel is read though no watch asks for it: one may have been lost."""
+        now = self._runtime.monotonic()
+        if now - self._last_look >= store.negotiated_timeout_s:
+            self._last_look = now
+            self._drain.dirty.set()
 
     def _leave_unpolled(self, store: Store, fenced: FencedChannel) -> None:
         reason = (

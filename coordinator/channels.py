@@ -17,6 +17,7 @@ from .zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, O
 
 Unit = list[Operation]
 ROOM = MAX_OPERATIONS - 2
+FENCE_BYTES = 1000
 PARTITIONS_A_STEP = (ROOM - 4) // 2
 """An incarnation that runs more is ended in several multis; each partition takes an offset and an owner."""
 
@@ -49,7 +50,7 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
     parents = _parents(snapshot, plan)
     torn = [end for end in plan.ends if len(end.view.running) > PARTITIONS_A_STEP]
     if torn:
-        yield from (Step(before, operations) for operations in batches(parents, ROOM))
+        yield from (Step(before, operations) for operations in batches(parents, ROOM, _room_beside(before)))
         parents = []
     for end in torn:
         for operations in _torn_end(snapshot, paths, end):
@@ -66,12 +67,17 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
         [Create(paths.command_prefix(consumer), command.to_bytes(), sequential=True)]
         for consumer, command in (*plan.stops, *plan.starts)
     ]
-    room = MAX_COMMIT_BYTES - len(plan.state.to_bytes())
+    room = _room_beside(plan.state)
     largest = max((sum(operation_bytes(o) for o in unit) for unit in units), default=0)
     if largest > room:
         raise RebalanceFailed("one consumer's command does not fit into a transaction: spread the group's partitions")
-    written = list(batches(units, ROOM)) or [[]]
+    written = list(batches(units, ROOM, room)) or [[]]
     yield from (Step(plan.state, operations) for operations in written)
+
+
+def _room_beside(state: GroupState) -> int:
+    """Bytes that a multi has left beside the fence and `state`, which goes with each."""
+    return MAX_COMMIT_BYTES - len(state.to_bytes()) - FENCE_BYTES
 
 
 def _parents(snapshot: Snapshot, plan: Plan) -> list[Unit]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .problems import Problems
+from .problems import Findings, Problems
 from .reading import Memory
 from .term import Term
 from .zk.errors import BadData, Refused
@@ -40,7 +40,7 @@ class Collector:
         self._runtime = runtime
         self._term = term
         self._lease = lease
-        self._problems = problems
+        self._problems = Findings(problems)
         self._channel_retention_ms = channel_retention_ms
         self._query_retention_ms = query_retention_ms
         self._memory = Memory(runtime)
@@ -55,6 +55,7 @@ class Collector:
             self._collect_channels(paths)
             self._collect_segments(paths)
         self._memory.forget_unseen()
+        self._problems.done()
 
     # ---- channels of the dead
 

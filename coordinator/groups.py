@@ -13,6 +13,7 @@ from .zk.names import is_name
 from .zk.partitions import TopicPartition
 from .zk.paths import COMMAND_PREFIX, COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths, sequence
 from .zk.patterns import TopicFilter
+from .zk.ranges import is_partition
 from .zk.records import (
     STATIC,
     Channel,
@@ -183,7 +184,7 @@ def _below(reading: Reading, root: str) -> set[TopicPartition]:
         TopicPartition(topic, int(number))
         for topic in reading.names(root)
         for number in reading.names(f"{root}/{topic}")
-        if number.isdigit() and len(number) <= 7
+        if is_partition(number)
     }
 
 

@@ -28,6 +28,8 @@ ACKNOWLEDGED = "acknowledged"
 AGAIN = "again"
 ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
 ASK_AGAIN_S = 0.2
+LONGEST_REASON = 1000
+"""Characters of a reason that goes into ZooKeeper, where a field has a limit: sixty topics may have come at once."""
 LONGEST_BACKOFF_S = 30.0
 
 
@@ -99,7 +101,7 @@ class Handlers:
                 debounce_s = self._config.rebalance_debounce_ms / 1000
                 self._quiet_until[group] = self._runtime.monotonic() + debounce_s
         try:
-            turn = self._rebalancer(group).take_turn("; ".join(changes))
+            turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)))
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
@@ -143,7 +145,7 @@ class Handlers:
             request.group, failures, backoff_s, error, exc_info=not expected,
         )  # fmt: skip
         if failures > self._config.max_rebalance_retries:
-            self._write_failure(request.group, str(error) or type(error).__name__)
+            self._write_failure(request.group, _bounded(str(error)) or type(error).__name__)
         self._ask_again(request, backoff_s)
 
     def _write_failure(self, group: str, reason: str) -> None:
@@ -153,3 +155,7 @@ class Handlers:
             self._on_over(str(error))
         except Exception as error:  # noqa: BLE001  what could not be said now is said at the next failure
             log.error("the failure of group %s could not be written: %s", group, error)
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from .interests import Interests
-from .problems import Problems
+from .problems import Findings, Problems
 from .zk.errors import BadData, Retryable
 from .zk.names import is_name
 from .zk.paths import GROUPS, Brokers, GroupPaths
@@ -57,6 +57,7 @@ class Listeners:
         self._interests = interests
         self._ask = ask
         self._problems = problems
+        self._findings: dict[str, Findings] = {}
         self._events: Queue[Event] = runtime.queue()
         self._topics: dict[str, Topic] = {}
         self._members: dict[str, dict[str, tuple[int, int]]] = {}
@@ -141,6 +142,7 @@ class Listeners:
         """Seed 000, `TopicChangeListener`, also for topics that are gone or were made anew."""
         listing = self._store.children(self._brokers.topics, watch=self._on_topics)
         names = set(self._usable(self._brokers.topics, listing.names if listing else ()))
+        self._found_in(self._brokers.topics).done()
         gone = set(self._topics) - names
         self._topics = {name: topic for name, topic in self._topics.items() if name not in gone}
         for topic in sorted(gone):
@@ -167,6 +169,7 @@ class Listeners:
     def _parsed_topic(self, name: str, path: str, node: Node | None) -> Topic | None:
         """The topic; what cannot be read leaves things as they were."""
         if node is None:
+            self._problems.clear(path)
             return None
         try:
             topic = Topic.parse(path, name, node.data, node.stat.czxid)
@@ -186,9 +189,11 @@ class Listeners:
         """Seed 000, `GroupChangeListener`, also for groups that are gone."""
         listing = self._store.children(GROUPS, watch=self._on_groups)
         names = set(self._usable(GROUPS, listing.names if listing else ()))
+        self._found_in(GROUPS).done()
         for group in sorted(set(self._members) - names):
             del self._members[group]
             self._interests.forget(group)
+            self._found_in(GroupPaths(group).ids).done()
         for group in sorted(names if all_of_them else names - set(self._members)):
             self.group_member_change(group)
 
@@ -200,6 +205,7 @@ class Listeners:
         nodes = self._store.get_many([paths.id(name) for name in names], watch=self._on_members)
         present = {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
         self._interests.update(group, self._registrations(paths, present))
+        self._found_in(paths.ids).done()
         before = self._members.get(group)
         after = {name: (node.stat.czxid, node.stat.mzxid) for name, node in present.items()}
         self._members[group] = after
@@ -211,14 +217,17 @@ class Listeners:
             try:
                 yield Registration.parse(paths.id(name), node.data)
             except BadData as error:
-                self._problems.report(paths.id(name), str(error))
+                self._found_in(paths.ids).report(paths.id(name), str(error))
 
     def _usable(self, path: str, names: Iterable[str]) -> Iterable[str]:
         for name in names:
             if is_name(name):
                 yield name
             else:
-                self._problems.report(f"{path}/{name!a}", "its name has characters that no name may have")
+                self._found_in(path).report(f"{path}/{name!a}", "its name has characters that no name may have")
+
+    def _found_in(self, path: str) -> Findings:
+        return self._findings.setdefault(path, Findings(self._problems))
 
 
 def _what_happened(before: Topic | None, after: Topic | None) -> str:

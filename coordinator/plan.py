@@ -119,7 +119,7 @@ def plan(snapshot: Snapshot, assignor: Assignor, trigger: str = "") -> Plan:
         stops=tuple(stops),
         starts=tuple(starts),
         rebalance=_history(snapshot, state, is_new, stopping, trigger),
-        forgotten=snapshot.history[: -(HISTORY_KEPT - 1)] if is_new else (),
+        forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
         again_s=min(work.timers, default=None),
     )
 
@@ -225,7 +225,7 @@ def _to_stop(snapshot: Snapshot, name: str, want: Wanted, generation: int, is_ea
     if is_eager and channel.generation != generation:
         return view.running
     other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
-    # A claim makes the owners of what is new to the consumer: what has lost its owner must be given up to get one again.
+    # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
     unowned = view.running - snapshot.owners if channel.generation != generation else NONE
     return (view.running - want.target[name].partitions) | frozenset(other_life) | unowned
 
@@ -300,7 +300,7 @@ def _starts(
     starts: list[tuple[str, Command]] = []
     waiting: dict[str, PartitionSet] = {}
     taken = _taken(snapshot, work, marks)
-    patient = not _straggles(snapshot, work, marks)
+    patient = not _straggles(snapshot, work, to_stop, marks)
     for name in sorted(work.live):
         view = snapshot.channels[name]
         missing = want.target[name].partitions - view.running
@@ -343,10 +343,15 @@ def _taken(snapshot: Snapshot, work: _Work, marks: tuple[Mark, ...]) -> Partitio
     return frozenset(taken) | (snapshot.owners - removed)  # type: ignore[return-value]
 
 
-def _straggles(snapshot: Snapshot, work: _Work, marks: tuple[Mark, ...]) -> bool:
-    """Whether somebody keeps the group waiting for long: then the others start with what is free."""
+def _straggles(snapshot: Snapshot, work: _Work, to_stop: Mapping[str, PartitionSet], marks: tuple[Mark, ...]) -> bool:
+    """Whether somebody keeps the group waiting for long: then the others start with what is free.
+
+    Also where nothing that this turn knows of will free it: its holder cannot be read, or an owner znode is in the way.
+    """
     late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in work.kept.values())
-    return late or bool(marks) or any(view.channel is None for view in snapshot.channels.values())
+    is_being_freed = any(to_stop.values()) or bool(work.withdrawn) or bool(work.ends)
+    is_unknown = any(view.channel is None for view in snapshot.channels.values())
+    return late or bool(marks) or is_unknown or not is_being_freed
 
 
 # ---- the state

@@ -39,3 +39,23 @@ class Problems:
         """Path -> what is wrong there now."""
         with self._lock:
             return dict(self._current)
+
+
+class Findings:
+    """What one reader, reading the same things again and again, finds wrong: what it finds no more is cleared."""
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._before: set[str] = set()
+        self._now: set[str] = set()
+
+    def report(self, path: str, message: str) -> None:
+        """`path` holds something that cannot be used."""
+        self._now.add(path)
+        self._problems.report(path, message)
+
+    def done(self) -> None:
+        """Everything has been read once more."""
+        for path in self._before - self._now:
+            self._problems.clear(path)
+        self._before, self._now = self._now, set()

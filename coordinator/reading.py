@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from .problems import Problems
+from .problems import Findings, Problems
 from .snapshot import ChannelView, Member, SentCommand, Snapshot
 from .zk.commands import Command
 from .zk.errors import BadData
 from .zk.names import is_name
 from .zk.partitions import PartitionSet, TopicPartition
 from .zk.paths import COMMAND_PREFIX, REBALANCE_PREFIX, GroupPaths, sequence
-from .zk.records import Registration, Topic, parsed_channel
+from .zk.ranges import is_partition
+from .zk.records import Channel, Registration, Topic, parsed_channel
 from .zk.runtime import Runtime
 from .zk.state import GroupState, Mark, Rebalance
 from .zk.store import Node, Store, Watch
@@ -46,6 +47,10 @@ class Memory:
         self._seen.add(key)
         return now - self._since.setdefault(key, now)
 
+    def saw(self, *key: str) -> bool:
+        """Whether `key` was asked for before the last `forget_unseen` (and not forgotten by it)."""
+        return key in self._since
+
     def forget_unseen(self) -> None:
         """Forget every key that was not asked for since the last call."""
         self._since = {key: since for key, since in self._since.items() if key in self._seen}
@@ -67,7 +72,7 @@ class GroupReader:
         self._group = group
         self._epoch = epoch
         self._on_acknowledge = on_acknowledge
-        self._problems = problems
+        self._problems = Findings(problems)
         self._memory = Memory(runtime)
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
@@ -77,6 +82,7 @@ class GroupReader:
         """
         state_node = self._store.get(self._paths.state)
         if state_node is None:
+            self._problems.done()
             return None
         channels = self._channels()
         members = self._members()
@@ -88,6 +94,8 @@ class GroupReader:
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
         self._memory.forget_unseen()
+        rebalance = self._rebalance(history, state.generation)
+        self._problems.done()
         return Snapshot(
             group=self._group,
             epoch=self._epoch,
@@ -102,7 +110,7 @@ class GroupReader:
             topics=topics,
             mark_age_s=marks,
             history=history,
-            rebalance=self._rebalance(history, state.generation),
+            rebalance=rebalance,
             now_ms=self._runtime.wall_ms(),
         )
 
@@ -119,7 +127,7 @@ class GroupReader:
                 channel = self._parsed(path, node, lambda p, n: parsed_channel(p, n.data))
                 idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
                 commands = tuple(sent.get(name, ()))
-                waits_s = self._memory.age_s("waits", name, channel.incarnation) if commands and channel else 0.0
+                waits_s = self._waits_s(name, channel, commands) if channel else 0.0
                 views[name] = ChannelView(name, node.stat.version, channel, commands, idle_s, waits_s)
         return views
 
@@ -136,6 +144,20 @@ class GroupReader:
             age_s = self._memory.age_s("command", consumer, name, str(node.stat.czxid))
             found.setdefault(consumer, []).append(SentCommand(name, command, age_s))
         return found
+
+    def _waits_s(self, name: str, channel: Channel, commands: Sequence[SentCommand]) -> float:
+        """Seconds for which a consumer has had commands and applied none.
+
+        A turn that withdraws a start may send its successor only in the next one: one read without a command in
+        between does not end the wait.
+        """
+        key = ("waits", name, channel.incarnation, channel.command)
+        if commands:
+            self._memory.age_s("had commands", *key)
+        elif not self._memory.saw("had commands", *key):
+            return 0.0
+        age_s = self._memory.age_s(*key)
+        return age_s if commands else 0.0
 
     # ---- members
 
@@ -159,7 +181,7 @@ class GroupReader:
             TopicPartition(topic, int(name))
             for topic, listing in zip(topics, listings, strict=True)
             for name in (listing.names if listing else ())
-            if name.isascii() and name.isdigit() and len(name) <= 7
+            if is_partition(name)
         }
         return frozenset(found), frozenset(parents)
 
@@ -202,12 +224,10 @@ class GroupReader:
 
     def _parsed(self, path: str, node: Node, parse: Callable[[str, Node], T]) -> T | None:
         try:
-            found = parse(path, node)
+            return parse(path, node)
         except BadData as error:
             self._problems.report(path, str(error))
             return None
-        self._problems.clear(path)
-        return found
 
 
 def _anybody(topics: Mapping[str, Topic], life: str) -> Mark:

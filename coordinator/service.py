@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 
 from .assignors import Assignor
 from .assignors.range import RangeAssignor
@@ -157,10 +158,21 @@ class Coordinator:
         """
         self._lease.renew()
         self._listeners.start()
-        tasks.append(self._runtime.spawn(self._keep_lease, "lease"))
-        tasks.append(self._runtime.spawn(self._listen, "listeners"))
-        tasks.append(self._runtime.spawn(self._sweep, "sweep"))
+        for function, name in ((self._keep_lease, "lease"), (self._listen, "listeners"), (self._sweep, "sweep")):
+            tasks.append(self._runtime.spawn(self._guarded(function), name))
         tasks.extend(self._handlers.start(self._listeners.topics))
+
+    def _guarded(self, function: Callable[[], None]) -> Callable[[], None]:
+        """`function`, ending the term with whatever it throws: a coordinator that lost a part would look alive."""
+
+        def run() -> None:
+            try:
+                function()
+            except Exception as error:  # whatever it is, the node must resign and stand again
+                log.exception("unexpected error")
+                self._end(f"unexpected error: {error!r}")
+
+        return run
 
     def _end(self, reason: str) -> None:
         if self._over is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import signal
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +16,7 @@ from consumer.errors import CommitFailed
 from coordinator.zk.cli_config import built, config_options, log_level_option, log_to_stderr
 from coordinator.zk.errors import UsageError
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
+from coordinator.zk.runtime import Event, ThreadRuntime
 
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",
@@ -53,14 +53,14 @@ def run(
     config = built(ConsumerConfig, options)
     if not config.log_dir:
         raise UsageError("name the log to read: --log-dir DIR, or set ZK_GROUP_LOG_DIR")
-    stopping = threading.Event()
+    stopping = ThreadRuntime().event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     with Consumer(config, subscription) as consumer:
         _consume(consumer, stopping, max_records)
 
 
-def _consume(consumer: Consumer, stopping: threading.Event, max_records: int | None) -> None:
+def _consume(consumer: Consumer, stopping: Event, max_records: int | None) -> None:
     printed = 0
     while not stopping.is_set() and (max_records is None or printed < max_records):
         most = None if max_records is None else max_records - printed
@@ -119,8 +119,8 @@ def parsed_subscription(topics: str | None, white_list: str | None, black_list: 
 
 def _name_and_threads(text: str, is_pattern: bool) -> tuple[str, int]:
     name, colon, threads = text.strip().rpartition(":")
-    if not colon or (is_pattern and not threads.isdigit()):
+    if not colon or (is_pattern and not threads.isdecimal()):
         return text.strip(), 1
-    if not threads.isdigit() or not 1 <= int(threads) <= 10_000:
+    if not threads.isdecimal() or not 1 <= int(threads) <= 10_000:
         raise UsageError(f"{text!r} needs a number of threads from 1 to 10000 after the colon")
     return name, int(threads)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from coordinator.zk.config import require
 from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
+from coordinator.zk.fenced import ensure
 from coordinator.zk.names import checked_name
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import Runtime
@@ -86,8 +87,12 @@ class Planner:
 
     def prepare_available_now(self) -> None:
         """From now on, nothing that is sealed later belongs to this run."""
-        self._patiently(lambda store: self._segments.refresh(store, force=True))
+        self._patiently(self._list_all)
         self._target = self._segments.listed
+
+    def _list_all(self, store: Store) -> None:
+        ensure(store, self._paths.skeleton)
+        self._segments.refresh(store, force=True)
 
     def latest(self, start: SourceOffset, max_rows: int = 0) -> SourceOffset:
         """How far the next batch goes: at segment ends only, over one segment at least when there is one.

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import coordinator
 from coordinator.zk.config import load, require
-from coordinator.zk.errors import Refused, Retryable, StoreError, UsageError
+from coordinator.zk.errors import CoordinatorError, Refused, Retryable, StoreError, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.names import MAX_NAME, shown
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
@@ -101,6 +101,7 @@ class FetcherPool:
         self._profile: ResourceProfile | None = None
         self._slots = {n: SlotStatus(n, config.consumer(n)) for n in range(config.slots)}
         self._is_superseded = False
+        self._is_released = True
         self.problem: str | None = None
 
     # ---- what an application calls
@@ -115,7 +116,11 @@ class FetcherPool:
         wait_for_executors(self._sc, self._cluster, self._runtime, self.config.executors_timeout_ms / 1000)
         ship(self._sc)
         self._profile = slot_profile(self._cluster, self.config.slot_cpus)
-        self._begin_post()
+        try:
+            self._begin_post()
+        except CoordinatorError:
+            self._post.close()
+            raise
         self._keeper = self._thread(self._keep, "pool-keeper")
         self._threads = [self._thread(self._supervisor(n), f"pool-slot-{n}") for n in self._slots]
         log.info("pool started: group=%s pool=%s slots=%d", self.config.group, self.config.pool, self.config.slots)
@@ -126,6 +131,8 @@ class FetcherPool:
 
         :returns: whether every consumer of the pool is gone from the group, or another driver's by now.
         """
+        if not self._threads or self._closed.is_set():
+            return self._is_released
         deadline = self._runtime.monotonic() + timeout_s
         self._stopping.set()
         self._tell(0)
@@ -136,13 +143,13 @@ class FetcherPool:
                 log.warning("slot cancelled: consumer=%s", self.config.consumer(number))
                 self._sc.cancelJobsWithTag(self._tag(number))
                 thread.join(CANCEL_S)
-        is_released = not self._threads or self._is_superseded or self._wait_released(deadline)
+        self._is_released = self._is_superseded or self._wait_released(deadline)
         self._closed.set()
         if self._keeper is not None:
             self._keeper.join(CANCEL_S)
         self._post.close()
-        log.info("pool stopped: group=%s pool=%s released=%s", self.config.group, self.config.pool, is_released)
-        return is_released
+        log.info("pool stopped: group=%s pool=%s released=%s", self.config.group, self.config.pool, self._is_released)
+        return self._is_released
 
     def status(self) -> list[SlotStatus]:
         """All slots, in order."""
@@ -302,10 +309,7 @@ def slot_config(options: Mapping[str, Any], pool: str) -> SlotConfig:
     for name in options:
         require(name in known, f"a pool has no option {shown(name)}: known are {', '.join(known)}")
     given = {"pool": pool, **{name: value for name, value in options.items() if value is not None}}
-    try:
-        return load(SlotConfig, given)
-    except TypeError as error:
-        raise UsageError(f"a pool needs zk, group, log_dir and segments_dir: {error}") from error
+    return load(SlotConfig, given)
 
 
 def reason_of(error: Exception) -> str:

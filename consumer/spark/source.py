@@ -110,10 +110,12 @@ def records(segments: Sequence[Sealed], include_headers: bool) -> Iterator[pa.Re
     :raises SegmentError: when a file is missing or damaged; the message names the segment and its offsets.
     """
     names = [name for name in LOG_SCHEMA.names if include_headers or name != "headers"]
+    folders: dict[str, SegmentFolder] = {}
     for sealed in segments:
         segment = sealed.segment
         try:
-            for batch in SegmentFolder(segment.segments_dir).read(segment.file, segment.size, segment.rows):
+            folder = folders.setdefault(segment.segments_dir, SegmentFolder(segment.segments_dir))
+            for batch in folder.read(segment.file, segment.size, segment.rows):
                 yield batch.select(names)
         except SegmentError as error:
             raise SegmentError(f"segment {sealed}: {error}") from error

@@ -11,6 +11,7 @@ from coordinator.zk.cli import (
     output_option,
     print_json,
     print_rows,
+    printable,
     report,
     zk_option,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "output_option",
     "print_json",
     "print_rows",
+    "printable",
     "report",
     "zk_option",
 ]

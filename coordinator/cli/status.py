@@ -8,7 +8,7 @@ from coordinator.groups import Status
 from coordinator.groups import status as read_status
 from coordinator.zk.paths import Brokers
 
-from .common import JSON, brokers_option, opened, output_option, print_json, print_rows, zk_option
+from .common import JSON, brokers_option, opened, output_option, print_json, print_rows, printable, zk_option
 from .groups import LIST, list_row
 
 
@@ -24,7 +24,8 @@ def status(zk: str, brokers: Brokers, output: str) -> None:
         print_json(_document(found))
         return
     elected = found.coordinator
-    click.echo(f"COORDINATOR  {elected.node} ({elected.host})" if elected else "COORDINATOR  - (nobody is elected)")
+    who = printable(f"{elected.node} ({elected.host})") if elected else "- (nobody is elected)"
+    click.echo(f"COORDINATOR  {who}")
     click.echo(f"EPOCH        {found.epoch if found.epoch is not None else '-'}")
     click.echo(f"TOPICS       {found.topics}")
     click.echo()

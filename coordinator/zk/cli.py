@@ -72,7 +72,12 @@ def exit_code_of(run: Callable[[], Any]) -> int:
 
 def report(error: object) -> None:
     """Say on stderr, in one line, what went wrong."""
-    click.echo("error: " + " ".join(str(error).split()), err=True)
+    click.echo("error: " + printable(" ".join(str(error).split())), err=True)
+
+
+def printable(value: object) -> str:
+    """`value` as a terminal may get it: what is no printable character, and may come from a znode, is escaped."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(value))
 
 
 def zk_option(command: Command) -> Command:
@@ -165,7 +170,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         is_number = bool(rows) and all(isinstance(row[index], int) for row in rows)
         table.add_column(column, justify="right" if is_number else "left", no_wrap=not sys.stdout.isatty())
     for row in rows:
-        table.add_row(*(Text("-" if value is None else str(value)) for value in row))
+        table.add_row(*(Text("-" if value is None else printable(value)) for value in row))
     # Into a pipe a table is as wide as it needs to be: what is cut off there cannot be searched.
     console = Console(width=None if sys.stdout.isatty() else 100_000, highlight=False)
     with console.capture() as capture:

@@ -10,7 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 from .errors import UsageError
 from .names import shown
@@ -53,14 +53,34 @@ def _from_file(file: Path, names: list[str]) -> dict[str, Any]:
 
 
 def _typed(name: str, value: Any, hint: Any) -> Any:
-    try:
-        if hint is int:
-            return int(value)
-        if hint is float:
-            return float(value)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} must be a number, not {shown(value)}") from error
+    """`value` as the field's type; text, as the environment has it, is read as that."""
+    if hint is int:
+        return _number(name, value, int)
+    if hint is float:
+        return _number(name, value, float)
+    if hint is str and not isinstance(value, str):
+        raise UsageError(f"{name} must be a text, not {shown(value)}")
+    if get_origin(hint) is tuple:
+        return _texts(name, value)
     return value
+
+
+def _number(name: str, value: Any, kind: type[int] | type[float]) -> int | float:
+    try:
+        number = kind(value)
+        if not isinstance(value, bool) and (isinstance(value, str) or number == value):
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise UsageError(f"{name} must be a {'whole ' if kind is int else ''}number, not {shown(value)}")
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    """Several texts: a list, or one text with commas."""
+    texts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{name} must be texts separated by commas, not {shown(value)}")
+    return tuple(texts)
 
 
 def require(condition: bool, rule: str) -> None:

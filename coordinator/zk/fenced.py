@@ -24,17 +24,19 @@ def ensure(store: Store, paths: Iterable[str], data: bytes = b"") -> None:
                 raise
 
 
-def batches(units: Sequence[Sequence[Operation]], room: int = MAX_OPERATIONS) -> Iterator[list[Operation]]:
+def batches(
+    units: Sequence[Sequence[Operation]], room: int = MAX_OPERATIONS, room_bytes: int = MAX_COMMIT_BYTES
+) -> Iterator[list[Operation]]:
     """`units` in order, joined into as few multis as their limits allow; a unit is never torn apart.
 
     :param units: operations that belong together.
-    :param room: operations that a multi may take besides those that the caller adds to each.
+    :param room: operations that a multi may take besides those that the caller adds to each; `room_bytes` likewise.
     """
     batch: list[Operation] = []
     size = 0
     for unit in units:
         unit_size = sum(operation_bytes(operation) for operation in unit)
-        if batch and (len(batch) + len(unit) > room or size + unit_size > MAX_COMMIT_BYTES):
+        if batch and (len(batch) + len(unit) > room or size + unit_size > room_bytes):
             yield batch
             batch, size = [], 0
         batch.extend(unit)

@@ -111,11 +111,15 @@ class Fields:
     def partitions(self, name: str) -> dict[str, frozenset[int]]:
         """An object topic -> partition ranges."""
         found = {}
+        room = ranges.MAX_PARTITION
         for topic, text in self.texts(name).items():
             try:
                 found[topic] = ranges.decode(text)
             except ValueError as error:
                 raise self.bad(name, "an object of partition ranges such as 0-3,7") from error
+            room -= len(found[topic])
+            if room < 0:  # a few bytes can name more than fits into memory
+                raise self.bad(name, f"an object of partition ranges, {ranges.MAX_PARTITION} partitions at most")
         return found
 
 

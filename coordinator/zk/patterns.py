@@ -9,7 +9,9 @@ from .names import shown
 from .records import WHITE_LIST
 
 MAX_PATTERN = 1000
-_NESTED_REPEAT = re.compile(r"[*+}][^()|]*\)[*+{]")
+_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+"""An escaped character, a class in brackets, or any other character."""
+_REPEATS = ("*", "+", "{")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
@@ -24,7 +26,7 @@ class TopicFilter:
     def __init__(self, pattern: str, text: str) -> None:
         self.is_white_list = pattern == WHITE_LIST
         cleaned = text.strip().replace(",", "|").replace(" ", "").strip("\"'")
-        if len(cleaned) > MAX_PATTERN or _NESTED_REPEAT.search(cleaned):
+        if len(cleaned) > MAX_PATTERN or repeats_a_repeat(cleaned):
             raise BadData(f"the pattern {shown(text)} is too long or repeats a repeat; write it simpler")
         try:
             self._expression = re.compile(cleaned)
@@ -35,3 +37,23 @@ class TopicFilter:
         """Whether the subscription includes `topic`."""
         matched = self._expression.fullmatch(topic) is not None
         return matched == self.is_white_list and topic not in INTERNAL_TOPICS
+
+
+def repeats_a_repeat(expression: str) -> bool:
+    """Whether a group that holds a repeat is itself repeated, as in `(a+)+`: Python may match that for ever."""
+    holds_repeat = [False]
+    tokens = iter(_TOKEN.findall(expression))
+    token = next(tokens, "")
+    while token:
+        following = next(tokens, "")
+        if token == "(":
+            holds_repeat.append(False)
+        elif token == ")" and len(holds_repeat) > 1:
+            inner = holds_repeat.pop()
+            if inner and following in _REPEATS:
+                return True
+            holds_repeat[-1] = holds_repeat[-1] or inner
+        elif token in _REPEATS:
+            holds_repeat[-1] = True
+        token = following
+    return False

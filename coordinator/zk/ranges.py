@@ -6,7 +6,13 @@ import re
 from collections.abc import Iterable
 
 MAX_PARTITION = 1_000_000
-_PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+_PART = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,6}")
+
+
+def is_partition(text: str) -> bool:
+    """Whether `text`, from outside, is a partition number as everybody writes it: no sign, no leading zero, no `²`."""
+    return bool(_NUMBER.fullmatch(text)) and int(text) <= MAX_PARTITION
 
 
 def encode(partitions: Iterable[int]) -> str:
@@ -32,14 +38,17 @@ def _part(first: int, last: int | None) -> str:
 def decode(text: str) -> frozenset[int]:
     """The inverse of `encode`.
 
-    :raises ValueError: when `text` is not of this form, or names a partition over `MAX_PARTITION`.
+    :raises ValueError: when `text` is not of this form, names a partition twice, or one over `MAX_PARTITION`.
     """
     partitions: set[int] = set()
     for part in text.split(",") if text else ():
         match = _PART.fullmatch(part)
         first = int(match[1]) if match else -1
         last = int(match[2] or match[1]) if match else -1
-        if not 0 <= first <= last <= MAX_PARTITION:
+        if not 0 <= first <= last <= MAX_PARTITION or not partitions.isdisjoint((first, last)):
             raise ValueError(f"{part!r} is no partition range")
+        before = len(partitions)
         partitions.update(range(first, last + 1))
+        if len(partitions) != before + last - first + 1:
+            raise ValueError(f"{part!r} is no partition range: it names a partition again")
     return frozenset(partitions)

@@ -37,7 +37,7 @@ class Topic:
     def parse(cls, where: str, name: str, data: bytes, czxid: int) -> Topic:
         fields = Fields.parse(where, data, most=1_000_000)
         numbers = fields.mapping("partitions")
-        if not all(key.isascii() and key.isdigit() and int(key) <= ranges.MAX_PARTITION for key in numbers):
+        if not all(ranges.is_partition(key) for key in numbers):
             raise fields.bad("partitions", "an object with partition numbers as keys")
         topic_id = fields.optional_text("topic_id", most=64) or f"czxid-{czxid:x}"
         return cls(name, topic_id, tuple(sorted(int(key) for key in numbers)))
@@ -224,8 +224,7 @@ def _running(fields: Fields) -> dict[TopicPartition, int | None]:
         if not is_name(topic) or not isinstance(offsets, dict):
             raise fields.bad("running", "an object topic -> partition -> next offset")
         for key, offset in offsets.items():
-            number_ok = key.isascii() and key.isdigit() and len(key) <= 7
-            if not number_ok or not (offset is None or (type(offset) is int and 0 <= offset < 2**63)):
+            if not ranges.is_partition(key) or not (offset is None or (type(offset) is int and 0 <= offset < 2**63)):
                 raise fields.bad("running", "an object topic -> partition -> next offset")
             found[TopicPartition(topic, int(key))] = offset
     return found

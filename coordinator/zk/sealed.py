@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .fields import Fields, compact
+from . import ranges
+from .fields import MAX_NUMBER, Fields, compact
 from .names import is_name
 
 
@@ -80,9 +81,15 @@ def _sealed_ranges(fields: Fields) -> Iterable[SealedRange]:
         if topic not in ids or not isinstance(partitions, dict):
             raise fields.bad("ranges", "an object topic -> partition -> [first, next]")
         for key, pair in partitions.items():
-            if not (isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair) and key.isdigit()):
+            if not _is_range(pair) or not ranges.is_partition(key):
                 raise fields.bad("ranges", "an object topic -> partition -> [first, next]")
             yield SealedRange(topic, ids[topic], int(key), pair[0], pair[1])
+
+
+def _is_range(pair: object) -> bool:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
+        return False
+    return bool(0 <= pair[0] <= pair[1] <= MAX_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)

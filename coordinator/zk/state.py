@@ -8,6 +8,7 @@ from typing import Any
 
 from .fields import Fields, compact
 from .partitions import PartitionSet, partition_set, range_texts
+from .ranges import MAX_PARTITION
 
 EMPTY = "Empty"
 PREPARING = "PreparingRebalance"
@@ -45,9 +46,13 @@ def ownership_json(threads: Mapping[str, PartitionSet]) -> dict[str, dict[str, s
 def read_ownership(fields: Fields) -> dict[str, PartitionSet]:
     """The inverse of `ownership_json`."""
     found: dict[str, PartitionSet] = {}
+    room = MAX_PARTITION
     for thread in fields.mapping("ownershipMap"):
         inner = Fields(f"{fields.where}: ownershipMap", fields.mapping("ownershipMap"))
         found[thread] = partition_set(inner.partitions(thread))
+        room -= len(found[thread])
+        if room < 0:
+            raise fields.bad("ownershipMap", f"a map of {MAX_PARTITION} partitions at most")
     return found
 
 

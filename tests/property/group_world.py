@@ -1,0 +1,369 @@
+"""One group on a tree: the real turns and the real draining of channels, one step at a time in whatever order.
+
+After every multi and every tick the rules are checked that no history may break: no two channels run a partition, no
+two processes fetch one (S1), generations and commands never go back (S3), offsets join without gap or overlap (S5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from consumer.channel import FencedChannel
+from consumer.commands import CommandDrain
+from consumer.errors import ChannelGone, Superseded
+from consumer.offsets import Offsets
+from consumer.registration import register
+from coordinator.assignors import Assignor
+from coordinator.problems import Problems
+from coordinator.reading import GroupReader
+from coordinator.rebalance import Rebalancer, Turn
+from coordinator.snapshot import Snapshot
+from coordinator.term import Term
+from coordinator.zk.errors import BadData, EpochOver, IncarnationOver, Refused, SessionLost
+from coordinator.zk.lease import LEASE_SHARE, Lease
+from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.records import Channel, EpochRecord, Registration, Topic, parsed_channel
+from coordinator.zk.state import GroupState
+from coordinator.zk.store import Operation
+from tests.property.tree import Tree, TreeStore
+from tests.unit.manual import ManualRuntime
+
+GROUP = "g"
+PATHS = GroupPaths(GROUP)
+SESSION_S = 3.0
+LEASE_S = SESSION_S * LEASE_SHARE
+MAX_POLL_MS = 4000
+
+
+class Process:
+    """A consumer process under a name, over as many incarnations and sessions as it takes.
+
+    :ivar stuck: it does not poll; in the background its lease is renewed.
+    :ivar deaf: it hears nothing of ZooKeeper at all, and fetches on until its lease lapses.
+    :ivar gone: it has ended, or a newer process has its name.
+    """
+
+    def __init__(self, world: World, name: str, subscription: dict[str, int], pattern: str) -> None:
+        self._world = world
+        self.name = name
+        self.subscription = subscription
+        self.pattern = pattern
+        self.stuck = False
+        self.deaf = False
+        self.gone = False
+        self.fenced: FencedChannel | None = None
+        self._previous: str | None = None
+        self._giving_up: PartitionSet = NONE
+        self._is_busy = False
+        self._renewed_at = float("-inf")
+        self._changed_at = 0.0
+        self.store = world.session()
+        self._offsets = Offsets(world.runtime, PATHS, lambda topic, topic_id, partition: 0)
+        self._drain = CommandDrain(world.runtime, PATHS, name, self._offsets)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it is there and does what it should."""
+        return not (self.gone or self.deaf or self.stuck)
+
+    @property
+    def fetches(self) -> PartitionSet:
+        """What it fetches at this moment, whether or not it still may."""
+        if (
+            self.gone
+            or self.fenced is None
+            or self.fenced.over
+            or self._world.runtime.now >= self._renewed_at + LEASE_S
+        ):
+            return NONE
+        return frozenset(self.fenced.channel.running) - self._giving_up
+
+    def tend(self) -> None:
+        """What `poll` does: register, obey commands, read offsets, move them, give a sign of life."""
+        if not self.is_well or self._is_busy:
+            return
+        self._is_busy = True
+        try:
+            if self.fenced is None:
+                self._register()
+            if self.fenced is not None:
+                self._drain.drain(self.store, self.fenced, self._give_up)
+                self._move()
+        except Refused:
+            pass
+        except Superseded:
+            self.gone = True
+        except (SessionLost, ChannelGone):
+            self.lose_session()
+        except IncarnationOver:
+            self.fenced = None
+        finally:
+            self._giving_up = NONE
+            self._is_busy = False
+
+    def renew(self) -> None:
+        """What the keeper does."""
+        if self.gone or self.deaf or self.fenced is None:
+            return
+        try:
+            self.fenced.check()
+            self._renewed_at = self._world.runtime.now
+        except Superseded:
+            self.gone = True
+        except (SessionLost, ChannelGone):
+            self.lose_session()
+        except IncarnationOver:
+            self.fenced = None
+
+    def leave(self) -> None:
+        """Give everything up in one commit, and end."""
+        if not self.is_well or self._is_busy or self.fenced is None:
+            return
+        self._is_busy = True
+        self._giving_up = frozenset(self.fenced.channel.running)
+        try:
+            after, operations = self._offsets.ended(self.store, self.name, self.fenced.channel, "left")
+            self.fenced.end(after, operations, IncarnationOver("left"))
+        except (Refused, IncarnationOver, SessionLost):
+            pass
+        self.expire()
+
+    def expire(self) -> None:
+        """The process dies, or what is the same to everybody else: its session ends, after its lease."""
+        self.gone = True
+        self.store.close()
+
+    def lose_session(self) -> None:
+        """Its session ends (its lease has lapsed by then), the process lives on."""
+        self.fenced = None
+        self.store.close()
+        self.store = self._world.session()
+
+    def _register(self) -> None:
+        registration = Registration(
+            incarnation=self._world.runtime.random_id(),
+            subscription=self.subscription,
+            pattern=self.pattern,
+            lease_ms=round(LEASE_S * 1000),
+            max_poll_interval_ms=MAX_POLL_MS,
+        )
+        now = self._world.runtime.now
+        channel, version = register(self.store, PATHS, self.name, registration, self._previous)
+        self._previous = channel.incarnation
+        self.fenced = FencedChannel(self.store, self._world.runtime, PATHS, self.name, channel, version)
+        self._renewed_at = self._changed_at = now
+
+    def _give_up(self, partitions: PartitionSet) -> None:
+        self._giving_up = partitions
+
+    def _move(self) -> None:
+        """Read the offsets that are not known, and move each that runs by one."""
+        fenced, now = self.fenced, self._world.runtime.now
+        if fenced is None:
+            return
+        unread = [partition for partition, offset in fenced.channel.running.items() if offset is None]
+        if unread:
+            fenced.channel = self._offsets.read(self.store, fenced.channel, unread)
+        channel = fenced.channel
+        if self.fetches and all(offset is not None for offset in channel.running.values()):
+            before = dict(channel.running)
+            after = replace(channel, running={part: (offset or 0) + 1 for part, offset in before.items()})
+            fenced.commit(after)
+            self._world.sealed(channel, before)
+            self._changed_at = now
+        elif now - self._changed_at >= MAX_POLL_MS / 3000:
+            fenced.commit(replace(channel, touched=channel.touched + 1))
+            self._changed_at = now
+
+
+class World:
+    """The group, its processes, its coordinators.
+
+    :param meddle: called before each request of anybody, from where others may act (never from inside themselves).
+    """
+
+    def __init__(self, assignor: Assignor, meddle: Callable[[World], None] = lambda world: None) -> None:
+        self.runtime = ManualRuntime()
+        self.tree = Tree()
+        self.assignor = assignor
+        self.processes: list[Process] = []
+        self.topics: dict[str, Topic] = {}
+        self.epoch = 0
+        self.writing_turns = 0
+        self._in_a_turn: list[Rebalancer] = []
+        self.meddle = meddle
+        self._is_meddling = False
+        self._progress: dict[tuple[TopicPartition, str], int] = {}
+        self._excused = False
+        self._orders: dict[str, tuple[int, int]] = {}
+        self._generation = 0
+        self.tree.ensure("/consumers/groups")
+        self.tree.put(COORDINATOR_EPOCH, EpochRecord(0).to_bytes())
+        self.tree.after_commit = self._after_commit
+        self.elect()
+
+    # ---- who acts
+
+    def session(self) -> TreeStore:
+        return self.tree.open(self._between, SESSION_S)
+
+    def elect(self) -> None:
+        """Another coordinator is elected; the one before does not know, and is stopped by its fence alone."""
+        self.epoch += 1
+        store = self.session()
+        self.tree.put(COORDINATOR_EPOCH, EpochRecord(self.epoch).to_bytes())
+        self.tree.put(COORDINATOR, b"{}")
+        node = self.tree.node(COORDINATOR_EPOCH)
+        assert node is not None
+        self._store = store
+        self._rebalancer = Rebalancer(
+            store,
+            self.runtime,
+            Term(self.epoch, node.stat.version),
+            _Held(),
+            GROUP,
+            lambda: self.topics,
+            self.assignor,
+            lambda path: None,
+            Problems(self.runtime),
+        )
+
+    def start(self, name: str, subscription: dict[str, int], pattern: str = "static") -> Process:
+        """A new process, which takes the name from whoever has it."""
+        process = Process(self, name, subscription, pattern)
+        self.processes.append(process)
+        process.tend()
+        return process
+
+    def turn(self) -> Turn:
+        """A turn of the coordinator that is elected now (it may be over before the turn is)."""
+        rebalancer = self._rebalancer
+        if rebalancer in self._in_a_turn:
+            return Turn(0.0)  # a group is never in two handlers
+        self._in_a_turn.append(rebalancer)
+        before = self.tree.data(PATHS.state)
+        try:
+            turn = rebalancer.take_turn("test")
+        except EpochOver:
+            return Turn(0.0)
+        finally:
+            self._in_a_turn.remove(rebalancer)
+        self.writing_turns += self.tree.data(PATHS.state) != before
+        return turn
+
+    def tick(self, seconds: float) -> None:
+        """Time goes by; whoever is well renews its lease."""
+        self.runtime.now += seconds
+        self.check()
+        for process in list(self.processes):
+            process.renew()
+        self.check()
+
+    def wait(self, seconds: float) -> None:
+        """As `tick`, but meanwhile whoever is well polls as it should."""
+        for _ in range(round(seconds)):
+            self.tick(1.0)
+            for process in list(self.processes):
+                process.tend()
+
+    def _between(self) -> None:
+        if self._is_meddling:
+            return
+        self._is_meddling = True
+        try:
+            self.meddle(self)
+        finally:
+            self._is_meddling = False
+
+    # ---- what stands there
+
+    def topic(self, name: str, partitions: int, topic_id: str = "") -> None:
+        """Make or grow a topic; 0 partitions delete it."""
+        topics = {other: topic for other, topic in self.topics.items() if other != name}
+        before = self.topics.get(name)
+        if partitions:
+            topic_id = topic_id or (before.id if before else f"{name}-1")
+            topics[name] = Topic(name, topic_id, tuple(range(partitions)))
+        self.topics = topics
+
+    @property
+    def state(self) -> GroupState:
+        return GroupState.parse("state", self.tree.data(PATHS.state) or b"{}")
+
+    def channels(self) -> dict[str, Channel]:
+        """Every channel that can be read."""
+        found = {}
+        for name in self.tree.children(PATHS.channels):
+            with suppress(BadData):
+                found[name] = parsed_channel(name, self.tree.data(PATHS.channel(name)) or b"")
+        return found
+
+    def owners(self) -> PartitionSet:
+        found = set()
+        for topic in self.tree.children(PATHS.owners):
+            found |= {TopicPartition(topic, int(number)) for number in self.tree.children(PATHS.owners_of(topic))}
+        return frozenset(found)
+
+    def snapshot(self) -> Snapshot:
+        """What a coordinator that was elected just now would read."""
+        reader = GroupReader(
+            self.tree.open(), self.runtime, GROUP, self.epoch, lambda path: None, Problems(self.runtime)
+        )
+        found = reader.read(self.topics)
+        assert found is not None
+        return found
+
+    # ---- the rules
+
+    def sealed(self, channel: Channel, before: dict[TopicPartition, int | None]) -> None:
+        """Records were made somebody's: their offsets must join those before (S5)."""
+        for partition, offset in before.items():
+            key = (partition, channel.topics[partition.topic])
+            expected = self._progress.get(key, offset if self._excused else 0)
+            assert offset == expected, f"{key} goes on at {offset}, not at {expected}"
+            self._progress[key] = (expected or 0) + 1
+
+    def excuse_offsets(self) -> None:
+        """A hand has destroyed what says where somebody stood: what comes next may come again."""
+        self._progress.clear()
+        self._excused = True
+
+    def check(self) -> None:
+        """No two channels run a partition, and no two processes fetch one."""
+        _disjoint({name: frozenset(channel.running) for name, channel in self.channels().items()}, "run")
+        newest = {process.name: process for process in self.processes}
+        _disjoint({name: process.fetches for name, process in newest.items()}, "fetch")
+
+    def _after_commit(self, operations: Sequence[Operation]) -> None:
+        self.check()
+        for channel in self.channels().values():
+            order = (channel.epoch, channel.generation)
+            before = self._orders.get(channel.incarnation, order)
+            assert order >= before, f"{channel.incarnation} goes back from {before} to {order}"
+            self._orders[channel.incarnation] = order
+        with suppress(BadData):
+            generation = self.state.generation
+            assert generation >= self._generation, "the group's generation goes back"
+            self._generation = generation
+
+
+class _Held(Lease):
+    """A lease that never lapses: what a lapse does is tested elsewhere."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def is_held(self) -> bool:
+        return True
+
+
+def _disjoint(found: dict[str, PartitionSet], what: str) -> None:
+    holder: dict[TopicPartition, str] = {}
+    for name, partitions in sorted(found.items()):
+        for partition in partitions:
+            assert partition not in holder, f"{holder[partition]} and {name} both {what} {partition}"
+            holder[partition] = name

@@ -1,0 +1,234 @@
+"""Any history of faults: never two that run a partition, and Stable soon after the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from coordinator.assignors import Assignor
+from coordinator.assignors.range import RangeAssignor
+from coordinator.plan import plan
+from coordinator.zk.errors import Refused
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.state import STABLE
+from coordinator.zk.store import Create, Delete
+from tests.property.effort import effort
+from tests.property.group_world import PATHS, Process, World
+
+NAMES = ("a", "b", "c")
+
+
+class CooperativeRange(RangeAssignor):
+    """Range, but only what moves is stopped."""
+
+    name = "cooperative-range"
+    is_eager = False
+
+
+ASSIGNORS: dict[str, Callable[[], Assignor]] = {"eager": RangeAssignor, "cooperative": CooperativeRange}
+
+
+# ---- what may happen; `n` is any number, to choose with
+
+
+def _pick(world: World, n: int) -> Process | None:
+    alive = [process for process in world.processes if not process.gone]
+    return alive[n % len(alive)] if alive else None
+
+
+def turn(world: World, n: int) -> None:
+    world.turn()
+
+
+def tend(world: World, n: int) -> None:
+    if process := _pick(world, n):
+        process.tend()
+
+
+def tick(world: World, n: int) -> None:
+    world.tick((0.1, 0.6, 1.0, 2.0)[n % 4])
+
+
+def wait(world: World, n: int) -> None:
+    world.turn()
+    world.wait(5)
+    world.turn()
+
+
+def join(world: World, n: int) -> None:
+    topics = ({"t": 1}, {"t": 2}, {"t": 1, "u": 1}, {"u": 1})[n // 3 % 4]
+    world.start(NAMES[n % 3], topics)
+
+
+def join_by_pattern(world: World, n: int) -> None:
+    world.start(NAMES[n % 3], {".*": 1}, "white_list")
+
+
+def die(world: World, n: int) -> None:
+    if process := _pick(world, n):
+        process.expire()
+
+
+def lose_session(world: World, n: int) -> None:
+    if process := _pick(world, n):
+        process.lose_session()
+
+
+def leave(world: World, n: int) -> None:
+    if process := _pick(world, n):
+        process.leave()
+
+
+def go_deaf(world: World, n: int) -> None:
+    if process := _pick(world, n):
+        process.deaf = not process.deaf
+
+
+def get_stuck(world: World, n: int) -> None:
+    if process := _pick(world, n):
+        process.stuck = not process.stuck
+
+
+def failover(world: World, n: int) -> None:
+    world.elect()
+
+
+def change_topics(world: World, n: int) -> None:
+    name = ("t", "u")[n % 2]
+    if n % 8 < 2:
+        world.topic(name, 0)
+    elif n % 8 < 4:
+        world.topic(name, 1 + n % 3, topic_id=f"{name}-{n}")
+    else:
+        grown = len(world.topics[name].partitions) + 1 if name in world.topics else 2
+        world.topic(name, min(grown, 5))
+
+
+def remove_an_owner(world: World, n: int) -> None:
+    if owners := sorted(world.owners()):
+        world.tree.commit([Delete(PATHS.owner(*owners[n % len(owners)]))], 0)
+
+
+def write_nonsense(world: World, n: int) -> None:
+    """A command by hand, into the channel of somebody."""
+    if process := _pick(world, n):
+        data = (b"", b"{", b'{"option":"stop-fetcher"}', b'{"option":"jump"}')[n % 4]
+        with suppress(Refused):  # it may have no channel yet
+            world.tree.commit([Create(PATHS.command_prefix(process.name), data, sequential=True)], 0)
+
+
+def resubscribe(world: World, n: int) -> None:
+    """The next incarnation wants something else."""
+    if process := _pick(world, n):
+        process.subscription = ({"t": 1}, {"u": 2}, {"t": 2, "u": 1})[n % 3]
+        process.pattern = "static"
+        process.lose_session()
+
+
+ACTIONS: tuple[Callable[[World, int], None], ...] = (
+    turn, turn, turn, tend, tend, tend, tick, wait, join, die, leave, failover, lose_session, go_deaf, get_stuck,
+    change_topics, remove_an_owner, write_nonsense, resubscribe, join_by_pattern,
+)  # fmt: skip
+
+
+@dataclass
+class Meddler:
+    """Lets somebody act in the middle of what another does: after so many requests, this action."""
+
+    script: list[tuple[int, int, int]]
+    wait: int = field(default=-1)
+
+    def __call__(self, world: World) -> None:
+        if not self.script:
+            return
+        if self.wait < 0:
+            self.wait = self.script[0][0]
+        if self.wait > 0:
+            self.wait -= 1
+            return
+        _, action, n = self.script.pop(0)
+        self.wait = -1
+        ACTIONS[action](world, n)
+
+
+numbers = st.integers(0, 63)
+actions = st.integers(0, len(ACTIONS) - 1)
+steps = st.lists(st.tuples(actions, numbers), max_size=40)
+meddling = st.lists(st.tuples(st.integers(0, 40), actions, numbers), max_size=15)
+
+
+def a_world(assignor: Assignor, meddler: Meddler | None = None) -> World:
+    world = World(assignor)
+    world.topic("t", 3)
+    world.topic("u", 2)
+    world.start("a", {"t": 1})
+    world.start("b", {"t": 1, "u": 1})
+    settle(world)
+    world.meddle = meddler or Meddler([])
+    return world
+
+
+def settle(world: World, most_turns: int = 40) -> int:
+    """Let everybody who is well do what is due, until nothing is; how many turns that took."""
+    writing = world.writing_turns
+    for _ in range(200):
+        for process in list(world.processes):
+            process.tend()
+        again_s = world.turn().again_s
+        if is_settled(world):
+            assert world.writing_turns - writing <= most_turns, "it converges, but not soon"
+            return world.writing_turns - writing
+        world.tick(min(max(again_s or 0.0, 0.01), 1.0))
+    raise AssertionError(f"not Stable after 200 turns: {world.state}")
+
+
+def is_settled(world: World) -> bool:
+    """Whether the group is Stable, everybody runs exactly its target, and a turn would write nothing."""
+    state = world.state
+    living = {process.name: process for process in world.processes if process.is_well}
+    if living and state.state != STABLE:
+        return False
+    snapshot = world.snapshot()
+    if plan(snapshot, world.assignor).changes(snapshot.state):
+        return False
+    return set(state.target) == set(living) and all(channel_is_target(world, name) for name in state.target)
+
+
+def channel_is_target(world: World, name: str) -> bool:
+    return frozenset(world.channels()[name].running) == world.state.target[name].partitions
+
+
+def assert_everything_is_assigned(world: World) -> None:
+    """S2: disjoint, and every partition of every topic that somebody alive wants."""
+    wanted = set()
+    for process in world.processes:
+        if process.is_well:
+            topics = set(world.topics) if process.pattern != "static" else set(process.subscription)
+            wanted |= topics & set(world.topics)
+    every = {TopicPartition(name, number) for name in wanted for number in world.topics[name].partitions}
+    targets = [partition for target in world.state.target.values() for partition in target.partitions]
+    assert sorted(targets) == sorted(every)
+    assert world.owners() == every
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+@given(script=steps, meddling=meddling)
+@effort(25)
+@example(script=[(ACTIONS.index(remove_an_owner), 0)], meddling=[])
+def test_after_any_faults_no_partition_runs_twice_and_the_group_becomes_stable(
+    assignor: str, script: list[tuple[int, int]], meddling: list[tuple[int, int, int]]
+) -> None:
+    world = a_world(ASSIGNORS[assignor](), Meddler(meddling.copy()))
+    for action, n in script:
+        ACTIONS[action](world, n)
+        world.check()
+    world.meddle = Meddler([])
+
+    settle(world)
+
+    assert_everything_is_assigned(world)

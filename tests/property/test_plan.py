@@ -1,0 +1,342 @@
+"""What holds for the plan of any turn, whatever was read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.assignors import Assignor
+from coordinator.plan import HISTORY_KEPT, Plan, plan
+from coordinator.snapshot import SentCommand, Snapshot
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER
+from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.state import EMPTY, GROUP_STATES, STABLE, GroupState
+from tests.property.effort import effort
+from tests.property.snapshots import EPOCH, GENERATION, assignors, snapshots
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+turns = assignors.flatmap(lambda assignor: st.tuples(snapshots(assignor), st.just(assignor)))
+few = effort(8)
+
+
+def sent_commands(snapshot: Snapshot) -> Iterable[tuple[str, SentCommand]]:
+    return ((name, sent) for name, view in snapshot.channels.items() for sent in view.commands)
+
+
+def kept(snapshot: Snapshot, decided: Plan) -> dict[str, list[SentCommand]]:
+    """The commands that stand in each channel and are not withdrawn."""
+    withdrawn = {(name, sent.name) for name, sent in decided.withdrawn}
+    found: dict[str, list[SentCommand]] = {name: [] for name in snapshot.channels}
+    for name, sent in sent_commands(snapshot):
+        if (name, sent.name) not in withdrawn:
+            found[name].append(sent)
+    return found
+
+
+def not_free(snapshot: Snapshot, decided: Plan) -> PartitionSet:
+    """What a plan must not hand on, spelled out from the snapshot."""
+    ended = {end.view.consumer for end in decided.ends}
+    running: list[PartitionSet] = [view.running for name, view in snapshot.channels.items() if name not in ended]
+    pending = [
+        sent.command.started - (snapshot.channels[name].running if name not in ended else NONE)
+        for name, sent in sent_commands(snapshot)
+        if sent.command is not None and sent.command.option == START_FETCHER
+    ]
+    leased = [
+        mark.partitions
+        for mark in snapshot.state.marks
+        if snapshot.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
+    ]
+    evicted = [end.view.running for end in decided.ends if end.evicted]
+    owners_removed = frozenset().union(*(end.owners for end in decided.ends))
+    return frozenset().union(*running, *pending, *leased, *evicted, snapshot.owners - owners_removed)
+
+
+def backwards(found: Mapping[K, V]) -> dict[K, V]:
+    return dict(reversed(list(found.items())))
+
+
+@few
+@given(turns)
+def test_the_same_snapshot_gives_the_same_plan_and_is_left_as_it_is(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+    before = copy.deepcopy(snapshot)
+
+    first, second = plan(snapshot, assignor), plan(snapshot, assignor)
+
+    assert first == second
+    assert snapshot == before
+
+
+@few
+@given(turns)
+def test_the_order_in_which_things_were_read_makes_no_difference(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+    other: dict[str, Any] = {
+        name: backwards(getattr(snapshot, name)) for name in ("channels", "members", "topics", "mark_age_s")
+    }
+    state = replace(snapshot.state, target=backwards(snapshot.state.target), topics=backwards(snapshot.state.topics))
+
+    found = plan(replace(snapshot, **other, state=state), assignor)
+
+    assert found == plan(snapshot, assignor)
+    assert found.state.to_bytes() == plan(snapshot, assignor).state.to_bytes()
+
+
+@effort(25)
+@given(turns)
+def test_a_partition_is_started_only_where_nobody_may_run_it(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    taken = not_free(snapshot, decided)
+    started: set[TopicPartition] = set()
+    for name, command in decided.starts:
+        fresh = command.started - snapshot.channels[name].running
+        assert not fresh & taken
+        assert not command.started & started
+        started |= command.started
+
+
+@few
+@given(turns)
+def test_a_member_has_at_most_one_command_outstanding(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    for name, left in kept(snapshot, decided).items():
+        new = [command for consumer, command in (*decided.stops, *decided.starts) if consumer == name]
+        assert len(left) + len(new) <= 1
+
+
+@few
+@given(turns)
+def test_commands_carry_this_epoch_the_plans_generation_and_the_channels_incarnation(
+    turn: tuple[Snapshot, Assignor],
+) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    standing = [(n, sent.command) for n, found in kept(snapshot, decided).items() for sent in found]
+    for name, command in (*decided.stops, *decided.starts, *standing):
+        channel = snapshot.channels[name].channel
+        assert command is not None
+        assert channel is not None
+        assert channel.is_live
+        assert (command.epoch, command.generation) == (EPOCH, decided.state.generation)
+        assert command.incarnation == channel.incarnation
+        assert decided.state.target[name].incarnation == channel.incarnation
+
+
+@few
+@given(turns)
+def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    for name, command in decided.stops:
+        assert command.option == STOP_FETCHER
+        running = snapshot.channels[name].running
+        assert running
+        assert command.partitions < running  # all of it is said by naming none
+
+
+@few
+@given(turns)
+def test_a_start_names_what_runs_and_otherwise_only_the_target(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    for name, command in decided.starts:
+        target = decided.state.target[name]
+        assert command.option == START_FETCHER
+        assert snapshot.channels[name].running <= command.started <= target.partitions
+        assert all(parts and parts <= target.threads[thread] for thread, parts in command.threads.items())
+        assert command.topics == {part.topic: snapshot.topics[part.topic].id for part in command.started}
+
+
+@few
+@given(turns)
+def test_an_eager_strategy_starts_nobody_before_it_has_stopped_in_this_generation(
+    turn: tuple[Snapshot, Assignor],
+) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    for name, _ in decided.starts:
+        view = snapshot.channels[name]
+        settled = view.channel is not None and view.channel.generation == decided.state.generation
+        assert not assignor.is_eager or settled or not view.running
+
+
+@few
+@given(turns)
+def test_only_incarnations_that_are_gone_half_ended_or_silent_are_ended(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    for end in decided.ends:
+        name, channel = end.view.consumer, end.view.channel
+        assert channel is not None
+        assert channel.incarnation
+        assert end.owners == end.view.running & snapshot.owners
+        member = snapshot.members.get(name)
+        registration = member.registration if member else None
+        is_registered = registration is not None and registration.incarnation == channel.incarnation
+        if end.evicted:
+            silent_s = max([end.view.idle_s, *(sent.age_s for sent in end.view.commands)])
+            assert is_registered
+            assert channel.is_live
+            assert registration is not None
+            assert silent_s >= registration.max_poll_interval_ms / 1000
+        else:
+            assert member is None or registration is not None
+            assert not is_registered or (channel.ended is not None and end.view.running)
+
+
+@few
+@given(turns)
+def test_whatever_is_over_is_ended_and_whoever_is_silent_is_evicted(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    ended = {end.view.consumer for end in decided.ends}
+    for name, view in snapshot.channels.items():
+        if view.channel is not None and name not in snapshot.members and (view.channel.is_live or view.running):
+            assert name in ended
+    for name in decided.state.target:
+        view, member = snapshot.channels[name], snapshot.members[name]
+        assert member.registration is not None
+        limit_s = member.registration.max_poll_interval_ms / 1000
+        assert all(sent.age_s < limit_s for sent in view.commands)
+        assert view.idle_s < limit_s
+
+
+@few
+@given(turns)
+def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    lives = {(mark.consumer, mark.incarnation): mark for mark in decided.state.marks}
+    for end in decided.ends:
+        if end.evicted and end.view.running:
+            assert end.view.channel is not None
+            mark = lives[end.view.consumer, end.view.channel.incarnation]
+            assert end.view.running <= mark.partitions
+            assert mark.lease_ms > 0
+    for mark in snapshot.state.marks:
+        runs_still = snapshot.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
+        assert (mark in decided.state.marks) == runs_still
+
+
+@few
+@given(turns)
+def test_who_has_no_part_is_named_with_the_reason_and_the_others_go_on(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    for name, member in snapshot.members.items():
+        view = snapshot.channels.get(name)
+        usable = member.registration is not None and view is not None and view.channel is not None
+        assert usable or decided.state.left_out[name]
+        assert usable or name not in decided.state.target
+
+
+@few
+@given(turns)
+def test_the_target_covers_every_partition_that_somebody_there_wants(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    assigned = [part for target in decided.state.target.values() for part in target.partitions]
+    every = {TopicPartition(name, n) for name in decided.state.topics for n in snapshot.topics[name].partitions}
+    assert sorted(assigned) == sorted(every)
+
+
+@few
+@given(turns)
+def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    before, after = snapshot.state, decided.state
+    assert after.generation == before.generation + decided.is_new_generation
+    assert decided.is_new_generation or after.target == before.target
+    assert after.state in GROUP_STATES
+
+
+@few
+@given(turns)
+def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
+    turn: tuple[Snapshot, Assignor],
+) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    if decided.state.state == STABLE:
+        assert not decided.stops
+        assert not decided.starts
+        for name, target in decided.state.target.items():
+            assert snapshot.channels[name].running == target.partitions
+            assert not kept(snapshot, decided)[name]
+    assert (decided.state.state == EMPTY) == (not decided.state.target)
+
+
+@few
+@given(turns)
+def test_a_plan_that_leaves_something_open_says_when_it_wants_the_next_turn(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    decided = plan(snapshot, assignor)
+
+    if decided.state.state not in (STABLE, EMPTY) or decided.state.marks:
+        assert decided.again_s is not None
+    assert decided.again_s is None or decided.again_s >= 0
+
+
+@few
+@given(turns, st.integers(0, 30), st.integers(0, 40))
+def test_history_keeps_the_newest_and_never_forgets_what_it_writes(
+    turn: tuple[Snapshot, Assignor], count: int, above: int
+) -> None:
+    snapshot, assignor = turn
+    last = GENERATION + above
+    snapshot = replace(snapshot, history=tuple(range(max(0, last - count) + 1, last + 1)), rebalance=None)
+
+    decided = plan(snapshot, assignor)
+
+    written = {decided.rebalance.generation} if decided.rebalance else set()
+    assert not written & set(decided.forgotten)
+    assert len((set(snapshot.history) - set(decided.forgotten)) | written) <= max(HISTORY_KEPT, len(snapshot.history))
+    assert set(decided.forgotten) <= set(snapshot.history)
+
+
+@few
+@given(turns)
+def test_a_state_that_was_written_is_read_back_the_same(turn: tuple[Snapshot, Assignor]) -> None:
+    snapshot, assignor = turn
+
+    state = plan(snapshot, assignor).state
+
+    assert GroupState.parse("state", state.to_bytes()) == state

@@ -1,0 +1,199 @@
+"""Configuration: options before the environment before the file, and one sentence for each bad value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.config import ConsumerConfig, Subscription
+from coordinator.config import CoordinatorConfig
+from coordinator.zk.config import load
+from coordinator.zk.errors import UsageError
+
+ZK = {"zk": "localhost:2181"}
+
+
+def coordinator(options: dict[str, Any] | None = None, **env: str) -> CoordinatorConfig:
+    return load(CoordinatorConfig, {**ZK, **(options or {})}, env=env)
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "config.toml"
+    file.write_text(text)
+    return file
+
+
+def refused(kind: type, options: dict[str, Any], file: Path | None = None, **env: str) -> str:
+    """The message with which the configuration is refused: one printable sentence."""
+    with pytest.raises(UsageError) as caught:
+        load(kind, options, file, env)
+    message = str(caught.value)
+    assert message
+    assert message.isprintable()
+    return message
+
+
+# ---- where values come from
+
+
+def test_what_is_not_given_keeps_its_default() -> None:
+    config = coordinator()
+
+    assert (config.session_timeout_ms, config.rebalance_handlers, config.max_rebalance_retries) == (10_000, 4, 4)
+    assert (config.rebalance_debounce_ms, config.sweep_interval_ms) == (100, 10_000)
+    assert config.query_retention_ms == 7 * 24 * 3600 * 1000
+
+
+def test_the_environment_names_an_option_in_capitals_after_its_prefix() -> None:
+    assert coordinator(ZK_GROUP_SESSION_TIMEOUT_MS="4000").session_timeout_ms == 4000
+
+
+def test_a_file_names_options_as_they_are(tmp_path: Path) -> None:
+    file = written(tmp_path, 'zk = "zoo:2181/test"\nsession_timeout_ms = 4000\n')
+
+    config = load(CoordinatorConfig, {}, file, {})
+
+    assert (config.zk, config.session_timeout_ms) == ("zoo:2181/test", 4000)
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = written(tmp_path, "session_timeout_ms = 3000\nsweep_interval_ms = 3000\nrebalance_handlers = 3\n")
+    env = {"ZK_GROUP_SESSION_TIMEOUT_MS": "4000", "ZK_GROUP_SWEEP_INTERVAL_MS": "4000"}
+
+    config = load(CoordinatorConfig, {**ZK, "session_timeout_ms": 5000}, file, env)
+
+    assert (config.session_timeout_ms, config.sweep_interval_ms, config.rebalance_handlers) == (5000, 4000, 3)
+
+
+def test_an_option_that_was_not_given_hides_nothing() -> None:
+    assert coordinator({"session_timeout_ms": None}, ZK_GROUP_SESSION_TIMEOUT_MS="4000").session_timeout_ms == 4000
+
+
+def test_several_protocols_come_from_the_environment_as_from_a_file(tmp_path: Path) -> None:
+    options = {**ZK, "group": "g", "consumer": "a"}
+    file = written(tmp_path, 'protocols = ["cooperative-sticky", "range"]\n')
+
+    from_file = load(ConsumerConfig, options, file, {})
+    from_env = load(ConsumerConfig, options, env={"ZK_GROUP_PROTOCOLS": "cooperative-sticky,range"})
+
+    assert from_file.protocols == ("cooperative-sticky", "range")
+    assert from_env.protocols == ("cooperative-sticky", "range")
+
+
+# ---- values that are refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("session_timeout_ms", "soon"),
+        ("session_timeout_ms", ""),
+        ("session_timeout_ms", "1e3"),
+        ("session_timeout_ms", 99),
+        ("connect_timeout_ms", 0),
+        ("rebalance_handlers", 0),
+        ("rebalance_handlers", 65),
+        ("max_rebalance_retries", -1),
+        ("rebalance_debounce_ms", -1),
+        ("sweep_interval_ms", 99),
+        ("channel_retention_ms", 19_999),
+        ("query_retention_ms", 999),
+        ("brokers_path", "brokers"),
+    ],
+)
+def test_a_bad_value_of_the_coordinator_is_refused_by_name(name: str, value: Any) -> None:
+    assert name in refused(CoordinatorConfig, {**ZK, name: value})
+
+
+@pytest.mark.parametrize("value", ["", "a b", "../x", "a\n", "x" * 250])
+def test_a_node_needs_a_name_that_a_znode_may_have(value: str) -> None:
+    assert "cannot name a node" in refused(CoordinatorConfig, {**ZK, "node": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("session_timeout_ms", 99),
+        ("connect_timeout_ms", 0),
+        ("max_poll_interval_ms", 999),
+        ("max_poll_interval_ms", 2**31),
+        ("max_poll_records", 0),
+        ("max_poll_records", -2),
+        ("fetch_max_bytes", 0),
+        ("offsets_interval_ms", 0),
+        ("protocols", ()),
+    ],
+)
+def test_a_bad_value_of_a_consumer_is_refused_by_name(name: str, value: Any) -> None:
+    assert name in refused(ConsumerConfig, {**ZK, "group": "g", "consumer": "a", name: value})
+
+
+@pytest.mark.parametrize("name", ["group", "consumer"])
+@pytest.mark.parametrize("value", ["", "..", "a/b", "\x1b[31m"])
+def test_a_group_and_a_consumer_need_names_that_znodes_may_have(name: str, value: str) -> None:
+    assert f"cannot name a {name}" in refused(ConsumerConfig, {**ZK, "group": "g", "consumer": "a", name: value})
+
+
+@pytest.mark.parametrize("kind", [CoordinatorConfig, ConsumerConfig])
+def test_without_the_servers_the_message_says_how_to_name_them(kind: type) -> None:
+    options = {"group": "g", "consumer": "a"} if kind is ConsumerConfig else {}
+
+    assert "--zk" in refused(kind, {**options, "zk": ""})
+    assert "zk" in refused(kind, options)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "session_timeout_ms = inf\n",
+        "session_timeout_ms = nan\n",
+        "session_timeout_ms = []\n",
+        "session_timeout_ms = true\n",
+        "session_timeout_ms = 4000.5\n",
+        "node = 5\n",
+        "zk = 5\n",
+        'zk = ["a:1", "b:1"]\n',
+        "brokers_path = 5\n",
+        "no_such_option = 1\n",
+        "[run]\nnode = 'a'\n",
+        "session_timeout_ms = \n",
+        "not toml",
+        '"\\u001b[31m" = 1\n',
+    ],
+)
+def test_a_file_with_something_wrong_is_refused_with_one_sentence(tmp_path: Path, text: str) -> None:
+    refused(CoordinatorConfig, {} if text.startswith("zk") else ZK, written(tmp_path, text))
+
+
+def test_an_unknown_option_in_a_file_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+    message = refused(CoordinatorConfig, ZK, written(tmp_path, "sesion_timeout_ms = 1\n"))
+
+    assert "'sesion_timeout_ms'" in message
+    assert "session_timeout_ms" in message
+
+
+def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path) -> None:
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+
+    assert "missing.toml" in refused(CoordinatorConfig, ZK, tmp_path / "missing.toml")
+    assert "binary.toml" in refused(CoordinatorConfig, ZK, binary)
+    assert tmp_path.name in refused(CoordinatorConfig, ZK, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("topics", "pattern"),
+    [
+        ({}, "static"),
+        ({"t": 0}, "static"),
+        ({"a/b": 1}, "static"),
+        ({"a": 1, "b": 1}, "white_list"),
+        ({"a": 1}, "grey_list"),
+        ({"(": 1}, "white_list"),
+    ],
+)
+def test_a_subscription_that_means_nothing_is_refused(topics: dict[str, int], pattern: str) -> None:
+    with pytest.raises(UsageError):
+        Subscription(topics, pattern)

@@ -1,0 +1,94 @@
+"""Which groups a topic concerns (seed 000, `consumerGroupsPerTopic` and `groupsWithWildcardTopics`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.interests import Interests
+from coordinator.zk.records import Registration
+from tests.unit.manual import ManualRuntime
+
+
+def static(*topics: str) -> Registration:
+    return Registration("1", {topic: 1 for topic in topics})
+
+
+def white_list(pattern: str) -> Registration:
+    return Registration("1", {pattern: 1}, "white_list")
+
+
+def black_list(pattern: str) -> Registration:
+    return Registration("1", {pattern: 1}, "black_list")
+
+
+@pytest.fixture
+def interests() -> Interests:
+    return Interests(ManualRuntime())
+
+
+def test_a_topic_concerns_the_groups_whose_members_name_it(interests: Interests) -> None:
+    interests.update("g", [static("t"), static("t", "u")])
+    interests.update("h", [static("u")])
+
+    assert interests.groups_of("t") == {"g"}
+    assert interests.groups_of("u") == {"g", "h"}
+    assert interests.consumer_groups_per_topic == {"t": {"g"}, "u": {"g", "h"}}
+
+
+def test_a_topic_that_nobody_wants_concerns_nobody(interests: Interests) -> None:
+    interests.update("g", [static("t")])
+
+    assert interests.groups_of("other") == set()
+
+
+def test_a_wildcard_concerns_topics_that_do_not_exist_yet(interests: Interests) -> None:
+    interests.update("g", [white_list("flights.*")])
+    interests.update("h", [black_list("flights.*")])
+
+    assert interests.groups_of("flights-2013") == {"g"}
+    assert interests.groups_of("weather") == {"h"}
+
+
+def test_joiners_topics_and_wildcards_are_added(interests: Interests) -> None:
+    """Hole 8 of the seed."""
+    interests.update("g", [static("t")])
+
+    interests.update("g", [static("t"), static("u"), white_list("w.*")])
+
+    assert interests.groups_of("u") == {"g"}
+    assert interests.groups_of("weather") == {"g"}
+
+
+def test_what_the_last_member_that_wanted_it_takes_along_is_no_longer_of_interest(interests: Interests) -> None:
+    interests.update("g", [static("t"), static("u"), white_list("w.*")])
+
+    interests.update("g", [static("u")])
+
+    assert interests.groups_of("t") == set()
+    assert interests.groups_of("weather") == set()
+    assert interests.consumer_groups_per_topic == {"u": {"g"}}
+    assert interests.groups_with_wildcard_topics == {}
+
+
+def test_a_subscription_that_changes_in_place_is_seen(interests: Interests) -> None:
+    interests.update("g", [static("t")])
+
+    interests.update("g", [static("u")])
+
+    assert (interests.groups_of("t"), interests.groups_of("u")) == (set(), {"g"})
+
+
+def test_a_group_that_is_gone_leaves_nothing_behind(interests: Interests) -> None:
+    interests.update("g", [static("t"), white_list(".*")])
+
+    interests.forget("g")
+
+    assert interests.consumer_groups_per_topic == {}
+    assert interests.groups_with_wildcard_topics == {}
+
+
+def test_a_pattern_that_does_not_compile_takes_nothing_from_the_others(interests: Interests) -> None:
+    interests.update("g", [white_list("("), static("t"), white_list("w.*")])
+
+    assert interests.groups_of("t") == {"g"}
+    assert interests.groups_of("weather") == {"g"}

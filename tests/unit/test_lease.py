@@ -1,0 +1,138 @@
+"""The lease, on a clock that a test moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.zk.errors import ConnectionLost, EpochOver, SessionLost
+from coordinator.zk.lease import Lease
+from tests.property.tree import Tree
+from tests.unit.manual import ManualRuntime
+
+TIMEOUT_S = 6.0
+
+
+class Server:
+    """Answers a sync after `takes_s` seconds, or not at all."""
+
+    def __init__(self) -> None:
+        self.runtime = ManualRuntime()
+        self.takes_s = 0.0
+        self.error: Exception | None = None
+        self.fence_error: Exception | None = None
+        self.asked: list[str] = []
+        store = Tree().open(self._answer, TIMEOUT_S)
+        self.lease = Lease(store, self.runtime, self._read_fence)
+
+    def _answer(self) -> None:
+        self.asked.append("sync")
+        self.runtime.now += self.takes_s
+        if self.error is not None:
+            raise self.error
+
+    def _read_fence(self) -> None:
+        self.asked.append("fence")
+        if self.fence_error is not None:
+            raise self.fence_error
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_a_lease_that_was_never_renewed_is_not_held(server: Server) -> None:
+    assert not server.lease.is_held
+    assert server.lease.left_s == 0
+
+
+def test_a_lease_is_two_thirds_of_the_session_and_renewed_six_times_in_it(server: Server) -> None:
+    assert server.lease.length_s == pytest.approx(4.0)
+    assert server.lease.interval_s == pytest.approx(1.0)
+
+
+def test_a_renewal_syncs_and_then_reads_the_fence(server: Server) -> None:
+    server.lease.renew()
+
+    assert server.asked == ["sync", "fence"]
+    assert server.lease.left_s == pytest.approx(4.0)
+
+
+def test_a_lease_counts_from_when_the_sync_was_sent_not_from_its_answer(server: Server) -> None:
+    server.takes_s = 1.5
+
+    server.lease.renew()
+
+    assert server.lease.left_s == pytest.approx(2.5)
+
+
+def test_an_answer_that_comes_after_the_lease_would_have_lapsed_renews_nothing(server: Server) -> None:
+    server.takes_s = 4.0
+
+    server.lease.renew()
+
+    assert not server.lease.is_held
+
+
+def test_a_lease_lapses_by_itself(server: Server) -> None:
+    server.lease.renew()
+
+    server.runtime.now += 3.99
+    assert server.lease.is_held
+    server.runtime.now += 0.02
+    assert not server.lease.is_held
+    assert server.lease.left_s == 0
+
+
+def test_a_renewal_without_an_answer_leaves_the_lease_as_it_was(server: Server) -> None:
+    server.lease.renew()
+    server.runtime.now += 1.0
+    server.error = ConnectionLost("no answer")
+
+    with pytest.raises(ConnectionLost):
+        server.lease.renew()
+
+    assert server.lease.left_s == pytest.approx(3.0)
+
+
+def test_a_renewal_resumes_a_lease_that_has_lapsed(server: Server) -> None:
+    server.lease.renew()
+    server.runtime.now += 60.0
+
+    server.lease.renew()
+
+    assert server.lease.left_s == pytest.approx(4.0)
+
+
+def test_a_fence_that_has_moved_renews_nothing(server: Server) -> None:
+    server.fence_error = EpochOver("another coordinator was elected")
+
+    with pytest.raises(EpochOver):
+        server.lease.renew()
+
+    assert not server.lease.is_held
+
+
+def test_a_session_that_is_over_renews_nothing(server: Server) -> None:
+    server.error = SessionLost("the session is over")
+
+    with pytest.raises(SessionLost):
+        server.lease.renew()
+
+    assert not server.lease.is_held
+
+
+def test_a_slow_renewal_never_shortens_a_lease_that_a_later_one_has_renewed(server: Server) -> None:
+    lease, runtime = server.lease, server.runtime
+
+    def renewed_meanwhile() -> None:
+        server.fence_error = None
+        runtime.now += 1.0
+        lease.renew()
+        runtime.now += 1.0
+
+    store = Tree().open(renewed_meanwhile, TIMEOUT_S)
+    slow = Lease(store, runtime, lambda: None)
+    slow.renew()
+    assert slow.left_s == pytest.approx(2.0)
+    assert lease.left_s == pytest.approx(3.0)

@@ -1,0 +1,253 @@
+"""A consumer's life against the real turns of a coordinator, on a tree without time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import pytest
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.errors import Superseded
+from consumer.member import Member, Start
+from coordinator.assignors.range import RangeAssignor
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.errors import IncarnationOver
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.records import OffsetRecord
+from coordinator.zk.store import Create
+from tests.property.group_world import PATHS, World
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Held:
+    """Whoever fetches: it remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.starts: dict[TopicPartition, Start] = {}
+        self.told: list[str] = []
+
+    def assigned(self, starts: Mapping[TopicPartition, Start]) -> None:
+        self.starts |= starts
+        self.told.append("assigned")
+
+    def revoke(self, partitions: PartitionSet) -> None:
+        self._drop(partitions)
+        self.told.append("revoked")
+
+    def lost(self, partitions: PartitionSet) -> None:
+        self._drop(partitions)
+        self.told.append("lost")
+
+    def _drop(self, partitions: PartitionSet) -> None:
+        self.starts = {part: start for part, start in self.starts.items() if part not in partitions}
+
+
+class Life:
+    """A group with one topic of two partitions, and one member."""
+
+    def __init__(self) -> None:
+        self.world = World(RangeAssignor())
+        self.world.topic("t", 2)
+        self.held = Held()
+        self.member = self.another("a", self.held)
+
+    def another(self, name: str, held: Held) -> Member:
+        config = ConsumerConfig(zk="tree", group="g", consumer=name, max_poll_interval_ms=4000)
+        runtime = self.world.runtime
+        return Member(config, Subscription({"t": 1}), self.world.session, runtime, held, lambda *topic: 0)
+
+    def poll(self, member: Member | None = None) -> None:
+        """A poll after the watches have fired."""
+        some = member or self.member
+        some.wake.set()
+        some.tend()
+
+    def settle(self) -> None:
+        for _ in range(5):
+            self.poll()
+            self.world.turn()
+
+    def keep(self) -> None:
+        """Run the keeper, without polls, until it ends: its waits move the clock."""
+        self.world.runtime.spawned[-1]()
+
+    def send(self, command: Command) -> str:
+        created = self.world.tree.commit(
+            [Create(PATHS.command_prefix("a"), command.to_bytes(), sequential=True)], session=0
+        )
+        return created[0].rsplit("/", 1)[-1]
+
+    @property
+    def commands(self) -> list[str]:
+        return self.world.tree.children(PATHS.channel("a"))
+
+    def offset(self, partition: TopicPartition) -> int | None:
+        data = self.world.tree.data(PATHS.offset(*partition))
+        return OffsetRecord.parse("offset", data).offset if data is not None else None
+
+
+@pytest.fixture
+def life() -> Life:
+    life = Life()
+    life.settle()
+    assert set(life.held.starts) == {T0, T1}
+    return life
+
+
+def incarnation(life: Life) -> str:
+    return life.world.channels()["a"].incarnation
+
+
+# ---- commands that are not, or no longer, meant for it (hole 5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda command: replace(command, incarnation="somebody else"),
+        lambda command: replace(command, epoch=0),
+        lambda command: replace(command, generation=0),
+    ],
+    ids=["another incarnation", "an older epoch", "an older generation"],
+)
+def test_a_command_that_is_not_meant_for_it_is_removed_unapplied(
+    life: Life, change: Callable[[Command], Command]
+) -> None:
+    state = life.world.state
+    life.send(change(Command(STOP_FETCHER, state.epoch, state.generation, incarnation(life))))
+    before = life.world.channels()["a"]
+
+    life.poll()
+
+    assert life.commands == []
+    assert life.world.channels()["a"] == before
+    assert life.member.stale_commands == 1
+
+
+def test_a_command_that_cannot_be_read_is_removed_and_the_next_one_obeyed(life: Life) -> None:
+    life.world.tree.commit([Create(PATHS.command_prefix("a"), b"{", sequential=True)], 0)
+    state = life.world.state
+    life.send(Command(STOP_FETCHER, state.epoch, state.generation, incarnation(life)))
+
+    life.poll()
+
+    assert life.commands == []
+    assert dict(life.world.channels()["a"].running) == {}
+    assert life.held.told[-1] == "revoked"
+
+
+def test_a_partition_whose_owner_znode_is_in_the_way_is_left_out_and_told(life: Life) -> None:
+    """Hole 11: removed by the consumer means done, and the channel says what could not be."""
+    life.world.topic("t", 3)
+    life.world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
+    state = life.world.state
+    everything = frozenset([T0, T1, TopicPartition("t", 2)])
+    name = life.send(
+        Command(
+            START_FETCHER, state.epoch, state.generation, incarnation(life), {"a-0": everything}, topics={"t": "t-1"}
+        )
+    )
+
+    life.poll()
+
+    channel = life.world.channels()["a"]
+    assert (set(channel.running), channel.refused, channel.command) == ({T0, T1}, {TopicPartition("t", 2)}, name)
+    assert life.commands == []
+
+
+# ---- the end of an incarnation
+
+
+def test_a_consumer_that_is_not_polled_leaves_by_itself(life: Life) -> None:
+    life.member.advance({T0: 5})
+
+    life.keep()
+
+    channel = life.world.channels()["a"]
+    assert "poll was not called for 4000 ms" in (channel.ended or "")
+    assert dict(channel.running) == {}
+    assert life.world.tree.data(PATHS.id("a")) is None
+    assert life.world.owners() == frozenset()
+    assert life.offset(T0) == 5
+
+
+def test_an_application_that_comes_back_while_its_consumer_leaves_commits_before_that_or_not_at_all(life: Life) -> None:
+    life.member.advance({T0: 5})
+    errors: list[str] = []
+
+    def commit() -> None:
+        try:
+            life.member.advance({T0: 6})
+        except IncarnationOver as error:
+            errors.append(str(error))
+
+    threads: list[threading.Thread] = []
+
+    def meddle(world: World) -> None:
+        if not threads and world.runtime.now - polled >= 4.0:
+            threads.append(threading.Thread(target=commit))
+            threads[0].start()
+            threads[0].join(0.1)  # it is done by now, or waits for the end
+
+    polled = life.world.runtime.now
+    life.world.meddle = meddle
+    life.keep()
+    threads[0].join(5)
+
+    assert life.world.channels()["a"].ended
+    assert life.offset(T0) == (5 if errors else 6)
+
+
+def test_a_consumer_that_left_by_itself_comes_back_with_the_next_poll_as_another_incarnation(life: Life) -> None:
+    first = incarnation(life)
+    life.keep()
+
+    life.poll()
+    life.world.tick(10.0)
+    life.settle()
+
+    assert life.held.told[1] == "lost"
+    assert set(life.held.starts) == {T0, T1}
+    assert incarnation(life) != first
+
+
+def test_a_process_that_lost_its_name_does_not_come_back_under_it(life: Life) -> None:
+    newer = life.another("a", Held())
+    life.poll(newer)
+
+    with pytest.raises((Superseded, IncarnationOver)):
+        life.member.advance({T0: 5})
+    with pytest.raises(Superseded):
+        for _ in range(3):
+            life.poll()
+            life.world.tick(10.0)
+
+    assert life.held.starts == {}
+
+
+def test_leaving_gives_everything_up_in_one_commit(life: Life) -> None:
+    life.member.advance({T0: 5, T1: 7})
+
+    life.member.close()
+
+    channel = life.world.channels()["a"]
+    assert (channel.ended, dict(channel.running)) == ("left", {})
+    assert (life.offset(T0), life.offset(T1)) == (5, 7)
+    assert life.world.owners() == frozenset()
+    assert life.held.told[-1] == "revoked"
+
+
+def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life) -> None:
+    life.world.tree.put(PATHS.channel("a"), b"nonsense")
+    with pytest.raises(IncarnationOver):
+        life.member.advance({T0: 5})
+
+    for _ in range(40):
+        life.settle()
+        life.world.tick(0.5)
+
+    assert "lost" in life.held.told
+    assert set(life.held.starts) == {T0, T1}

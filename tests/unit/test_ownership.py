@@ -1,0 +1,98 @@
+"""The operations of a consumer's commits."""
+
+from __future__ import annotations
+
+from consumer.ownership import (
+    PARTITIONS_A_STEP,
+    acknowledgement,
+    after_command,
+    chunks,
+    claim_operations,
+    offset_operations,
+    release_operations,
+    with_claimed,
+)
+from coordinator.zk.commands import START_FETCHER, Command
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import Channel, OffsetRecord, OwnerRecord
+from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, SetData
+
+PATHS = GroupPaths("g")
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+START = Command(START_FETCHER, 5, 3, "a1", {"a-0": frozenset([T0, U0]), "a-1": frozenset([T1])}, topics={"t": "t-1"})
+RUNNING = Channel("a1", 4, 2, running={T0: 10, T1: None, U0: 7}, topics={"t": "t-1", "u": "u-1"})
+
+
+def test_a_claim_makes_an_ephemeral_owner_with_the_thread_that_the_command_names() -> None:
+    found = claim_operations(PATHS, "a", START, "a1", [T1, T0])
+
+    assert found == [
+        Create(PATHS.owner("t", 0), OwnerRecord("a-0", "a", "a1", 3).to_bytes(), ephemeral=True),
+        Create(PATHS.owner("t", 1), OwnerRecord("a-1", "a", "a1", 3).to_bytes(), ephemeral=True),
+    ]
+
+
+def test_offsets_are_written_where_they_are_known_and_left_where_they_were_never_read() -> None:
+    found = offset_operations(PATHS, RUNNING, [T0, T1, U0], known=frozenset([U0]))
+
+    assert found == [
+        Create(PATHS.offset("t", 0), OffsetRecord(10, "t-1", 2).to_bytes()),
+        SetData(PATHS.offset("u", 0), OffsetRecord(7, "u-1", 2).to_bytes()),
+    ]
+
+
+def test_giving_up_writes_offsets_first_and_removes_the_owners_that_there_are() -> None:
+    found = release_operations(PATHS, RUNNING, [T0, T1], known=frozenset([T0]), owned=frozenset([T1, U0]))
+
+    assert found == [
+        SetData(PATHS.offset("t", 0), OffsetRecord(10, "t-1", 2).to_bytes()),
+        Delete(PATHS.owner("t", 1)),
+    ]
+
+
+def test_what_a_channel_no_longer_runs_goes_with_its_topics_id() -> None:
+    after = RUNNING.without([T0, T1])
+
+    assert dict(after.running) == {U0: 7}
+    assert after.topics == {"u": "u-1"}
+    assert dict(RUNNING.running) == {T0: 10, T1: None, U0: 7}
+
+
+def test_what_was_claimed_runs_from_an_offset_that_is_not_known_yet() -> None:
+    after = with_claimed(Channel("a1", running={U0: 7}, topics={"u": "u-1"}), [T0], {"t": "t-1", "u": "u-1"})
+
+    assert dict(after.running) == {U0: 7, T0: None}
+    assert after.topics == {"u": "u-1", "t": "t-1"}
+
+
+def test_a_command_that_was_applied_is_named_in_the_channel_with_what_it_could_not_have() -> None:
+    after = after_command(RUNNING, "command-0000000004", START, refused=frozenset([T1]))
+
+    assert (after.epoch, after.generation, after.command) == (5, 3, "command-0000000004")
+    assert after.refused == {T1}
+    assert after.running == RUNNING.running
+
+
+def test_only_the_last_multi_of_a_command_removes_it_and_the_others_check_that_it_is_there() -> None:
+    path = PATHS.command("a", "command-0000000004")
+
+    assert acknowledgement(PATHS, "a", "command-0000000004", is_last=True) == Delete(path)
+    assert acknowledgement(PATHS, "a", "command-0000000004", is_last=False) == Check(path, -1)
+
+
+def test_many_partitions_are_cut_into_multis_that_stay_within_the_limit() -> None:
+    many = [TopicPartition("t", number) for number in range(1000)]
+    running = Channel("a1", running=dict.fromkeys(many, 1), topics={"t": "t-1"})
+
+    found = chunks(reversed(many))
+
+    assert [part for some in found for part in some] == many
+    for some in found:
+        given_up = release_operations(PATHS, running, some, frozenset(), frozenset(many))
+        assert len(given_up) + 2 <= MAX_OPERATIONS
+    assert max(len(some) for some in found) == PARTITIONS_A_STEP
+
+
+def test_a_command_for_no_partition_is_still_one_multi() -> None:
+    assert chunks([]) == [[]]

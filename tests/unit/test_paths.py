@@ -1,0 +1,66 @@
+"""Every path, as the README, `zk_paths.md` and operators' fingers know it."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.zk import paths
+from coordinator.zk.paths import Brokers, GroupPaths, sequence
+
+G = GroupPaths("flights")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (paths.COORDINATOR, "/consumers/coordinator"),
+        (paths.COORDINATOR_EPOCH, "/consumers/coordinator_epoch"),
+        (Brokers().topics, "/brokers/topics"),
+        (Brokers().topic("t"), "/brokers/topics/t"),
+        (Brokers("/kafka/brokers").topic("t"), "/kafka/brokers/topics/t"),
+        (G.state, "/consumers/groups/flights/state"),
+        (G.rebalance(12), "/consumers/groups/flights/history/rebalance-0000000012"),
+        (G.id("c1"), "/consumers/groups/flights/ids/c1"),
+        (G.channel("c1"), "/consumers/groups/flights/channel/c1"),
+        (G.command("c1", "command-0000000001"), "/consumers/groups/flights/channel/c1/command-0000000001"),
+        (G.command_prefix("c1"), "/consumers/groups/flights/channel/c1/command-"),
+        (G.owner("t", 3), "/consumers/groups/flights/owners/t/3"),
+        (G.offset("t", 3), "/consumers/groups/flights/offsets/t/3"),
+        (G.segment("segment-0000000001"), "/consumers/groups/flights/segments/segment-0000000001"),
+        (G.segment_prefix, "/consumers/groups/flights/segments/segment-"),
+        (G.query("q"), "/consumers/groups/flights/queries/q"),
+    ],
+)
+def test_a_path_is_where_the_contract_says(path: str, expected: str) -> None:
+    assert path == expected
+
+
+def test_the_parents_of_a_group_come_in_the_order_in_which_they_are_made() -> None:
+    made = set("/")
+    for path in G.skeleton:
+        assert (path.rsplit("/", 1)[0] or "/") in made
+        made.add(path)
+    for path in (G.id("c"), G.channel("c"), G.owners_of("t"), G.offsets_of("t"), G.segment("s"), G.query("q")):
+        assert path.rsplit("/", 1)[0] in made
+    assert G.rebalance(1).rsplit("/", 1)[0] in made
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("command-0000000000", 0),
+        ("command-0000000012", 12),
+        ("segment-2147483647", 2**31 - 1),
+        ("segment--2147483648", -(2**31)),
+    ],
+)
+def test_the_number_that_zookeeper_appended_is_read(name: str, number: int) -> None:
+    assert sequence(name) == number
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "command", "command-", "command-1", "command-00000000001", "command-000000000x", "command-" + "\u0661" * 10],
+)
+def test_a_name_that_zookeeper_did_not_number_has_no_number(name: str) -> None:
+    assert sequence(name) is None

@@ -1,0 +1,69 @@
+"""Wildcard subscriptions, as Kafka's `TopicFilter` understands them."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.zk.errors import BadData
+from coordinator.zk.patterns import INTERNAL_TOPICS, MAX_PATTERN, TopicFilter
+
+
+def allows(text: str, topic: str, pattern: str = "white_list") -> bool:
+    return TopicFilter(pattern, text).allows(topic)
+
+
+def test_a_white_list_means_the_topics_that_match_whole() -> None:
+    assert allows("flights", "flights")
+    assert not allows("flights", "flights-2013")
+    assert not allows("flights", "my-flights")
+    assert allows("flights.*", "flights-2013")
+
+
+def test_a_black_list_means_all_others() -> None:
+    assert not allows("flights.*", "flights-2013", "black_list")
+    assert allows("flights.*", "weather", "black_list")
+
+
+def test_commas_mean_or() -> None:
+    assert allows("flights,weather", "flights")
+    assert allows("flights,weather", "weather")
+    assert not allows("flights,weather", "flights,weather")
+    assert not allows("flights,weather", "planes", "white_list")
+    assert not allows("flights,weather", "weather", "black_list")
+
+
+def test_spaces_and_outer_quotes_are_dropped() -> None:
+    assert allows(" 'flights , weather' ", "weather")
+    assert allows('"flights"', "flights")
+
+
+@pytest.mark.parametrize("topic", sorted(INTERNAL_TOPICS))
+@pytest.mark.parametrize(("pattern", "text"), [("white_list", ".*"), ("black_list", "nothing"), ("white_list", "__.*")])
+def test_internal_topics_are_never_meant(topic: str, pattern: str, text: str) -> None:
+    assert not allows(text, topic, pattern)
+
+
+@pytest.mark.parametrize("text", ["(", "a)", "[a", "*", "a**", "(?P<n", "\\", "a" * (MAX_PATTERN + 1)])
+def test_a_pattern_that_does_not_compile_is_bad_data_with_one_printable_line(text: str) -> None:
+    with pytest.raises(BadData) as caught:
+        TopicFilter("white_list", text)
+
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(a+)+", "(a*)*", "(a+){2,}", "(ab+)*c", "(a+b?)+", "((a+))+", "(a+|b)+", "(b|a+)*", "(?:a{9})*", "((a|b+)c?)*"],
+)
+def test_a_repeat_within_a_repeat_is_refused(text: str) -> None:
+    """Against `aaaa…!` such a pattern takes time that doubles with every letter, and names come from outside."""
+    with pytest.raises(BadData):
+        TopicFilter("white_list", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [".*", "a.*|b.*", "(a.*|b.*)", "(flights|weather)-[0-9]+", "(flights-[0-9]+)?", "a+b*", "(ab)*", "[a-z]{1,5}-x"],
+)
+def test_patterns_that_people_write_are_taken(text: str) -> None:
+    TopicFilter("white_list", text)

@@ -1,0 +1,327 @@
+"""The producer of the embedded log: where records go, when they are written, and what survives a crash or a race."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from consumer.logs import LogError, UnknownTopic, open_log
+from consumer.logs.append import Appender
+from consumer.logs.columns import MAX_RECORD_BYTES, stored_batches
+from consumer.logs.layout import file_name
+from consumer.logs.partitioner import murmur2, partition_of
+from consumer.logs.producer import Producer
+from coordinator.zk.errors import UsageError
+from coordinator.zk.records import Topic
+from tests.support.wait import eventually
+
+ID = "0kqJ7XyNT_aWnRk5bWq8Zg"
+FLIGHTS = Topic("flights", ID, (0, 1, 2, 3))
+TOPICS = {"flights": FLIGHTS}
+LARGE = 1 << 30
+
+
+def records(log_dir: Path, partition: int) -> list[dict[str, object]]:
+    """Everything in a partition, whose offsets must be contiguous from 0."""
+    log, offset, found = open_log(str(log_dir)), 0, []
+    while (fetched := log.fetch("flights", ID, partition, offset, LARGE, LARGE)).batches:
+        offset = fetched.next_offset
+        found += [row for batch in fetched.batches for row in batch.to_pylist()]
+    assert [row["offset"] for row in found] == list(range(len(found)))
+    return found
+
+
+def values(log_dir: Path, partition: int) -> list[object]:
+    return [row["value"] for row in records(log_dir, partition)]
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_keys_hash_as_in_kafkas_own_tests(key: bytes, hashed: int) -> None:
+    assert murmur2(key) == hashed
+    assert partition_of(key, range(12)) == (hashed & 0x7FFFFFFF) % 12
+
+
+def test_all_records_of_a_key_go_to_one_partition_in_order(tmp_path: Path) -> None:
+    with Producer(tmp_path, TOPICS, batch_bytes=200) as producer:
+        for number in range(50):
+            producer.send("flights", b"%d" % number, key=b"foobar")
+
+    partition = partition_of(b"foobar", FLIGHTS.partitions)
+    assert values(tmp_path, partition) == [b"%d" % number for number in range(50)]
+    assert sum(len(values(tmp_path, other)) for other in range(4)) == 50
+
+
+def test_records_without_a_key_stick_to_a_partition_until_its_batch_is_written(tmp_path: Path) -> None:
+    producer = Producer(tmp_path, TOPICS)
+    for _ in range(8):
+        for _ in range(5):
+            producer.send("flights", b"x")
+        producer.flush()
+
+    assert [len(values(tmp_path, partition)) for partition in range(4)] == [10] * 4
+    assert len(list(tmp_path.rglob("*.arrow"))) == 8
+
+
+def test_nothing_is_written_before_the_batch_is_full_or_flushed(tmp_path: Path) -> None:
+    producer = Producer(tmp_path, TOPICS, batch_bytes=1000)
+    producer.send("flights", b"x" * 100, partition=2)
+    assert values(tmp_path, 2) == []
+    assert producer.written == 0
+
+    producer.send("flights", b"x" * 900, partition=2)
+
+    assert len(values(tmp_path, 2)) == 2
+    producer.send("flights", b"y", partition=2)
+    producer.close()
+    assert len(values(tmp_path, 2)) == producer.written == 3
+
+
+def test_a_block_that_fails_writes_nothing_more(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Producer(tmp_path, TOPICS) as producer:
+        producer.send("flights", b"x", partition=0)
+        raise ZeroDivisionError
+
+    assert values(tmp_path, 0) == []
+
+
+def test_a_record_keeps_its_key_time_and_headers(tmp_path: Path) -> None:
+    with Producer(tmp_path, TOPICS) as producer:
+        producer.send("flights", b"plain", partition=1)
+        producer.send("flights", None, b"k", 1, 1_700_000_000_123, [("trace", b"7"), ("empty", None)])
+
+    plain, full = records(tmp_path, 1)
+    assert (plain["key"], plain["headers"]) == (None, None)
+    assert abs(plain["timestamp"].timestamp() - time.time()) < 60  # type: ignore[attr-defined]
+    assert (full["value"], full["key"]) == (None, b"k")
+    assert full["timestamp"].timestamp() == 1_700_000_000.123  # type: ignore[attr-defined]
+    assert full["headers"] == [{"key": "trace", "value": b"7"}, {"key": "empty", "value": None}]
+
+
+def test_whole_columns_are_written_behind_what_was_collected(tmp_path: Path) -> None:
+    with Producer(tmp_path, TOPICS) as producer:
+        producer.send("flights", b"first", partition=0)
+        chunked = pa.chunked_array([["second"], ["third"]], pa.string())
+
+        assert producer.send_batch("flights", 0, chunked, keys=pa.array([b"k", None]), timestamps_ms=5000) == 1
+        assert producer.send_batch("flights", 0, []) is None
+        assert producer.send_batch("flights", 0, [b"fourth"], timestamps_ms=pa.array([7])) == 3
+
+    assert values(tmp_path, 0) == [b"first", b"second", b"third", b"fourth"]
+    assert records(tmp_path, 0)[1]["timestamp"].timestamp() == 5  # type: ignore[attr-defined]
+    assert producer.written == 4
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"values": pa.array([1, 2])},
+        {"values": [b"a", b"b"], "keys": [b"k"]},
+        {"values": [b"a"], "timestamps_ms": pa.array([None], pa.int64())},
+        {"values": [b"a"], "timestamps_ms": 2**62},
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_whole(tmp_path: Path, columns: dict[str, object]) -> None:
+    producer = Producer(tmp_path, TOPICS)
+
+    with pytest.raises(UsageError, match="these columns are no records"):
+        producer.send_batch("flights", 0, **columns)  # type: ignore[arg-type]
+    assert values(tmp_path, 0) == []
+
+
+def test_what_cannot_be_a_record_is_refused_and_the_rest_is_written(tmp_path: Path) -> None:
+    with Producer(tmp_path, TOPICS) as producer:
+        producer.send("flights", b"good", partition=0)
+        with pytest.raises(UsageError, match="there is no topic 'trains'"):
+            producer.send("trains", b"x")
+        with pytest.raises(UsageError, match="topic flights has no partition 4"):
+            producer.send("flights", b"x", partition=4)
+        with pytest.raises(UsageError, match="over the"):
+            producer.send("flights", bytes(MAX_RECORD_BYTES), partition=0)
+        with pytest.raises(UsageError, match="-1 is no timestamp"):
+            producer.send("flights", b"x", partition=0, timestamp_ms=-1)
+        with pytest.raises(UsageError, match="name is no text"):
+            producer.send("flights", b"x", partition=0, headers=[("\ud800", b"")])
+        with pytest.raises(TypeError, match="consists of bytes, not of str"):
+            producer.send("flights", "x", partition=0)  # type: ignore[arg-type]
+
+    assert values(tmp_path, 0) == [b"good"]
+
+
+def test_a_topic_without_partitions_takes_no_records(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="topic new has no partitions"):
+        Producer(tmp_path, {"new": Topic("new", ID, ())}).send("new", b"x")
+
+
+def test_a_batch_that_could_not_be_written_stays_and_is_flushed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(tmp_path, TOPICS)
+    producer.send("flights", b"x", partition=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _full_disk)
+        with pytest.raises(LogError, match=r"cannot append to .*: No space left on device"):
+            producer.flush()
+    assert values(tmp_path, 0) == []
+    assert list(tmp_path.rglob(".tmp-*")) == []
+
+    producer.flush()
+
+    assert values(tmp_path, 0) == [b"x"]
+
+
+def _full_disk(descriptor: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_file_system_without_hard_links_is_said_to_be_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+
+    with pytest.raises(LogError, match="needs a file system with hard links"):
+        Appender(tmp_path, "flights", ID, 0).append(stored_batches([b"x"]))
+
+
+def test_a_link_whose_answer_was_lost_is_not_made_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def link_and_forget(source: Path, target: Path) -> None:
+        link(source, target)
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "link", link_and_forget)
+
+    assert Appender(tmp_path, "flights", ID, 0).append(stored_batches([b"x"])) == 0
+    assert values(tmp_path, 0) == [b"x"]
+
+
+def test_something_in_the_way_of_the_next_file_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
+    appender = Appender(tmp_path, "flights", ID, 0)
+    for _ in range(2):  # the second time it knows where the log ends, and lists the folder no more
+        appender.append(stored_batches([b"x"]))
+    (tmp_path / "flights" / ID / "0" / file_name(2)).symlink_to("nowhere")
+
+    with pytest.raises(LogError, match="arrow is in the way"):
+        appender.append(stored_batches([b"x"]))
+
+
+def test_a_producer_of_a_topic_that_was_deleted_is_told(tmp_path: Path) -> None:
+    producer = Producer(tmp_path, TOPICS)
+    producer.send("flights", b"x", partition=0)
+    (tmp_path / "flights" / ID / "0").rmdir()
+
+    with pytest.raises(UnknownTopic, match="the data of topic flights was removed"):
+        producer.flush()
+
+
+ENDLESS = """
+import time
+from consumer.logs.append import Appender
+from consumer.logs.chain import Chain
+from consumer.logs.columns import stored_batches
+
+end = Chain.end
+
+def end_and_dawdle(chain):
+    # Between looking for the end and taking it is where producers get in each other's way: make that long.
+    found = end(chain)
+    time.sleep({dawdle_s})
+    return found
+
+Chain.end = end_and_dawdle
+
+appender = Appender({log_dir!r}, "flights", {topic_id!r}, 0)
+number = 0
+while number < {most}:
+    appender.append(stored_batches([b"%s %d %d" % ({name!r}.encode(), number, row) for row in range({rows})]))
+    number += 1
+"""
+
+
+def start(log_dir: Path, name: str, rows: int, most: int, dawdle_s: float = 0.0) -> subprocess.Popen[bytes]:
+    code = ENDLESS.replace("{log_dir!r}", "__import__('pathlib').Path({log_dir!r})")
+    code = code.format(log_dir=str(log_dir), topic_id=ID, name=name, rows=rows, most=most, dawdle_s=dawdle_s)
+    return subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+
+
+def test_a_producer_that_is_killed_leaves_only_whole_batches(tmp_path: Path) -> None:
+    rows, folder = 2000, tmp_path / "flights" / ID / "0"
+    for life in range(6):
+        wanted = len(list(folder.glob("*.arrow"))) + 2 + life
+        process = start(tmp_path, f"life{life}", rows, LARGE)
+        try:
+            eventually(lambda wanted=wanted: len(list(folder.glob("*.arrow"))) >= wanted, 30, "a few batches")
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+    batches = Counter(tuple(str(value).split(" ")[:2]) for value in values(tmp_path, 0))
+
+    assert len(batches) >= 12
+    assert set(batches.values()) == {rows}
+    appender = Appender(tmp_path, "flights", ID, 0)
+    assert appender.append(stored_batches([b"next"])) == len(batches) * rows
+
+
+@pytest.mark.parametrize(("moment", "whole"), [("before", []), ("after", [b"x", b"y"])])
+def test_a_producer_that_dies_over_the_link_has_written_all_or_nothing(
+    tmp_path: Path, moment: str, whole: list[bytes]
+) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from consumer.logs.append import Appender
+from consumer.logs.columns import stored_batches
+link = os.link
+def die(source, target):
+    if {moment!r} == "after":
+        link(source, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.link = die
+Appender(Path({str(tmp_path)!r}), "flights", {ID!r}, 0).append(stored_batches([b"x", b"y"]))
+"""
+    died = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=60)
+
+    assert died.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.rglob(".tmp-*"))) == 1
+    assert values(tmp_path, 0) == whole
+    assert Appender(tmp_path, "flights", ID, 0).append(stored_batches([b"z"])) == len(whole)
+    assert values(tmp_path, 0) == [*whole, b"z"]
+
+
+def test_producers_that_race_neither_lose_nor_overwrite_anything(tmp_path: Path) -> None:
+    # One writes many small batches and the other few large ones: the slow one must not starve.
+    racers = [("quick", 3, 120), ("slow", 5000, 12)]
+
+    processes = [start(tmp_path, *racer, dawdle_s=0.002) for racer in racers]
+    codes = [process.wait(60) for process in processes]
+
+    assert codes == [0, 0]
+    seen: dict[str, list[tuple[int, int]]] = {"quick": [], "slow": []}
+    for value in values(tmp_path, 0):
+        name, number, row = bytes(value).decode().split(" ")  # type: ignore[call-overload]
+        seen[name].append((int(number), int(row)))
+    for name, rows, most in racers:
+        assert seen[name] == [(number, row) for number in range(most) for row in range(rows)]
+    assert list(tmp_path.rglob(".tmp-*")) == []

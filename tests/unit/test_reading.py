@@ -1,0 +1,197 @@
+"""What a turn reads, in the order that the protocol needs, and since when it has seen it."""
+
+from __future__ import annotations
+
+from coordinator.assignors.range import RangeAssignor
+from coordinator.plan import plan
+from coordinator.problems import Problems
+from coordinator.reading import GroupReader
+from coordinator.snapshot import Snapshot
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import Channel
+from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
+from tests.property.group_world import GROUP, PATHS, World
+from tests.property.test_convergence import settle
+from tests.property.tree import TreeStore
+
+
+class Recorded(TreeStore):
+    """A store that remembers what was read, in order."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.tree, 99, lambda: None, 3.0)
+        self.read: list[str] = []
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        self.read.append(f"data {path}")
+        return super().get(path, watch)
+
+    def children(self, path: str, watch: Watch | None = None) -> Listing | None:
+        self.read.append(f"children {path}")
+        return super().children(path, watch)
+
+
+def a_world() -> World:
+    world = World(RangeAssignor())
+    world.topic("t", 4)
+    world.start("a", {"t": 1})
+    world.start("b", {"t": 1})
+    settle(world)
+    return world
+
+
+def reader(world: World, store: TreeStore | None = None) -> GroupReader:
+    return GroupReader(
+        store or world.tree.open(), world.runtime, GROUP, world.epoch, lambda path: None, Problems(world.runtime)
+    )
+
+
+def read(world: World, some: GroupReader) -> Snapshot:
+    found = some.read(world.topics)
+    assert found is not None
+    return found
+
+
+def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners() -> None:
+    """A model of the protocol finds two owners when a channel is read before its commands, or the state after them."""
+    world = a_world()
+    world.tree.put(f"{PATHS.command_prefix('a')}0000000099", b"{}")
+    store = Recorded(world)
+
+    read(world, reader(world, store))
+
+    def at(what: str) -> int:
+        return store.read.index(what)
+
+    assert at(f"data {PATHS.state}") < at(f"children {PATHS.channel('a')}")
+    for name in ("a", "b"):
+        assert at(f"children {PATHS.channel(name)}") < at(f"data {PATHS.channel(name)}")
+        assert at(f"data {PATHS.channel(name)}") < at(f"children {PATHS.ids}") < at(f"data {PATHS.id(name)}")
+    assert at(f"data {PATHS.command('a', 'command-0000000099')}") < at(f"data {PATHS.channel('a')}")
+    assert at(f"data {PATHS.id('b')}") < at(f"children {PATHS.owners_of('t')}")
+
+
+def test_a_coordinator_counts_from_when_it_first_saw_a_command() -> None:
+    world = a_world()
+    some = reader(world)
+    read(world, some)
+    world.tree.commit([Create(PATHS.command_prefix("a"), b"{}", sequential=True)], 0)
+
+    ages = []
+    for _ in range(3):
+        (sent,) = read(world, some).channels["a"].commands
+        ages.append(sent.age_s)
+        world.runtime.now += 1.5
+
+    assert ages == [0.0, 1.5, 3.0]
+    (sent,) = read(world, reader(world)).channels["a"].commands
+    assert sent.age_s == 0.0  # another coordinator, another epoch: it gives everybody the whole time again
+
+
+def test_a_sign_of_life_counts_from_when_the_channel_was_seen_to_change() -> None:
+    world = a_world()
+    some = reader(world)
+    read(world, some)
+    world.runtime.now += 2.0
+    assert read(world, some).channels["a"].idle_s == 2.0
+    data = world.tree.data(PATHS.channel("a")) or b""
+
+    world.tree.commit([SetData(PATHS.channel("a"), data)], 0)
+
+    assert read(world, some).channels["a"].idle_s == 0.0
+    assert read(world, some).channels["b"].idle_s == 2.0
+
+
+def test_a_state_that_was_removed_is_begun_anew_above_every_generation_that_a_consumer_knows() -> None:
+    world = a_world()
+    before = world.state.generation
+    world.tree.commit([SetData(PATHS.state, b"{")], 0)
+
+    found = read(world, reader(world))
+
+    assert found.state.generation == before
+
+
+def test_while_it_is_not_known_who_was_evicted_before_the_state_was_lost_nothing_is_handed_on() -> None:
+    world = a_world()
+    world.tree.commit([SetData(PATHS.state, b"{")], 0)
+    world.processes[0].expire()
+    some = reader(world)
+
+    first = read(world, some)
+    world.runtime.now += 39.9
+    last = read(world, some)
+    world.runtime.now += 0.2
+    after = read(world, some)
+
+    every = {TopicPartition("t", number) for number in range(4)}
+    for found in (first, last):
+        decided = plan(found, world.assignor)
+        assert {part for mark in decided.state.marks for part in mark.partitions} == every
+        assert all(command.started <= found.channels[name].running for name, command in decided.starts)
+    assert "unknown" not in {mark.consumer for mark in plan(after, world.assignor).state.marks}
+
+
+def test_what_a_channel_runs_without_an_owner_znode_is_not_handed_on() -> None:
+    world = a_world()
+    held = sorted(world.channels()["a"].running)
+    world.tree.commit([Delete(PATHS.owner(*partition)) for partition in held], 0)
+    world.tree.commit([SetData(PATHS.id("a"), b"{")], 0)  # it cannot be asked to stop, but it lives
+
+    for _ in range(20):
+        world.turn()
+        world.processes[1].tend()
+        world.tick(0.1)
+
+    assert set(world.channels()["a"].running) == set(held)
+    assert not set(world.channels()["b"].running) & set(held)
+
+
+def test_names_that_no_name_may_have_are_set_aside() -> None:
+    world = a_world()
+    world.tree.put(f"{PATHS.channels}/with space", b"{}")
+    world.tree.put(f"{PATHS.ids}/with space", b"{}")
+    world.tree.put(f"{PATHS.owners}/with space", b"")
+    world.tree.put(f"{PATHS.owners_of('t')}/x", b"")
+    problems = Problems(world.runtime)
+    some = GroupReader(world.tree.open(), world.runtime, GROUP, world.epoch, lambda path: None, problems)
+
+    found = read(world, some)
+
+    assert (set(found.channels), set(found.members)) == ({"a", "b"}, {"a", "b"})
+    assert found.owners == {TopicPartition("t", number) for number in range(4)}
+    assert any("with space" in path for path in problems.current())
+
+
+def test_data_that_cannot_be_read_is_set_aside_and_told_once() -> None:
+    world = a_world()
+    world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
+    world.tree.commit([SetData(PATHS.id("b"), b"[]")], 0)
+    world.tree.commit([Create(PATHS.command_prefix("b"), b"\xff", sequential=True)], 0)
+    problems = Problems(world.runtime)
+    some = GroupReader(world.tree.open(), world.runtime, GROUP, world.epoch, lambda path: None, problems)
+
+    found = read(world, some)
+    read(world, some)
+
+    assert found.channels["a"].channel is None
+    assert found.members["b"].registration is None
+    (sent,) = found.channels["b"].commands
+    assert sent.command is None
+    assert problems.count == 3
+
+
+def test_what_was_wrong_and_is_mended_is_no_longer_told() -> None:
+    world = a_world()
+    data = world.tree.data(PATHS.channel("a")) or b""
+    world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
+    problems = Problems(world.runtime)
+    some = GroupReader(world.tree.open(), world.runtime, GROUP, world.epoch, lambda path: None, problems)
+    read(world, some)
+    assert PATHS.channel("a") in problems.current()
+
+    world.tree.commit([SetData(PATHS.channel("a"), data)], 0)
+
+    found = read(world, some)
+    assert isinstance(found.channels["a"].channel, Channel)
+    assert problems.current() == {}

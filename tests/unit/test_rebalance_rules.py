@@ -1,0 +1,276 @@
+"""What one trouble does to the rest of a group: as little as can be. Real turns, on a tree without time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from coordinator.assignors.range import RangeAssignor
+from coordinator.plan import HISTORY_KEPT, plan
+from coordinator.snapshot import ChannelView, Member, SentCommand, Snapshot
+from coordinator.zk.commands import STOP_FETCHER, Command
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import Channel, Registration, Topic
+from coordinator.zk.state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
+from coordinator.zk.store import Create, Delete, SetData
+from tests.property.group_world import MAX_POLL_MS, PATHS, Process, World
+from tests.property.test_convergence import assert_everything_is_assigned, settle
+
+T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+
+
+def a_world(partitions: int = 4) -> World:
+    world = World(RangeAssignor())
+    world.topic("t", partitions)
+    return world
+
+
+def go_on(world: World, seconds: float = 5.0) -> None:
+    """Turns, as they come, with everybody who is well polling."""
+    for _ in range(round(seconds / 0.1)):
+        world.turn()
+        for process in list(world.processes):
+            process.tend()
+        world.tick(0.1)
+
+
+def running(world: World, name: str) -> set[TopicPartition]:
+    return set(world.channels()[name].running)
+
+
+def expire_between(world: World, requests: int, process: Process) -> None:
+    """Let the session of `process` end after so many requests from now."""
+    left = [requests]
+
+    def meddle(world: World) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            process.expire()
+
+    world.meddle = meddle
+
+
+# ---- one member's trouble (L3)
+
+
+def test_a_registration_that_cannot_be_read_delays_only_what_its_member_runs() -> None:
+    world = a_world()
+    world.start("a", {"t": 1})
+    world.start("b", {"t": 1})
+    settle(world)
+    world.tree.commit([SetData(PATHS.id("a"), b"{")], 0)
+    world.topic("t", 5)
+
+    go_on(world)
+
+    assert world.state.left_out["a"] == "its registration cannot be read"
+    held = running(world, "a")
+    assert held
+    assert running(world, "b") == {TopicPartition("t", number) for number in range(5)} - held
+
+
+def test_an_owner_znode_that_nobody_answers_for_delays_only_its_partition() -> None:
+    world = a_world()
+    world.tree.ensure(PATHS.owners_of("t"))
+    world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
+    world.start("a", {"t": 1})
+
+    go_on(world)
+
+    assert running(world, "a") == {TopicPartition("t", number) for number in (0, 1, 3)}
+    assert world.state.state == COMPLETING
+    assert world.state.reason == "a waits for t-2 to become free"
+
+
+def test_a_partition_whose_owner_znode_was_in_the_way_is_started_once_it_is_gone() -> None:
+    world = a_world()
+    world.tree.ensure(PATHS.owners_of("t"))
+    world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
+    world.start("a", {"t": 1})
+    go_on(world)
+    world.tree.commit([Delete(PATHS.owner("t", 2))], 0)
+
+    settle(world)
+
+    assert_everything_is_assigned(world)
+
+
+def test_a_channel_that_cannot_be_read_leaves_its_member_out_and_the_group_goes_on() -> None:
+    world = a_world()
+    world.start("a", {"t": 1}).deaf = True
+    world.tree.put(PATHS.channel("a"), b"[")
+    world.start("b", {"t": 1})
+
+    go_on(world, 2.0)
+
+    assert world.state.left_out["a"] == "its channel is missing or cannot be read"
+    assert len(running(world, "b")) == 4
+
+
+def test_a_consumer_whose_channel_was_overwritten_comes_back_and_the_group_becomes_whole() -> None:
+    world = a_world()
+    world.start("a", {"t": 1})
+    world.start("b", {"t": 1})
+    settle(world)
+    world.tree.commit([SetData(PATHS.channel("a"), b"nonsense")], 0)
+    world.excuse_offsets()
+
+    settle(world)
+
+    assert world.state.state == STABLE
+    assert running(world, "a") | running(world, "b") == {TopicPartition("t", number) for number in range(4)}
+
+
+def test_a_stuck_consumer_delays_only_its_own_partitions_and_for_its_rebalance_timeout() -> None:
+    world = a_world(6)
+    stuck = world.start("a", {"t": 1})
+    world.start("b", {"t": 1})
+    settle(world)
+    stuck.stuck = True
+    world.start("c", {"t": 1})
+
+    go_on(world, 1.5)
+
+    assert running(world, "a") == {T0, T1, T2}
+    free = {TopicPartition("t", number) for number in (3, 4, 5)}
+    assert running(world, "b") | running(world, "c") == free
+    settle(world)
+    assert_everything_is_assigned(world)
+
+
+@pytest.mark.parametrize("runs_something", [True, False])
+def test_churn_does_not_postpone_the_eviction_of_one_that_acknowledges_nothing(runs_something: bool) -> None:
+    world = a_world(6)
+    silent = world.start("a", {"t": 1})
+    if runs_something:
+        settle(world)
+
+    for number in range(3 * MAX_POLL_MS // 500):  # it gives signs of life, and never obeys
+        world.topic("t", 7 + number % 2)
+        world.turn()
+        world.tick(0.5)
+        channel = world.channels()["a"]
+        if channel.is_live:
+            touched = replace(channel, touched=channel.touched + 1)
+            world.tree.commit([SetData(PATHS.channel("a"), touched.to_bytes())], 0)
+
+    assert silent.fenced is None or silent.fenced.over is not None
+    assert "evicted: it acknowledged no command" in (world.channels()["a"].ended or "")
+
+
+# ---- what is read at slightly different moments
+
+
+def test_a_session_that_ends_between_the_reads_of_ids_and_owners_makes_no_extra_generation() -> None:
+    for requests in range(1, 40):
+        world = a_world()
+        world.start("a", {"t": 1})
+        dying = world.start("b", {"t": 1})
+        settle(world)
+        before = world.state.generation
+        expire_between(world, requests, dying)
+        world.turn()
+        world.meddle = lambda world: None
+        dying.expire()
+
+        settle(world)
+
+        assert world.state.generation == before + 1
+
+
+# ---- one decision at a time
+
+
+def snapshot(views: Sequence[ChannelView], state: GroupState, **fields: object) -> Snapshot:
+    registration = Registration("", {"t": 1}, lease_ms=2000)
+    members = {
+        each.consumer: Member(each.consumer, 1, replace(registration, incarnation=f"{each.consumer}1"))
+        for each in views
+    }
+    known: dict[str, object] = {
+        "members": members,
+        "topics": {"t": Topic("t", "t-1", (0, 1))},
+        "owners": frozenset(part for each in views for part in each.running),
+        **fields,
+    }
+    return Snapshot("g", 5, state, 1, {each.consumer: each for each in views}, **known)  # type: ignore[arg-type]
+
+
+def test_a_record_of_history_that_is_written_again_is_not_removed_in_the_same_multi() -> None:
+    lost = GroupState()  # the state was removed by hand, its history was not
+    history = tuple(range(1, HISTORY_KEPT + 1))
+
+    decided = plan(snapshot([ChannelView("a", 1, Channel("a1"))], lost, history=history), RangeAssignor())
+
+    assert decided.rebalance is not None
+    assert decided.rebalance.generation == 1
+    assert 1 not in decided.forgotten
+
+
+def test_an_eviction_names_what_to_change() -> None:
+    view = ChannelView("a", 1, Channel("a1", running={T0: 1}, topics={"t": "t-1"}), idle_s=300.0)
+
+    decided = plan(snapshot([view], GroupState()), RangeAssignor())
+
+    (end,) = decided.ends
+    assert end.evicted
+    assert end.reason == (
+        "evicted: it gave no sign of life for 300000 ms "
+        "(raise max_poll_interval_ms, or lower max_poll_records so that it polls more often)"
+    )
+    assert decided.state.left_out == {"a": end.reason}
+    assert decided.state.marks == (Mark("a", "a1", frozenset([T0]), 2000, end.reason),)
+
+
+@pytest.mark.parametrize("age_s", [0.0, 1.9])
+def test_what_an_eviction_marks_waits_for_the_lease(age_s: float) -> None:
+    mark = Mark("x", "x1", frozenset([T0]), 2000, "evicted")
+    seen = snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("x", "x1"): age_s})
+
+    decided = plan(seen, RangeAssignor())
+
+    ((_, command),) = decided.starts
+    assert command.started == {T1}
+    assert decided.state.marks == (mark,)
+    assert decided.again_s == pytest.approx(min(2.0 - age_s, 1.0))
+
+
+def test_what_an_eviction_marked_is_free_when_the_lease_is_over() -> None:
+    mark = Mark("x", "x1", frozenset([T0]), 2000, "evicted")
+    seen = snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("x", "x1"): 2.0})
+
+    decided = plan(seen, RangeAssignor())
+
+    ((_, command),) = decided.starts
+    assert command.started == {T0, T1}
+    assert decided.state.marks == ()
+
+
+def test_a_stop_that_is_still_right_is_left_alone_and_a_second_one_is_withdrawn() -> None:
+    stop = Command(STOP_FETCHER, 5, 3, "a1", topics={"t": "t-1"})
+    sent = (SentCommand("command-0000000001", stop), SentCommand("command-0000000002", stop))
+    view = ChannelView("a", 1, Channel("a1", 5, 2, running={T0: 1}, topics={"t": "t-1"}), sent)
+    target = {"a": Target("a1", {"a-0": frozenset([T0, T1])})}
+    state = GroupState(generation=3, epoch=5, target=target, topics={"t": "t-1"})
+
+    decided = plan(snapshot([view], state), RangeAssignor())
+
+    assert decided.withdrawn == (("a", sent[1]),)
+    assert decided.stops == ()
+    assert decided.starts == ()
+
+
+def test_a_rebalance_that_a_dead_coordinator_had_finished_but_not_closed_is_closed() -> None:
+    target = {"a": Target("a1", {"a-0": frozenset([T0, T1])})}
+    state = GroupState("CompletingRebalance", 3, 4, "range", target, {"t": "t-1"})
+    channel = Channel("a1", 4, 3, running={T0: 1, T1: 1}, topics={"t": "t-1"})
+    record = Rebalance(3, 4, "joined a", 1, stopped_ms=2)
+    seen = snapshot([ChannelView("a", 1, channel)], state, rebalance=record, history=(3,), now_ms=9)
+
+    decided = plan(seen, RangeAssignor())
+
+    assert decided.state.state == STABLE
+    assert decided.rebalance == replace(record, finished_ms=9)
+    assert not decided.is_new_generation

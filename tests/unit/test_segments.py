@@ -1,0 +1,403 @@
+"""Sealing: every record is in exactly one sealed segment, whatever becomes of files and commits."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from consumer.errors import SegmentError
+from consumer.fetcher import Fetcher
+from consumer.logs.base import LOG_SCHEMA
+from consumer.member import Start
+from consumer.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
+from consumer.segments import SealConfig, Sealer
+from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import Channel
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Segment
+from coordinator.zk.store import Create, Operation
+from tests.support.memlog import MemoryLog
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Clock(ThreadRuntime):
+    """Time that passes only when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class Membership:
+    """A member whose commits have the fates that a test gives them, the first for the first; then all succeed.
+
+    Fates: `refused`, `unsent` (the reply is lost, and it did not happen), `happened` (the reply is lost, and it did).
+    """
+
+    def __init__(self) -> None:
+        self.truth = Channel("abc", running={P0: 0, P1: 0}, topics={"t": "id"})
+        self.channel: Channel | None = self.truth
+        self.paths = GroupPaths("g")
+        self.may_fetch = True
+        self.fates: list[str] = []
+        self.sealed: list[Segment] = []
+        self.tried: list[str] = []
+
+    def advance(
+        self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
+    ) -> None:
+        fate = self.fates.pop(0) if self.fates else "done"
+        self.tried.append(sealed or "")
+        if self.channel is None or fate == "over":
+            self.channel = None
+            raise IncarnationOver("evicted")
+        if self.channel != self.truth:
+            self.channel = self.truth
+            raise Refused(0, "/channel", "bad-version")
+        if fate == "refused":
+            raise Refused(1, "/segments", "no-node")
+        if fate == "unsent":
+            raise OutcomeUnknown("the reply was lost")
+        (create,) = operations
+        assert isinstance(create, Create) and create.path == self.paths.segment_prefix and create.sequential
+        self.sealed.append(Segment.parse("here", create.data))
+        self.truth = replace(self.truth, running={**self.truth.running, **offsets}, sealed=sealed or "")
+        if fate == "happened":
+            raise OutcomeUnknown("the reply was lost")
+        self.channel = self.truth
+
+
+class Folder(SegmentFolder):
+    """A segments folder whose disk can be full, and which remembers what was removed."""
+
+    is_full = False
+    removed: list[str]
+
+    def write(self, file: str, batches: Iterator[pa.RecordBatch]) -> int:  # type: ignore[override]
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(file, batches)
+
+    def remove(self, file: str) -> None:
+        self.removed = [*getattr(self, "removed", []), file]
+        super().remove(file)
+
+
+class Bench:
+    """A sealer with everything around it."""
+
+    def __init__(self, folder: Path, end: int = 250, **config: int) -> None:
+        self.clock = Clock()
+        self.log = MemoryLog(end)
+        self.fetcher = Fetcher(self.log)
+        self.files = Folder(str(folder))
+        self.member = Membership()
+        self.sealer = Sealer(SealConfig(**config), "c1", self.clock, self.fetcher, self.files)
+        self.sealer.bind(self.member)
+        self.sealer.assigned({P0: Start("id", 0), P1: Start("id", 0)})
+
+    def fetch_all(self) -> None:
+        while self.sealer.fetch():
+            pass
+
+    def positions(self) -> dict[TopicPartition, int]:
+        return {partition: position.offset for partition, position in self.fetcher.positions.items()}
+
+    def sealed_offsets(self) -> dict[TopicPartition, list[int]]:
+        """Every record in a sealed segment, as the files have it."""
+        found: dict[TopicPartition, list[int]] = {}
+        for segment in self.member.sealed:
+            for batch in self.files.read(segment.file, segment.size, segment.rows):
+                for row in batch.to_pylist():
+                    found.setdefault(TopicPartition(row["topic"], row["partition"]), []).append(row["offset"])
+        return found
+
+    def assert_once(self, end: int = 250) -> None:
+        assert self.sealed_offsets() == {P0: list(range(end)), P1: list(range(end))}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_what_was_fetched_is_sealed_as_one_file_of_all_partitions_with_their_offsets(bench: Bench) -> None:
+    bench.fetch_all()
+    assert bench.sealer.seal()
+    (segment,) = bench.member.sealed
+    assert segment.file == "g/c1/abc-0000000001.arrow"
+    assert segment.rows == 500
+    assert [(item.partition, item.topic_id, item.first, item.next) for item in segment.ranges] == [
+        (0, "id", 0, 250),
+        (1, "id", 0, 250),
+    ]
+    assert bench.member.truth.running == {P0: 250, P1: 250}
+    assert bench.member.truth.sealed == segment.file
+    bench.assert_once()
+
+
+def test_an_empty_fetch_never_seals(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, end=0)
+    assert bench.sealer.fetch() == 0
+    assert bench.sealer.seal_if_due() == float("inf")
+    assert bench.sealer.seal()
+    assert bench.member.tried == []
+
+
+def test_a_segment_is_sealed_when_its_interval_is_over(bench: Bench) -> None:
+    bench.sealer.fetch()
+    assert bench.sealer.seal_if_due() == pytest.approx(0.2)
+    assert bench.member.sealed == []
+    bench.clock.now += 0.2
+    bench.sealer.seal_if_due()
+    assert len(bench.member.sealed) == 1
+
+
+def test_the_coordinators_longer_interval_holds(bench: Bench) -> None:
+    bench.sealer.fetch()
+    bench.clock.now += 0.2
+    assert bench.sealer.seal_if_due(interval_ms=500) == pytest.approx(0.3)
+    assert bench.member.sealed == []
+
+
+def test_a_full_segment_is_sealed_at_once_and_nothing_is_fetched_into_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, seal_bytes=2000)
+    bench.fetch_all()
+    assert bench.sealer.fetch() == 0
+    bench.sealer.seal_if_due()
+    assert len(bench.member.sealed) == 1
+
+
+@pytest.mark.parametrize("fates", [["happened"], ["unsent"], ["unsent", "happened"], ["refused"], ["happened"] * 3])
+def test_a_seal_whose_outcome_was_not_heard_is_neither_done_twice_nor_lost(bench: Bench, fates: list[str]) -> None:
+    bench.member.fates = fates
+    for _ in range(10):
+        bench.sealer.fetch()
+        bench.clock.now += 6.0
+        bench.sealer.seal_if_due()
+    assert bench.member.fates == []
+    bench.assert_once()
+
+
+def test_the_same_file_is_tried_again(bench: Bench) -> None:
+    bench.member.fates = ["unsent", "refused"]
+    bench.fetch_all()
+    assert [bench.sealer.seal() for _ in range(3)] == [False, False, True]
+    assert bench.member.tried == ["g/c1/abc-0000000001.arrow"] * 3
+    assert bench.member.sealed[0].rows == 500
+
+
+def test_a_full_disk_seals_nothing_loses_nothing_and_is_said_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.files.is_full = True
+    bench.fetch_all()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(5):
+            bench.clock.now += 10
+            bench.sealer.seal_if_due()
+    assert len(caplog.records) == 1
+    assert "No space left" in str(bench.sealer.problem)
+    bench.files.is_full = False
+    bench.clock.now += 10
+    bench.sealer.seal_if_due()
+    assert bench.sealer.problem is None
+    bench.assert_once()
+
+
+def test_what_fails_is_tried_again_ever_more_slowly(bench: Bench) -> None:
+    bench.files.is_full = True
+    bench.fetch_all()
+    bench.clock.now += 1
+    waits = []
+    for _ in range(8):
+        waits.append(bench.sealer.seal_if_due())
+        bench.clock.now += waits[-1]
+    assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+
+
+def test_revoking_seals_everything_that_is_open(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.sealer.revoke(frozenset({P0}))
+    assert bench.member.sealed[0].rows == 500
+    assert bench.positions() == {P1: 250}
+
+
+def test_revoking_with_a_full_disk_drops_what_is_open_and_the_rest_is_fetched_again(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.files.is_full = True
+    bench.sealer.revoke(frozenset({P0}))
+    assert bench.positions() == {P1: 0}
+    bench.files.is_full = False
+    bench.fetch_all()
+    assert bench.sealer.seal()
+    assert bench.sealed_offsets() == {P1: list(range(250))}
+    assert bench.sealer.counts.refetched == 500
+
+
+def test_revoking_without_an_answer_holds_on_until_the_outcome_is_known(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.member.fates = ["happened"]
+    with pytest.raises(OutcomeUnknown):
+        bench.sealer.revoke(frozenset({P0}))
+    assert set(bench.positions()) == {P0, P1}
+    bench.sealer.revoke(frozenset({P0}))
+    assert len(bench.member.sealed) == 1
+    assert bench.positions() == {P1: 250}
+
+
+def test_revoking_ends_although_every_seal_is_refused(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.member.fates = ["refused"] * 3
+    bench.sealer.revoke(frozenset({P0, P1}))
+    assert bench.positions() == {}
+    assert not bench.sealer.is_open
+
+
+def test_what_is_lost_is_dropped_and_the_rest_begins_again_where_the_channel_stands(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.sealer.lost(frozenset({P0}))
+    assert bench.positions() == {P1: 0}
+    assert bench.sealer.seal()
+    assert bench.member.tried == []
+
+
+def test_an_incarnation_that_is_over_seals_nothing_more(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.member.fates = ["over"]
+    assert not bench.sealer.seal()
+    bench.sealer.lost(frozenset({P0, P1}))
+    assert bench.member.sealed == []
+    assert not bench.sealer.is_open
+
+
+def test_a_file_that_does_not_begin_where_the_channel_stands_is_dropped(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.member.truth = bench.member.channel = replace(bench.member.truth, running={P0: 100, P1: 0})
+    assert bench.sealer.seal()
+    assert bench.member.tried == []
+    assert bench.positions() == {P0: 100, P1: 0}
+    assert bench.files.removed == ["g/c1/abc-0000000001.arrow"]  # nobody was told of it
+
+
+def test_a_file_whose_commit_was_sent_is_never_removed(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.member.fates = ["unsent"]
+    assert not bench.sealer.seal()
+    bench.sealer.lost(frozenset({P0}))
+    assert not hasattr(bench.files, "removed")
+
+
+def test_without_a_lease_nothing_is_fetched_or_sealed(bench: Bench) -> None:
+    bench.sealer.fetch()
+    bench.member.may_fetch = False
+    bench.clock.now += 10
+    assert bench.sealer.fetch() == 0
+    assert bench.sealer.seal_if_due() > 0
+    assert bench.member.tried == []
+
+
+def test_connection_loss_is_like_any_unknown_outcome(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionLost("no answer")
+
+    bench.fetch_all()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.member, "advance", lost)
+        assert not bench.sealer.seal()
+    assert bench.sealer.seal()
+    bench.assert_once()
+
+
+# ---- files
+
+
+def batch(rows: int, size: int, first: int = 0) -> pa.RecordBatch:
+    numbers = range(first, first + rows)
+    columns = {
+        "key": [None] * rows,
+        "value": [bytes(size)] * rows,
+        "topic": ["t"] * rows,
+        "partition": [0] * rows,
+        "offset": list(numbers),
+        "timestamp": [0] * rows,
+        "timestampType": [0] * rows,
+        "headers": [None] * rows,
+    }
+    return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in LOG_SCHEMA], schema=LOG_SCHEMA)
+
+
+def test_batches_are_arranged_to_one_to_two_megabytes() -> None:
+    batches = [batch(1, 100, first) for first in range(1000)] + [batch(9000, 1000, 1000), batch(3, 10, 10_000)]
+    found = list(arranged(iter(batches)))
+    assert [row for item in found for row in item.column("offset").to_pylist()] == list(range(10_003))
+    assert all(BATCH_BYTES <= item.nbytes <= 2 * BATCH_BYTES for item in found[:-1])
+
+
+def test_one_record_larger_than_a_batch_is_a_batch() -> None:
+    (found,) = arranged(iter([batch(1, 5 * BATCH_BYTES)]))
+    assert found.num_rows == 1
+
+
+@pytest.mark.parametrize("url", ["{}", "file://{}", "{}/"])
+def test_a_folder_is_a_path_or_a_url(tmp_path: Path, url: str) -> None:
+    folder = SegmentFolder(url.format(tmp_path))
+    size = folder.write("g/c/a-0000000001.arrow", iter([batch(3, 10)]))
+    assert folder.url == str(tmp_path)
+    assert folder.sizes(["g/c/a-0000000001.arrow", "g/c/none.arrow"]) == [size, None]
+    assert sum(item.num_rows for item in folder.read("g/c/a-0000000001.arrow", size, 3)) == 3
+
+
+def test_a_folder_that_pyarrow_does_not_know_is_refused() -> None:
+    with pytest.raises(UsageError, match="no folder for segments"):
+        SegmentFolder("nonsense://host/folder")
+
+
+def test_a_write_that_fails_leaves_nothing_under_the_name(tmp_path: Path) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield batch(3, 10)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        SegmentFolder(str(tmp_path)).write("g/c/a-0000000001.arrow", broken())
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("file", ["../g/c/a.arrow", "/etc/passwd", "g//a.arrow", "g/c/.."])
+def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, file: str) -> None:
+    with pytest.raises(SegmentError, match="no path of a segment"):
+        list(SegmentFolder(str(tmp_path)).read(file, 1, 1))
+
+
+def test_a_damaged_file_is_refused_and_named(tmp_path: Path) -> None:
+    folder, file = SegmentFolder(str(tmp_path)), "g/c/a-0000000001.arrow"
+    size = folder.write(file, iter([batch(3, 10)]))
+    path = tmp_path / file
+    whole = path.read_bytes()
+    for damaged in (whole[:-10], whole[:100], b"", b"x" * size, whole + b"x"):
+        path.write_bytes(damaged)
+        with pytest.raises(SegmentError, match=file):
+            list(folder.read(file, size, 3))
+    path.write_bytes(whole)
+    with pytest.raises(SegmentError, match="1 records too few"):
+        list(folder.read(file, size, 4))
+    path.unlink()
+    with pytest.raises(SegmentError, match="is missing"):
+        list(folder.read(file, size, 3))
+
+
+def test_a_files_name_tells_its_incarnation() -> None:
+    assert incarnation_of(segment_file("g", "c-1", "0a1b", 7)) == "0a1b"
+    assert incarnation_of("g/c/.tmp-0a1b-0000000007.arrow") == "0a1b"
+    assert incarnation_of("g/c/notes.txt") is None

@@ -1,0 +1,148 @@
+"""What a pool and a source refuse, and how they read their options, without any Spark."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consumer.spark.config import SlotConfig
+from consumer.spark.offset import SourceOffset
+from consumer.spark.planner import SourceConfig, source_config
+from consumer.spark.pool import pool_name, reason_of, slot_config, subscription_of
+from consumer.spark.resources import Cluster, cluster_of, context_of
+from consumer.spark.sealed_segments import Sealed, gaps
+from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.names import is_name
+from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
+from coordinator.zk.sealed import Segment
+
+PLACES = {"zk": "h:1", "group": "g", "log_dir": "/log", "segments_dir": "/segments"}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "slots", "has_room"),
+    [
+        (Cluster(4, 1, 4, 1), 3, True),
+        (Cluster(4, 1, 4, 1), 4, False),
+        (Cluster(0, 2, 2, 1), 4, True),
+        (Cluster(0, 2, 2, 1), 9, True),  # one executor has at most four of them
+        (Cluster(0, 2, 2, 1), 10, False),
+        (Cluster(0, 1, 1, 1), 1, False),  # 0.75 of a core is no room for a task of 1
+        (Cluster(0, 1, 1, 0.5), 1, True),
+        (Cluster(0, 4, 1, 1), 3, True),
+        (Cluster(0, 4, 1, 1), 4, False),
+        (Cluster(0, 4, 1, 2), 1, False),
+        (Cluster(0, 1, 1, 1, is_dynamic=True), 8, True),
+    ],
+)
+def test_a_pool_must_leave_room_for_the_querys_own_tasks(cluster: Cluster, slots: int, has_room: bool) -> None:
+    assert (cluster.refusal(slots, 0.25) is None) is has_room
+
+
+class Conf(dict[str, str]):
+    """A Spark configuration."""
+
+
+def context(master: str, **conf: str) -> Any:
+    options = Conf({name.replace("_", "."): value for name, value in conf.items()})
+    return SimpleNamespace(master=master, getConf=lambda: options, defaultParallelism=8)
+
+
+@pytest.mark.parametrize(
+    ("sc", "cluster"),
+    [
+        (context("local"), Cluster(1, 1, 1, 1)),
+        (context("local[4]"), Cluster(4, 1, 4, 1)),
+        (context("local[4,3]"), Cluster(4, 1, 4, 1)),
+        (context("local-cluster[2,3,1024]", spark_task_cpus="0.5"), Cluster(0, 2, 3, 0.5)),
+        (context("yarn", spark_executor_instances="5", spark_executor_cores="2"), Cluster(0, 5, 2, 1)),
+        (context("yarn", spark_executor_instances="5"), Cluster(0, 5, 1, 1)),
+        (context("spark://h:7077", spark_executor_instances="2"), Cluster(0, 2, 4, 1)),
+    ],
+)
+def test_what_an_application_runs_on_is_read_from_its_configuration(sc: Any, cluster: Cluster) -> None:
+    assert cluster_of(sc) == cluster
+
+
+def test_an_application_that_would_kill_silent_workers_is_refused() -> None:
+    conf = {
+        "spark.python.worker.killOnIdleTimeout": "true",
+        "spark.python.worker.idleTimeoutSeconds": "30s",
+    }
+    session = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
+    with pytest.raises(UsageError, match="killOnIdleTimeout"):
+        context_of(session)  # type: ignore[arg-type]
+    conf["spark.python.worker.idleTimeoutSeconds"] = "0"
+    assert context_of(session) is session.sparkContext  # type: ignore[arg-type,comparison-overlap]
+
+
+def test_a_spark_connect_session_is_refused() -> None:
+    session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(UsageError, match="Spark Connect"):
+        context_of(session)
+
+
+def test_a_pool_is_named_after_its_application_and_so_are_its_consumers() -> None:
+    name = pool_name("My app: Flüge / 2024")
+    assert name == "My-app-Fl-ge-2024"
+    config = slot_config(PLACES, name)
+    assert config.consumer(3) == "My-app-Fl-ge-2024-slot-3"
+    assert pool_name("///") == "spark"
+    assert is_name(SlotConfig(**PLACES, pool=pool_name("x" * 400), slots=1000).consumer(999))
+
+
+def test_options_that_are_unknown_missing_or_wrong_are_refused() -> None:
+    with pytest.raises(UsageError, match="no option 'sluts'"):
+        slot_config(PLACES | {"sluts": 3}, "p")
+    with pytest.raises(UsageError, match="group is needed"):
+        slot_config({"zk": "h:1"}, "p")
+    with pytest.raises(UsageError, match="slots must be from 1"):
+        slot_config(PLACES | {"slots": 0}, "p")
+
+
+def test_exactly_one_kind_of_subscription_is_given() -> None:
+    assert subscription_of(["a", "b"], None, None).topics == {"a": 1, "b": 1}
+    assert subscription_of({"a": 2}, None, None).pattern == STATIC
+    assert subscription_of(None, "fl.*", None).pattern == WHITE_LIST
+    assert subscription_of(None, None, "fl.*").pattern == BLACK_LIST
+    for wrong in ((None, None, None), (["a"], "b", None), ("a", None, None)):
+        with pytest.raises(UsageError):
+            subscription_of(*wrong)
+
+
+def test_a_jobs_error_is_the_last_line_of_the_tasks_traceback() -> None:
+    text = (
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
+        'Traceback (most recent call last):\n  File "x.py", line 1, in f\n    g()\n'
+        "coordinator.zk.errors.ZooKeeperUnreachable: no server answered\n\n\tat org.apache.spark.api.python"
+    )
+    assert reason_of(Exception(text)) == "coordinator.zk.errors.ZooKeeperUnreachable: no server answered"
+    assert reason_of(Exception("Job 3 cancelled\nmore")) == "Job 3 cancelled"
+
+
+def test_options_of_a_source_are_read_and_checked() -> None:
+    options = {"zk": "h:1", "group": "g", "maxRecordsPerTrigger": "5", "includeHeaders": "True", "readers": "3"}
+    assert source_config(options) == SourceConfig("h:1", "g", max_rows=5, include_headers=True, readers=3)
+    for name, value in (("readers", "0"), ("readers", "x"), ("failOnDataLoss", "no"), ("group", "a/b"), ("zk", "")):
+        with pytest.raises(UsageError):
+            source_config(options | {name: value})
+
+
+def test_an_offset_says_the_same_after_a_checkpoint() -> None:
+    offset = SourceOffset(2**40, 7, "q", "segment-0000000001")
+    assert SourceOffset.parse(offset.to_dict()) == offset
+    assert SourceOffset.parse({"version": 1, "czxid": 5, "root": 1, "query": "q"}).segment == ""
+    for wrong in ({"czxid": -1, "root": 1, "query": "q"}, {"root": 1, "query": "q"}):
+        with pytest.raises(BadData):
+            SourceOffset.parse(wrong)
+
+
+def test_numbers_of_segments_go_on_after_two_to_the_31() -> None:
+    def sealed(name: str) -> Sealed:
+        return Sealed(1, name, Segment("f", "d", 1, 1, (), "c", "i", 1))
+
+    assert gaps("segment-2147483647", [sealed("segment--2147483648"), sealed("segment--2147483647")]) == []
+    assert len(gaps("segment-0000000001", [sealed("segment-0000000003")])) == 1
+    assert gaps("", [sealed("segment-0000000003")]) == []
