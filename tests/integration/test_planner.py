@@ -1,0 +1,422 @@
+"""What a query reads is decided from znodes: batches join, replays are the same, and what is gone is never left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from consumer.errors import SegmentError
+from consumer.segment_files import SegmentFolder
+from consumer.spark.offset import SourceOffset
+from consumer.spark.planner import Planner, SourceConfig, packed
+from consumer.spark.query import QueryTakenOver
+from consumer.spark.sealed_segments import Sealed
+from coordinator.zk.errors import BadData, Refused
+from coordinator.zk.fenced import ensure
+from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Query, SealedRange, Segment, SegmentsRecord
+from coordinator.zk.store import Check, Create, Delete, SetData, Store
+from tests.support.memlog import MemoryLog
+from tests.support.wait import eventually
+from tests.support.world import World, a_world
+
+SESSION_MS = 2000
+
+
+class Clock(ThreadRuntime):
+    """Time as a test has it, for what is published now and then."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+class Bench:
+    """A group whose segments are made by hand."""
+
+    def __init__(self, zk: str, folder: Path) -> None:
+        self.zk = zk
+        self.paths = GroupPaths("g")
+        self.folder = SegmentFolder(str(folder))
+        self.store: Store = open_kazoo(zk, SESSION_MS)
+        self.clock = Clock()
+        self._ends: dict[int, int] = {}
+        self._number = 0
+        self._planners: list[Planner] = []
+        ensure(self.store, self.paths.skeleton)
+
+    def seal(self, rows: int = 10, partition: int = 0, first: int | None = None) -> str:
+        """One more segment; its name."""
+        self._number += 1
+        first = self._ends.get(partition, 0) if first is None else first
+        self._ends[partition] = first + rows
+        file = f"g/c/abc-{self._number:010d}.arrow"
+        size = self.folder.write(file, iter(_batches(partition, first, rows)))
+        ranges = (SealedRange("t", "id", partition, first, first + rows),)
+        segment = Segment(file, self.folder.url, rows, size, ranges, "c", "abc", 1)
+        (path,) = self.store.commit([Create(self.paths.segment_prefix, segment.to_bytes(), sequential=True)])
+        return path.rsplit("/", 1)[1]
+
+    def planner(self, query: str = "q", **options: object) -> Planner:
+        config = SourceConfig(zk=self.zk, group="g", query=query, **options)  # type: ignore[arg-type]
+        planner = Planner(config, kazoo_factory(self.zk, SESSION_MS), self.clock)
+        self._planners.append(planner)
+        return planner
+
+    def finished(self, query: str = "q") -> int:
+        node = self.store.get(self.paths.query(query))
+        return Query.parse("query", node.data).finished if node else -1
+
+    def remove(self, name: str) -> None:
+        self.store.commit([Delete(self.paths.segment(name))])
+
+    def collect(self, names: list[str], collected: int) -> None:
+        record = SegmentsRecord(collected).to_bytes()
+        self.store.commit([SetData(self.paths.segments, record), *(Delete(self.paths.segment(name)) for name in names)])
+
+    def close(self) -> None:
+        for planner in self._planners:
+            planner.close()
+        self.store.close()
+
+
+def _batches(partition: int, first: int, rows: int) -> list[pa.RecordBatch]:
+    source = MemoryLog(first + rows)
+    found = []
+    while first < source.end:
+        fetched = source.fetch("t", "id", partition, first, 1 << 20, rows)
+        found += fetched.batches
+        first = fetched.next_offset
+    return found
+
+
+@pytest.fixture
+def bench(zk: str, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(zk, tmp_path)
+    yield bench
+    bench.close()
+
+
+def names(runs: list[list[Sealed]]) -> list[str]:
+    return [sealed.name for run in runs for sealed in run]
+
+
+def later(planner: Planner, start: SourceOffset) -> SourceOffset:
+    """The end of a batch after `start`, once there is one."""
+    eventually(lambda: planner.latest(start) != start, 5, "something more is sealed")
+    return planner.latest(start)
+
+
+def test_a_new_query_begins_at_the_earliest_segment_and_reads_to_the_newest(bench: Bench) -> None:
+    sealed = [bench.seal(), bench.seal()]
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start)
+    assert names(planner.plan(start, end)) == sealed
+    assert planner.latest(end) == end
+    assert planner.plan(end, end) == []
+
+
+def test_what_is_sealed_later_is_seen_without_asking_each_time(bench: Bench) -> None:
+    planner = bench.planner()
+    start = planner.initial()
+    assert planner.latest(start) == start
+    name = bench.seal()
+    end = eventually(lambda: (found := planner.latest(start)) != start and found, 5, "the watch told of it")
+    assert isinstance(end, SourceOffset)
+    assert end.segment == name
+
+
+def test_a_batch_ends_at_a_segments_end_before_the_limit_but_has_one_at_least(bench: Bench) -> None:
+    sealed = [bench.seal(10), bench.seal(10), bench.seal(50), bench.seal(1)]
+    planner = bench.planner()
+    start = planner.initial()
+    batches = []
+    while (end := planner.latest(start, max_rows=25)) != start:
+        batches.append(names(planner.plan(start, end)))
+        start = end
+    assert batches == [sealed[:2], sealed[2:3], sealed[3:]]
+
+
+def test_available_now_stops_at_what_was_there_when_it_began(bench: Bench) -> None:
+    sealed = [bench.seal(), bench.seal()]
+    planner = bench.planner()
+    planner.prepare_available_now()
+    bench.seal()
+    start = planner.initial()
+    end = planner.latest(start)
+    assert names(planner.plan(start, end)) == sealed
+    assert planner.latest(end) == end
+
+
+def test_available_now_of_a_group_that_nobody_has_begun_is_nothing(zk: str) -> None:
+    planner = Planner(SourceConfig(zk=zk, group="new"), kazoo_factory(zk, SESSION_MS), ThreadRuntime())
+    planner.prepare_available_now()
+    start = planner.initial()
+    assert planner.latest(start) == start
+    planner.close()
+
+
+def test_a_restarted_query_replays_the_same_segments(bench: Bench) -> None:
+    sealed = [bench.seal(), bench.seal(partition=1)]
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    bench.seal()
+    again = bench.planner()
+    assert names(again.plan(start, end)) == sealed
+    assert again.latest(end).czxid > end.czxid
+
+
+def test_a_query_without_a_name_gets_one_that_its_offsets_carry(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner(query="")
+    start = planner.initial()
+    assert start.query.startswith("query-")
+    assert planner.latest(start).query == start.query
+
+
+def test_a_query_that_never_came_to_a_batch_holds_nothing_back_once_it_is_gone(bench: Bench) -> None:
+    planner = bench.planner(query="")
+    start = planner.initial()
+    assert bench.store.get(bench.paths.query(start.query)) is not None
+    planner.close()
+    eventually(lambda: bench.store.get(bench.paths.query(start.query)) is None, 5, "its znode is gone")
+
+
+def test_a_query_that_has_planned_a_batch_holds_back_the_collection_after_its_end(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner()
+    start = planner.initial()
+    planner.plan(start, planner.latest(start))
+    planner.close()
+    node = bench.store.get(bench.paths.query("q"))
+    assert node is not None and node.stat.ephemeral_owner == 0
+    assert bench.finished() == 0
+
+
+def test_registering_changes_the_version_that_stands_for_the_set_of_queries(bench: Bench) -> None:
+    def version() -> int:
+        node = bench.store.get(bench.paths.queries)
+        assert node is not None
+        return node.stat.version
+
+    before = version()
+    bench.planner().initial()
+    assert version() == before + 1
+
+
+def test_what_is_finished_is_published_with_the_next_batch_at_most_once_a_second(bench: Bench) -> None:
+    planner = bench.planner()
+    start = planner.initial()
+    ends = []
+    for ahead in (10.0, 0.0, 2.0):
+        bench.clock.ahead += ahead
+        bench.seal()
+        end = later(planner, start)
+        planner.plan(start, end)
+        ends.append((bench.finished(), start.czxid))
+        start = end
+    assert [finished for finished, _ in ends][:2] == [0, 0]
+    assert ends[2][0] == ends[2][1] > 0
+
+
+def test_an_idle_query_gives_a_sign_of_life_every_minute(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    bench.clock.ahead += 2
+    planner.latest(end)
+
+    def written() -> int:
+        node = bench.store.get(bench.paths.query("q"))
+        assert node is not None
+        return node.stat.mzxid
+
+    before = written()
+    bench.clock.ahead += 50
+    planner.latest(end)
+    assert written() == before
+    bench.clock.ahead += 11
+    planner.latest(end)
+    assert written() > before
+
+
+def test_a_newer_run_of_a_query_fences_the_older(bench: Bench) -> None:
+    bench.seal()
+    old = bench.planner()
+    start = old.initial()
+    end = old.latest(start)
+    old.plan(start, end)
+    new = bench.planner()
+    new.plan(start, end)
+    bench.clock.ahead += 2
+    with pytest.raises(QueryTakenOver, match="another run of query q"):
+        old.latest(end)
+    assert new.latest(end) == end
+
+
+def test_of_two_new_queries_of_one_name_only_the_newer_plans_a_batch(bench: Bench) -> None:
+    bench.seal()
+    old, new = bench.planner(), bench.planner()
+    start = old.initial()
+    new.initial()
+    with pytest.raises(QueryTakenOver):
+        old.plan(start, old.latest(start))
+    assert len(new.plan(start, new.latest(start))) == 1
+
+
+def test_a_query_whose_znode_was_removed_registers_anew(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    bench.store.commit([Delete(bench.paths.query("q"))])
+    bench.clock.ahead += 2
+    planner.latest(end)
+    assert bench.finished() == end.czxid
+
+
+def test_a_new_session_goes_on_where_the_last_one_ended(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner()
+    start = planner.initial()
+    assert planner._store is not None
+    planner._store.close()
+    end = planner.latest(start)
+    assert len(planner.plan(start, end)) == 1
+
+
+# ---- never fewer records silently
+
+
+def a_batch(bench: Bench, meanwhile: Callable[[list[str]], object], **options: object) -> list[str]:
+    """Three segments are sealed and offered, then `meanwhile` happens, then a restarted query plans them."""
+    sealed = [bench.seal(), bench.seal(), bench.seal()]
+    planner = bench.planner()
+    start = planner.initial()
+    first = planner.latest(start, max_rows=10)
+    planner.plan(start, first)
+    end = planner.latest(first)
+    meanwhile(sealed)
+    return names(bench.planner(**options).plan(first, end))
+
+
+def test_a_batch_whose_segments_were_collected_fails_and_says_so(bench: Bench) -> None:
+    with pytest.raises(SegmentError, match=r"segments after segment-0000000000 .* were collected"):
+        a_batch(bench, lambda sealed: bench.collect(sealed[:2], 1 << 40))
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_a_batch_with_a_segment_that_vanished_fails_and_names_it(bench: Bench, gone: int) -> None:
+    with pytest.raises(SegmentError, match=r"segment-000000000[12]"):
+        a_batch(bench, lambda sealed: bench.remove(sealed[gone]))
+
+
+def test_a_batch_with_a_missing_file_fails_and_names_segment_and_offsets(bench: Bench) -> None:
+    with pytest.raises(SegmentError, match=r"segment-0000000002 \(t-0 offsets 20 to 29\) is missing"):
+        a_batch(bench, lambda sealed: bench.folder.remove("g/c/abc-0000000003.arrow"))
+
+
+def test_a_batch_with_a_file_of_another_size_fails_and_names_it(bench: Bench) -> None:
+    path = Path(bench.folder.url, "g/c/abc-0000000002.arrow")
+    with pytest.raises(SegmentError, match=r"segment-0000000001 \(t-0 offsets 10 to 19\) has 7 bytes"):
+        a_batch(bench, lambda sealed: path.write_bytes(b"damaged"))
+
+
+def test_data_loss_that_is_allowed_delivers_what_is_left(bench: Bench) -> None:
+    left = a_batch(bench, lambda _: bench.folder.remove("g/c/abc-0000000003.arrow"), fail_on_data_loss=False)
+    assert left == ["segment-0000000001"]
+
+
+def test_offsets_that_do_not_join_fail_the_batch(bench: Bench) -> None:
+    bench.seal(10)
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    bench.seal(10, first=15)
+    with pytest.raises(SegmentError, match="t-0 from offset 15 on, and 10 should be next"):
+        planner.plan(end, later(planner, end))
+
+
+def test_a_checkpoint_of_another_ensemble_is_refused(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner()
+    start = planner.initial()
+    other = SourceOffset(start.czxid, start.root + 1, start.query)
+    with pytest.raises(SegmentError, match="another ZooKeeper ensemble"):
+        planner.latest(other)
+
+
+def test_a_checkpoint_of_another_query_is_refused(bench: Bench) -> None:
+    start = bench.planner(query="one").initial()
+    with pytest.raises(SegmentError, match="the checkpoint is of query one"):
+        bench.planner(query="two").latest(start)
+
+
+def test_a_segment_that_cannot_be_understood_is_not_skipped(bench: Bench) -> None:
+    planner = bench.planner()
+    start = planner.initial()
+    bench.store.commit([Create(bench.paths.segment_prefix, b"garbage", sequential=True)])
+    with pytest.raises(BadData, match="segment-0000000000"):
+        eventually(lambda: planner.latest(start) != start, 5, "it fails")
+
+
+def test_a_refused_seal_takes_no_number_that_would_look_like_a_missing_segment(bench: Bench) -> None:
+    bench.seal()
+    refused = [Create(bench.paths.segment_prefix, b"", sequential=True), Check(bench.paths.segments, 77)]
+    with pytest.raises(Refused):
+        bench.store.commit(refused)
+    assert bench.seal() == "segment-0000000001"
+
+
+def test_segments_are_packed_in_order_into_runs_of_about_the_same_size() -> None:
+    def sealed(number: int, size: int) -> Sealed:
+        return Sealed(number, f"segment-{number}", Segment("f", "d", 1, size, (), "c", "i", 1))
+
+    batch = [sealed(number, size) for number, size in enumerate([10, 10, 10, 30, 60])]
+    runs = packed(batch, 2)
+    assert [[item.czxid for item in run] for run in runs] == [[0, 1, 2, 3], [4]]
+    assert packed(batch[:1], 4) == [batch[:1]]
+    assert packed([], 2) == []
+
+
+# ---- with the coordinator
+
+
+def test_the_coordinator_collects_what_every_query_has_finished_and_nothing_else(bench: Bench, zk: str) -> None:
+    with a_world(zk) as world:
+        sealed = [bench.seal(), bench.seal(), bench.seal()]
+        slow, fast = bench.planner(query="slow"), bench.planner(query="fast")
+        at = {planner: planner.initial() for planner in (slow, fast)}
+        for planner, rows in ((slow, 10), (fast, 0)):
+            end = planner.latest(at[planner], max_rows=rows)
+            planner.plan(at[planner], end)
+            bench.clock.ahead += 2
+            planner.latest(end)
+            at[planner] = end
+        _consumer_of(world)
+        world.coordinator(sweep_interval_ms=200)
+        eventually(lambda: bench.store.get(bench.paths.segment(sealed[0])) is None, 10, "the first is collected")
+        assert all(bench.store.get(bench.paths.segment(name)) for name in sealed[1:])
+        assert names(slow.plan(at[slow], slow.latest(at[slow]))) == sealed[1:]
+        late = bench.planner(query="late")
+        start = late.initial()
+        assert names(late.plan(start, late.latest(start))) == sealed[1:]
+
+
+def _consumer_of(world: World) -> None:
+    world.topic("t", 1)
+    world.consumer("g", "c1", {"t": 1})

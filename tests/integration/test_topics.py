@@ -1,0 +1,414 @@
+"""Topics: the admin functions, `zk-coordinator topics` and `zk-consumer produce`, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from consumer.cli import main as consumer_main
+from consumer.logs import open_log
+from consumer.logs.producer import Producer
+from coordinator.cli import main as coordinator_main
+from coordinator.topics import alter_topic, create_topic, delete_topic, get_topic, list_topics, topic_znodes
+from coordinator.zk.errors import BadData, OutcomeUnknown, TooLarge, UsageError
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import Brokers
+from coordinator.zk.records import Topic
+from coordinator.zk.store import Create, Operation, Store
+from tests.support.wait import eventually
+
+BROKERS = Brokers()
+LARGE = 1 << 30
+
+
+@pytest.fixture
+def store(zk: str) -> Iterator[Store]:
+    store = open_kazoo(zk, session_timeout_ms=4000)
+    yield store
+    store.close()
+
+
+class Interfering:
+    """A store in front of which somebody else acts just before a commit, or which loses the reply to one."""
+
+    def __init__(self, store: Store, before: Callable[[], object] | None = None, loses_reply: bool = False) -> None:
+        self._store = store
+        self._before = before
+        self._loses_reply = loses_reply
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        before, self._before = self._before, None
+        if before:
+            before()
+        created = self._store.commit(operations)
+        if self._loses_reply:
+            self._loses_reply = False
+            raise OutcomeUnknown("the reply to a commit was lost")
+        return created
+
+
+def test_a_topic_is_created_as_kafka_writes_it(store: Store) -> None:
+    topic = create_topic(store, BROKERS, "flights", 3)
+
+    assert topic.partitions == (0, 1, 2)
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", topic.id)
+    node = store.get("/brokers/topics/flights")
+    assert node is not None
+    assert json.loads(node.data) == {
+        "version": 3,
+        "topic_id": topic.id,
+        "partitions": {"0": [], "1": [], "2": []},
+        "adding_replicas": {},
+        "removing_replicas": {},
+    }
+    assert get_topic(store, BROKERS, "flights") == topic
+
+
+def test_topics_may_stand_below_another_path(store: Store) -> None:
+    elsewhere = Brokers("/kafka/main")
+
+    create_topic(store, elsewhere, "flights", 1)
+
+    assert [found.name for found in list_topics(store, elsewhere)] == ["flights"]
+    assert list_topics(store, BROKERS) == []
+
+
+def test_a_topic_that_exists_is_not_created_again(store: Store) -> None:
+    first = create_topic(store, BROKERS, "flights", 1)
+
+    with pytest.raises(UsageError, match="topic flights exists already"):
+        create_topic(store, BROKERS, "flights", 2)
+    assert get_topic(store, BROKERS, "flights") == first
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "message"),
+    [
+        ("a/b", 1, "'a/b' cannot name a topic"),
+        ("..", 1, "'..' cannot name a topic"),
+        ("", 1, "'' cannot name a topic"),
+        ("flights", 0, "a topic has 1 to 100000 partitions, not 0"),
+        ("flights", 100_001, "not 100001"),
+    ],
+)
+def test_a_bad_name_or_number_is_refused_in_a_sentence(store: Store, name: str, partitions: int, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        create_topic(store, BROKERS, name, partitions)
+    assert list_topics(store, BROKERS) == []
+
+
+def test_more_partitions_than_a_znode_holds_are_refused(store: Store) -> None:
+    with pytest.raises(TooLarge, match="topic flights with 100000 partitions does not fit into a znode"):
+        create_topic(store, BROKERS, "flights", 100_000)
+    assert list_topics(store, BROKERS) == []
+
+
+def test_a_topic_gets_more_partitions_and_keeps_its_id(store: Store) -> None:
+    created = create_topic(store, BROKERS, "flights", 2)
+
+    altered = alter_topic(store, BROKERS, "flights", 5)
+
+    assert altered == Topic("flights", created.id, (0, 1, 2, 3, 4))
+    assert get_topic(store, BROKERS, "flights") == altered
+
+
+def test_a_topic_never_gets_fewer_partitions(store: Store) -> None:
+    create_topic(store, BROKERS, "flights", 2)
+
+    with pytest.raises(UsageError, match="cannot give topic flights 1 partitions: it has 2, which cannot become fewer"):
+        alter_topic(store, BROKERS, "flights", 1)
+    with pytest.raises(UsageError, match="already has so many"):
+        alter_topic(store, BROKERS, "flights", 2)
+    with pytest.raises(UsageError, match="there is no topic trains in /brokers/topics"):
+        alter_topic(store, BROKERS, "trains", 2)
+
+
+def test_a_change_that_somebody_elses_came_before_is_made_on_top_of_it(store: Store) -> None:
+    create_topic(store, BROKERS, "flights", 1)
+    interfering = Interfering(store, lambda: alter_topic(store, BROKERS, "flights", 3))
+    assert len(alter_topic(interfering, BROKERS, "flights", 5).partitions) == 5
+
+    interfering = Interfering(store, lambda: alter_topic(store, BROKERS, "flights", 9))
+    with pytest.raises(UsageError, match="it has 9, which cannot become fewer"):
+        alter_topic(interfering, BROKERS, "flights", 7)
+
+
+def test_a_commit_whose_reply_was_lost_counts_as_done_when_it_was(store: Store) -> None:
+    created = create_topic(store, BROKERS, "warm-up", 1)  # makes the parents, so that the next commit is the topic's
+    assert created
+
+    topic = create_topic(Interfering(store, loses_reply=True), BROKERS, "flights", 1)
+    altered = alter_topic(Interfering(store, loses_reply=True), BROKERS, "flights", 2)
+    assert get_topic(store, BROKERS, "flights") == altered == Topic("flights", topic.id, (0, 1))
+    delete_topic(Interfering(store, loses_reply=True), BROKERS, "flights")
+
+    assert [found.name for found in list_topics(store, BROKERS)] == ["warm-up"]
+
+
+def test_a_topic_whose_data_is_bad_is_listed_with_the_reason_and_can_be_deleted(store: Store) -> None:
+    good = create_topic(store, BROKERS, "good", 1)
+    store.commit([Create(BROKERS.topic("bad"), b"not json"), Create(BROKERS.topic("no name"), b"{}")])
+
+    bad, found, nameless = list_topics(store, BROKERS)
+
+    assert (found.name, found.topic, found.error) == ("good", good, None)
+    assert (bad.name, bad.topic) == ("bad", None)
+    assert "/brokers/topics/bad holds no JSON" in str(bad.error)
+    assert nameless.error == "'no name' is no name of a topic"
+    with pytest.raises(BadData):
+        alter_topic(store, BROKERS, "bad", 2)
+    delete_topic(store, BROKERS, "bad")
+    assert [found.name for found in list_topics(store, BROKERS)] == ["good", "no name"]
+
+
+def test_a_topic_is_deleted_with_everything_below_it(store: Store) -> None:
+    create_topic(store, BROKERS, "flights", 1)
+    root = BROKERS.topic("flights")
+    store.commit([Create(f"{root}/partitions")])
+    for first in range(0, 500, 250):  # more than one multi takes
+        store.commit([Create(f"{root}/partitions/{number}") for number in range(first, first + 250)])
+    late = Interfering(store, lambda: store.commit([Create(f"{root}/late")]))
+
+    removed = delete_topic(late, BROKERS, "flights")
+
+    assert len(removed) == 503
+    assert (removed[-1], store.get(root)) == (root, None)
+    with pytest.raises(UsageError, match="there is no topic flights"):
+        delete_topic(store, BROKERS, "flights")
+
+
+def test_a_topic_that_is_made_anew_has_another_id(store: Store) -> None:
+    first = create_topic(store, BROKERS, "flights", 1)
+    delete_topic(store, BROKERS, "flights")
+
+    assert create_topic(store, BROKERS, "flights", 1).id != first.id
+
+
+def test_topics_of_a_real_kafka_are_listed_and_left_alone(store: Store) -> None:
+    create_topic(store, BROKERS, "mine", 1)
+    theirs = {"version": 3, "topic_id": "kafkas-own-topic-id-00", "partitions": {"0": [1, 2]}}
+    store.commit([Create(BROKERS.topic("theirs"), json.dumps(theirs).encode())])
+    store.commit([Create("/brokers/ids"), Create("/brokers/ids/1", ephemeral=True)])
+
+    assert [found.name for found in list_topics(store, BROKERS)] == ["mine", "theirs"]
+    with pytest.raises(UsageError, match="alter it with kafka-topics"):
+        alter_topic(store, BROKERS, "theirs", 2)
+    with pytest.raises(UsageError, match="delete it with kafka-topics"):
+        topic_znodes(store, BROKERS, "theirs")
+    with pytest.raises(UsageError, match="brokers of a real Kafka are registered"):
+        create_topic(store, BROKERS, "another", 1)
+
+
+def test_a_producer_learns_of_topics_from_zookeeper(store: Store, tmp_path: Path) -> None:
+    topic = create_topic(store, BROKERS, "flights", 2)
+
+    with Producer.for_store(store, tmp_path, BROKERS) as producer:
+        producer.send("flights", b"x", partition=1)
+        with pytest.raises(UsageError, match="there is no topic trains at /brokers/topics/trains"):
+            producer.send("trains", b"x")
+        with pytest.raises(UsageError, match="cannot name a topic"):
+            producer.send("../flights", b"x")
+
+    assert open_log(str(tmp_path)).latest("flights", topic.id, 1) == 1
+
+
+# ---- the command lines
+
+
+def coordinator(zk: str, *args: str) -> Result:
+    return CliRunner().invoke(coordinator_main, [*args, "--zk", zk])
+
+
+def created(zk: str, name: str, partitions: int) -> str:
+    """Create a topic by the command line; its id."""
+    result = coordinator(zk, "topics", "create", name, "--partitions", str(partitions), "-o", "json")
+    assert result.exit_code == 0, result.output
+    return str(json.loads(result.stdout)[0]["topic_id"])
+
+
+def test_the_command_line_creates_alters_and_lists_topics(zk: str) -> None:
+    topic_id = created(zk, "flights", 2)
+    assert coordinator(zk, "topics", "alter", "flights", "--partitions", "4").exit_code == 0
+
+    table = coordinator(zk, "topics", "list")
+    document = coordinator(zk, "topics", "list", "-o", "json")
+
+    assert [line.split() for line in table.stdout.splitlines()] == [
+        ["TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR"],
+        ["flights", "4", topic_id, "-"],
+    ]
+    assert json.loads(document.stdout) == [{"topic": "flights", "partitions": 4, "topic_id": topic_id, "error": None}]
+
+
+def test_an_error_is_one_line_on_stderr_and_an_exit_code(zk: str) -> None:
+    created(zk, "flights", 2)
+
+    again = coordinator(zk, "topics", "create", "flights", "--partitions", "2")
+    fewer = coordinator(zk, "topics", "alter", "flights", "--partitions", "1")
+    none = coordinator(zk, "topics", "alter", "flights", "--partitions", "0")
+    relative = coordinator(zk, "topics", "list", "--brokers-path", "brokers")
+
+    assert (again.exit_code, again.stdout, again.stderr) == (2, "", "error: topic flights exists already\n")
+    assert (fewer.exit_code, fewer.stderr.count("\n")) == (2, 1)
+    assert (none.exit_code, relative.exit_code) == (2, 2)
+
+
+def test_the_address_comes_from_the_environment_and_is_required(zk: str) -> None:
+    listed = CliRunner(env={"ZK_GROUP_ZK": zk}).invoke(coordinator_main, ["topics", "list", "-o", "json"])
+    missing = CliRunner().invoke(coordinator_main, ["topics", "list"])
+
+    assert (listed.exit_code, json.loads(listed.stdout)) == (0, [])
+    assert missing.exit_code == 2
+
+
+def test_deleting_is_a_dry_run_until_it_shall_be_executed(zk: str, tmp_path: Path) -> None:
+    topic_id = created(zk, "flights", 1)
+    assert produced(zk, tmp_path, b"a\n").exit_code == 0
+    data = tmp_path / "log" / "flights" / topic_id
+    delete = ("topics", "delete", "flights", "--log-dir", str(tmp_path / "log"), "-o", "json")
+    wanted = [{"kind": "znode", "path": "/brokers/topics/flights"}, {"kind": "data", "path": str(data)}]
+
+    dry = coordinator(zk, *delete)
+    assert (dry.exit_code, json.loads(dry.stdout)) == (0, wanted)
+    assert "nothing was removed" in dry.stderr
+    assert data.is_dir()
+
+    executed = coordinator(zk, *delete, "--execute")
+    assert (executed.exit_code, json.loads(executed.stdout), executed.stderr) == (0, wanted, "")
+    assert not data.parent.exists()
+    assert coordinator(zk, *delete).exit_code == 2
+
+
+def produced(zk: str, folder: Path, lines: bytes, *options: str) -> Result:
+    """Run `zk-consumer produce` on a file with these lines."""
+    (folder / "input").write_bytes(lines)
+    args = ["produce", "--zk", zk, "--log-dir", str(folder / "log"), "flights", str(folder / "input"), *options]
+    return CliRunner().invoke(consumer_main, args)
+
+
+def fetched(folder: Path, topic_id: str, partition: int = 0) -> list[dict[str, Any]]:
+    batches = open_log(str(folder / "log")).fetch("flights", topic_id, partition, 0, LARGE, LARGE).batches
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_each_line_of_a_file_becomes_a_record(zk: str, tmp_path: Path) -> None:
+    topic_id = created(zk, "flights", 1)
+
+    result = produced(zk, tmp_path, b"one\r\n\ntwo \xff\nlast")
+
+    assert result.exit_code == 0, result.output
+    assert re.fullmatch(r"4 records written to flights in \d+\.\d s\n", result.stderr)
+    assert [row["value"] for row in fetched(tmp_path, topic_id)] == [b"one", b"", b"two \xff", b"last"]
+
+
+def test_a_line_of_json_gives_key_partition_time_and_headers(zk: str, tmp_path: Path) -> None:
+    topic_id = created(zk, "flights", 2)
+    lines = [
+        {"value": {"a": 1, "b": "ü"}, "key": "k", "partition": 1, "timestamp": 1000, "headers": {"h": "x", "n": None}},
+        {"value": "text", "partition": 1, "headers": [{"key": "h", "value": "1"}, {"key": "h", "value": "2"}]},
+        {"value": None, "key": "gone", "partition": 1},
+    ]
+
+    result = produced(zk, tmp_path, "\n\n".join(map(json.dumps, lines)).encode(), "--format", "jsonl")
+
+    assert result.exit_code == 0, result.output
+    first, second, third = fetched(tmp_path, topic_id, 1)
+    assert (first["value"], first["key"], first["timestamp"].timestamp()) == ('{"a":1,"b":"ü"}'.encode(), b"k", 1)
+    assert first["headers"] == [{"key": "h", "value": b"x"}, {"key": "n", "value": None}]
+    assert (second["value"], second["key"], len(second["headers"])) == (b"text", None, 2)
+    assert (third["value"], third["key"]) == (None, b"gone")
+
+
+BAD_LINES = [
+    (b"nonsense", "line 2 is no JSON: 'nonsense'"),
+    (b'{"value": NaN}', "line 2 has a value that JSON does not know"),
+    (b"[1]", "line 2 is no JSON object with a value"),
+    (b'{"key": "k"}', "line 2 is no JSON object with a value"),
+    (b'{"value": "x", "vlaue": 1}', "line 2 has an unknown field 'vlaue'"),
+    (b'{"value": "x", "key": 7}', "line 2: field 'key' must be a string"),
+    (b'{"value": "x", "partition": 9}', "line 2: topic flights has no partition 9"),
+    (b'{"value": "x", "partition": -1}', "line 2: field 'partition' must be a whole number"),
+    (b'{"value": "x", "timestamp": "now"}', "line 2: field 'timestamp' must be a whole number"),
+    (b'{"value": "x", "headers": {"h": 1}}', "line 2 has a header 'h' that is neither a string nor null"),
+    (b'{"value": "\\ud800"}', "line 2: field 'value' has half a character"),
+    (b"\xff", "line 2 is no JSON"),
+    (b"[" * 100_000, "line 2 is no JSON"),
+]
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_LINES)
+def test_a_bad_line_is_reported_with_its_number_and_the_good_ones_are_written(
+    zk: str, tmp_path: Path, bad: bytes, message: str
+) -> None:
+    topic_id = created(zk, "flights", 1)
+    aside = tmp_path / "aside"
+
+    result = produced(
+        zk, tmp_path, b'{"value": "a"}\n' + bad + b'\n{"value": "b"}\n', "--format", "jsonl", "--bad-lines", str(aside)
+    )
+
+    assert result.exit_code == 1
+    assert f"error: {message}" in result.stderr
+    assert "2 records written to flights" in result.stderr
+    assert "1 bad lines were left out" in result.stderr
+    assert [row["value"] for row in fetched(tmp_path, topic_id)] == [b"a", b"b"]
+    assert aside.read_bytes() == bad + b"\n"
+
+
+def test_after_twenty_bad_lines_the_rest_is_only_counted(zk: str, tmp_path: Path) -> None:
+    created(zk, "flights", 1)
+
+    result = produced(zk, tmp_path, b"?\n" * 100, "--format", "jsonl")
+
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 22)
+    assert "100 bad lines were left out" in result.stderr
+
+
+def test_producing_into_a_topic_that_is_not_there_is_a_usage_error(zk: str, tmp_path: Path) -> None:
+    result = produced(zk, tmp_path, b"x\n")
+
+    assert (result.exit_code, result.stderr) == (2, "error: there is no topic flights at /brokers/topics/flights\n")
+
+
+def test_what_comes_through_a_pipe_is_written_while_the_pipe_is_open_and_an_interrupt_ends_it(
+    zk: str, tmp_path: Path
+) -> None:
+    topic_id = created(zk, "flights", 1)
+    log = open_log(str(tmp_path))
+    (tmp_path / "flights" / topic_id).mkdir(parents=True)
+    command = [sys.executable, "-c", "from consumer.cli import main; main()", "produce", "flights"]
+    env = {**os.environ, "ZK_GROUP_ZK": zk, "ZK_GROUP_LOG_DIR": str(tmp_path)}
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin and process.stderr
+        process.stdin.write(b"one\ntwo\nthr")
+        process.stdin.flush()
+
+        eventually(lambda: log.latest("flights", topic_id, 0) == 2, 20, "two lines in the log")
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read().decode()
+
+    assert process.returncode == 130
+    assert "2 records written to flights" in said
+    assert "Traceback" not in said
+
+
+def test_nobody_home_is_exit_code_4_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.zk.cli.CONNECT_TIMEOUT_S", 0.5)
+
+    result = coordinator("127.0.0.1:1", "topics", "list")
+
+    assert (result.exit_code, result.stderr.count("\n")) == (4, 1)
+    assert result.stderr.startswith("error: no ZooKeeper server answered at 127.0.0.1:1")

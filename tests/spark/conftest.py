@@ -1,0 +1,49 @@
+"""Real Spark executors for the tests: a small cluster of processes on this machine, started once for the session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.spark import spark_home
+from tests.support.world import World, a_world
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder is in the slow lane `spark`."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two executors with two cores each, as processes of their own."""
+    home = spark_home(tmp_path_factory.mktemp("spark"))
+    os.environ |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    session = (
+        SparkSession.builder.master("local-cluster[2,2,1024]")
+        .appName("zk-group tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", str(home / "local"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    """A coordinator and topics in a chroot of their own."""
+    with a_world(zk) as world:
+        yield world

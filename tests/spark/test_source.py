@@ -1,0 +1,176 @@
+"""`format("zk_group")` in real queries: its columns, batches, restarts, and what it does when a file is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from consumer.logs.producer import Producer
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.sealed import Query, Segment
+from tests.support.spark import Delivered, pool, produce, query, read
+from tests.support.spark_processes import below
+from tests.support.wait import eventually
+from tests.support.world import World
+
+pytestmark = pytest.mark.timeout(400)
+PATHS = GroupPaths("g")
+
+
+def segments(world: World) -> dict[str, Segment]:
+    listing = world.store.children(PATHS.segments)
+    names = sorted(listing.names) if listing else []
+    nodes = world.store.get_many([PATHS.segment(name) for name in names])
+    return {name: Segment.parse(name, node.data) for name, node in zip(names, nodes, strict=True) if node}
+
+
+@pytest.fixture
+def sealed(spark: SparkSession, world: World, tmp_path: Path) -> World:
+    """A group with 100 records in each of two partitions, sealed in several segments by a pool that has stopped."""
+    world.coordinator()
+    world.topic("t", 2)
+    with pool(spark, world, "g", tmp_path, {"t": 1}, seal_interval_ms=10):
+        world.stable("g", 2, timeout_s=90)
+        for done in range(25, 101, 25):
+            produce(world, tmp_path / "log", "t", 25)
+            rows = 2 * done
+            eventually(lambda: sum(s.rows for s in segments(world).values()) == rows, 30, "sealed")  # noqa: B023
+    return world
+
+
+def test_a_query_that_takes_what_is_available_delivers_it_and_ends(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    sink = Delivered()
+    frame = read(spark, sealed, "g", query="q", maxRecordsPerTrigger="60")
+    assert query(frame, sink, tmp_path / "checkpoint", availableNow=True).awaitTermination(120)
+    assert sink.has_exactly("t", 2, 100)
+    assert len(sink.batches) >= 4
+    assert all(0 < len(rows) <= 60 for rows in sink.batches.values())
+    assert query(frame, sink, tmp_path / "checkpoint", availableNow=True).awaitTermination(120)
+    assert sink.count == 200
+
+
+def test_two_queries_of_one_group_each_get_everything(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
+    one, two = Delivered(), Delivered()
+    for name, sink in (("one", one), ("two", two)):
+        frame = read(spark, sealed, "g", query=name, readers="3")
+        assert query(frame, sink, tmp_path / name, availableNow=True).awaitTermination(120)
+    assert one.has_exactly("t", 2, 100)
+    assert two.has_exactly("t", 2, 100)
+    for name in ("one", "two"):
+        node = sealed.store.get(PATHS.query(name))
+        assert node is not None and Query.parse(name, node.data).run
+
+
+def test_columns_are_those_of_sparks_kafka_source(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    world.coordinator()
+    world.topic("t", 1)
+    with Producer.for_store(world.store, tmp_path / "log", world.brokers) as producer:
+        producer.send("t", b"value", b"key", timestamp_ms=1_700_000_000_123, headers=[("h", b"1"), ("none", None)])
+        producer.send("t", None)
+    rows: list[dict[str, object]] = []
+    with pool(spark, world, "g", tmp_path, {"t": 1}, slots=1):
+        eventually(lambda: segments(world), 90, "sealed")
+    frame = read(spark, world, "g", includeHeaders="true")
+    frame.writeStream.foreachBatch(lambda batch, _: rows.extend(row.asDict(True) for row in batch.collect())).option(
+        "checkpointLocation", str(tmp_path / "checkpoint")
+    ).trigger(availableNow=True).start().awaitTermination(120)
+    first, second = sorted(rows, key=lambda row: str(row["offset"]))
+    assert first.pop("timestamp").timestamp() == 1_700_000_000.123  # type: ignore[attr-defined]
+    assert first == {
+        "key": b"key",
+        "value": b"value",
+        "topic": "t",
+        "partition": 0,
+        "offset": 0,
+        "timestampType": 0,
+        "headers": [{"key": "h", "value": b"1"}, {"key": "none", "value": None}],
+    }
+    assert (second["key"], second["value"], second["headers"]) == (None, None, None)
+    assert read(spark, world, "g").columns == [*list(first)[:5], "timestamp", "timestampType"]
+
+
+def test_a_missing_file_fails_the_query_with_its_name_and_offsets(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    name, segment = list(segments(sealed).items())[1]
+    Path(segment.segments_dir, segment.file).unlink()
+    running = query(read(spark, sealed, "g", query="q"), Delivered(), tmp_path / "checkpoint", availableNow=True)
+    with pytest.raises(StreamingQueryException, match=f"{name} \\(t-. offsets .* is missing"):
+        running.awaitTermination(120)
+
+
+def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    name, segment = list(segments(sealed).items())[1]
+    path = Path(segment.segments_dir, segment.file)
+    path.write_bytes(path.read_bytes()[:-20] + bytes(20))
+    running = query(read(spark, sealed, "g", query="q"), Delivered(), tmp_path / "checkpoint", availableNow=True)
+    with pytest.raises(StreamingQueryException, match=f"segment {name} \\(t-. offsets .* cannot be read"):
+        running.awaitTermination(120)
+
+
+# ---- the whole application
+
+
+@contextmanager
+def application(world: World, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver with a pool and a query in a process of its own; killed at the end with all that is below it."""
+    command = [sys.executable, "-m", "tests.support.spark_driver", world.zk, "g", "t", str(folder)]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    with (folder / "driver.log").open("ab") as log:
+        driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=Path(__file__).parents[2])
+    try:
+        yield driver
+    finally:
+        family = [driver.pid, *below(driver.pid)]
+        for pid in family[:1]:
+            os.kill(pid, signal.SIGKILL)
+        driver.wait(10)
+        eventually(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], 30, "all of it is gone")
+
+
+def batches(folder: Path) -> dict[int, list[list[list[object]]]]:
+    """Batch -> what each life of the application delivered as this batch."""
+    found: dict[int, list[list[list[object]]]] = {}
+    for path in sorted((folder / "batches").glob("*.json"), key=lambda path: int(path.name.partition("-")[0])):
+        found.setdefault(int(path.name.partition("-")[0]), []).append(json.loads(path.read_text()))
+    return found
+
+
+def test_a_killed_application_goes_on_from_its_checkpoint_with_the_same_batches(world: World, tmp_path: Path) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    for life in range(1, 4):
+        with application(world, tmp_path) as driver:
+            for _ in range(4):
+                so_far = len(batches(tmp_path))
+                produce(world, tmp_path / "log", "t", 500)
+                eventually(lambda: len(batches(tmp_path)) > so_far, 120, f"life {life} delivers")  # noqa: B023
+            if life == 3:
+                eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "everything came")
+            assert driver.poll() is None
+    delivered = batches(tmp_path)
+    assert sorted(delivered) == list(range(len(delivered)))
+    assert all(run == runs[0] for runs in delivered.values() for run in runs)
+    offsets: dict[object, list[object]] = {}
+    for _, runs in sorted(delivered.items()):
+        for _, partition, offset in runs[0]:
+            offsets.setdefault(partition, []).append(offset)
+    assert offsets == {number: list(range(6000)) for number in range(4)}
+
+
+def total(folder: Path) -> int:
+    return sum(len(runs[0]) for runs in batches(folder).values())

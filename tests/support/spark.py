@@ -1,0 +1,88 @@
+"""What tests with real Spark executors share: where Spark runs, data, and what a query has delivered."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from consumer.logs.producer import Producer
+from consumer.spark import FetcherPool, register
+from tests.support.world import World
+
+SESSION_MS = 4000
+
+
+def spark_home(folder: Path) -> Path:
+    """A home for Spark in `folder`, so that workers write there and not into the installed package."""
+    installed = Path(pyspark.__file__).parent
+    for entry in installed.iterdir():
+        (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+def produce(world: World, log_dir: Path, topic: str, records: int, size: int = 20) -> None:
+    """Add `records` records to each partition of a topic."""
+    with Producer.for_store(world.store, log_dir, world.brokers) as producer:
+        for partition in producer.topic(topic).partitions:
+            values = [f"{topic}-{partition}-{number}".encode().ljust(size, b".") for number in range(records)]
+            producer.send_batch(topic, partition, values)
+
+
+class Delivered:
+    """Collects (batch, topic, partition, offset) in foreachBatch."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.batches: dict[int, list[tuple[str, int, int]]] = {}
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        rows = frame.select("topic", "partition", "offset").collect()
+        with self._lock:
+            self.batches[batch] = [(row.topic, row.partition, row.offset) for row in rows]
+
+    @property
+    def offsets(self) -> dict[tuple[str, int], list[int]]:
+        """Everything delivered, per partition in the order of its delivery."""
+        found: dict[tuple[str, int], list[int]] = defaultdict(list)
+        with self._lock:
+            for _, rows in sorted(self.batches.items()):
+                for topic, partition, offset in rows:
+                    found[topic, partition].append(offset)
+        return dict(found)
+
+    @property
+    def count(self) -> int:
+        return sum(len(offsets) for offsets in self.offsets.values())
+
+    def has_exactly(self, topic: str, partitions: int, records: int) -> bool:
+        """Whether each partition's records came, each once, in order."""
+        found = self.offsets
+        return all(found.get((topic, number)) == list(range(records)) for number in range(partitions))
+
+
+def pool(
+    spark: SparkSession, world: World, group: str, folder: Path, topics: dict[str, int], **options: Any
+) -> FetcherPool:
+    """A pool on the folders `log` and `segments` in `folder`."""
+    places = {"log_dir": str(folder / "log"), "segments_dir": str(folder / "segments")}
+    options = {"slots": 2, "session_timeout_ms": SESSION_MS, "pool": "p"} | places | options
+    return FetcherPool(spark, topics, zk=world.zk, group=group, **options)
+
+
+def read(spark: SparkSession, world: World, group: str, **options: Any) -> DataFrame:
+    """The group's stream."""
+    register(spark)
+    reader = spark.readStream.format("zk_group").option("zk", world.zk).option("group", group)
+    return reader.option("sessionTimeoutMs", str(SESSION_MS)).options(**options).load()
+
+
+def query(frame: DataFrame, sink: Delivered, checkpoint: Path, **trigger: Any) -> StreamingQuery:
+    """Start a query that gives its batches to `sink`."""
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()

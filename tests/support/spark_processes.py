@@ -1,0 +1,61 @@
+"""The processes of a Spark application on this machine, found below the process that started it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+EXECUTOR = "CoarseGrainedExecutorBackend"
+PYTHON = "pyspark.daemon"
+
+
+def below(root: int) -> list[int]:
+    """All living descendants of a process."""
+    parents = {pid: parent for pid in _pids() if (parent := _parent(pid)) is not None}
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def executors(root: int) -> list[int]:
+    """The executor JVMs below a process."""
+    return [pid for pid in below(root) if EXECUTOR in command_line(pid)]
+
+
+def slots(root: int, zk_port: int) -> list[int]:
+    """The Python workers below a process that talk to ZooKeeper: those that run fetcher slots."""
+    return [pid for pid in below(root) if PYTHON in command_line(pid) and zk_port in _remote_ports(pid)]
+
+
+def command_line(pid: int) -> str:
+    """A process's command line, empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return None
+
+
+def _remote_ports(pid: int) -> set[int]:
+    """The ports that a process is connected to."""
+    try:
+        links = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}  # noqa: PTH115  `socket:[1]` is no path
+        lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
+    except OSError:
+        return set()
+    found = set()
+    for fields in (line.split() for line in lines):
+        if f"socket:[{fields[9]}]" in links:
+            found.add(int(fields[2].rpartition(":")[2], 16))
+    return found

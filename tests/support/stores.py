@@ -1,0 +1,60 @@
+"""Stores that stand in front of a real session, for what no proxy can be asked to do at the right moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinator.zk.store import Listing, Node, Operation, StateListener, Store, Watch
+
+
+class FrontStore(Store):
+    """Passes everything on to a real session. To be inherited from."""
+
+    def __init__(self, store: Store) -> None:
+        self.behind = store
+
+    @property
+    def session_id(self) -> int:
+        return self.behind.session_id
+
+    @property
+    def negotiated_timeout_s(self) -> float:
+        return self.behind.negotiated_timeout_s
+
+    @property
+    def lost(self) -> bool:
+        return self.behind.lost
+
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        return self.get_many([path], watch)[0]
+
+    def children(self, path: str, watch: Watch | None = None) -> Listing | None:
+        return self.children_many([path], watch)[0]
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        return self.behind.get_many(paths, watch)
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        return self.behind.children_many(paths, watch)
+
+    def sync(self) -> None:
+        self.behind.sync()
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        return self.behind.commit(operations)
+
+    def add_listener(self, listener: StateListener) -> None:
+        self.behind.add_listener(listener)
+
+    def close(self) -> None:
+        self.behind.close()
+
+
+class DeafStore(FrontStore):
+    """Loses the event of every watch."""
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        return self.behind.get_many(paths)
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        return self.behind.children_many(paths)
