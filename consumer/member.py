@@ -17,7 +17,6 @@ from coordinator.zk.errors import (
     CoordinatorError,
     IncarnationOver,
     Refused,
-    Retryable,
     SessionLost,
     StoreError,
     ZooKeeperUnreachable,
@@ -89,7 +88,7 @@ class Member:
         self._lease: Lease | None = None
         self._keeper: Task | None = None
         self._held: dict[TopicPartition, str] = {}
-        self._previous: str | None = None
+        self._own_incarnations: set[str] = set()
         self._backoff_s = FIRST_BACKOFF_S
         self._not_before = float("-inf")
         self._last_poll = runtime.monotonic()
@@ -157,7 +156,7 @@ class Member:
             self._close_session()
         except IncarnationOver as over:
             self._drop_everything(str(over))
-        except (Retryable, Refused) as error:
+        except StoreError as error:
             log.info("will try again: consumer=%s reason=%s", self._config.consumer, error)
             self._drain.dirty.set()
             self._runtime.sleep(0.05)
@@ -173,14 +172,16 @@ class Member:
         fenced = self._channel
         if fenced is None or fenced.over is not None:
             raise fenced.over if fenced and fenced.over else IncarnationOver("the consumer is not registered")
-        fenced.settle()
-        before = fenced.channel
-        missing = [partition for partition in offsets if partition not in before.running]
-        if missing:
-            raise IncarnationOver(f"{missing[0]} is no longer this consumer's")
-        after = replace(before, running={**before.running, **offsets})
-        after = replace(after, sealed=sealed) if sealed is not None else after
-        fenced.commit(after, operations)
+        with fenced.lock:  # nobody may settle an unknown outcome between the look and the commit
+            fenced.settle()
+            before = fenced.channel
+            if sealed is not None and before.sealed == sealed:
+                return  # an earlier try, whose reply was lost, has done it
+            missing = [partition for partition in offsets if partition not in before.running]
+            if missing:
+                raise IncarnationOver(f"{missing[0]} is no longer this consumer's")
+            after = replace(before, running={**before.running, **offsets})
+            fenced.commit(replace(after, sealed=sealed) if sealed is not None else after, operations)
         self._last_commit = self._runtime.monotonic()
         self._publish(fenced)
 
@@ -226,8 +227,12 @@ class Member:
             return None
         registration = self._registration(store)
         consumer = self._config.consumer
-        channel, version = register(store, self._paths, consumer, registration, self._previous)
-        self._previous = channel.incarnation
+        is_new = self.registrations == 0
+        # Noted before it is sent: when the reply is lost, what stands there is this process's own all the same.
+        self._own_incarnations.add(registration.incarnation)
+        own = None if is_new else frozenset(self._own_incarnations)
+        channel, version = register(store, self._paths, consumer, registration, own)
+        self._own_incarnations = {channel.incarnation}
         fenced = FencedChannel(store, self._runtime, self._paths, consumer, channel, version)
         lease = Lease(store, self._runtime, fenced.check)
         lease.renew()
@@ -283,6 +288,7 @@ class Member:
             # Withdrawn meanwhile, or an owner znode appeared: look again.
             log.info("channel is read again: consumer=%s refused=%s", self._config.consumer, refused.path)
             self._drain.dirty.set()
+            self._runtime.sleep(0.02)
 
     def _give_up(self, partitions: PartitionSet) -> None:
         """Stop fetching `partitions`, before the multi that says so."""
@@ -322,7 +328,7 @@ class Member:
         try:
             if operations := self._offsets.publish(self._store, fenced.channel):
                 fenced.guarded(operations)
-        except (Refused, Retryable) as error:
+        except (IncarnationOver, StoreError) as error:  # the next `tend` hears of what is over
             log.info("offsets are published later: consumer=%s reason=%s", self._config.consumer, error)
 
     # ---- the end of an incarnation
@@ -359,12 +365,12 @@ class Member:
                 lease.renew()
                 self._touch_or_leave(store, fenced)
                 self._look_again(store)
-            except (Retryable, Refused) as error:
-                log.warning("lease not renewed: left_s=%.1f reason=%s", lease.left_s, error)
-            except (IncarnationOver, StoreError) as error:
+            except (IncarnationOver, SessionLost) as error:
                 log.info("keeper ends: consumer=%s reason=%s", self._config.consumer, error)
                 break
-            self._closing.wait(lease.interval_s)
+            except StoreError as error:
+                log.warning("keeper tries again: lease_left_s=%.1f reason=%s", lease.left_s, error)
+            self._closing.wait(min(lease.interval_s, self._config.max_poll_interval_ms / 6000))
         self._drain.dirty.set()
 
     def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:

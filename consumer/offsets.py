@@ -43,6 +43,7 @@ class Offsets:
         cannot be read leaves its partition unfetched, and is said: to begin anew would bring records twice.
         """
         now = self._runtime.monotonic()
+        self._forget_others(channel)
         wanted = sorted(part for part in partitions if self._not_before.get(part, now) <= now)
         nodes = store.get_many([self._paths.offset(*partition) for partition in wanted])
         found: dict[TopicPartition, int | None] = {}
@@ -54,6 +55,12 @@ class Offsets:
                 self._complain(partition, str(error))
                 self._not_before[partition] = now + READ_AGAIN_S
         return replace(channel, running={**channel.running, **found})
+
+    def _forget_others(self, channel: Channel) -> None:
+        """What is noted of partitions that run no more must not pile up."""
+        self._published = {part: offset for part, offset in self._published.items() if part in channel.running}
+        self._complaints = {part: why for part, why in self._complaints.items() if part in channel.running}
+        self._not_before = {part: at for part, at in self._not_before.items() if part in channel.running}
 
     def _start(self, partition: TopicPartition, topic_id: str, node: Node | None) -> int:
         if node is not None:

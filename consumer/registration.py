@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 
-from coordinator.zk.errors import BadData, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.errors import BadData, ConnectionLost, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.fenced import ensure
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
@@ -37,22 +37,22 @@ class Predecessor:
 
 
 def register(
-    store: Store, paths: GroupPaths, consumer: str, registration: Registration, previous: str | None
+    store: Store, paths: GroupPaths, consumer: str, registration: Registration, own: frozenset[str] | None
 ) -> tuple[Channel, int]:
     """Register `consumer`.
 
-    :param previous: this process's last incarnation under the name; None for a process that comes anew and takes it.
+    :param own: this process's incarnations under the name so far; None for a process that comes anew and takes it.
     :returns: the channel's data and version.
-    :raises Superseded: when another process has taken the name from `previous`.
+    :raises Superseded: when another process has taken the name.
     :raises StoreError: when ZooKeeper did not answer, or too much moved at once.
     """
-    ensure(store, (*paths.skeleton, paths.channel(consumer)))
     new = Channel(incarnation=registration.incarnation)
     for _ in range(TRIES):
+        ensure(store, (*paths.skeleton, paths.channel(consumer)))
         before = _look(store, paths, consumer)
         if before.channel.incarnation == new.incarnation:
             return before.channel, before.version  # an earlier try, whose reply was lost, had succeeded
-        if previous is not None and before.channel.incarnation not in ("", previous):
+        if own is not None and before.channel.incarnation not in ("", *own):
             raise Superseded(f"another process has registered as {consumer}")
         try:
             while operations := _next_of_the_end(paths, consumer, before):
@@ -71,7 +71,7 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
     listing = store.children(paths.channel(consumer))
     node = store.get(paths.channel(consumer))
     if node is None:
-        raise StoreError(f"the channel of {consumer} was removed while it registered: try again")
+        raise ConnectionLost(f"the channel of {consumer} was removed while it registered: try again")
     try:
         channel = parsed_channel(paths.channel(consumer), node.data)
     except BadData as error:

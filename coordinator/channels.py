@@ -85,6 +85,7 @@ def _parents(snapshot: Snapshot, plan: Plan) -> list[Unit]:
     paths = GroupPaths(snapshot.group)
     started = {topic for _, command in plan.starts for topic in command.topics}
     folded = {part.topic for end in plan.ends for part in end.view.running}
+    folded |= {topic for _, command in plan.stops for topic in command.topics}
     made: list[Unit] = [[Create(paths.owners_of(topic))] for topic in sorted(started - snapshot.owner_parents)]
     made += [[Create(paths.offsets_of(topic))] for topic in sorted((started | folded) - snapshot.offset_parents)]
     return made

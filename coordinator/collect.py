@@ -149,9 +149,9 @@ class Collector:
             try:
                 segment = Segment.parse(paths.segment(name), node.data)
                 root = Path(segment.segments_dir.removeprefix("file://"))
-                if root.is_absolute():
+                if root.is_absolute() and _is_own_file(paths.group, segment):
                     (root / segment.file).unlink(missing_ok=True)
-            except (BadData, OSError) as error:
+            except (BadData, OSError, ValueError) as error:
                 log.warning("segment file not removed: segment=%s reason=%s", name, error)
 
     def _names(self, path: str) -> list[str]:
@@ -170,3 +170,10 @@ class Collector:
             return False
         log.info("collected: what=%s", what)
         return True
+
+
+def _is_own_file(group: str, segment: Segment) -> bool:
+    """Whether a segment names a file as its fetcher names them: a znode must not be able to remove any other."""
+    stem = f"{group}/{segment.consumer}/{segment.incarnation}-"
+    number = segment.file.removeprefix(stem).removesuffix(".arrow")
+    return segment.file == f"{stem}{number}.arrow" and len(number) == 10 and number.isascii() and number.isdigit()

@@ -14,6 +14,7 @@ from .term import Term
 from .zk.commands import Command
 from .zk.errors import BadData, OutcomeUnknown, Refused, Retryable, SessionLost
 from .zk.fenced import ensure
+from .zk.names import is_name
 from .zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from .zk.records import Channel, CoordinatorRecord, EpochRecord, parsed_channel
 from .zk.runtime import Event, Runtime
@@ -23,6 +24,7 @@ from .zk.store import Create, Operation, SessionState, SetData, Store
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
+_LOOK_AGAIN_S = 10.0
 _MOST_VERSIONS = 390
 
 
@@ -48,6 +50,8 @@ class Elector:
         """
         while not stopping.is_set():
             self._wake.clear()
+            if stopping.is_set():
+                break
             try:
                 ensure(self._store, (CONSUMERS, GROUPS))
                 term = self._elect()
@@ -58,7 +62,7 @@ class Elector:
             if term is not None:
                 log.info("elected: node=%s epoch=%d", self._node, term.epoch)
                 return term
-            self._wake.wait()
+            self._wake.wait(_LOOK_AGAIN_S)  # a watch may have been lost
             if self._store.lost:
                 raise SessionLost("the session ended while this node stood for election")
         return None
@@ -109,16 +113,24 @@ class Elector:
             passed: list[Operation] = [SetData(COORDINATOR_EPOCH, data)] * min(epoch, _MOST_VERSIONS)
             return epoch, [Create(COORDINATOR_EPOCH, data), *(passed if epoch > 1 else [])]
         try:
-            epoch = EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch + 1
+            epoch = max(EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch, self._epoch_in_states()) + 1
         except BadData as error:
             log.warning("bad data set aside: path=%s problem=%s", COORDINATOR_EPOCH, error)
             epoch = self._largest_epoch() + 1
         return epoch, [SetData(COORDINATOR_EPOCH, EpochRecord(epoch).to_bytes(), node.stat.version)]
 
+    def _epoch_in_states(self) -> int:
+        """The largest epoch in any group's state: a number that was set lower by hand is passed."""
+        listing = self._store.children(GROUPS)
+        paths = [GroupPaths(name).state for name in (listing.names if listing else ()) if is_name(name)]
+        nodes = zip(paths, self._store.get_many(paths), strict=True)
+        return max((_epoch_or_zero(GroupState.parse, path, node.data) for path, node in nodes if node), default=0)
+
     def _largest_epoch(self) -> int:
         """The largest epoch that any group has seen; 0 where there is none."""
         listing = self._store.children(GROUPS)
-        return max((self._epoch_of(group) for group in (listing.names if listing else ())), default=0)
+        groups = [name for name in (listing.names if listing else ()) if is_name(name)]
+        return max((self._epoch_of(group) for group in groups), default=0)
 
     def _epoch_of(self, group: str) -> int:
         paths = GroupPaths(group)

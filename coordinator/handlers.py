@@ -82,6 +82,13 @@ class Handlers:
         group = path[len(GROUPS) + 1 :].split("/", 1)[0]
         self.requests.request(group, ACKNOWLEDGED, ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S)
 
+    def forget(self, group: str) -> None:
+        """The group is gone: keep nothing of it."""
+        self.requests.forget(group)
+        with self._lock:
+            for kept in (self._rebalancers, self._quiet_until, self._failures):
+                kept.pop(group, None)
+
     def stop(self) -> None:
         """Let the handlers end after the turns that they are in."""
         self.requests.close()

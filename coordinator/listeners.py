@@ -40,6 +40,7 @@ class Listeners:
     """Watches topics and groups for one term, and keeps `interests` and `topics` up to date.
 
     :param ask: how to ask for a turn.
+    :param forget: called with a group that is gone.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Listeners:
         interests: Interests,
         ask: AskForTurn,
         problems: Problems,
+        forget: Callable[[str], None] = lambda group: None,
     ) -> None:
         self._store = store
         self._runtime = runtime
         self._brokers = brokers
         self._interests = interests
         self._ask = ask
+        self._forget = forget
         self._problems = problems
         self._findings: dict[str, Findings] = {}
         self._events: Queue[Event] = runtime.queue()
@@ -193,7 +196,9 @@ class Listeners:
         for group in sorted(set(self._members) - names):
             del self._members[group]
             self._interests.forget(group)
+            self._forget(group)
             self._found_in(GroupPaths(group).ids).done()
+            self._findings.pop(GroupPaths(group).ids, None)
         for group in sorted(names if all_of_them else names - set(self._members)):
             self.group_member_change(group)
 

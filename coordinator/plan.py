@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .assignors import Assignor
+from .history import history_of
 from .snapshot import ChannelView, SentCommand, Snapshot
 from .target import Wanted, is_live, wanted
 from .zk.commands import START_FETCHER, STOP_FETCHER, Command
@@ -118,7 +119,7 @@ def plan(snapshot: Snapshot, assignor: Assignor, trigger: str = "") -> Plan:
         withdrawn=tuple(work.withdrawn),
         stops=tuple(stops),
         starts=tuple(starts),
-        rebalance=_history(snapshot, state, is_new, stopping, trigger),
+        rebalance=history_of(snapshot, state, is_new, stopping, trigger),
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
         again_s=min(work.timers, default=None),
     )
@@ -152,6 +153,10 @@ def _marks(snapshot: Snapshot, work: _Work) -> tuple[Mark, ...]:
     """The eviction marks whose lease still runs."""
     kept = []
     for mark in snapshot.state.marks:
+        view = snapshot.channels.get(mark.consumer)
+        channel = view.channel if view is not None else None
+        if channel is not None and channel.is_live and channel.incarnation == mark.incarnation:
+            continue  # its eviction was planned, but never happened
         left_s = mark.lease_ms / 1000 - snapshot.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
         if left_s > 0:
             kept.append(mark)
@@ -372,47 +377,6 @@ def _reason(waiting: Mapping[str, PartitionSet]) -> str | None:
     shown = ", ".join(str(part) for part in sorted(partitions)[:3])
     more = f" and {len(partitions) - 3} more" if len(partitions) > 3 else ""
     return f"{name} waits for {shown}{more} to become free"
-
-
-def _history(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str) -> Rebalance | None:
-    before = snapshot.state
-    if is_new:
-        joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
-        return Rebalance(
-            generation=state.generation,
-            epoch=snapshot.epoch,
-            trigger=trigger or _seen_in_the_turn(joined, left),
-            started_ms=snapshot.now_ms,
-            joined=tuple(joined),
-            left=tuple(left),
-            moved=_moved(before, state),
-            stopped_ms=None if stopping else snapshot.now_ms,
-            finished_ms=snapshot.now_ms if state.state == EMPTY else None,
-        )
-    record = snapshot.rebalance
-    if record is None or record.generation != state.generation or record.finished_ms is not None:
-        return None
-    stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
-    finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
-    updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms)
-    return updated if updated != record else None
-
-
-def _seen_in_the_turn(joined: list[str], left: list[str]) -> str:
-    """The trigger when a turn that was taken for something else saw the change first."""
-    said = [f"{what} {', '.join(lives)}" for what, lives in (("joined", joined), ("left", left)) if lives]
-    return "; ".join(said) or "topics or owners changed"
-
-
-def _lives(state: GroupState) -> set[str]:
-    return {f"{name}/{target.incarnation[:8]}" for name, target in state.target.items()}
-
-
-def _moved(before: GroupState, after: GroupState) -> int:
-    """Partitions that had a consumer and get another incarnation."""
-    old = {part: (name, target.incarnation) for name, target in before.target.items() for part in target.partitions}
-    new = {part: (name, target.incarnation) for name, target in after.target.items() for part in target.partitions}
-    return sum(1 for part, holder in new.items() if part in old and old[part] != holder)
 
 
 def ended(channel: Channel, reason: str) -> Channel:

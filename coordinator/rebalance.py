@@ -19,13 +19,12 @@ from .target import is_live
 from .term import Term
 from .zk.commands import START_FETCHER, Command
 from .zk.errors import EpochOver, OutcomeUnknown, Refused
-from .zk.fenced import ensure
 from .zk.lease import Lease
 from .zk.paths import COORDINATOR_EPOCH, GroupPaths
 from .zk.records import Topic
 from .zk.runtime import Runtime
 from .zk.state import FAILED, GroupState
-from .zk.store import Check, Create, Operation, SetData, Store, Watch
+from .zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store, Watch
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ class Rebalancer:
         for _ in range(REFUSALS_A_TURN):
             snapshot = self._read()
             if snapshot is None:
-                return Turn(None)
+                return Turn(REFUSED_PAUSE_S if self._store.get(self._paths.ids) is not None else None)
             decided = plan(snapshot, self._assignor, trigger)
             if not decided.changes(snapshot.state):
                 return Turn(decided.again_s, snapshot.state)
@@ -118,9 +117,9 @@ class Rebalancer:
             return snapshot
         if self._store.get(self._paths.ids) is None:
             return None  # no group, or not yet
-        made = Create(self._paths.state, GroupState(epoch=self._term.epoch).to_bytes())
-        self._write([Check(COORDINATOR_EPOCH, self._term.fence), made])
-        ensure(self._store, (self._paths.history,))
+        made = [Create(self._paths.state, GroupState(epoch=self._term.epoch).to_bytes())]
+        missing = [path for path in self._paths.skeleton if self._store.get(path) is None]
+        self._write([Check(COORDINATOR_EPOCH, self._term.fence), *(Create(path) for path in missing), *made])
         return self._reader.read(self._topics())
 
     def _is_suspect(self, snapshot: Snapshot, decided: Plan) -> bool:
@@ -156,6 +155,8 @@ class Rebalancer:
             if refused.path == COORDINATOR_EPOCH:
                 raise EpochOver(f"epoch {self._term.epoch} is over: another coordinator was elected") from refused
             log.info("turn starts over: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
+            if refused.reason == "not-empty":
+                self._clear_below(refused.path)
             return False
         except OutcomeUnknown:
             # Sent again as it is it would be refused (the state's version): what came of it is read.
@@ -163,6 +164,16 @@ class Rebalancer:
             log.info("turn starts over: group=%s reason=reply lost", self._group)
             return False
         return True
+
+    def _clear_below(self, path: str) -> None:
+        """Remove what somebody has put below a znode of the protocol's, which could not be removed for it."""
+        listing = self._store.children(path)
+        strays = [f"{path}/{name}" for name in (listing.names if listing else ())]
+        for stray in strays:
+            self._problems.report(stray, "nothing may stand here; it is removed")
+        if strays:
+            some = strays[: MAX_OPERATIONS - 1]
+            self._write([Check(COORDINATOR_EPOCH, self._term.fence), *(Delete(stray) for stray in some)])
 
     def _set_state(self, state: GroupState, version: int) -> SetData:
         return SetData(self._paths.state, state.to_bytes(), version)

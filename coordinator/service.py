@@ -20,7 +20,7 @@ from .interests import Interests
 from .listeners import Listeners
 from .problems import Problems
 from .term import Term
-from .zk.errors import CoordinatorError, EpochOver, Fenced, Retryable, StoreError, ZooKeeperUnreachable
+from .zk.errors import CoordinatorError, EpochOver, Fenced, Retryable, StoreError
 from .zk.lease import Lease
 from .zk.paths import Brokers
 from .zk.runtime import Event, Runtime, Task
@@ -83,7 +83,7 @@ class CoordinatorService:
         while not self._stopping.is_set():
             try:
                 return self._open_store()
-            except ZooKeeperUnreachable as error:
+            except CoordinatorError as error:
                 log.warning("waiting for ZooKeeper: node=%s reason=%s", self._config.node, error)
                 self._stopping.wait(STAND_AGAIN_S)
         return None
@@ -123,7 +123,9 @@ class Coordinator:
         self._lease = Lease(store, runtime, lambda: term.check(store))
         self._handlers = Handlers(config, store, runtime, term, self._lease, assignor, problems, self._end)
         brokers = Brokers(config.brokers_path)
-        self._listeners = Listeners(store, runtime, brokers, Interests(runtime), self._handlers.ask, problems)
+        self._listeners = Listeners(
+            store, runtime, brokers, Interests(runtime), self._handlers.ask, problems, self._handlers.forget
+        )
         self._collector = Collector(
             store, runtime, term, self._lease, problems, config.channel_retention_ms, config.query_retention_ms
         )

@@ -205,6 +205,10 @@ class Planner:
                 f"the checkpoint is of query {query}, and the option query says {self._config.query}: "
                 "leave the option out, or start with a new checkpoint"
             )
+        if self._post is not None and self._post.query != query:
+            # Spark asks for an initial offset also where a checkpoint already names the query: that name counts.
+            self._post.withdraw(store)
+            self._post = None
         if self._post is None:
             self._post = QueryPost(self._runtime, self._paths, query)
         self._post.begin(store, finished, is_new)

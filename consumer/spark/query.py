@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from coordinator.zk.errors import BadData, Fenced, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.fenced import ensure
@@ -79,6 +80,17 @@ class QueryPost:
         self._registered_on, self._is_ephemeral, self._has_begun = store, is_new, True
         self._finished, self._published_at = finished, self._runtime.monotonic()
         log.info("query registered: group=%s query=%s finished=%d", self._paths.group, self.query, finished)
+
+    def withdraw(self, store: Store) -> None:
+        """Remove the znode of a query that never had a batch under this name; a later one would hold segments back.
+
+        :raises StoreError: when there was no answer.
+        """
+        node = store.get(self._path)
+        if node is None or not self._is_ephemeral or self._run_of(node) != self._run:
+            return
+        with suppress(Refused):  # somebody else has taken it meanwhile
+            store.commit([SetData(self._paths.queries, b""), Delete(self._path, node.stat.version)])
 
     def publish(self, store: Store, finished: int) -> None:
         """Say what is finished, at most once a second; and that the query lives, at least once a minute.

@@ -49,7 +49,7 @@ class Directions:
         self._runtime = runtime
         self._pool = WatchedNode(runtime, paths.pool(spec.config.pool))
         self._segments = WatchedNode(runtime, paths.segments)
-        self._seen_at = runtime.monotonic()
+        self._gone_since: float | None = None
         self._segments_read: Node | None = None
         self.segments = SegmentsRecord()
 
@@ -67,9 +67,11 @@ class Directions:
     def _reason_to_leave(self, node: Node | None) -> str | None:
         now = self._runtime.monotonic()
         if node is None:
-            is_gone = now - self._seen_at >= self._spec.config.driver_gone_ms / 1000
+            # Counted from the first answer that says so: while ZooKeeper is away the driver has lost its znode too.
+            self._gone_since = self._gone_since if self._gone_since is not None else now
+            is_gone = now - self._gone_since >= self._spec.config.driver_gone_ms / 1000
             return "its driver is gone" if is_gone else None
-        self._seen_at = now
+        self._gone_since = None
         try:
             pool = Pool.parse("the pool's znode", node.data)
         except BadData as error:

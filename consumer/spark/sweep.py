@@ -67,7 +67,10 @@ def _is_over(found: FoundFile, channels: dict[str, Node | None], now_s: float) -
         channel = parsed_channel("a channel", node.data)
     except BadData:
         return False
-    return not (channel.is_live and channel.incarnation == incarnation_of(found.file))
+    if not (channel.is_live and channel.incarnation == incarnation_of(found.file)):
+        return True
+    # It seals one file after the other: what has a lower number than the last one sealed is decided.
+    return found.file.startswith(channel.sealed[:-16]) and found.file < channel.sealed
 
 
 def _named(store: Store, paths: GroupPaths) -> set[str] | None:

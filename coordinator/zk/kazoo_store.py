@@ -10,6 +10,7 @@ from typing import Any
 
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
@@ -45,12 +46,8 @@ log = logging.getLogger(__name__)
 
 _LARGEST_REQUEST = 1_000_000
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
-_GONE = (
-    kz.SessionExpiredError,
-    kz.ConnectionClosedError,
-    kz.AuthFailedError,
-    kz.SessionMovedError,
-)
+_GONE = (kz.SessionExpiredError, kz.ConnectionClosedError, kz.AuthFailedError)
+_UNANSWERED = (kz.ConnectionLoss, kz.OperationTimeoutError, kz.SessionMovedError)
 _REASONS: dict[type[Exception], str] = {
     kz.BadVersionError: "bad-version",
     kz.NoNodeError: "no-node",
@@ -128,8 +125,8 @@ def open_kazoo(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 1
     """
     try:
         return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot)
-    except (kz.KazooException, OSError, ValueError) as error:
-        raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error}") from error
+    except (kz.KazooException, OSError, ValueError, SequentialThreadingHandler.timeout_exception) as error:
+        raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
 
 
 def kazoo_factory(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> StoreFactory:
@@ -151,15 +148,18 @@ class KazooStore(Store):
         )
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)
-        self._connect(hosts, connect_timeout_s)
-        self._find_chroot(make_chroot)
+        try:
+            self._connect(hosts, connect_timeout_s)
+            self._find_chroot(make_chroot)
+        except BaseException:
+            self.close()  # kazoo would go on connecting
+            raise
 
     def _connect(self, hosts: str, connect_timeout_s: float) -> None:
         # `start` would read "/" and warn when the chroot is missing; it is made here instead.
         started = self._client.start_async()
         started.wait(connect_timeout_s)
         if not self._client.connected:
-            self.close()
             raise ZooKeeperUnreachable(
                 f"no ZooKeeper server answered at {hosts} within {connect_timeout_s:g} s: check the address, "
                 "and that the ensemble runs and has a quorum"
@@ -171,7 +171,6 @@ class KazooStore(Store):
             if not chroot or self._wait(self._client.exists_async(chroot)) is not None:
                 return
             if not make_chroot:
-                self.close()
                 raise UsageError(f"there is no {chroot} in this ZooKeeper: check the chroot in --zk")
             self._client.ensure_path(chroot)
         finally:
@@ -266,7 +265,7 @@ class KazooStore(Store):
             raise
         except _GONE as error:
             raise SessionLost("the session with ZooKeeper is over") from error
-        except (kz.ConnectionLoss, kz.OperationTimeoutError, self._client.handler.timeout_exception) as error:
+        except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
             if self._client.over:
                 raise SessionLost("the session with ZooKeeper is over") from error
             raise ConnectionLost("ZooKeeper did not answer: the connection was lost") from error
@@ -287,7 +286,7 @@ class KazooStore(Store):
         except _GONE as error:
             # A request that was on its way when the session expired may have been done before it did.
             raise SessionLost("the session with ZooKeeper is over") from error
-        except (kz.ConnectionLoss, kz.OperationTimeoutError, self._client.handler.timeout_exception) as error:
+        except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
             raise OutcomeUnknown("the reply to a commit was lost") from error
         except kz.ZookeeperError as error:
             raise Refused(0, operations[0].path, type(error).__name__) from error

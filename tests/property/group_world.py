@@ -151,7 +151,9 @@ class Process:
             max_poll_interval_ms=MAX_POLL_MS,
         )
         now = self._world.runtime.now
-        channel, version = register(self.store, PATHS, self.name, registration, self._previous)
+        channel, version = register(
+            self.store, PATHS, self.name, registration, None if self._previous is None else frozenset([self._previous])
+        )
         self._previous = channel.incarnation
         self.fenced = FencedChannel(self.store, self._world.runtime, PATHS, self.name, channel, version)
         self._renewed_at = self._changed_at = now

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
+
+from kazoo.client import KazooClient
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
+from coordinator.assignors import Assignor
 from coordinator.config import CoordinatorConfig
 from coordinator.service import CoordinatorService
 from coordinator.topics import create_topic
-from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.commands import Command
+from coordinator.zk.errors import CoordinatorError, Refused
+from coordinator.zk.fenced import ensure
 from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import Brokers, GroupPaths
-from coordinator.zk.records import Channel, Topic, parsed_channel
+from coordinator.zk.paths import COORDINATOR, Brokers, GroupPaths
+from coordinator.zk.records import Channel, CoordinatorRecord, OffsetRecord, Topic, parsed_channel
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import GroupState
-from coordinator.zk.store import Store
+from coordinator.zk.state import GroupState, Rebalance
+from coordinator.zk.store import Create, Delete, SetData, Store
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 
@@ -49,6 +56,7 @@ class PollingConsumer(Callbacks):
         self.error: BaseException | None = None
         self.is_stuck = threading.Event()
         self.consumer = Consumer(config, Subscription(topics, pattern), self, log or MemoryLog(), opener)
+        self.polled: set[tuple[TopicPartition, int]] = set()
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"poll-{name}", daemon=True)
         self.thread.start()
@@ -61,6 +69,7 @@ class PollingConsumer(Callbacks):
                     continue
                 found = self.consumer.poll(50)
                 if found:
+                    self.polled |= {(p, record.offset) for p, records in found.items() for record in records}
                     with suppress(CoordinatorError):
                         self.consumer.commit()
                         self.records += [(p, record.offset) for p, records in found.items() for record in records]
@@ -102,20 +111,49 @@ class World:
         self.brokers = Brokers()
         self.store: Store = open_kazoo(zk, 10_000)
         self._services: list[tuple[CoordinatorService, threading.Thread]] = []
-        self._consumers: list[PollingConsumer] = []
+        self._sessions: dict[CoordinatorService, Store] = {}
+        self.consumers: list[PollingConsumer] = []
 
     # ---- starting things
 
-    def coordinator(self, node: str = "", zk: str | None = None, **options: Any) -> CoordinatorService:
+    def coordinator(
+        self,
+        node: str = "",
+        zk: str | None = None,
+        assignor: Assignor | None = None,
+        wrap: Callable[[Store], Store] = lambda store: store,
+        **options: Any,
+    ) -> CoordinatorService:
         options.setdefault("session_timeout_ms", SESSION_MS)
         options.setdefault("sweep_interval_ms", 60_000)
         config = CoordinatorConfig(zk=zk or self.zk, node=node or f"node-{secrets.token_hex(3)}", **options)
-        factory = kazoo_factory(config.zk, config.session_timeout_ms)
-        service = CoordinatorService(config, factory, ThreadRuntime())
+        opener = kazoo_factory(config.zk, config.session_timeout_ms)
+
+        def open_and_note() -> Store:
+            self._sessions[service] = wrap(opener())
+            return self._sessions[service]
+
+        service = CoordinatorService(config, open_and_note, ThreadRuntime(), assignor)
         thread = threading.Thread(target=service.run, name=config.node, daemon=True)
         thread.start()
         self._services.append((service, thread))
         return service
+
+    def session_of(self, service: CoordinatorService) -> Store:
+        """The session that a coordinator has now."""
+        return self._sessions[service]
+
+    def elected(self, *services: CoordinatorService, above: int = 0, timeout_s: float = 15.0) -> CoordinatorService:
+        """The one of `services` that is elected, once it is, in an epoch above `above`."""
+
+        def look() -> CoordinatorService:
+            found = [(service, term) for service in services if (term := service.term) and term.epoch > above]
+            assert len(found) == 1, [service.term for service in services]
+            node = self.store.get(COORDINATOR)
+            assert node is not None and CoordinatorRecord.parse(COORDINATOR, node.data).epoch == found[0][1].epoch
+            return found[0][0]
+
+        return eventually(look, timeout_s, "exactly one node is elected")
 
     def stop_coordinator(self, service: CoordinatorService) -> None:
         service.stop()
@@ -124,12 +162,75 @@ class World:
     def topic(self, name: str, partitions: int) -> Topic:
         return create_topic(self.store, self.brokers, name, partitions)
 
+    def more_partitions(self, name: str, partitions: int) -> None:
+        """Let a topic have `partitions`, as Kafka does: in the data of its znode."""
+        path = self.brokers.topic(name)
+        node = self.store.get(path)
+        assert node is not None
+        topic = Topic.parse(path, name, node.data, node.stat.czxid)
+        self.put(path, replace(topic, partitions=tuple(range(partitions))).to_bytes())
+
     def consumer(self, group: str, name: str, topics: dict[str, int], **options: Any) -> PollingConsumer:
         made = PollingConsumer(options.pop("zk", self.zk), group, name, topics, **options)
-        self._consumers.append(made)
+        self.consumers.append(made)
         return made
 
+    # ---- what an operator, or bad luck, does
+
+    def put(self, path: str, data: bytes = b"") -> None:
+        """Make a znode with its parents, or overwrite its data, as somebody with zkCli would."""
+        parents = path.split("/")[1:-1]
+        ensure(self.store, ["/" + "/".join(parents[: depth + 1]) for depth in range(len(parents))])
+        node = self.store.get(path)
+        self.store.commit([Create(path, data) if node is None else SetData(path, data)])
+
+    def remove(self, path: str) -> None:
+        """Remove a znode with everything below it, as zkCli's `deleteall`, while others may be writing there."""
+
+        def is_gone() -> bool:
+            listing = self.store.children(path)
+            for name in listing.names if listing else []:
+                self.remove(f"{path}/{name}")
+            if listing is not None:
+                self.store.commit([Delete(path)])
+            return True
+
+        eventually(is_gone, 10, f"{path} is gone", ignoring=(Refused,))
+
     # ---- looking
+
+    def data(self, path: str) -> bytes | None:
+        node = self.store.get(path)
+        return node.data if node is not None else None
+
+    def names(self, path: str) -> list[str]:
+        listing = self.store.children(path)
+        return sorted(listing.names) if listing else []
+
+    def commands(self, group: str, consumer: str) -> list[Command]:
+        """What stands in a channel, the oldest first."""
+        paths = GroupPaths(group)
+        found = [self.data(paths.command(consumer, name)) for name in self.names(paths.channel(consumer))]
+        return [Command.parse("command", data) for data in found if data is not None]
+
+    def created_commands(self, group: str, consumer: str) -> int:
+        """How many commands have ever been sent to a consumer."""
+        return self._ever_created(GroupPaths(group).channel(consumer))
+
+    def registrations(self, group: str) -> int:
+        """How often consumers have ever registered."""
+        return self._ever_created(GroupPaths(group).ids)
+
+    def _ever_created(self, path: str) -> int:
+        # cversion counts the children that came and those that went.
+        node = self.store.get(path)
+        assert node is not None
+        return (node.stat.cversion + node.stat.children) // 2
+
+    def history(self, group: str) -> list[Rebalance]:
+        paths = GroupPaths(group)
+        found = [self.data(f"{paths.history}/{name}") for name in self.names(paths.history)]
+        return [Rebalance.parse("history", data) for data in found if data is not None]
 
     def state(self, group: str) -> GroupState:
         node = self.store.get(GroupPaths(group).state)
@@ -150,6 +251,18 @@ class World:
 
         return eventually(look, timeout_s, f"{group} is Stable with {members} members")
 
+    def offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Where a group stands: what runs as its channel says, the rest as `offsets/` says."""
+        paths = GroupPaths(group)
+        found = {
+            TopicPartition(topic, int(number)): OffsetRecord.parse("", data).offset
+            for topic in self.names(paths.offsets)
+            for number in self.names(paths.offsets_of(topic))
+            if (data := self.data(paths.offset(topic, int(number)))) is not None
+        }
+        running = [self.channel(group, name).running for name in self.names(paths.channels)]
+        return found | {part: offset for some in running for part, offset in some.items() if offset is not None}
+
     def owners(self, group: str) -> dict[TopicPartition, str]:
         paths = GroupPaths(group)
         found: dict[TopicPartition, str] = {}
@@ -162,8 +275,20 @@ class World:
                     found[TopicPartition(topic, int(number))] = node.data.decode()
         return found
 
+    def told_once(self, topic: str, partitions: int, end: int, *, again: int = 0) -> None:
+        """S5: of `topic`, every record up to `end` was polled, and none was committed twice.
+
+        :param again: so many may have been.
+        """
+        wanted = {(TopicPartition(topic, number), offset) for number in range(partitions) for offset in range(end)}
+        polled = {item for consumer in self.consumers for item in consumer.polled if item[0].topic == topic}
+        assert wanted - polled == set(), f"{len(wanted - polled)} records never came"
+        committed = Counter(item for c in self.consumers for item in c.records if item[0].topic == topic)
+        twice = sorted(item for item, times in committed.items() if times > 1)
+        assert len(twice) <= again, f"{len(twice)} records were committed twice: {twice[:5]}"
+
     def close(self) -> None:
-        for consumer in self._consumers:
+        for consumer in self.consumers:
             with suppress(Exception):
                 consumer.close()
         for service, thread in self._services:
@@ -180,3 +305,18 @@ def a_world(zk: str) -> Iterator[World]:
         yield world
     finally:
         world.close()
+
+
+def parts(topic: str, *numbers: int) -> frozenset[TopicPartition]:
+    """Partitions of one topic."""
+    return frozenset(TopicPartition(topic, number) for number in numbers)
+
+
+def expire(store: Store) -> None:
+    """End a session as the server does when it has not heard from its client for too long."""
+    client: Any = store._client  # type: ignore[attr-defined]
+    hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
+    twin = KazooClient(hosts=hosts, client_id=client.client_id, timeout=client.negotiated_ms / 1000)
+    twin.start(timeout=10)
+    twin.stop()
+    twin.close()

@@ -1,0 +1,50 @@
+"""What a turn writes into a group's history, for people: one record a generation. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .snapshot import Snapshot
+from .zk.state import EMPTY, STABLE, GroupState, Rebalance
+
+
+def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str) -> Rebalance | None:
+    """The record of the generation of `state`: begun, or with the times that are known now; None to leave it."""
+    before = snapshot.state
+    if is_new:
+        joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
+        return Rebalance(
+            generation=state.generation,
+            epoch=snapshot.epoch,
+            trigger=trigger or _seen_in_the_turn(joined, left),
+            started_ms=snapshot.now_ms,
+            joined=tuple(joined),
+            left=tuple(left),
+            moved=_moved(before, state),
+            stopped_ms=None if stopping else snapshot.now_ms,
+            finished_ms=snapshot.now_ms if state.state == EMPTY else None,
+        )
+    record = snapshot.rebalance
+    if record is None or record.generation != state.generation or record.finished_ms is not None:
+        return None
+    stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
+    finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
+    updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms)
+    return updated if updated != record else None
+
+
+def _seen_in_the_turn(joined: list[str], left: list[str]) -> str:
+    """The trigger when a turn that was taken for something else saw the change first."""
+    said = [f"{what} {', '.join(lives)}" for what, lives in (("joined", joined), ("left", left)) if lives]
+    return "; ".join(said) or "topics or owners changed"
+
+
+def _lives(state: GroupState) -> set[str]:
+    return {f"{name}/{target.incarnation[:8]}" for name, target in state.target.items()}
+
+
+def _moved(before: GroupState, after: GroupState) -> int:
+    """Partitions that had a consumer and get another incarnation."""
+    old = {part: (name, target.incarnation) for name, target in before.target.items() for part in target.partitions}
+    new = {part: (name, target.incarnation) for name, target in after.target.items() for part in target.partitions}
+    return sum(1 for part, holder in new.items() if part in old and old[part] != holder)

@@ -1,0 +1,33 @@
+"""What most of these tests start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.zk.ensemble import Ensemble
+from tests.support.hand import Stage, a_stage
+from tests.support.proxy import Proxy
+from tests.support.world import World, a_world
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    """Coordinators and consumers in threads."""
+    with a_world(zk) as world:
+        yield world
+
+
+@pytest.fixture
+def stage(world: World) -> Iterator[Stage]:
+    """Coordinators and consumers whose every move the test makes, in the same chroot as `world`."""
+    with a_stage(world.zk) as stage:
+        yield stage
+
+
+@pytest.fixture
+def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
+    """A proxy in front of the server that `world` uses; whatever it held back flows again before `world` closes."""
+    with Proxy(zookeeper.hosts) as proxy:
+        yield proxy

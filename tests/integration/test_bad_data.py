@@ -1,0 +1,377 @@
+"""Malformed and foreign data in every znode: said once with its path, counted, shown, and everything else goes on."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from click.testing import CliRunner
+
+from coordinator.cli import main
+from coordinator.groups import status
+from coordinator.service import CoordinatorService
+from coordinator.zk.paths import COORDINATOR, GroupPaths
+from coordinator.zk.records import WHITE_LIST
+from coordinator.zk.store import Create
+from tests.support.hand import Stage
+from tests.support.memlog import MemoryLog
+from tests.support.wait import eventually
+from tests.support.world import PollingConsumer, World, parts
+
+PATHS = GroupPaths("g")
+DEEP = b"[" * 100_000 + b"]" * 100_000
+GARBAGE = {
+    "no JSON": b"\xff\xfe not json",
+    "an array": b"[1,2,3]",
+    "a number": b"17",
+    "too deep": DEEP,
+    "deep object": b'{"version":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}",
+    "nearly 1 MB": b'{"version":1,"pad":"' + b"x" * 990_000,
+    "wrong types": b'{"incarnation":7,"subscription":"t","partitions":[],"option":[],"offset":"x","state":7,"run":1}',
+    "an endless number": b'{"version":1,"generation":' + b"9" * 5000 + b"}",
+}
+garbage = pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
+
+
+@pytest.fixture
+def service(world: World) -> CoordinatorService:
+    return world.coordinator(sweep_interval_ms=200)
+
+
+def is_reported(world: World, service: CoordinatorService, path: str) -> None:
+    """Said once, counted once, and shown, however often it is read."""
+    eventually(lambda: path in service.problems.current(), 10, f"{path} is reported")
+    assert path in service.problems.current()[path] or path.rsplit("/", 1)[0] in path
+    assert path in status(world.store, world.brokers).problems
+
+
+def others_go_on(world: World, log: MemoryLog, *consumers: PollingConsumer) -> None:
+    """These consumers hold partitions, and read what is new; so does a group of its own that comes now."""
+    other = world.consumer(f"other-{log.end}", "c1", {"t": 1}, log=log)
+    log.end += 50
+    for consumer in (*consumers, other):
+        eventually(
+            lambda c=consumer: any(offset == log.end - 1 for _, offset in c.records), 10, f"{consumer.name} reads on"
+        )
+        assert consumer.error is None
+
+
+# ---- registrations
+
+
+@garbage
+def test_a_registration_that_cannot_be_read_leaves_that_member_out(
+    world: World, service: CoordinatorService, data: bytes
+) -> None:
+    world.topic("t", 2)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    world.stable("g", 1)
+    world.put(PATHS.id("bad"), data)
+
+    is_reported(world, service, PATHS.id("bad"))
+
+    others_go_on(world, log, good)
+    why = {"bad": "its registration cannot be read"}
+    eventually(lambda: world.stable("g", 1).left_out == why, 5, "the state says why")
+    count = service.problems.count
+    world.remove(PATHS.id("bad"))
+    eventually(lambda: not world.state("g").left_out, 5, "nobody is left out any more")
+    eventually(lambda: service.problems.current() == {}, 5, "what is gone is no problem any more")
+    assert service.problems.count == count == 1, "it was said once"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", "[z-a]", "(a+)+b", "a{2}{3}", "x" * 1001, "(?P<n>a)(?P<n>b)", "a{99999999999999999999}", "\\"],
+    ids=lambda pattern: pattern[:12],
+)
+def test_a_pattern_that_does_not_compile_leaves_that_member_without_partitions(
+    world: World, stage: Stage, service: CoordinatorService, pattern: str
+) -> None:
+    world.topic("t", 2)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    world.stable("g", 1)
+    bad = stage.puppet("g", "bad", {pattern: 1}, WHITE_LIST)
+    bad.obey_until(frozenset())
+
+    eventually(lambda: "bad" in world.state("g").left_out, 10, "the state says why")
+
+    assert "pattern" in world.state("g").left_out["bad"]
+    assert PATHS.id("bad") in status(world.store, world.brokers).problems
+    others_go_on(world, log, good)
+
+
+def test_odd_names_are_reported_and_passed_over(world: World, service: CoordinatorService) -> None:
+    world.topic("t", 2)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    world.stable("g", 1)
+    odd = ["with space", "t\u00e4st", "x" * 250, "a;b", "\u65e5\u672c", "..."]
+    places = [PATHS.ids, PATHS.channels, PATHS.owners, PATHS.offsets, "/consumers/groups", world.brokers.topics]
+    places += [PATHS.owners_of("t"), PATHS.offsets_of("t"), PATHS.history, PATHS.channel("good")]
+    for place in places:
+        for name in odd:
+            world.store.commit([Create(f"{place}/{name}", b"odd")])
+    world.more_partitions("t", 3)
+
+    eventually(lambda: good.held == parts("t", 0, 1, 2), 10, "the group goes on")
+
+    others_go_on(world, log, good)
+    shown = status(world.store, world.brokers).problems
+    for place in (PATHS.ids, "/consumers/groups"):
+        path = f"{place}/'with space'"
+        assert path in service.problems.current()
+        assert path in shown
+
+
+# ---- topics
+
+
+@garbage
+def test_a_topic_that_cannot_be_read_leaves_the_others_alone(
+    world: World, service: CoordinatorService, data: bytes
+) -> None:
+    world.topic("t", 2)
+    world.put(world.brokers.topic("bad"), data)
+    both = world.consumer("g", "both", {"t": 1, "bad": 1}, log=(log := MemoryLog(10)))
+
+    is_reported(world, service, world.brokers.topic("bad"))
+
+    state = world.stable("g", 1)
+    assert state.left_out == {"bad": "no such topic (yet)"}
+    others_go_on(world, log, both)
+    world.put(world.brokers.topic("bad"), b'{"partitions":{"0":[]}}')
+    eventually(lambda: both.held == parts("t", 0, 1) | parts("bad", 0), 10, "once mended it is read")
+    assert service.problems.current() == {}
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["-1", "one", "1.5", "\u0663", "\u00b2", "9" * 5000, "1000001"],
+    ids=["-1", "one", "1.5", "3", "2", "huge", "1e6"],
+)
+def test_a_partition_number_that_is_none_is_bad_data(world: World, service: CoordinatorService, key: str) -> None:
+    world.topic("t", 2)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    world.stable("g", 1)
+
+    world.put(world.brokers.topic("bad"), json.dumps({"version": 3, "partitions": {key: []}}).encode())
+
+    is_reported(world, service, world.brokers.topic("bad"))
+    others_go_on(world, log, good)
+    assert service.term is not None and service.term.epoch == 1, "the coordinator has not resigned over it"
+
+
+def test_a_topic_that_becomes_unreadable_stays_as_it_was(world: World, service: CoordinatorService) -> None:
+    world.topic("t", 2)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    before = world.stable("g", 1)
+
+    world.put(world.brokers.topic("t"), b"scribble")
+
+    is_reported(world, service, world.brokers.topic("t"))
+    others_go_on(world, log)
+    assert good.held == parts("t", 0, 1)
+    assert world.state("g").generation == before.generation
+
+
+def test_a_topic_without_partitions_is_left_out_with_the_reason(world: World, service: CoordinatorService) -> None:
+    world.topic("t", 1)
+    world.put(world.brokers.topic("empty"), b'{"version":3,"partitions":{}}')
+    consumer = world.consumer("g", "c1", {"t": 1, "empty": 1}, log=(log := MemoryLog(10)))
+
+    state = world.stable("g", 1)
+
+    assert state.left_out == {"empty": "the topic has no partitions"}
+    others_go_on(world, log, consumer)
+
+
+# ---- commands, channels, offsets, history, the coordinator's znodes
+
+
+@garbage
+def test_a_command_that_cannot_be_read_is_removed_and_nothing_stops(
+    world: World, service: CoordinatorService, data: bytes
+) -> None:
+    world.topic("t", 2)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    before = world.stable("g", 1)
+
+    world.store.commit([Create(PATHS.command_prefix("good"), data, sequential=True)])
+
+    eventually(lambda: not world.names(PATHS.channel("good")), 10, "it is removed")
+    others_go_on(world, log, good)
+    assert good.held == parts("t", 0, 1)
+    assert good.events == [("assigned", parts("t", 0, 1))]
+    assert world.stable("g", 1).generation == before.generation
+
+
+def test_a_command_for_a_consumer_that_cannot_exist_is_withdrawn(world: World, service: CoordinatorService) -> None:
+    world.topic("t", 1)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+    world.stable("g", 1)
+    path = f"{PATHS.channel('nobody')}/command-0000000007"
+
+    world.put(path, b"garbage")
+
+    eventually(lambda: world.data(path) is None, 10, "it is withdrawn")
+    others_go_on(world, log, good)
+
+
+@garbage
+def test_the_channel_of_nobody_that_cannot_be_read_holds_nobody_up(
+    world: World, service: CoordinatorService, data: bytes
+) -> None:
+    world.put(PATHS.channel("ghost"), data)
+    world.topic("t", 2)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+
+    world.stable("g", 1)
+
+    is_reported(world, service, PATHS.channel("ghost"))
+    others_go_on(world, log, good)
+
+
+@garbage
+def test_offsets_history_segments_and_queries_that_cannot_be_read_stop_nothing_else(
+    world: World, service: CoordinatorService, data: bytes
+) -> None:
+    world.topic("t", 3)
+    bad = [PATHS.offset("t", 0), PATHS.rebalance(1), PATHS.query("q"), f"{PATHS.segments}/segment-0000000000"]
+    for path in bad:
+        world.put(path, data)
+    good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
+
+    world.stable("g", 1)
+    others_go_on(world, log, good)
+
+    assert good.held == parts("t", 1, 2), "where to begin with the other partition nobody can say"
+    eventually(lambda: PATHS.query("q") in service.problems.current(), 10, "the query is reported")
+    assert PATHS.offset("t", 0) in status(world.store, world.brokers).problems
+    assert service.term is not None and service.term.epoch == 1
+
+
+def test_a_segment_with_numbers_that_are_none_does_not_end_the_collection(
+    world: World, stage: Stage, service: CoordinatorService
+) -> None:
+    stage.puppet("g", "c1", {"t": 1})
+    ranges = {"t": {"\u00b2": [0, 1]}}
+    segment = {"file": "f", "segments_dir": "/nowhere", "rows": 1, "bytes": 1, "ranges": ranges, "topics": {"t": "x"}}
+    segment |= {"consumer": "c", "incarnation": "i", "generation": 1}
+    for _ in range(2):
+        world.put(f"{PATHS.segments}/segment-0000000000", json.dumps(segment).encode())
+        world.put(PATHS.query("q"), json.dumps({"run": "r", "finished": 2**60}).encode())
+
+        eventually(lambda: not world.names(PATHS.segments), 5, "it is collected, and the collector lives on")
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"[]", b'{"node":"\\ud800","host":"\\ud800","epoch":1}'])
+def test_a_foreign_coordinator_znode_is_waited_for_and_shown(world: World, data: bytes) -> None:
+    world.put(COORDINATOR, data)
+    service = world.coordinator()
+    world.topic("t", 1)
+    world.consumer("g", "c1", {"t": 1})
+
+    result = CliRunner().invoke(main, ["status", "--zk", world.zk])
+
+    assert result.exit_code == 0, result.output
+    assert "COORDINATOR" in result.output
+    assert service.term is None
+    world.remove(COORDINATOR)
+    world.elected(service)
+    world.stable("g", 1)
+
+
+def test_text_that_no_terminal_can_show_is_no_reason_for_the_status_to_fail(world: World) -> None:
+    world.put(PATHS.state, b'{"state":"Stable","reason":"\\ud800","left_out":{"\\ud800":"\\ud800\\u001b[31m"}}')
+    registration = {"incarnation": "\ud800", "subscription": {"t": 1}, "host": "\ud800\x1b[31m"}
+    world.put(PATHS.id("c1"), json.dumps(registration).encode())
+    for command in (
+        ["status"],
+        ["groups", "list"],
+        ["groups", "describe", "g", "--members"],
+        ["groups", "describe", "g"],
+    ):
+        for output in ("table", "json"):
+            result = CliRunner().invoke(main, [*command, "--zk", world.zk, "-o", output])
+
+            assert result.exit_code == 0, (command, output, result.exception)
+            assert "\x1b[31m" not in result.output, "nor may it colour the terminal"
+
+
+# ---- what is said
+
+
+def test_bad_data_is_said_once_with_its_path_and_again_only_when_it_changes(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "coordinator.problems")
+    service = world.coordinator(sweep_interval_ms=100)
+    world.topic("t", 1)
+    path = world.brokers.topic("bad")
+    world.put(path, b"first")
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    topics = eventually(lambda: service.problems.current(), 5, "it is reported")
+    assert list(topics) == [path]
+    sweeps = len(caplog.records)
+    world.put(path, b"second")
+    eventually(lambda: service.problems.count == 2, 5, "another complaint counts again")
+    world.remove(path)
+    eventually(lambda: service.problems.current() == {}, 5, "what is gone is no problem any more")
+
+    said = [record.getMessage() for record in caplog.records if path in record.getMessage()]
+    assert sweeps == 1
+    assert [line.split(":")[0] for line in said] == ["bad data set aside", "bad data set aside", "bad data mended"]
+
+
+def test_status_shows_what_cannot_be_read(world: World) -> None:
+    world.put(world.brokers.topic("bad"), b"garbage")
+    world.put(PATHS.id("c1"), b"garbage")
+
+    result = CliRunner().invoke(main, ["status", "--zk", world.zk, "-o", "json"])
+
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert set(document["problems"]) == {world.brokers.topic("bad"), PATHS.id("c1")}
+    assert document["coordinator"] is None
+    table = CliRunner().invoke(main, ["status", "--zk", world.zk]).stdout
+    assert f"{PATHS.id('c1')}" in table and "holds no JSON" in table
+
+
+# ---- the command line's own bad input
+
+
+@pytest.mark.parametrize("command", [["status"], ["groups", "list"], ["run", "--connect-timeout-ms", "200"]])
+def test_a_zookeeper_that_nobody_reaches_ends_with_4_and_one_sentence(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.zk.cli.CONNECT_TIMEOUT_S", 0.2)
+
+    result = CliRunner().invoke(main, [*command, "--zk", "127.0.0.1:1"])
+
+    assert result.exit_code == 4
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: no ZooKeeper server answered at 127.0.0.1:1 within 0.2 s: check the address")
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["run"], "zk is needed: give --zk, or set ZK_GROUP_ZK"),
+        (["run", "--zk", "x:1", "--node", "a b"], "'a b' cannot name a node"),
+        (["run", "--zk", "x:1", "--rebalance-handlers", "0"], "rebalance_handlers must be from 1 to 64"),
+        (["run", "--zk", "x:1", "--sweep-interval-ms", "soon"], "soon"),
+        (["run", "--zk", "x:1", "--channel-retention-ms", "1000"], "at least twice session_timeout_ms"),
+        (["run", "--zk", "x:1", "--brokers-path", "brokers"], "brokers_path must begin with a slash"),
+        (["status", "--zk", "x:1", "--brokers-path", "//"], "is no --brokers-path"),
+        (["frobnicate"], "No such command"),
+    ],
+)
+def test_wrong_options_end_with_2_and_one_sentence(options: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(main, options, env={"ZK_GROUP_ZK": None})
+
+    assert result.exit_code == 2, result.output
+    assert sentence in result.stderr
+    assert "Traceback" not in result.output

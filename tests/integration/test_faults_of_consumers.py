@@ -1,0 +1,240 @@
+"""Consumers that die, hang, come back, are taken over or never stop coming and going."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from consumer.errors import Superseded
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.state import PREPARING
+from tests.support.hand import Stage
+from tests.support.memlog import MemoryLog
+from tests.support.proxy import Proxy
+from tests.support.wait import eventually
+from tests.support.world import PollingConsumer, World, expire, parts
+
+PATHS = GroupPaths("g")
+ALL = parts("t", 0, 1, 2, 3)
+
+
+def all_came(*consumers: PollingConsumer, partitions: int = 4) -> Callable[[MemoryLog], None]:
+    """Waits until `consumers` have committed everything in a log."""
+
+    def wait(log: MemoryLog) -> None:
+        wanted = partitions * log.end
+        eventually(
+            lambda: len({item for consumer in consumers for item in consumer.records}) == wanted,
+            15,
+            f"{wanted} records have come",
+        )
+
+    return wait
+
+
+def test_a_consumer_whose_session_expires_comes_back_and_goes_on_where_it_was(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    log = MemoryLog(end=120)
+    consumer = world.consumer("g", "c1", {"t": 1}, log=log, session_timeout_ms=10_000)
+    before = world.stable("g", 1)
+    all_came(consumer)(log)
+
+    expire(consumer.consumer.member.store)  # type: ignore[arg-type]
+
+    world.stable("g", 1, above=before.generation)
+    assert ("lost", ALL) in consumer.events
+    log.end = 250
+    all_came(consumer)(log)
+    world.told_once("t", 4, 250)
+    assert consumer.consumer.member.registrations == 2
+
+
+def test_a_consumer_that_dies_is_replaced_and_nothing_is_lost_or_comes_twice(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    log = MemoryLog(end=100)
+    dies = world.consumer("g", "c1", {"t": 1}, log=log)
+    stays = world.consumer("g", "c2", {"t": 1}, log=log)
+    before = world.stable("g", 2)
+    log.end = 200
+
+    dies.vanish()
+
+    world.stable("g", 1, above=before.generation)
+    all_came(dies, stays)(log)
+    world.told_once("t", 4, 200)
+    assert stays.held == ALL
+
+
+def test_the_newest_process_takes_a_name_and_the_first_ends_and_does_not_come_back(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    log = MemoryLog(end=100)
+    first = world.consumer("g", "c1", {"t": 1}, log=log)
+    before = world.stable("g", 1)
+
+    second = world.consumer("g", "c1", {"t": 1}, log=log)
+
+    eventually(lambda: isinstance(first.error, Superseded), 10, "the first is told")
+    world.stable("g", 1, above=before.generation)
+    log.end = 200
+    all_came(first, second)(log)
+    world.told_once("t", 4, 200)
+    assert ("lost", ALL) in first.events
+    with pytest.raises(Superseded):
+        first.consumer.poll(0)
+    assert (second.held, first.held) == (ALL, frozenset())
+    assert world.channel("g", "c1").incarnation == world.state("g").target["c1"].incarnation
+
+
+def test_an_application_that_stops_polling_leaves_by_itself_and_comes_back_when_it_polls(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    log = MemoryLog(end=100)
+    stuck = world.consumer("g", "c1", {"t": 1}, log=log, max_poll_interval_ms=1000)
+    other = world.consumer("g", "c2", {"t": 1}, log=log)
+    before = world.stable("g", 2)
+
+    stuck.is_stuck.set()
+
+    after = world.stable("g", 1, above=before.generation)
+    assert (world.channel("g", "c1").ended or "").startswith("left by itself: poll was not called for 1000 ms")
+    assert after.marks == (), "whoever leaves by itself is not waited for"
+    eventually(lambda: other.held == ALL, 5, "the other has everything")
+    stuck.is_stuck.clear()
+    world.stable("g", 2, above=after.generation)
+    log.end = 200
+    all_came(stuck, other)(log)
+    world.told_once("t", 4, 200)
+
+
+def test_a_consumer_that_hangs_is_evicted_and_only_its_partitions_wait_for_its_lease(
+    zookeeper_proxy: Proxy, world: World
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    log = MemoryLog(end=100)
+    through = f"{zookeeper_proxy.hosts}/{world.zk.split('/')[1]}"
+    options = {"session_timeout_ms": 4000, "max_poll_interval_ms": 1000}
+    hangs = world.consumer("g", "c1", {"t": 1}, zk=through, log=log, **options)
+    other = world.consumer("g", "c2", {"t": 1}, log=log)
+    before = world.stable("g", 2)
+    zookeeper_proxy.hold()
+    cut_off_at = time.monotonic()
+    joiner = world.consumer("g", "c3", {"t": 1}, log=log)
+
+    eventually(lambda: world.state("g").marks, 5, "the one that hangs is evicted")
+    (mark,) = world.state("g").marks
+    assert (mark.consumer, mark.partitions) == ("c1", parts("t", 0, 1))
+    eventually(lambda: len(other.held | joiner.held) >= 2, 2, "what was not its goes on meanwhile")
+    assert not (other.held | joiner.held) & parts("t", 0, 1)
+    world.stable("g", 2, above=before.generation)
+    assert time.monotonic() - cut_off_at >= 2.66, "not before its lease had lapsed"
+    log.end = 200
+    zookeeper_proxy.resume()
+
+    world.stable("g", 3, above=world.state("g").generation - 1)
+    all_came(hangs, other, joiner)(log)
+    world.told_once("t", 4, 200)
+
+
+def test_a_consumer_that_is_cut_off_for_a_moment_pauses_and_goes_on_without_a_rebalance(
+    zookeeper_proxy: Proxy, world: World
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    log = MemoryLog(end=100)
+    through = f"{zookeeper_proxy.hosts}/{world.zk.split('/')[1]}"
+    consumer = world.consumer("g", "c1", {"t": 1}, zk=through, log=log, session_timeout_ms=3000)
+    before = world.stable("g", 1)
+    all_came(consumer)(log)
+    member = consumer.consumer.member
+
+    zookeeper_proxy.hold()
+    eventually(lambda: not member.may_fetch, 5, "its lease has lapsed")
+    log.end = 200
+    assert len(consumer.records) == 400
+    zookeeper_proxy.resume()
+
+    all_came(consumer)(log)
+    assert (world.state("g").generation, member.registrations) == (before.generation, 1)
+    world.told_once("t", 4, 200)
+
+
+def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(world: World, stage: Stage) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    stuck = stage.puppet("g", "c1", {"t": 1})
+    other = world.consumer("g", "c2", {"t": 1})
+    stuck.obey_until(parts("t", 0, 1))
+    world.stable("g", 2)
+    joined_at = time.monotonic()
+
+    joiner = world.consumer("g", "c3", {"t": 1})
+
+    eventually(lambda: (other.held, joiner.held) == (parts("t", 2), parts("t", 3)), 5, "they run what is free")
+    assert time.monotonic() - joined_at < 3
+    assert (stuck.options(), world.state("g").state) == (["stop-fetcher"], PREPARING)
+
+
+def test_churn_of_thirty_joins_and_leaves_converges_and_loses_nothing(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 8)
+    log = MemoryLog(end=100)
+    members: list[PollingConsumer] = [world.consumer("g", "steady", {"t": 1}, log=log)]
+    everybody = list(members)
+    for number in range(30):
+        if number % 3 == 2 and len(members) > 1:
+            members.pop(1).close()
+            continue
+        if number % 7 == 6 and len(members) > 1:
+            members.pop(1).vanish()
+        members.append(world.consumer("g", f"c{number}", {"t": 1}, log=log))
+        everybody.append(members[-1])
+        log.end += 5
+    calm_at = time.monotonic()
+
+    state = world.stable("g", len(members), timeout_s=10)
+
+    assert time.monotonic() - calm_at < 10
+    assert {part for target in state.target.values() for part in target.partitions} == parts("t", *range(8))
+    all_came(*everybody, partitions=8)(log)
+    world.told_once("t", 8, log.end)
+
+
+def test_churn_does_not_postpone_an_eviction(world: World, stage: Stage) -> None:
+    world.coordinator(rebalance_debounce_ms=0)
+    world.topic("t", 2)
+    stuck = stage.puppet("g", "stuck", {"t": 1}, max_poll_interval_ms=1500)
+    eventually(lambda: stuck.options() == ["start-fetcher"], 5, "it has its command")
+    since = time.monotonic()
+
+    def evicted_amid_changes() -> bool:
+        world.more_partitions("t", len(world.state("g").target) + 2 + int((time.monotonic() - since) * 10))
+        return world.data(PATHS.id("stuck")) is None
+
+    eventually(evicted_amid_changes, 10, "it is evicted though its commands are replaced all the time", pause_s=0.05)
+    assert 1.4 < time.monotonic() - since < 4
+
+
+def test_a_member_that_leaves_writes_its_offsets_and_its_share_goes_on_at_once(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    log = MemoryLog(end=100)
+    leaver = world.consumer("g", "c1", {"t": 1}, log=log)
+    stays = world.consumer("g", "c2", {"t": 1}, log=log)
+    before = world.stable("g", 2)
+    all_came(leaver, stays)(log)
+
+    leaver.close()
+
+    world.stable("g", 1, above=before.generation, timeout_s=5)
+    eventually(lambda: stays.held == ALL, 5, "the rest has its share")
+    channel = world.channel("g", "c1")
+    assert (channel.ended, dict(channel.running)) == ("left", {})
+    assert stays.consumer.position(TopicPartition("t", 0)) == 100
+    world.told_once("t", 4, 100)

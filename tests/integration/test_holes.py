@@ -1,0 +1,297 @@
+"""The twelve holes of seed 000, as `design.md` numbers them: a test for each, named after it.
+
+From 9 on they are in `test_holes_from_9.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from coordinator.interests import Interests
+from coordinator.listeners import Listeners
+from coordinator.problems import Problems
+from coordinator.zk.commands import Command
+from coordinator.zk.errors import EpochOver, IncarnationOver
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.records import WHITE_LIST, OffsetRecord, Registration, Topic
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Watch
+from tests.support.hand import Stage
+from tests.support.wait import eventually
+from tests.support.world import World, parts
+
+PATHS = GroupPaths("g")
+
+
+# ---- 1
+
+
+def test_hole_1_a_change_during_a_rebalance_brings_another_turn(world: World, stage: Stage) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    holds_up = stage.puppet("g", "c1", {"t": 1})
+    eventually(lambda: holds_up.options() == ["start-fetcher"], 5, "the rebalance is under way")
+
+    world.more_partitions("t", 4)
+    joiner = stage.puppet("g", "c2", {"t": 1})
+
+    eventually(lambda: set(world.state("g").target) == {"c1", "c2"}, 5, "the joiner is seen at once")
+    holds_up.obey_until(parts("t", 0, 1))
+    joiner.obey_until(parts("t", 2, 3))
+    world.stable("g", 2)
+
+
+# ---- 2
+
+
+class ChangesBehindReads:
+    """A store behind whose every first read of a path the world changes, before the reader goes on."""
+
+    def __init__(self, world: World, changes: dict[str, Operation]) -> None:
+        self._store = open_kazoo(world.zk, 10_000)
+        self._world = world
+        self._changes = changes
+
+    def children(self, path: str, watch: Watch | None = None) -> Listing | None:
+        found = self._store.children(path, watch)
+        self._change(path)
+        return found
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        found = self._store.get_many(paths, watch)
+        for path in paths:
+            self._change(path)
+        return found
+
+    def _change(self, path: str) -> None:
+        if operation := self._changes.pop(path, None):
+            self._world.store.commit([operation])
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def test_hole_2_what_happens_right_after_a_read_is_seen_by_the_watch_that_the_read_set(
+    world: World, stage: Stage
+) -> None:
+    world.topic("old", 1)
+    stage.puppet("g", "c1", {"old": 1})
+    brokers = world.brokers
+    changes: dict[str, Operation] = {
+        brokers.topics: Create(brokers.topic("new"), Topic("new", "n", (0,)).to_bytes()),
+        brokers.topic("old"): SetData(brokers.topic("old"), Topic("old", "o", (0, 1)).to_bytes()),
+        PATHS.ids: Create(PATHS.id("c2"), Registration("x", {"new": 1}).to_bytes()),
+        PATHS.id("c1"): SetData(PATHS.id("c1"), Registration("y", {"other": 1}).to_bytes()),
+        "/consumers/groups": Create("/consumers/groups/added"),
+    }
+    store, runtime, interests = ChangesBehindReads(world, changes), ThreadRuntime(), Interests(ThreadRuntime())
+    listeners = Listeners(store, runtime, brokers, interests, lambda group, why: None, Problems(runtime))
+    listeners.start()
+    assert changes == {}
+    thread = threading.Thread(target=listeners.run, daemon=True)
+    thread.start()
+
+    eventually(lambda: set(listeners.topics()) == {"new", "old"}, 5, "the new topic is seen")
+    eventually(lambda: listeners.topics()["old"].partitions == (0, 1), 5, "the new partition is seen")
+    eventually(lambda: "added" in listeners.groups(), 5, "the new group is seen")
+    both = {"new": {"g"}, "other": {"g"}}
+    eventually(lambda: interests.consumer_groups_per_topic == both, 5, "the joiner and the new subscription are seen")
+    listeners.stop()
+    thread.join(10)
+    store.close()
+
+
+# ---- 3
+
+
+def test_hole_3_a_stuck_group_does_not_stall_the_others(world: World, stage: Stage) -> None:
+    world.coordinator(rebalance_handlers=1)
+    world.topic("t", 2)
+    stuck = stage.puppet("stuck", "c1", {"t": 1})
+    eventually(lambda: stuck.options() == ["start-fetcher"], 5, "one group waits")
+
+    world.consumer("lively", "c1", {"t": 1})
+
+    world.stable("lively", 1, timeout_s=5)
+    assert stuck.options() == ["start-fetcher"]
+
+
+# ---- 4
+
+
+def test_hole_4_a_zombie_coordinator_is_refused_by_the_epoch(world: World, stage: Stage) -> None:
+    zombie = stage.hand("zombie")
+    stage.stable_pair(zombie)
+    world.remove(COORDINATOR)  # as ZooKeeper does when it takes the session for dead
+    stage.hand("successor")
+    stage.puppet("g", "c3", {"t": 1})
+    before = world.store.get_many([PATHS.state, PATHS.channel("c1"), PATHS.history])
+    assert zombie.lease.is_held, "nothing but the fence keeps it from writing"
+
+    with pytest.raises(EpochOver):
+        zombie.turn("g")
+
+    assert world.store.get_many([PATHS.state, PATHS.channel("c1"), PATHS.history]) == before
+    assert world.commands("g", "c1") == []
+
+
+def test_hole_4_an_epoch_znode_that_was_made_anew_does_not_let_an_old_coordinator_in(
+    world: World, stage: Stage
+) -> None:
+    zombie = stage.hand("zombie")
+    stage.stable_pair(zombie)
+    world.remove(COORDINATOR)
+    world.remove(COORDINATOR_EPOCH)
+    successor = stage.hand("successor")
+    stage.puppet("g", "c3", {"t": 1})
+
+    with pytest.raises(EpochOver):
+        zombie.turn("g")
+    assert successor.term.epoch > zombie.term.epoch
+
+
+# ---- 5
+
+
+def test_hole_5_commands_of_a_dead_coordinator_are_withdrawn_and_never_applied(stage: Stage) -> None:
+    stage.topic("t", 4)
+    first = stage.hand("first")
+    puppet = stage.puppet("g", "c1", {"t": 1})
+    first.turn("g")
+    first.close()
+    assert [command.epoch for command in puppet.commands()] == [1]
+
+    second = stage.hand("second")
+    second.turn("g")
+    second.turn("g")
+    assert [command.epoch for command in puppet.commands()] == [2]
+    second.settle("g", puppet)
+    assert (puppet.stale, puppet.applied, puppet.fenced.channel.epoch) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        pytest.param({"epoch": 1}, id="of an older epoch"),
+        pytest.param({"generation": 0}, id="of an older generation"),
+        pytest.param({"incarnation": "earlier"}, id="for an earlier life"),
+    ],
+)
+def test_hole_5_a_command_that_is_not_meant_for_now_is_removed_unapplied(
+    world: World, stage: Stage, older: dict[str, object]
+) -> None:
+    stage.hand("first").close()
+    hand = stage.hand("second")
+    one, _ = stage.stable_pair(hand)
+    stop = replace(Command("stop-fetcher", 2, 1, one.fenced.incarnation), **older)
+    world.store.commit([Create(PATHS.command_prefix("c1"), stop.to_bytes(), sequential=True)])
+
+    one.obey()
+
+    assert (one.commands(), one.stale, one.gave_up) == ([], 1, [])
+    assert one.running == parts("t", 0, 1)
+
+
+# ---- 6
+
+
+def test_hole_6_a_start_waits_for_the_stop_of_whoever_runs_the_partition(stage: Stage, world: World) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+    three = stage.puppet("g", "c3", {"t": 2})
+    hand.turn("g")
+    one.obey()
+
+    hand.turn("g")
+
+    assert two.options() == ["stop-fetcher"]
+    assert three.options() == [], "what it shall run is not free yet"
+    two.obey()
+    hand.turn("g")
+    (start,) = three.commands()
+    assert start.started == parts("t", 2, 3)
+    assert not start.started & (one.running | two.running)
+
+
+# ---- 7
+
+
+def test_hole_7_a_consumer_that_never_acknowledges_holds_up_its_own_partitions_only(stage: Stage, world: World) -> None:
+    hand = stage.hand()
+    stuck, two = stage.stable_pair(hand, max_poll_interval_ms=1000, lease_ms=60_000)
+    stage.puppet("g", "c3", {"unknown": 1})
+    stage.topic("u", 1)
+    three = stage.puppet("g", "c4", {"u": 1})
+
+    def others_run() -> bool:
+        hand.turn("g")
+        two.obey()
+        three.obey()
+        return (two.running, three.running) == (parts("t", 2, 3), parts("u", 0))
+
+    eventually(others_run, 5, "the others run what is free")
+    assert stuck.running == parts("t", 0, 1)
+
+
+def test_hole_7_an_evicted_consumers_partitions_wait_for_its_lease_across_a_failover(
+    stage: Stage, world: World
+) -> None:
+    first = stage.hand("first")
+    stuck, two = stage.stable_pair(first, max_poll_interval_ms=400, lease_ms=1500)
+    stuck.move(TopicPartition("t", 0), 42)
+    first.evict(stuck, two)
+    assert [mark.partitions for mark in world.state("g").marks] == [parts("t", 0, 1)]
+    first.close()
+
+    second = stage.hand("second")
+    since = second.runtime.monotonic()
+
+    def taken_over() -> bool:
+        second.turn("g")
+        two.obey()
+        return two.running == parts("t", 0, 1, 2, 3)
+
+    eventually(taken_over, 10, "the rest is taken over")
+    assert second.runtime.monotonic() - since >= 1.5, "one lease from when the second coordinator read the mark"
+    assert OffsetRecord.parse("", world.data(PATHS.offset("t", 0)) or b"").offset == 42
+    with pytest.raises(IncarnationOver, match="evicted"):
+        stuck.move(TopicPartition("t", 0), 43)
+
+
+# ---- 8
+
+
+def test_hole_8_the_topics_and_wildcards_of_joiners_are_added(world: World) -> None:
+    world.coordinator()
+    for name in ("a", "b", "wild"):
+        world.topic(name, 2)
+    one = world.consumer("g", "c1", {"a": 1})
+    first = world.stable("g", 1)
+
+    two = world.consumer("g", "c2", {"b": 1})
+    second = world.stable("g", 2, above=first.generation)
+    three = world.consumer("g", "c3", {"wild.*": 1}, pattern=WHITE_LIST)
+    world.stable("g", 3, above=second.generation)
+
+    wanted = (parts("a", 0, 1), parts("b", 0, 1), parts("wild", 0, 1))
+    eventually(lambda: (one.held, two.held, three.held) == wanted, 5, "each has its own topic")
+    world.topic("wilder", 1)
+    eventually(lambda: three.held == parts("wild", 0, 1) | parts("wilder", 0), 5, "and what appears later")
+
+
+def test_hole_8_a_subscription_that_changes_in_place_is_seen(world: World, stage: Stage) -> None:
+    world.coordinator()
+    world.topic("a", 1)
+    world.topic("b", 2)
+    puppet = stage.puppet("g", "c1", {"a": 1})
+    puppet.obey_until(parts("a", 0))
+
+    world.put(PATHS.id("c1"), replace(puppet.registration, subscription={"b": 1}).to_bytes())
+
+    puppet.obey_until(parts("b", 0, 1))

@@ -1,0 +1,237 @@
+"""Seed 000, parts A and B, step by step: a coordinator's start-up, and what comes after its end.
+
+C is in `test_seed_changes.py`, D in `test_seed_rebalance.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.zk.paths import COORDINATOR
+from coordinator.zk.records import WHITE_LIST, CoordinatorRecord
+from tests.support.hand import Stage
+from tests.support.listening import Listening, listening_on
+from tests.support.memlog import MemoryLog
+from tests.support.wait import eventually
+from tests.support.world import World, expire, parts
+
+
+@pytest.fixture
+def listening(world: World) -> Iterator[Listening]:
+    with listening_on(world.zk) as listening:
+        yield listening
+
+
+# ---- A. On Coordinator Startup: the elector
+
+
+def test_a_elector_tries_at_once_and_the_callback_starts_the_coordinator_up(world: World) -> None:
+    world.topic("t", 2)
+    consumer = world.consumer("g", "c1", {"t": 1})
+    service = world.coordinator("a")
+
+    world.elected(service)
+
+    record = CoordinatorRecord.parse(COORDINATOR, world.data(COORDINATOR) or b"")
+    assert (record.node, record.epoch) == ("a", 1)
+    world.stable("g", 1)
+    eventually(lambda: consumer.held == parts("t", 0, 1), 5, "what stood there before the election is coordinated")
+
+
+def test_a_elector_that_finds_another_leader_listens_and_starts_nothing(world: World) -> None:
+    first = world.coordinator("a")
+    world.elected(first)
+    second = world.coordinator("b")
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+
+    assert world.stable("g", 1).epoch == 1
+    assert second.term is None
+    assert first.term is not None and first.term.epoch == 1
+
+
+# ---- A. coordinatorStartup
+
+
+def test_a_startup_1_reads_all_topics_and_begins_with_no_interest_in_any(world: World, listening: Listening) -> None:
+    world.topic("a", 1)
+    world.topic("b", 3)
+
+    listening.start()
+
+    found = listening.listeners.topics()
+    assert {name: topic.partitions for name, topic in found.items()} == {"a": (0,), "b": (0, 1, 2)}
+    assert listening.interests.consumer_groups_per_topic == {}
+
+
+def test_a_startup_2_1_adds_each_group_to_the_topics_that_it_is_interested_in(
+    world: World, stage: Stage, listening: Listening
+) -> None:
+    world.topic("a", 1)
+    stage.puppet("g", "c1", {"a": 1})
+    stage.puppet("g", "c2", {"b": 2})
+    stage.puppet("h", "c1", {"b": 1})
+
+    listening.start()
+
+    assert listening.listeners.groups() == ["g", "h"]
+    assert listening.interests.consumer_groups_per_topic == {"a": {"g"}, "b": {"g", "h"}}
+
+
+def test_a_startup_2_2_notes_the_groups_with_wildcard_topics(world: World, stage: Stage, listening: Listening) -> None:
+    stage.puppet("g", "c1", {"a": 1})
+    stage.puppet("w", "c1", {"a.*": 1}, WHITE_LIST)
+
+    listening.start()
+
+    assert set(listening.interests.groups_with_wildcard_topics) == {"w"}
+    assert listening.interests.groups_of("a") == {"g", "w"}
+    assert listening.interests.groups_of("ab") == {"w"}
+
+
+def test_a_startup_2_3_asks_for_a_turn_of_every_group_whatever_its_state(
+    world: World, stage: Stage, listening: Listening
+) -> None:
+    stage.topic("t", 1)
+    hand = stage.hand()
+    hand.settle("stable", stage.puppet("stable", "c1", {"t": 1}))
+    stage.puppet("new", "c1", {"t": 1})
+
+    listening.start()
+
+    assert {("stable", "coordinator elected"), ("new", "coordinator elected")} <= set(listening.asked)
+
+
+def test_a_startup_3_1_listens_for_topics(world: World, stage: Stage, listening: Listening) -> None:
+    stage.puppet("g", "c1", {"later": 1})
+    listening.start()
+    listening.asked.clear()
+
+    world.topic("later", 1)
+
+    listening.wait_for("g", "topic later appeared")
+
+
+def test_a_startup_3_2_listens_for_the_partitions_of_each_topic(
+    world: World, stage: Stage, listening: Listening
+) -> None:
+    for name in ("a", "b"):
+        world.topic(name, 1)
+        stage.puppet(f"group-of-{name}", "c1", {name: 1})
+    listening.start()
+
+    for name in ("a", "b"):
+        world.more_partitions(name, 2)
+
+        listening.wait_for(f"group-of-{name}", f"topic {name} has 2 partitions")
+
+
+def test_a_startup_4_1_listens_for_groups(stage: Stage, listening: Listening) -> None:
+    listening.start()
+    assert listening.listeners.groups() == []
+
+    stage.puppet("later", "c1", {"t": 1})
+
+    listening.wait_for("later", "c1")
+
+
+def test_a_startup_4_2_listens_for_the_members_of_each_group(stage: Stage, listening: Listening) -> None:
+    for group in ("g", "h"):
+        stage.puppet(group, "c1", {"t": 1})
+    listening.start()
+
+    for group in ("g", "h"):
+        stage.puppet(group, "c2", {"t": 1})
+
+        listening.wait_for(group, "joined c2")
+
+
+def test_a_startup_5_hears_of_the_end_of_its_session_and_resigns(world: World) -> None:
+    service = world.coordinator("a", session_timeout_ms=10_000)
+    world.elected(service)
+    old = world.session_of(service)
+
+    expire(old)
+
+    eventually(lambda: world.session_of(service) is not old and old.lost, 10, "the node has another session")
+    world.elected(service, above=1)
+
+
+def test_a_startup_6_starts_the_request_handlers(world: World) -> None:
+    before = sum(thread.name.startswith("handler-") for thread in threading.enumerate())
+    world.topic("t", 1)
+
+    world.elected(world.coordinator(rebalance_handlers=3))
+
+    def running() -> int:
+        return sum(thread.name.startswith("handler-") for thread in threading.enumerate()) - before
+
+    eventually(lambda: running() == 3, 5, "three handlers run")
+    for group in ("g", "h"):
+        world.consumer(group, "c1", {"t": 1})
+    for group in ("g", "h"):
+        world.stable(group, 1)
+
+
+# ---- B. On Coordinator Change/Failover
+
+
+def test_b_failover_whoever_wins_the_election_starts_up(world: World) -> None:
+    services = [world.coordinator(node) for node in ("a", "b", "c")]
+    first = world.elected(*services)
+    world.topic("t", 4)
+    consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=10))
+    before = world.stable("g", 1)
+
+    world.stop_coordinator(first)
+
+    rest = [service for service in services if service is not first]
+    world.elected(*rest, above=1)
+    world.more_partitions("t", 5)
+    after = world.stable("g", 1, above=before.generation)
+    assert after.epoch == 2
+    eventually(lambda: consumer.held == parts("t", 0, 1, 2, 3, 4), 5, "the next coordinator coordinates")
+
+
+def test_b_new_session_1_keeps_nothing_of_what_the_old_one_knew(world: World) -> None:
+    service = world.coordinator("a", session_timeout_ms=10_000)
+    world.elected(service)
+    world.topic("t", 2)
+    world.topic("gone", 2)
+    consumer = world.consumer("g", "c1", {"t": 1, "gone": 1})
+    before = world.stable("g", 1)
+    assert set(before.topics) == {"gone", "t"}
+
+    expire(world.session_of(service))
+    world.remove(world.brokers.topic("gone"))
+
+    world.elected(service, above=1)
+    after = world.stable("g", 1, above=before.generation)
+    assert (set(after.topics), after.epoch) == ({"t"}, 2)
+    eventually(lambda: consumer.held == parts("t", 0, 1), 5, "only what is still there")
+
+
+def test_b_new_session_2_the_end_of_the_next_session_is_heard_too(world: World) -> None:
+    service = world.coordinator("a", session_timeout_ms=10_000)
+    for epoch in (1, 2):
+        world.elected(service, above=epoch - 1)
+        expire(world.session_of(service))
+
+    world.elected(service, above=2)
+
+    assert service.term is not None and service.term.epoch == 3
+
+
+def test_b_new_session_3_stands_for_election_again(world: World) -> None:
+    services = [world.coordinator(node, session_timeout_ms=10_000) for node in ("a", "b")]
+    first = world.elected(*services)
+    second = next(service for service in services if service is not first)
+    expire(world.session_of(first))
+    world.elected(second, above=1)
+
+    world.stop_coordinator(second)
+
+    world.elected(first, above=2)

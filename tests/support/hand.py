@@ -1,0 +1,219 @@
+"""Coordinators and consumers whose every move the test makes: real parts on a real ZooKeeper, without their threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from consumer.channel import FencedChannel
+from consumer.commands import CommandDrain
+from consumer.offsets import Offsets
+from consumer.registration import register
+from coordinator.assignors import Assignor
+from coordinator.assignors.range import RangeAssignor
+from coordinator.elector import Elector
+from coordinator.problems import Problems
+from coordinator.rebalance import Rebalancer, Turn
+from coordinator.zk.commands import Command
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.lease import Lease
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import STATIC, Registration, Topic
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.state import STABLE
+from coordinator.zk.store import Store
+from tests.support.wait import eventually
+
+SESSION_MS = 10_000
+
+
+class Puppet:
+    """A consumer that registers, and then obeys a command only when the test tells it to."""
+
+    def __init__(
+        self,
+        zk: str,
+        group: str,
+        name: str,
+        topics: dict[str, int],
+        pattern: str = STATIC,
+        *,
+        lease_ms: int = 500,
+        max_poll_interval_ms: int = 300_000,
+    ) -> None:
+        runtime = ThreadRuntime()
+        self.name = name
+        self.paths = GroupPaths(group)
+        self.store: Store = open_kazoo(zk, SESSION_MS)
+        self.registration = Registration(
+            runtime.random_id(), topics, pattern, lease_ms=lease_ms, max_poll_interval_ms=max_poll_interval_ms
+        )
+        channel, version = register(self.store, self.paths, name, self.registration, None)
+        self.fenced = FencedChannel(self.store, runtime, self.paths, name, channel, version)
+        self._offsets = Offsets(runtime, self.paths, lambda topic, topic_id, partition: 0)
+        self._drain = CommandDrain(runtime, self.paths, name, self._offsets)
+        self.gave_up: list[PartitionSet] = []
+
+    @property
+    def running(self) -> PartitionSet:
+        """What it runs, as its channel says."""
+        return frozenset(self.fenced.channel.running)
+
+    @property
+    def stale(self) -> int:
+        """Commands that it has removed unapplied."""
+        return self._drain.stale
+
+    @property
+    def applied(self) -> int:
+        """Commands that it has applied."""
+        return self._drain.applied
+
+    def commands(self) -> list[Command]:
+        """What stands in its channel, the oldest first."""
+        listing = self.store.children(self.paths.channel(self.name))
+        names = sorted(listing.names if listing else [])
+        nodes = self.store.get_many([self.paths.command(self.name, name) for name in names])
+        return [Command.parse(name, node.data) for name, node in zip(names, nodes, strict=True) if node]
+
+    def options(self) -> list[str]:
+        """The options of the commands in its channel."""
+        return [command.option for command in self.commands()]
+
+    def obey(self) -> None:
+        """Apply or remove every command that stands in the channel."""
+        self._drain.drain(self.store, self.fenced, self.gave_up.append)
+
+    def obey_until(self, running: PartitionSet, timeout_s: float = 5.0) -> None:
+        """Obey whatever comes until `running` is what it runs."""
+
+        def is_there() -> bool:
+            self.obey()
+            return self.running == running
+
+        eventually(is_there, timeout_s, f"{self.name} runs {sorted(map(str, running))}")
+
+    def move(self, partition: TopicPartition, offset: int) -> None:
+        """Commit `offset`."""
+        channel = self.fenced.channel
+        self.fenced.commit(replace(channel, running={**channel.running, partition: offset}))
+
+    def touch(self) -> None:
+        """Give a sign of life."""
+        self.fenced.commit(replace(self.fenced.channel, touched=self.fenced.channel.touched + 1))
+
+    def close(self) -> None:
+        """End the session, and say nothing."""
+        self.store.close()
+
+
+class Hand:
+    """An elected coordinator that takes a turn only when the test says so.
+
+    :ivar topics: what it takes for the topics there are; `World.topic` tells it.
+    """
+
+    def __init__(self, zk: str, topics: dict[str, Topic], node: str, assignor: Assignor | None = None) -> None:
+        self.runtime = ThreadRuntime()
+        self.store: Store = open_kazoo(zk, SESSION_MS)
+        self.topics = topics
+        self.problems = Problems(self.runtime)
+        term = Elector(self.store, self.runtime, node, "host", self.runtime.event()).stand(self.runtime.event())
+        assert term is not None
+        self.term = term
+        self.lease = Lease(self.store, self.runtime, lambda: term.check(self.store))
+        self.lease.renew()
+        self._assignor = assignor or RangeAssignor()
+        self._rebalancers: dict[str, Rebalancer] = {}
+        self.acknowledged: list[str] = []
+
+    def turn(self, group: str, trigger: str = "a test") -> Turn:
+        """One turn of `group`."""
+        if group not in self._rebalancers:
+            self._rebalancers[group] = Rebalancer(
+                self.store,
+                self.runtime,
+                self.term,
+                self.lease,
+                group,
+                lambda: self.topics,
+                self._assignor,
+                self.acknowledged.append,
+                self.problems,
+            )
+        return self._rebalancers[group].take_turn(trigger)
+
+    def settle(self, group: str, *puppets: Puppet) -> Turn:
+        """Turns, with all of `puppets` obeying in between, until the group is Stable."""
+
+        def step() -> Turn | None:
+            turn = self.turn(group)
+            if turn.state is not None and turn.state.state == STABLE and not any(p.commands() for p in puppets):
+                return turn
+            for puppet in puppets:
+                puppet.obey()
+            return None
+
+        return eventually(step, 10, f"{group} is Stable")
+
+    def evict(self, stuck: Puppet, *others: Puppet) -> None:
+        """Turns, with `others` obeying in between, until `stuck` is evicted."""
+
+        def is_evicted() -> bool:
+            self.turn(stuck.paths.group)
+            for puppet in others:
+                puppet.obey()
+            return self.store.get(stuck.paths.id(stuck.name)) is None
+
+        eventually(is_evicted, 10, f"{stuck.name} is evicted")
+
+    def close(self) -> None:
+        """End the session: the coordinator's znode goes."""
+        self.store.close()
+
+
+class Stage:
+    """Everything that a test moves by hand, closed at the end."""
+
+    def __init__(self, zk: str) -> None:
+        self.zk = zk
+        self.topics: dict[str, Topic] = {}
+        self._closing: list[Hand | Puppet] = []
+
+    def hand(self, node: str = "hand", assignor: Assignor | None = None) -> Hand:
+        made = Hand(self.zk, self.topics, node, assignor)
+        self._closing.append(made)
+        return made
+
+    def puppet(self, group: str, name: str, topics: dict[str, int], pattern: str = STATIC, **options: int) -> Puppet:
+        made = Puppet(self.zk, group, name, topics, pattern, **options)
+        self._closing.append(made)
+        return made
+
+    def stable_pair(self, hand: Hand, **options: int) -> tuple[Puppet, Puppet]:
+        """Group `g` with c1 (`options` are its) and c2, Stable over the four partitions of topic `t`."""
+        self.topic("t", 4)
+        one, two = self.puppet("g", "c1", {"t": 1}, **options), self.puppet("g", "c2", {"t": 1})
+        hand.settle("g", one, two)
+        return one, two
+
+    def topic(self, name: str, partitions: int, topic_id: str = "") -> Topic:
+        """A topic as a coordinator would have read it (its znode matters to listeners only)."""
+        self.topics[name] = made = Topic(name, topic_id or f"id-of-{name}", tuple(range(partitions)))
+        return made
+
+    def close(self) -> None:
+        for made in self._closing:
+            made.close()
+
+
+@contextmanager
+def a_stage(zk: str) -> Iterator[Stage]:
+    """A stage that is cleared whatever happens."""
+    stage = Stage(zk)
+    try:
+        yield stage
+    finally:
+        stage.close()

@@ -1,0 +1,65 @@
+"""The four listeners on a real ZooKeeper, with a note of every turn that they ask for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coordinator.interests import Interests
+from coordinator.listeners import Listeners
+from coordinator.problems import Problems
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import Brokers
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Store
+from tests.support.wait import eventually
+
+
+class Listening:
+    """
+    :ivar asked: (group, reason) of every turn asked for, in order.
+    """
+
+    def __init__(self, store: Store) -> None:
+        runtime = ThreadRuntime()
+        self.asked: list[tuple[str, str]] = []
+        self.problems = Problems(runtime)
+        self.interests = Interests(runtime)
+        self.listeners = Listeners(
+            store, runtime, Brokers(), self.interests, lambda *asked: self.asked.append(asked), self.problems
+        )
+        self.thread = threading.Thread(target=self.listeners.run, name="listeners", daemon=True)
+
+    def start(self) -> None:
+        """Start up, as `coordinatorStartup` does, then handle what the watches tell."""
+        self.listeners.start()
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.listeners.stop()
+        if self.thread.ident is not None:
+            self.thread.join(10)
+
+    def wait_for(self, group: str, reason: str) -> None:
+        """Wait until a turn of `group` has been asked for, with `reason` in what asked."""
+        eventually(
+            lambda: any(asked == group and reason in why for asked, why in self.asked),
+            10,
+            f"a turn of {group} is asked for because of {reason!r}",
+        )
+
+    def groups_asked(self) -> set[str]:
+        return {group for group, _ in self.asked}
+
+
+@contextmanager
+def listening_on(zk: str) -> Iterator[Listening]:
+    """Listeners with a session of their own, stopped whatever happens."""
+    store = open_kazoo(zk, 10_000)
+    listening = Listening(store)
+    try:
+        yield listening
+    finally:
+        listening.stop()
+        store.close()

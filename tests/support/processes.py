@@ -1,0 +1,94 @@
+"""Nodes and consumers as operators run them: processes of their own, signalled and waited for by their id."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Process:
+    """A command line of the project, its output in files. Ended, by force if it must be, at the end of the block."""
+
+    def __init__(self, folder: Path, name: str, module: str, *arguments: str) -> None:
+        self.name = name
+        self.out = folder / f"{name}.out"
+        self.err = folder / f"{name}.err"
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ZK_GROUP_")}
+        with self.out.open("ab") as out, self.err.open("ab") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=REPOSITORY,
+                env=environment,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this very process."""
+        self._process.send_signal(number)
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, as in a crash."""
+        self.signal(signal.SIGKILL)
+        self._process.wait(10)
+
+    def ends(self, timeout_s: float = 15.0) -> int:
+        """Its exit code, once it has ended by itself."""
+        return self._process.wait(timeout_s)
+
+    def said(self) -> str:
+        """What it has said on stderr so far."""
+        return self.err.read_text(errors="replace")
+
+    def printed(self) -> list[dict[str, Any]]:
+        """The JSON lines that it has printed so far."""
+        lines = self.out.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is not None:
+            return
+        self.resume()
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+            return
+        self._process.kill()
+        self._process.wait(5)
+
+
+def node_process(folder: Path, zk: str, node: str, session_timeout_ms: int = 1000, *options: str) -> Process:
+    """`zk-coordinator run`."""
+    timeout = str(session_timeout_ms)
+    arguments = ["run", "--zk", zk, "--node", node, "--session-timeout-ms", timeout, *options]
+    return Process(folder, node, "coordinator.cli", *arguments)
+
+
+def consumer_process(
+    folder: Path, zk: str, group: str, consumer: str, log_dir: Path, *options: str, as_file: str = ""
+) -> Process:
+    """`zk-consumer run` of the topic `t`."""
+    arguments = ["run", "--zk", zk, "--group", group, "--consumer", consumer, "--log-dir", str(log_dir)]
+    arguments += ["--topics", "t", "--session-timeout-ms", "1500", *options]
+    return Process(folder, as_file or consumer, "consumer.cli", *arguments)
