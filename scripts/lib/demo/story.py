@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,6 @@ from coordinator.zk.paths import Brokers
 from .flights import CarrierResult, load_flights, records, repeated, straight, streamed
 from .processes import Driver, Node, kill
 from .watching import Observer
-
-log = logging.getLogger("demo")
 
 GROUP, TOPIC, PARTITIONS, SLOTS = "flights-group", "flights", 8, 4
 SESSION_MS = 4000
@@ -95,7 +93,7 @@ class Story:
         self._total = flights.num_rows
         zk = self._start_zookeeper()
         self._start_nodes(zk)
-        observer = self._stack.enter_context(_closing(Observer(zk, GROUP)))
+        observer = self._stack.enter_context(closing(Observer(zk, GROUP)))
         chunks = self._start_log(zk, flights)
         self._append(next(chunks))
         driver = self._start_spark(zk)
@@ -217,7 +215,7 @@ class Story:
         while (left := deadline - time.monotonic()) > 0:
             try:
                 event = driver.events.get(timeout=left)
-            except Exception:  # noqa: BLE001  queue.Empty: the time is over
+            except queue.Empty:
                 return
             if event["event"] == "batch":
                 self._streamed += event["rows"]
@@ -279,16 +277,3 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
     if not values["amiss"]:
         del values["amiss"]
     return values
-
-
-class _closing(ExitStack):
-    def __init__(self, thing: Any) -> None:
-        super().__init__()
-        self._thing = thing
-        self.callback(thing.close)
-
-    def __enter__(self) -> Any:
-        return self._thing
-
-
-__all__ = ["Failed", "Story", "Verdict", "as_json"]
