@@ -67,3 +67,28 @@ def test_a_repeat_within_a_repeat_is_refused(text: str) -> None:
 )
 def test_patterns_that_people_write_are_taken(text: str) -> None:
     TopicFilter("white_list", text)
+
+
+@pytest.mark.parametrize(
+    "text", [".*a.*a.*a.*a.*b", "(a|b|ab)*c", "(.|a)*b", "a?a?a?a?a?aaaaa", "((a|b))+c", "(a?){9}b"]
+)
+def test_a_pattern_that_takes_long_for_a_name_that_almost_matches_is_refused(text: str) -> None:
+    """While Python matches, nothing else in the process runs: a lease would lapse."""
+    with pytest.raises(BadData, match="too costly to match"):
+        TopicFilter("white_list", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "topic", "other"),
+    [
+        ("(?:foo|bar)?-x.*", "foo-xy", "baz-xy"),
+        ("(flights|weather)-[0-9]+", "weather-13", "planes-13"),
+        (r"a\.b.*", "a.bc", "a-bc"),
+        ("a.*,b.*,c.*,d.*,e.*,f.*", "fa", "ga"),
+        (r"a\*b\*c\*d\*e\*f\*", "a*b*c*d*e*f*", "abcdef"),
+        ("[*+?][*+?][*+?][*+?][*+?]", "*+?*+", "abcde"),
+    ],
+)
+def test_patterns_that_people_write_mean_what_they_say(text: str, topic: str, other: str) -> None:
+    assert allows(text, topic)
+    assert not allows(text, other)

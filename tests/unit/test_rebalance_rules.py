@@ -248,6 +248,31 @@ def test_what_an_eviction_marked_is_free_when_the_lease_is_over() -> None:
     assert decided.state.marks == ()
 
 
+def test_the_mark_of_an_eviction_that_never_happened_is_dropped() -> None:
+    """The state was written with the mark, and the multi that ends the incarnation was refused: it gave a sign."""
+    mark = Mark("a", "a1", frozenset([T0]), 300_000, "evicted")
+    view = ChannelView("a", 2, Channel("a1", running={T0: 1}, topics={"t": "t-1"}, touched=1))
+
+    decided = plan(snapshot([view], GroupState(marks=(mark,))), RangeAssignor())
+
+    assert decided.state.marks == ()
+    assert decided.ends == ()
+    assert decided.state.target["a"].partitions == {T0, T1}
+
+
+def test_the_mark_of_an_incarnation_before_the_one_that_lives_is_kept() -> None:
+    mark = Mark("a", "a0", frozenset([T0]), 2000, "evicted")
+
+    decided = plan(
+        snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("a", "a0"): 0.5}),
+        RangeAssignor(),
+    )
+
+    assert decided.state.marks == (mark,)
+    ((_, command),) = decided.starts
+    assert command.started == {T1}
+
+
 def test_a_stop_that_is_still_right_is_left_alone_and_a_second_one_is_withdrawn() -> None:
     stop = Command(STOP_FETCHER, 5, 3, "a1", topics={"t": "t-1"})
     sent = (SentCommand("command-0000000001", stop), SentCommand("command-0000000002", stop))

@@ -98,7 +98,7 @@ class Observer:
 
 def _told(rebalance: Rebalance) -> str:
     standstill = (
-        f"{rebalance.finished_ms - rebalance.started_ms} ms from request to all fetching"
+        f"partitions stood still at most {rebalance.finished_ms - rebalance.started_ms} ms"
         if rebalance.finished_ms is not None
         else "superseded by the next one"
     )
