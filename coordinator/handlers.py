@@ -83,11 +83,9 @@ class Handlers:
         self.requests.request(group, ACKNOWLEDGED, ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S)
 
     def forget(self, group: str) -> None:
-        """The group is gone: keep nothing of it."""
+        """The group is gone: a last turn sees that, clears what was reported of it, and keeps nothing."""
         self.requests.forget(group)
-        with self._lock:
-            for kept in (self._rebalancers, self._quiet_until, self._failures):
-                kept.pop(group, None)
+        self.requests.request(group, AGAIN)
 
     def stop(self) -> None:
         """Let the handlers end after the turns that they are in."""
@@ -121,6 +119,14 @@ class Handlers:
             self._failures.pop(group, None)
             if turn.again_s is not None:
                 self.requests.request(group, AGAIN, turn.again_s)
+            elif turn.state is None:
+                self._keep_nothing(group)
+
+    def _keep_nothing(self, group: str) -> None:
+        """There is no group, or not yet. Called in its turn, so that nobody is using what is dropped."""
+        with self._lock:
+            for kept in (self._rebalancers, self._quiet_until, self._failures):
+                kept.pop(group, None)
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:

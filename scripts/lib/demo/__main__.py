@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
 from datetime import UTC, datetime
 from functools import partial
@@ -40,6 +41,8 @@ def main(servers: str, runs: Path, as_json_line: bool) -> None:
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     console.print(f"everything of this run is in {folder}")
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # each ends what was started
+        signal.signal(number, signal.default_int_handler)
     try:
         story = _run(folder, int(servers), console)
     except KeyboardInterrupt:
