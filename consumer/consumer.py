@@ -15,8 +15,9 @@ from coordinator.zk.store import StoreFactory
 from .config import ConsumerConfig, Subscription
 from .errors import CommitFailed
 from .fetcher import Fetch, Fetcher
+from .holder import Start
 from .logs import Log, UnknownTopic, open_log
-from .member import Member, Start
+from .member import Member
 
 LOOK_FOR_DATA_S = 0.02
 """How often an empty log is looked at again: a look takes microseconds."""

@@ -12,8 +12,8 @@ import pyarrow as pa
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 
+from .holder import Start
 from .logs import Log, UnknownTopic
-from .member import Start
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple, Protocol
 
 from coordinator.zk.errors import (
     CoordinatorError,
@@ -32,6 +31,7 @@ from .channel import FencedChannel
 from .commands import CommandDrain
 from .config import ConsumerConfig, Subscription
 from .errors import ChannelGone, Superseded
+from .holder import Holder, Start
 from .offsets import Offsets
 from .registration import register
 
@@ -39,26 +39,6 @@ log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 5.0
-
-
-class Start(NamedTuple):
-    """Where fetching of a partition begins."""
-
-    topic_id: str
-    offset: int
-
-
-class Holder(Protocol):
-    """Whoever fetches: it is told what to hold. All calls come from inside `Member.tend`, `leave` or `close`."""
-
-    def assigned(self, starts: Mapping[TopicPartition, Start]) -> None:
-        """Begin to fetch these partitions."""
-
-    def revoke(self, partitions: PartitionSet) -> None:
-        """About to be given up: make what was fetched somebody's (commit, seal) or drop it; then hold them no more."""
-
-    def lost(self, partitions: PartitionSet) -> None:
-        """Gone already: drop them and whatever was fetched of them."""
 
 
 class Member:

@@ -24,7 +24,7 @@ from coordinator.zk.sealed import SealedRange, Segment
 from coordinator.zk.store import Create, Operation
 
 from .fetcher import Fetch, Fetcher
-from .member import Start
+from .holder import Start
 from .segment_files import segment_file
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,8 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import Superseded
-from consumer.member import Member, Start
+from consumer.holder import Start
+from consumer.member import Member
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import IncarnationOver

@@ -13,8 +13,8 @@ import pytest
 
 from consumer.errors import SegmentError
 from consumer.fetcher import Fetcher
+from consumer.holder import Start
 from consumer.logs.base import LOG_SCHEMA
-from consumer.member import Start
 from consumer.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
 from consumer.segments import SealConfig, Sealer
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError

@@ -1,0 +1,383 @@
+"""A consumer whose requests go wrong in odd ways comes back by itself, and does nothing twice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from consumer.segment_files import SegmentFolder
+from consumer.spark.config import SlotConfig, SlotSpec
+from consumer.spark.post import PoolPost
+from consumer.spark.slot import Slot
+from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import OffsetRecord
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Segment
+from coordinator.zk.store import Create, Delete, Listing, Node, Operation, Store, StoreFactory, Watch
+from tests.support.memlog import MemoryLog
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World, expire, parts
+
+SESSION_MS = 2000
+PATHS = GroupPaths("g")
+
+
+def in_keeper() -> bool:
+    return threading.current_thread().name.startswith("keeper")
+
+
+def fronted(world: World, wrap: Callable[[Store], Store]) -> StoreFactory:
+    """Opens sessions of a consumer with a store of the test's in front."""
+    opener = kazoo_factory(world.zk, SESSION_MS)
+    return lambda: wrap(opener())
+
+
+def creates(operations: Sequence[Operation], path: str) -> bool:
+    return any(isinstance(operation, Create) and operation.path.startswith(path) for operation in operations)
+
+
+# ---- sealing
+
+
+class LosingSeals(FrontStore):
+    """Once `armed`, the next seal is done and its reply lost; so are the `losses` answers to the next questions."""
+
+    def __init__(self, store: Store, armed: threading.Event, losses: int) -> None:
+        super().__init__(store)
+        self._armed = armed
+        self._losses = losses
+        self._to_lose = 0
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        done = self.behind.commit(operations)
+        if self._armed.is_set() and creates(operations, PATHS.segment_prefix):
+            self._armed.clear()
+            self._to_lose = self._losses
+            raise OutcomeUnknown("the reply is lost")
+        return done
+
+    def sync(self) -> None:
+        if self._to_lose and not in_keeper():
+            self._to_lose -= 1
+            raise ConnectionLost("the answer is lost")
+        self.behind.sync()
+
+
+class SealingSlot:
+    """A slot in a thread, which fetches topic `t` from memory; its driver's post is kept."""
+
+    def __init__(self, world: World, folder: Path, opener: StoreFactory) -> None:
+        self.log = MemoryLog()
+        self._world = world
+        self._folder = SegmentFolder(str(folder))
+        self._post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), "g", "p", "run-1")
+        self._post.keep(1)
+        config = SlotConfig(
+            zk=world.zk, group="g", pool="p", log_dir="m", segments_dir=self._folder.url, seal_interval_ms=20
+        )
+        spec = SlotSpec(config, Subscription({"t": 1}), 0, "run-1", "0")
+        self.slot = Slot(spec, self.log, opener, ThreadRuntime())
+        self._thread = threading.Thread(target=self.slot.run, daemon=True)
+        self._thread.start()
+
+    def segments(self) -> list[Segment]:
+        nodes = [self._world.data(PATHS.segment(name)) for name in self._world.names(PATHS.segments)]
+        return [Segment.parse("segment", data) for data in nodes if data is not None]
+
+    def offsets(self) -> Counter[tuple[int, int]]:
+        """How often each (partition, offset) is in a sealed file."""
+        return Counter(
+            (row["partition"], row["offset"])
+            for segment in self.segments()
+            for batch in self._folder.read(segment.file, segment.size, segment.rows)
+            for row in batch.to_pylist()
+        )
+
+    def close(self) -> None:
+        self.slot.stop("the test is over")
+        self._thread.join(10)
+        self._post.close()
+
+
+@pytest.mark.parametrize("losses", [0, 1, 2, 3])
+def test_a_seal_is_done_once_however_often_the_question_what_became_of_it_is_lost(
+    world: World, tmp_path: Path, losses: int
+) -> None:
+    armed = threading.Event()
+    world.topic("t", 2)
+    world.coordinator()
+    sealing = SealingSlot(world, tmp_path, fronted(world, lambda store: LosingSeals(store, armed, losses)))
+    try:
+        for end in (100, 200, 300):
+            armed.set()
+            sealing.log.end = end
+            wanted = Counter({(number, offset): 1 for number in (0, 1) for offset in range(end)})
+            eventually(lambda wanted=wanted: not wanted - sealing.offsets(), 10, "every record is sealed")  # type: ignore[misc]
+            eventually(lambda: not sealing.slot.sealer.is_open, 5, "nothing is open")
+            assert not armed.is_set(), "the reply to a seal was lost"
+            assert sealing.offsets() == wanted, "and none is sealed twice"
+    finally:
+        sealing.close()
+    assert sealing.offsets() == wanted
+    files = [segment.file for segment in sealing.segments()]
+    assert len(files) == len(set(files))
+
+
+# ---- registering
+
+
+class LosingRegistrations(FrontStore):
+    """Once `armed`, the next registration is done, its reply lost, and so is the answer to the next question."""
+
+    def __init__(self, store: Store, armed: threading.Event) -> None:
+        super().__init__(store)
+        self._armed = armed
+        self._loses_sync = False
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        done = self.behind.commit(operations)
+        if self._armed.is_set() and creates(operations, PATHS.ids):
+            self._armed.clear()
+            self._loses_sync = True
+            raise OutcomeUnknown("the reply is lost")
+        return done
+
+    def sync(self) -> None:
+        if self._loses_sync:
+            self._loses_sync = False
+            raise ConnectionLost("the answer is lost")
+        self.behind.sync()
+
+
+@pytest.mark.parametrize("ends_again", [False, True])
+def test_a_consumer_that_does_not_know_that_it_had_registered_again_is_not_superseded_by_itself(
+    world: World, ends_again: bool
+) -> None:
+    armed, sessions = threading.Event(), list[Store]()
+
+    def wrap(store: Store) -> Store:
+        sessions.append(store)
+        return LosingRegistrations(store, armed)
+
+    world.topic("t", 2)
+    world.coordinator()
+    one = world.consumer("g", "c1", {"t": 1}, opener=fronted(world, wrap))
+    world.stable("g", 1)
+
+    armed.set()
+    expire(sessions[0])
+    eventually(lambda: not armed.is_set(), 10, "a registration whose reply is lost")
+    if ends_again:
+        expire(sessions[-1])
+
+    eventually(lambda: one.error or one.consumer.member.registrations >= 2, 10, "it knows that it is registered")
+    assert one.error is None
+    eventually(lambda: one.held == parts("t", 0, 1), 10, "it has its partitions back")
+    two = world.consumer("g", "c1", {"t": 1})
+    eventually(lambda: one.error, 10, "another process that takes the name still supersedes it")
+    assert two.error is None
+
+
+class RemovesTheChannel(FrontStore):
+    """Removes the channel, as the collector may, between its making and the first look at it: once."""
+
+    is_done = False
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        if list(paths) == [PATHS.channel("c1")] and not RemovesTheChannel.is_done:
+            RemovesTheChannel.is_done = True
+            self.behind.commit([Delete(PATHS.channel("c1"))])
+        return self.behind.children_many(paths, watch)
+
+
+def test_a_channel_that_is_collected_while_its_consumer_registers_is_made_again(world: World) -> None:
+    RemovesTheChannel.is_done = False
+    world.topic("t", 2)
+    world.coordinator()
+    one = world.consumer("g", "c1", {"t": 1}, opener=fronted(world, RemovesTheChannel))
+
+    eventually(lambda: one.error or one.held == parts("t", 0, 1), 10, "it is registered, or has given up")
+
+    assert one.error is None
+    assert RemovesTheChannel.is_done
+
+
+# ---- the keeper
+
+
+class OddAnswers(FrontStore):
+    """Once `armed`, a keeper's next question gets an answer that nobody expects; counts what it asks afterwards."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.armed = threading.Event()
+        self.odd = 0
+        self.asked_since = 0
+
+    def sync(self) -> None:
+        if in_keeper() and self.armed.is_set():
+            self.armed.clear()
+            self.odd += 1
+            raise StoreError("ZooKeeper refused to answer: SystemErrorException()")
+        self.behind.sync()
+        self.asked_since += self.odd and in_keeper()
+
+
+def test_a_lease_is_renewed_on_after_an_answer_that_nobody_expects(world: World) -> None:
+    stores: list[OddAnswers] = []
+
+    def wrap(store: Store) -> Store:
+        stores.append(OddAnswers(store))
+        return stores[-1]
+
+    world.topic("t", 2)
+    world.coordinator()
+    log = MemoryLog(100)
+    one = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, wrap))
+    world.stable("g", 1)
+
+    stores[0].armed.set()
+
+    eventually(lambda: stores[0].asked_since >= 5, 5, "the lease is renewed, longer than it would last")
+    log.end = 200
+    wanted = {(part, offset) for part in parts("t", 0, 1) for offset in range(200)}
+    eventually(lambda: one.polled == wanted, 5, "it fetches")
+    assert one.consumer.member.registrations == 1
+
+
+class SlowSession(FrontStore):
+    """Says that its timeout is 10 s, as the default is: leases are renewed every 1.7 s."""
+
+    @property
+    def negotiated_timeout_s(self) -> float:
+        return 10.0
+
+
+def test_a_consumer_that_polls_is_not_evicted_though_it_may_be_silent_for_less_than_a_lease_is_renewed(
+    world: World,
+) -> None:
+    world.topic("t", 2)
+    world.coordinator()
+    one = world.consumer("g", "c1", {"t": 1}, opener=fronted(world, SlowSession), max_poll_interval_ms=1000)
+    generation = world.stable("g", 1).generation
+
+    eventually(
+        lambda: world.channel("g", "c1").touched >= 8 or one.consumer.member.registrations > 1, 15, "signs of life"
+    )
+
+    assert one.consumer.member.registrations == 1
+    assert not any(what == "lost" for what, _ in one.events)
+    assert world.state("g").generation == generation
+
+
+# ---- commands that cannot be obeyed yet
+
+
+class RefusesCommands(FrontStore):
+    """While `armed`, acknowledging a command is refused, as it is when what it needs was removed by hand."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.armed = threading.Event()
+        self.refused_at: list[float] = []
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        done = [
+            step.path
+            for step in operations
+            if isinstance(step, Delete) and step.path.startswith(PATHS.command_prefix("c1"))
+        ]
+        if self.armed.is_set() and done:
+            self.refused_at.append(time.monotonic())
+            raise Refused(0, done[0], "no-node")
+        return self.behind.commit(operations)
+
+
+def test_a_command_that_is_refused_again_and_again_is_not_tried_without_a_pause(world: World) -> None:
+    stores: list[RefusesCommands] = []
+
+    def wrap(store: Store) -> Store:
+        stores.append(RefusesCommands(store))
+        return stores[-1]
+
+    world.topic("t", 2)
+    world.coordinator()
+    one = world.consumer("g", "c1", {"t": 1}, opener=fronted(world, wrap))
+    world.stable("g", 1)
+
+    stores[0].armed.set()
+    world.consumer("g", "c2", {"t": 1})
+    eventually(lambda: len(stores[0].refused_at) > 25, 15, "the command is tried again and again")
+    stores[0].armed.clear()
+
+    assert stores[0].refused_at[25] - stores[0].refused_at[0] >= 25 * 0.018
+    world.stable("g", 2)
+    eventually(lambda: one.held == parts("t", 0), 5, "it has obeyed")
+
+
+def test_parents_of_offsets_that_were_removed_by_hand_are_made_again_when_partitions_shall_move(world: World) -> None:
+    world.topic("t", 2)
+    world.coordinator()
+    log = MemoryLog(100)
+    one = world.consumer("g", "c1", {"t": 1}, log=log)
+    world.stable("g", 1)
+    eventually(lambda: set(world.offsets("g").values()) == {100}, 5, "all is committed")
+    world.remove(PATHS.offsets_of("t"))
+
+    two = world.consumer("g", "c2", {"t": 1}, log=log)
+
+    world.stable("g", 2, timeout_s=5)
+    eventually(lambda: one.held | two.held == parts("t", 0, 1), 5, "both hold their own")
+    log.end = 200
+    eventually(lambda: set(world.offsets("g").values()) == {200}, 5, "all is committed")
+    world.told_once("t", 2, 200)
+
+
+# ---- committing
+
+
+class EndsBeforePublishing(FrontStore):
+    """Once `armed`, the incarnation is ended between a commit and the publication of its offsets."""
+
+    def __init__(self, store: Store, world: World, armed: threading.Event) -> None:
+        super().__init__(store)
+        self._world = world
+        self._armed = armed
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        if self._armed.is_set() and PATHS.offset("t", 0) in paths:
+            self._armed.clear()
+            self._world.remove(PATHS.id("c1"))
+            eventually(lambda: self._world.channel("g", "c1").ended, 10, "the coordinator has ended it")
+        return self.behind.get_many(paths, watch)
+
+
+def test_a_commit_that_was_done_says_so_though_the_incarnation_ends_before_offsets_are_published(world: World) -> None:
+    armed = threading.Event()
+    world.topic("t", 1)
+    world.coordinator()
+    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", session_timeout_ms=SESSION_MS, offsets_interval_ms=1)
+    opener = fronted(world, lambda store: EndsBeforePublishing(store, world, armed))
+    consumer = Consumer(config, Subscription({"t": 1}), None, MemoryLog(50), opener)
+    try:
+        eventually(lambda: consumer.poll(50), 10, "records come")
+        armed.set()
+
+        consumer.commit()
+
+        assert not armed.is_set()
+        assert OffsetRecord.parse("", world.data(PATHS.offset("t", 0)) or b"").offset == 50
+        eventually(lambda: consumer.poll(10) == {} and consumer.assignment() == parts("t", 0), 10, "it is back")
+        assert world.offsets("g") == dict.fromkeys(parts("t", 0), 50)
+    finally:
+        consumer.close()

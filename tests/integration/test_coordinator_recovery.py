@@ -1,0 +1,334 @@
+"""What a coordinator writes, removes and forgets when others have put a hand in, or its network failed."""
+
+from __future__ import annotations
+
+import gc
+import secrets
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+
+import coordinator.elector
+from coordinator.elector import Elector
+from coordinator.rebalance import Rebalancer
+from coordinator.term import Term
+from coordinator.zk.commands import STOP_FETCHER
+from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+from coordinator.zk.fenced import ensure
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
+from coordinator.zk.records import EpochRecord
+from coordinator.zk.runtime import Event, ThreadRuntime
+from coordinator.zk.sealed import Query, Segment
+from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
+from tests.support.hand import Stage
+from tests.support.memlog import MemoryLog
+from tests.support.proxy import EXISTS, Proxy
+from tests.support.stores import DeafStore, FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World, parts
+
+PATHS = GroupPaths("g")
+
+
+# ---- collecting
+
+
+def test_the_collector_removes_only_files_that_are_named_as_a_fetcher_names_them(world: World, tmp_path: Path) -> None:
+    others = [
+        "precious.txt",
+        "g/c1/precious.txt",
+        "g/c1/abc-1.arrow",
+        "g/c1/abc-00000000012.arrow",
+        "g/c1/abc-000000000x.arrow",
+        "g/c1/abd-0000000001.arrow",
+        "g/c2/abc-0000000001.arrow",
+        "h/c1/abc-0000000001.arrow",
+        "g/c1/abc-0000000001.arrow.bak",
+    ]
+    own = ["g/c1/abc-0000000001.arrow", "g/c1/abc-0000000002.arrow"]
+    ensure(world.store, PATHS.skeleton)
+    for file in [own[0], *others, own[1]]:
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        segment = Segment(file, str(tmp_path), 1, 1, (), "c1", "abc", 1)
+        world.store.commit([Create(PATHS.segment_prefix, segment.to_bytes(), sequential=True)])
+    world.put(PATHS.query("q"), Query("r", 2**40, ThreadRuntime().wall_ms()).to_bytes())
+
+    world.coordinator(sweep_interval_ms=100)
+
+    eventually(lambda: not any((tmp_path / file).exists() for file in own), 10, "the fetcher's files are removed")
+    assert world.names(PATHS.segments) == []
+    assert [file for file in others if not (tmp_path / file).exists()] == []
+
+
+# ---- sessions
+
+
+def left_over(before: set[threading.Thread]) -> list[str]:
+    """Threads that were not there before, but for a proxy's."""
+    return [t.name for t in threading.enumerate() if t not in before and not t.name.startswith("proxy")]
+
+
+def test_a_session_that_cannot_be_opened_for_a_lost_connection_is_closed(zk: str, zookeeper_proxy: Proxy) -> None:
+    through = f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}"
+    before = set(threading.enumerate())
+    loss = zookeeper_proxy.drop_request(EXISTS)
+
+    with pytest.raises(ZooKeeperUnreachable, match="cannot talk to ZooKeeper"):
+        open_kazoo(through, 2000)
+
+    assert loss.lost.is_set()
+    eventually(lambda: not left_over(before), 3, "nothing goes on connecting")
+
+
+def test_a_session_without_the_chroot_that_it_wants_is_closed(zk: str) -> None:
+    before = set(threading.enumerate())
+
+    with pytest.raises(UsageError, match="check the chroot"):
+        open_kazoo(zk + "/nowhere", 2000, make_chroot=False)
+
+    eventually(lambda: not left_over(before), 3, "nothing is left of it")
+
+
+def test_zookeeper_that_is_gone_before_it_is_asked_for_the_chroot_is_unreachable(
+    zk: str, zookeeper_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = KazooClient.exists_async
+
+    def ask_late(self: Any, *args: Any, **options: Any) -> Any:
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.cut()
+        eventually(lambda: not self.connected, 5, "the connection is lost")
+        return ask(self, *args, **options)
+
+    monkeypatch.setattr(KazooClient, "exists_async", ask_late)
+    before = set(threading.enumerate())
+
+    with pytest.raises(ZooKeeperUnreachable):
+        open_kazoo(f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}", 400)
+
+    eventually(lambda: not left_over(before), 3, "nothing goes on connecting")
+
+
+# ---- elections
+
+
+def test_an_epoch_that_was_set_lower_by_hand_is_passed_and_groups_go_on(world: World, stage: Stage) -> None:
+    world.put(COORDINATOR_EPOCH, EpochRecord(50).to_bytes())
+    first = stage.hand("first")
+    assert first.term.epoch == 51
+    one, two = stage.stable_pair(first)
+    first.close()
+    world.put(f"{GROUPS}/'no name of a group'")
+    world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
+
+    second = stage.hand("second")
+
+    assert second.term.epoch == 52
+    three = stage.puppet("g", "c3", {"t": 1})
+    second.settle("g", one, two, three)
+    assert len(one.running) + len(two.running) + len(three.running) == 4
+    assert one.stale + two.stale + three.stale == 0
+
+
+class StoppedInBetween:
+    """An event that is set, and others woken for it, right after somebody has looked at it for the first time."""
+
+    def __init__(self, event: Event, wake: Event) -> None:
+        self._event = event
+        self._wake = wake
+        self._looks = 0
+
+    def is_set(self) -> bool:
+        self._looks += 1
+        seen = self._event.is_set()
+        if self._looks == 1:
+            self._event.set()
+            self._wake.set()
+        return seen
+
+
+class Candidate:
+    """A node that stands for election in a thread."""
+
+    def __init__(self, store: Store, wake: Event) -> None:
+        self.elector = Elector(store, ThreadRuntime(), "candidate", "host", wake)
+        self.terms: list[Term | None] = []
+        self._wake = wake
+        self._thread = threading.Thread(target=lambda: None)
+
+    def stand(self, stopping: Any) -> threading.Thread:
+        self._thread = threading.Thread(target=lambda: self.terms.append(self.elector.stand(stopping)), daemon=True)
+        self._thread.start()
+        return self._thread
+
+    def close(self, stopping: Event) -> None:
+        stopping.set()
+        eventually(lambda: self._wake.set() or not self._thread.is_alive(), 10, "it has ended")  # type: ignore[func-returns-value]
+
+
+def test_a_stop_that_comes_while_an_elector_begins_to_look_is_not_lost(world: World, stage: Stage) -> None:
+    stage.hand("elected")
+    wake, stopping = threading.Event(), threading.Event()
+    candidate = Candidate(world.store, wake)
+    try:
+        candidate.stand(StoppedInBetween(stopping, wake)).join(3)
+        assert candidate.terms == [None]
+    finally:
+        candidate.close(stopping)
+
+
+class DeafAndSeen(DeafStore):
+    """Loses the event of every watch, and tells when somebody has seen who is elected."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.has_looked = threading.Event()
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        nodes = super().get_many(paths, watch)
+        if COORDINATOR in paths and all(nodes):
+            self.has_looked.set()
+        return nodes
+
+
+def test_an_elector_whose_watch_was_lost_looks_again(
+    world: World, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator.elector, "_LOOK_AGAIN_S", 0.1, raising=False)
+    elected = stage.hand("elected")
+    stopping = threading.Event()
+    deaf = DeafAndSeen(world.store)
+    candidate = Candidate(deaf, threading.Event())
+    try:
+        candidate.stand(stopping)
+        assert deaf.has_looked.wait(5)
+        elected.close()
+        eventually(lambda: candidate.terms, 5, "it is elected")
+        (term,) = candidate.terms
+        assert term is not None
+        assert term.epoch == elected.term.epoch + 1
+    finally:
+        candidate.close(stopping)
+
+
+# ---- turns
+
+
+class Recording(FrontStore):
+    """Notes every commit."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.commits: list[list[Operation]] = []
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        self.commits.append(list(operations))
+        return self.behind.commit(operations)
+
+
+def test_everything_that_a_turn_makes_for_a_new_group_carries_the_fence(world: World, stage: Stage) -> None:
+    hand = stage.hand()
+    hand.store = recording = Recording(hand.store)
+    stage.topic("t", 2)
+    world.put(PATHS.ids)
+
+    hand.turn("g")
+
+    assert [path for path in PATHS.skeleton if world.data(path) is None] == []
+    assert world.data(PATHS.state) is not None
+    assert recording.commits != []
+    fence = Check(COORDINATOR_EPOCH, hand.term.fence)
+    assert [commit for commit in recording.commits if commit[0] != fence] == []
+
+
+def test_a_command_that_somebody_has_put_a_child_below_can_be_withdrawn(world: World, stage: Stage) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+    three = stage.puppet("g", "c3", {"t": 1})
+    hand.turn("g")
+    (name,) = world.names(PATHS.channel("c1"))
+    assert one.options() == [STOP_FETCHER]
+    world.put(f"{PATHS.command('c1', name)}/child")
+    world.put(f"{PATHS.command('c1', name)}/another")
+    three.close()
+
+    hand.settle("g", one, two)
+
+    assert one.running | two.running == parts("t", 0, 1, 2, 3)
+    assert world.names(PATHS.channel("c1")) == []
+
+
+def test_a_consumer_whose_command_has_a_child_is_evicted_all_the_same(world: World, stage: Stage) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
+    three = stage.puppet("g", "c3", {"t": 1})
+    hand.turn("g")
+    (name,) = world.names(PATHS.channel("c1"))
+    world.put(f"{PATHS.command('c1', name)}/child")
+
+    hand.evict(one, two, three)
+
+    hand.lease.renew()
+    hand.settle("g", two, three)
+    assert two.running | three.running == parts("t", 0, 1, 2, 3)
+
+
+# ---- groups that are gone
+
+
+def rebalancers(group: str) -> int:
+    """How many groups of that name are kept in memory, but for garbage that an exception's frames have left."""
+    gc.collect()
+    return sum(1 for each in gc.get_objects() if isinstance(each, Rebalancer) and each._group == group)
+
+
+class Groups(NamedTuple):
+    """Names that no other test uses."""
+
+    gone: tuple[str, str]
+    stays: str
+
+
+@pytest.fixture
+def groups(world: World) -> Groups:
+    """Two groups of which nothing is left in ZooKeeper, and one that stays."""
+    own = secrets.token_hex(4)
+    groups = Groups((f"gone-{own}", f"gone-too-{own}"), f"stays-{own}")
+    world.topic("t", 1)
+    service = world.coordinator()
+    leaving = [world.consumer(name, "c1", {"t": 1}) for name in groups.gone]
+    world.consumer(groups.stays, "c1", {"t": 1})
+    for name in (*groups.gone, groups.stays):
+        world.stable(name, 1)
+        assert rebalancers(name) == 1
+    bad = GroupPaths(groups.gone[0]).channel("bad")
+    world.put(bad, b"{")
+    leaving.append(world.consumer(groups.gone[0], "c2", {"t": 1}))
+    eventually(lambda: bad in service.problems.current(), 5, "it is reported")
+    for consumer in leaving:
+        consumer.close()
+    for name in groups.gone:
+        world.remove(GroupPaths(name).root)
+    eventually(lambda: bad not in service.problems.current(), 5, "nothing is reported of what is gone")
+    return groups
+
+
+def test_nothing_of_a_group_that_is_gone_is_kept_in_memory(groups: Groups) -> None:
+    eventually(lambda: sum(map(rebalancers, groups.gone)) == 0, 5, "they are forgotten", pause_s=0.1)
+
+    assert rebalancers(groups.stays) == 1
+
+
+def test_a_group_that_is_made_anew_after_it_was_forgotten_has_its_turns(world: World, groups: Groups) -> None:
+    log = MemoryLog(10)
+    again = world.consumer(groups.gone[0], "c1", {"t": 1}, log=log)
+
+    world.stable(groups.gone[0], 1)
+    eventually(lambda: len(again.polled) == 10, 5, "it fetches")
