@@ -105,7 +105,7 @@ def plan(snapshot: Snapshot, assignor: Assignor, trigger: str = "") -> Plan:
         target=want.target,
         topics=want.topics,
         marks=marks,
-        reason=_reason(waiting),
+        reason=_reason(work, waiting),
         left_out=dict(sorted({**_unusable(snapshot, work), **want.left_out}.items())),
     )
     if work.withdrawn or work.ends:
@@ -153,10 +153,9 @@ def _marks(snapshot: Snapshot, work: _Work) -> tuple[Mark, ...]:
     """The eviction marks whose lease still runs."""
     kept = []
     for mark in snapshot.state.marks:
-        view = snapshot.channels.get(mark.consumer)
-        channel = view.channel if view is not None else None
-        if channel is not None and channel.is_live and channel.incarnation == mark.incarnation:
-            continue  # its eviction was planned, but never happened
+        registration = work.live.get(mark.consumer)
+        if registration is not None and registration.incarnation == mark.incarnation:
+            continue  # its eviction was planned, but never happened: it lives
         left_s = mark.lease_ms / 1000 - snapshot.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
         if left_s > 0:
             kept.append(mark)
@@ -370,7 +369,13 @@ def _state_name(work: _Work, stopping: bool, starting: bool) -> str:
     return COMPLETING if starting else STABLE
 
 
-def _reason(waiting: Mapping[str, PartitionSet]) -> str | None:
+def _reason(work: _Work, waiting: Mapping[str, PartitionSet]) -> str | None:
+    """Whom or what the group waits for, once it has waited for a while."""
+    late = sorted(name for name, sent in work.kept.items() if sent.age_s >= STRAGGLER_AFTER_S)
+    if late:
+        command = work.kept[late[0]].command
+        others = f" (nor have {len(late) - 1} others theirs)" if len(late) > 1 else ""
+        return f"{late[0]} has not acknowledged its {command.option if command else 'command'}{others}"
     if not waiting:
         return None
     name, partitions = min(waiting.items())

@@ -13,7 +13,10 @@ import pytest
 from kazoo.client import KazooClient
 
 import coordinator.elector
+from coordinator.assignors.range import RangeAssignor
+from coordinator.config import CoordinatorConfig
 from coordinator.elector import Elector
+from coordinator.handlers import Handlers
 from coordinator.rebalance import Rebalancer
 from coordinator.term import Term
 from coordinator.zk.commands import STOP_FETCHER
@@ -324,6 +327,37 @@ def test_nothing_of_a_group_that_is_gone_is_kept_in_memory(groups: Groups) -> No
     eventually(lambda: sum(map(rebalancers, groups.gone)) == 0, 5, "they are forgotten", pause_s=0.1)
 
     assert rebalancers(groups.stays) == 1
+
+
+def test_a_group_that_is_gone_leaves_nothing_reported_and_nothing_kept_whenever_its_last_turn_comes(
+    world: World, stage: Stage
+) -> None:
+    group = f"gone-{secrets.token_hex(4)}"
+    hand, over = stage.hand(), list[str]()
+    config = CoordinatorConfig(zk=world.zk, node="hand")
+    deaf = DeafStore(hand.store)
+    handlers = Handlers(config, deaf, hand.runtime, hand.term, hand.lease, RangeAssignor(), hand.problems, over.append)
+    stage.puppet(group, "c1", {"t": 1})
+    bad = GroupPaths(group).channel("bad")
+    world.put(bad, b"{")
+    tasks = handlers.start(lambda: stage.topics)
+    try:
+        handlers.ask(group, "joined c1")
+        eventually(lambda: bad in hand.problems.current(), 5, "it is reported")
+        world.remove(GroupPaths(group).root)
+
+        handlers.forget(group)
+        eventually(lambda: bad not in hand.problems.current(), 2, "nothing is reported of what is gone")
+        turns = handlers.turns
+        handlers.ask(group, "somebody is late")
+        eventually(lambda: handlers.turns > turns, 5, "one more turn")
+
+        eventually(lambda: rebalancers(group) == 0, 2, "nothing is kept", pause_s=0.1)
+        assert over == []
+    finally:
+        handlers.stop()
+        for task in tasks:
+            task.join(5)
 
 
 def test_a_group_that_is_made_anew_after_it_was_forgotten_has_its_turns(world: World, groups: Groups) -> None:

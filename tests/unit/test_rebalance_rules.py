@@ -10,7 +10,7 @@ import pytest
 from coordinator.assignors.range import RangeAssignor
 from coordinator.plan import HISTORY_KEPT, plan
 from coordinator.snapshot import ChannelView, Member, SentCommand, Snapshot
-from coordinator.zk.commands import STOP_FETCHER, Command
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import Channel, Registration, Topic
 from coordinator.zk.state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
@@ -299,3 +299,13 @@ def test_a_rebalance_that_a_dead_coordinator_had_finished_but_not_closed_is_clos
     assert decided.state.state == STABLE
     assert decided.rebalance == replace(record, finished_ms=9)
     assert not decided.is_new_generation
+
+
+def test_a_group_that_waits_for_an_acknowledgement_says_whose() -> None:
+    command = Command(START_FETCHER, 5, 1, "a1")
+    state = GroupState(state=COMPLETING, generation=1, epoch=5, strategy="range", target={"a": Target("a1", {})})
+    waiting = ChannelView("a", 1, Channel("a1"), (SentCommand("command-0000000000", command, age_s=0.6),))
+
+    decided = plan(snapshot([waiting], state, topics={}), RangeAssignor())
+
+    assert decided.state.reason == "a has not acknowledged its start-fetcher"
