@@ -101,7 +101,8 @@ class Consumer:
     def commit(self) -> None:
         """Make the offsets of everything that `poll` has returned the group's.
 
-        :raises CommitFailed: when the partitions are somebody else's by now; nothing was committed.
+        :raises CommitFailed: when the partitions are somebody else's by now, and nothing was committed; or when
+            ZooKeeper does not answer, and whether anything was is not known.
         """
         for _ in range(COMMIT_TRIES):
             channel = self._member.channel
@@ -116,7 +117,7 @@ class Consumer:
                 raise CommitFailed(f"the offsets were not committed: {over}") from over
             except StoreError:
                 self._runtime.sleep(0.05)
-        raise CommitFailed("the offsets were not committed: ZooKeeper does not answer")
+        raise CommitFailed("whether the offsets were committed is not known: ZooKeeper does not answer")
 
     def assignment(self) -> PartitionSet:
         """What is fetched now."""

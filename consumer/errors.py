@@ -23,7 +23,7 @@ class ChannelGone(IncarnationOver):
 
 
 class CommitFailed(CoordinatorError):
-    """Offsets could not be committed: the consumer's incarnation was ended, and its partitions are somebody else's."""
+    """Offsets were not committed: the partitions are somebody else's by now; or nobody answered whether they were."""
 
 
 class SegmentError(CoordinatorError):
