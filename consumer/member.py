@@ -207,10 +207,9 @@ class Member:
             return None
         registration = self._registration(store)
         consumer = self._config.consumer
-        is_new = self.registrations == 0
         # Noted before it is sent: when the reply is lost, what stands there is this process's own all the same.
         self._own_incarnations.add(registration.incarnation)
-        own = None if is_new else frozenset(self._own_incarnations)
+        own = frozenset(self._own_incarnations) if self.registrations else None
         channel, version = register(store, self._paths, consumer, registration, own)
         self._own_incarnations = {channel.incarnation}
         fenced = FencedChannel(store, self._runtime, self._paths, consumer, channel, version)
@@ -269,6 +268,9 @@ class Member:
             log.info("channel is read again: consumer=%s refused=%s", self._config.consumer, refused.path)
             self._drain.dirty.set()
             self._runtime.sleep(0.02)
+        except BaseException:
+            self._drain.dirty.set()  # a callback of the application's, say: its command still stands there
+            raise
 
     def _give_up(self, partitions: PartitionSet) -> None:
         """Stop fetching `partitions`, before the multi that says so."""

@@ -14,7 +14,7 @@ from .history import history_of
 from .snapshot import ChannelView, SentCommand, Snapshot
 from .target import Wanted, is_live, wanted
 from .zk.commands import START_FETCHER, STOP_FETCHER, Command
-from .zk.partitions import NONE, PartitionSet, by_topic
+from .zk.partitions import NONE, PartitionSet, TopicPartition, by_topic
 from .zk.records import Channel, Registration
 from .zk.state import COMPLETING, EMPTY, PREPARING, STABLE, GroupState, Mark, Rebalance
 
@@ -49,7 +49,7 @@ class Plan:
     :ivar state: the group's state afterwards.
     :ivar rebalance: the history record to write, None to leave it.
     :ivar again_s: seconds until the next turn is due, None when only a change asks for one.
-    :ivar moved: partitions whose consumer changes with this generation.
+    :ivar forgotten: generations whose history is removed.
     """
 
     state: GroupState
@@ -174,11 +174,11 @@ def _evict(snapshot: Snapshot, work: _Work) -> tuple[Mark, ...]:
         if waits_s < limit_s and view.idle_s < limit_s:
             work.timers.append(limit_s - max(waits_s, view.idle_s))
             continue
-        what = "acknowledged no command" if waits_s >= limit_s else "gave no sign of life"
-        reason = (
-            f"evicted: it {what} for {registration.max_poll_interval_ms} ms "
-            "(raise max_poll_interval_ms, or lower max_poll_records so that it polls more often)"
-        )
+        what, remedy = "gave no sign of life", "its process hangs, or max_poll_interval_ms is too short for it"
+        if waits_s >= limit_s:
+            what = "acknowledged no command"
+            remedy = "raise max_poll_interval_ms, or lower max_poll_records so that it polls more often"
+        reason = f"evicted: it {what} for {registration.max_poll_interval_ms} ms ({remedy})"
         del work.live[name]
         work.ends.append(End(view, reason, True, view.running & snapshot.owners))
         if view.running:
@@ -334,7 +334,7 @@ def _taken(snapshot: Snapshot, work: _Work, marks: tuple[Mark, ...]) -> Partitio
     that names it is out (one that this turn withdraws counts), an eviction's lease covers it, or its owner is there.
     """
     ends = {end.view.consumer: end for end in work.ends}
-    taken: set[object] = set()
+    taken: set[TopicPartition] = set()
     for name, view in snapshot.channels.items():
         if name not in ends:
             taken |= view.running
@@ -343,8 +343,8 @@ def _taken(snapshot: Snapshot, work: _Work, marks: tuple[Mark, ...]) -> Partitio
                 taken |= sent.command.started - (view.running if name in work.live else NONE)
     for mark in marks:
         taken |= mark.partitions
-    removed = frozenset().union(*(end.owners for end in ends.values()))
-    return frozenset(taken) | (snapshot.owners - removed)  # type: ignore[return-value]
+    removed: PartitionSet = frozenset().union(*(end.owners for end in ends.values()))
+    return frozenset(taken) | (snapshot.owners - removed)
 
 
 def _straggles(snapshot: Snapshot, work: _Work, to_stop: Mapping[str, PartitionSet], marks: tuple[Mark, ...]) -> bool:

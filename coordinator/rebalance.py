@@ -106,7 +106,8 @@ class Rebalancer:
         if snapshot is None or (snapshot.state.state, snapshot.state.reason) == (FAILED, reason):
             return
         state = replace(snapshot.state, state=FAILED, reason=reason, epoch=self._term.epoch)
-        self._write([Check(COORDINATOR_EPOCH, self._term.fence), self._set_state(state, snapshot.state_version)])
+        written = SetData(self._paths.state, state.to_bytes(), snapshot.state_version)
+        self._write([Check(COORDINATOR_EPOCH, self._term.fence), written])
         log.error("rebalance failed: group=%s generation=%d reason=%s", self._group, state.generation, reason)
 
     # ---- reading
@@ -174,9 +175,6 @@ class Rebalancer:
         if strays:
             some = strays[: MAX_OPERATIONS - 1]
             self._write([Check(COORDINATOR_EPOCH, self._term.fence), *(Delete(stray) for stray in some)])
-
-    def _set_state(self, state: GroupState, version: int) -> SetData:
-        return SetData(self._paths.state, state.to_bytes(), version)
 
 
 def _named(command: Command) -> str:

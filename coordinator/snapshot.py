@@ -67,7 +67,6 @@ class Snapshot:
     :ivar topics: every topic there is.
     :ivar mark_age_s: (consumer, incarnation) of each eviction mark -> seconds since it was made or first read here.
     :ivar history: generations that have a history znode.  :ivar rebalance: the newest one's record.
-    :ivar bad: path -> what is wrong there.
     """
 
     group: str
@@ -85,4 +84,3 @@ class Snapshot:
     history: tuple[int, ...] = ()
     rebalance: Rebalance | None = None
     now_ms: int = 0
-    bad: Mapping[str, str] = field(default_factory=dict)

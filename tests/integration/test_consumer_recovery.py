@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer
+from consumer.consumer import Callbacks, Consumer
 from consumer.segment_files import SegmentFolder
 from consumer.spark.config import SlotConfig, SlotSpec
 from consumer.spark.post import PoolPost
 from consumer.spark.slot import Slot
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import OffsetRecord
 from coordinator.zk.runtime import ThreadRuntime
@@ -381,3 +382,38 @@ def test_a_commit_that_was_done_says_so_though_the_incarnation_ends_before_offse
         assert world.offsets("g") == dict.fromkeys(parts("t", 0), 50)
     finally:
         consumer.close()
+
+
+class FailsOnce(Callbacks):
+    """An application whose revocation callback raises the first time."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            raise RuntimeError("the application's own trouble")
+
+
+def test_a_stop_whose_callback_raised_is_obeyed_with_the_next_poll(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", session_timeout_ms=4000)
+    callbacks = FailsOnce()
+    with Consumer(config, Subscription({"t": 1}), callbacks, MemoryLog()) as consumer:
+        eventually(lambda: consumer.poll(20) == {} and consumer.assignment() == parts("t", 0, 1), 10, "it holds all")
+        other = world.consumer("g", "c2", {"t": 1})
+
+        def raises() -> bool:
+            try:
+                return bool(consumer.poll(20))
+            except RuntimeError:
+                return True
+
+        eventually(raises, 10, "the callback raises out of poll")
+        assert consumer.member.wake.is_set(), "its next poll looks at the channel, though no watch fires"
+
+        consumer.poll()
+        assert (callbacks.calls, consumer.assignment()) == (2, frozenset())
+        eventually(lambda: consumer.poll(20) == {} and other.held == parts("t", 1), 10, "both have their share")

@@ -218,7 +218,7 @@ def test_an_eviction_names_what_to_change() -> None:
     assert end.evicted
     assert end.reason == (
         "evicted: it gave no sign of life for 300000 ms "
-        "(raise max_poll_interval_ms, or lower max_poll_records so that it polls more often)"
+        "(its process hangs, or max_poll_interval_ms is too short for it)"
     )
     assert decided.state.left_out == {"a": end.reason}
     assert decided.state.marks == (Mark("a", "a1", frozenset([T0]), 2000, end.reason),)
