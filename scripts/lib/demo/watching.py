@@ -62,7 +62,12 @@ class Observer:
         """Everything so far, in order, with the rebalances that ZooKeeper's history tells of."""
         with self._lock:
             happenings = list(self._happenings)
-        happenings += [Happening(r.started_ms / 1000, _told(r)) for r in self.rebalances()]
+        since_ms: int | None = None
+        for rebalance in self.rebalances():
+            # One that the next replaced before it was through: whoever stopped for it stands still until that is.
+            since_ms = rebalance.started_ms if since_ms is None else since_ms
+            happenings.append(Happening(rebalance.started_ms / 1000, _told(rebalance, since_ms)))
+            since_ms = since_ms if rebalance.finished_ms is None else None
         return sorted(happenings, key=lambda happening: happening.at)
 
     def close(self) -> None:
@@ -96,11 +101,11 @@ class Observer:
         self._changed.set()
 
 
-def _told(rebalance: Rebalance) -> str:
+def _told(rebalance: Rebalance, since_ms: int) -> str:
     standstill = (
-        f"partitions stood still at most {rebalance.finished_ms - rebalance.started_ms} ms"
+        f"partitions stood still at most {rebalance.finished_ms - since_ms} ms"
         if rebalance.finished_ms is not None
-        else "superseded by the next one"
+        else "replaced by the next before it was through"
     )
     return (
         f"rebalance: generation {rebalance.generation} ({rebalance.trigger}), "
