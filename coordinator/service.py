@@ -67,6 +67,7 @@ class CoordinatorService:
                 self.term = None
                 store.close()
             if self._stopping.wait(STAND_AGAIN_S):
+                log.info("stopped: node=%s", self._config.node)
                 return
             again = self._handle_new_session()
             if again is None:
