@@ -38,7 +38,7 @@ parts=$({
     cat "$here/build-zk-image.sh" "$here"/image/*
     ls "$jars"
     cat "$java_home/release"
-    "$busybox" | head -n 1
+    sha256sum <"$busybox"
 } | sha256sum | cut -c 1-16)
 if [[ $(docker image inspect --format '{{index .Config.Labels "parts"}}' "$tag" 2>/dev/null) == "$parts" ]]; then
     echo "$tag is there and current"

@@ -27,13 +27,23 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
+def problem_of(*command: str, timeout_s: float = 20.0) -> str | None:
+    """Why a command did not end well in time, with the last line that it said."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, text=True
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+    return f"{command[0]} exited with {done.returncode}: {said}"
+
+
 def runs(*command: str, timeout_s: float = 20.0) -> bool:
     """Whether a command ends well in time."""
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return problem_of(*command, timeout_s=timeout_s) is None
 
 
 @functools.cache
@@ -44,20 +54,18 @@ def compose_command() -> str | None:
 
 
 @functools.cache
-def zookeeper_image() -> str | None:
-    """The image to use: $ZOOKEEPER_IMAGE, else the official one, else the stand-in, which is built here if need be."""
+def zookeeper_image() -> tuple[str, str | None]:
+    """The image to use, and why it cannot be had: $ZOOKEEPER_IMAGE, else the official one, else the stand-in."""
     named = os.environ.get("ZOOKEEPER_IMAGE")
-    for image in [named] if named else [OFFICIAL_IMAGE]:
-        if runs("docker", "image", "inspect", image):
-            return image
-    if not named and runs("docker", "image", "inspect", STAND_IN_IMAGE):
-        # Somebody built it because no registry could be reached; asking again would take as long as then.
-        return STAND_IN_IMAGE if runs(str(HERE / "build-zk-image.sh"), STAND_IN_IMAGE, timeout_s=60) else None
-    if runs("docker", "pull", "--quiet", named or OFFICIAL_IMAGE, timeout_s=60):
-        return named or OFFICIAL_IMAGE
-    if not named and runs(str(HERE / "build-zk-image.sh"), STAND_IN_IMAGE, timeout_s=60):
-        return STAND_IN_IMAGE
-    return None
+    wanted = named or OFFICIAL_IMAGE
+    if runs("docker", "image", "inspect", wanted):
+        return wanted, None
+    # Where somebody built the stand-in, no registry could be reached; asking again would take as long as then.
+    if named or not runs("docker", "image", "inspect", STAND_IN_IMAGE):
+        pulling = problem_of("docker", "pull", "--quiet", wanted, timeout_s=60)
+        if named or pulling is None:
+            return wanted, pulling
+    return STAND_IN_IMAGE, problem_of(str(HERE / "build-zk-image.sh"), STAND_IN_IMAGE, timeout_s=300)
 
 
 @functools.cache
@@ -98,11 +106,11 @@ def docker_compose_command() -> str | None:
 @pytest.fixture(scope="session")
 def docker_compose_file() -> Iterator[str]:
     """For pytest-docker; sets the image that the file names."""
-    image = zookeeper_image()
-    if image is None:
-        cannot_run(f"{OFFICIAL_IMAGE} cannot be pulled, and the stand-in for it cannot be built")
+    image, problem = zookeeper_image()
+    if problem:
+        cannot_run(f"there is no image {image}: {problem}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOOKEEPER_IMAGE", image or OFFICIAL_IMAGE)
+        patch.setenv("ZOOKEEPER_IMAGE", image)
         yield str(HERE / "docker-compose.yml")
 
 

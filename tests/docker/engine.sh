@@ -49,7 +49,7 @@ apt_install() {
 own_dockerd() {
     local pid
     pid=$(cat "$pid_file" 2>/dev/null) || return
-    [[ -n $pid ]] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF -- "--pidfile $pid_file " && echo "$pid"
+    [[ -n $pid ]] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -F -- "--pidfile $pid_file " >/dev/null && echo "$pid"
 }
 
 start_dockerd() {
@@ -59,7 +59,7 @@ start_dockerd() {
     if ! command -v dockerd >/dev/null || ! command -v iptables >/dev/null; then apt_install docker.io iptables; fi
     # What dockerd changes on the host and does not put back.
     cat /proc/sys/net/ipv4/ip_forward >"$root/ip_forward"
-    iptables -S FORWARD 2>/dev/null | head -n 1 >"$root/forward_policy" || true
+    iptables -S FORWARD 2>/dev/null | sed -n 1p >"$root/forward_policy" || true
     rm -f "$pid_file"
     setsid nohup dockerd --host "$host" --data-root "$root/data" --exec-root "$root/exec" --pidfile "$pid_file" \
         --log-level warn >"$root/dockerd.log" 2>&1 </dev/null &
