@@ -48,6 +48,7 @@ class Elector:
         :returns: the term that was won, or None once `stopping` is set.
         :raises SessionLost: when the session has ended.
         """
+        log.info("stands for election: node=%s", self._node)
         while not stopping.is_set():
             self._wake.clear()
             if stopping.is_set():

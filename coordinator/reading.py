@@ -117,19 +117,33 @@ class GroupReader:
     # ---- channels: commands before data
 
     def _channels(self) -> dict[str, ChannelView]:
+        """One read gives a channel's data together with the number of its commands: without any, that is all.
+
+        The others are read once more after their commands. Only they are watched: to set a watch takes a request for
+        each channel, and where nothing is to be acknowledged nothing is waited for.
+        """
         names = self._names(self._paths.channels)
-        paths = [self._paths.channel(name) for name in names]
+        nodes = dict(zip(names, self._store.get_many([self._paths.channel(name) for name in names]), strict=True))
+        busy = [name for name, node in nodes.items() if node is not None and node.stat.children]
+        sent = self._sent(busy)
+        nodes |= zip(busy, self._store.get_many([self._paths.channel(name) for name in busy]), strict=True)
+        return {name: self._view(name, node, sent.get(name, ())) for name, node in nodes.items() if node is not None}
+
+    def _view(self, name: str, node: Node, commands: Sequence[SentCommand]) -> ChannelView:
+        channel = self._parsed(self._paths.channel(name), node, lambda path, node: parsed_channel(path, node.data))
+        idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
+        waits_s = self._waits_s(name, channel, commands) if channel else 0.0
+        return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, waits_s)
+
+    def _sent(self, consumers: Sequence[str]) -> dict[str, list[SentCommand]]:
+        listings = self.watch_commands(consumers)
+        return self._commands([(name, sent) for name, names in listings.items() for sent in names])
+
+    def watch_commands(self, consumers: Sequence[str]) -> dict[str, list[str]]:
+        """The names of what stands in the channels of `consumers`; when that changes, `on_acknowledge` is called."""
+        paths = [self._paths.channel(name) for name in consumers]
         listings = self._store.children_many(paths, watch=self._on_acknowledge)
-        sent = self._commands([(n, c) for n, lst in zip(names, listings, strict=True) if lst for c in lst.names])
-        views = {}
-        for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
-            if node is not None:
-                channel = self._parsed(path, node, lambda p, n: parsed_channel(p, n.data))
-                idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
-                commands = tuple(sent.get(name, ()))
-                waits_s = self._waits_s(name, channel, commands) if channel else 0.0
-                views[name] = ChannelView(name, node.stat.version, channel, commands, idle_s, waits_s)
-        return views
+        return {name: listing.names if listing else [] for name, listing in zip(consumers, listings, strict=True)}
 
     def _commands(self, pairs: Sequence[tuple[str, str]]) -> dict[str, list[SentCommand]]:
         known = sorted(pairs, key=lambda pair: (pair[0], sequence(pair[1]) or 0, pair[1]))

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 REFUSALS_A_TURN = 10
 """A turn that ZooKeeper refuses because something moved starts over at once, this often; then it waits a little."""
 REFUSED_PAUSE_S = 0.05
+ACKNOWLEDGED_ALREADY_S = 0.0
 
 
 class LeaseLapsed(Exception):
@@ -97,7 +98,7 @@ class Rebalancer:
                 continue
             if self._commit(snapshot, decided):
                 _tell(snapshot, decided)
-                return Turn(decided.again_s, decided.state)
+                return Turn(self._watch(decided), decided.state)
         return Turn(REFUSED_PAUSE_S)
 
     def fail(self, reason: str) -> None:
@@ -146,6 +147,12 @@ class Rebalancer:
             if not self._write(fenced(snapshot, self._term.fence, nth, step)):
                 return False
         return True
+
+    def _watch(self, decided: Plan) -> float | None:
+        """Watch the channels that were just commanded; when the next turn is due, at once if one is empty already."""
+        commanded = [consumer for consumer, _ in (*decided.stops, *decided.starts)]
+        left = self._reader.watch_commands(commanded).values()
+        return decided.again_s if all(left) else ACKNOWLEDGED_ALREADY_S
 
     def _write(self, operations: Sequence[Operation]) -> bool:
         if not self._lease.is_held:

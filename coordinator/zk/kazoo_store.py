@@ -25,6 +25,7 @@ from .errors import (
     UsageError,
     ZooKeeperUnreachable,
 )
+from .multi_read import MOST_PATHS, NO_NODE, MultiRead, ReadError
 from .store import (
     Check,
     Create,
@@ -218,8 +219,23 @@ class KazooStore(Store):
         return self.get_many([path], watch)[0]
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        if watch is None and len(paths) > 1:
+            return self._multi_read(paths)
         asked = [self._client.get_async(path, watch=_wrapped(watch, path)) for path in paths]
         return [self._node(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
+
+    def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
+        asked = []
+        for first in range(0, len(paths), MOST_PATHS):
+            answer = self._client.handler.async_result()
+            whole = tuple(f"{self._client.chroot}{path}" for path in paths[first : first + MOST_PATHS])
+            self._client._call(MultiRead(whole), answer)
+            asked.append(answer)
+        read = [found for answer in asked for found in self._read(answer)]
+        for path, found in zip(paths, read, strict=True):
+            if isinstance(found, ReadError) and found.code != NO_NODE:
+                raise StoreError(f"ZooKeeper refused to read {path}: {kz.EXCEPTIONS[found.code]()!r}")
+        return [None if isinstance(found, ReadError) else found for found in read]
 
     def children(self, path: str, watch: Watch | None = None) -> Listing | None:
         return self.children_many([path], watch)[0]

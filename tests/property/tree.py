@@ -35,6 +35,7 @@ class _Znode(NamedTuple):
     version: int
     owner: int
     created: int
+    children: int = 0
 
 
 def _nothing() -> None:
@@ -124,9 +125,11 @@ class Tree:
         if isinstance(operation, SetData):
             self._znodes[path] = znode._replace(data=operation.data, mzxid=self._zxid, version=znode.version + 1)
         elif isinstance(operation, Delete):
-            if self.children(path):
+            if znode.children:
                 raise Refused(index, path, "not-empty")
             del self._znodes[path]
+            above = path.rsplit("/", 1)[0] or "/"
+            self._znodes[above] = self._znodes[above]._replace(children=self._znodes[above].children - 1)
         return ""
 
     def _create(self, index: int, operation: Create, session: int) -> str:
@@ -139,13 +142,13 @@ class Tree:
             path = f"{path}{parent.created:010d}"
         if path in self._znodes:
             raise Refused(index, path, "node-exists")
-        self._znodes[above] = parent._replace(created=parent.created + 1)
+        self._znodes[above] = parent._replace(created=parent.created + 1, children=parent.children + 1)
         owner = session if operation.ephemeral else 0
         self._znodes[path] = _Znode(operation.data, self._zxid, self._zxid, 0, owner, 0)
         return path
 
     def _stat(self, znode: _Znode) -> Stat:
-        return Stat(znode.czxid, znode.mzxid, 0, znode.version, znode.created, znode.owner, 0)
+        return Stat(znode.czxid, znode.mzxid, 0, znode.version, znode.created, znode.owner, znode.children)
 
 
 class TreeStore(Store):

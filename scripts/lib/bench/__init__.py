@@ -1,0 +1,1 @@
+"""`scripts/bench`: what the product takes, measured on real parts and told as JSON."""

@@ -1,0 +1,260 @@
+"""A group to measure: one real ZooKeeper server, coordinator nodes as processes, members as threads or processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from coordinator.topics import alter_topic, create_topic, get_topic
+from coordinator.zk.ensemble import Ensemble
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
+from coordinator.zk.records import EpochRecord, parsed_channel
+from coordinator.zk.state import STABLE, GroupState
+from coordinator.zk.store import Node as Znode
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+T = TypeVar("T")
+
+GROUP = "bench"
+TOPIC = "load"
+LOOK_S = 0.02
+PATIENCE_S = 120.0
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with the project importable."""
+    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+class Process:
+    """A command-line program of the project, with its log in a file."""
+
+    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=environment(),
+                start_new_session=True,
+            )
+
+    def says(self, what: str) -> bool:
+        """Whether its log has a line with `what`."""
+        return what in self.log.read_text(errors="replace")
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Signal it and wait until it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class ThreadMember:
+    """A consumer whose thread in this process polls."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._consumer = Consumer(config, Subscription({TOPIC: 1}))
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name=config.consumer, daemon=True)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._stopping.is_set():
+            self._consumer.poll(1000)
+
+    def end(self) -> None:
+        """Leave the group."""
+        self._stopping.set()
+        self._consumer.member.wake.set()
+        self._thread.join()
+        self._consumer.close()
+
+
+class Group:
+    """One group with everything around it. A context manager: nothing is left running."""
+
+    def __init__(self, folder: Path, partitions: int, session_timeout_ms: int, as_processes: bool) -> None:
+        self._folder = folder
+        self._partitions = partitions
+        self._session_timeout_ms = session_timeout_ms
+        self._as_processes = as_processes
+        self._ensemble = Ensemble(folder / "zookeeper")
+        self._count = 0
+        self.paths = GroupPaths(GROUP)
+        self.nodes: list[Process] = []
+        self.members: dict[str, ThreadMember | Process] = {}
+
+    def __enter__(self) -> Self:
+        self._ensemble.__enter__()
+        try:
+            self.store = open_kazoo(self._ensemble.hosts, 30_000)
+            create_topic(self.store, Brokers(), TOPIC, self._partitions)
+            for _ in range(2):
+                self.add_node()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for ending in [*self.members.values(), *self.nodes]:
+            with contextlib.suppress(Exception):
+                ending.end()
+        with contextlib.suppress(Exception):
+            self.store.close()
+        self._ensemble.__exit__(kind, error, trace)
+
+    @property
+    def negotiated_timeout_s(self) -> float:
+        """What ZooKeeper grants for the session timeout that is asked for: between 2 and 20 ticks."""
+        tick_s = self._ensemble.config.tick_ms / 1000
+        return min(max(self._session_timeout_ms / 1000, 2 * tick_s), 20 * tick_s)
+
+    @property
+    def tick_s(self) -> float:
+        """ZooKeeper's tick."""
+        return self._ensemble.config.tick_ms / 1000
+
+    # ---- nodes
+
+    def add_node(self) -> Process:
+        """One more coordinator node, standing for election."""
+        self._count += 1
+        name = f"node-{self._count}"
+        options = ["--zk", self._ensemble.hosts, "--node", name, "--session-timeout-ms", str(self._session_timeout_ms)]
+        node = Process(self._folder, name, "coordinator.cli", "run", *options)
+        self.nodes.append(node)
+        eventually(lambda: node.says("stands for election"), f"{name} stands for election")
+        return node
+
+    def elected(self) -> Process:
+        """The node that is elected now."""
+        found = eventually(lambda: self.store.get(COORDINATOR), "a node is elected")
+        return next(node for node in self.nodes if f'"{node.name}"'.encode() in found.data)
+
+    def epoch(self) -> int:
+        """The epoch of the last election."""
+        node = self.store.get(COORDINATOR_EPOCH)
+        return EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch if node else 0
+
+    # ---- members
+
+    def add_member(self) -> str:
+        """One more member; returns as soon as it has begun to register."""
+        self._count += 1
+        name = f"member-{self._count:04d}"
+        hosts, timeout = self._ensemble.hosts, self._session_timeout_ms
+        if self._as_processes:
+            options = ["--zk", hosts, "--group", GROUP, "--consumer", name, "--log-dir", str(self._folder / "log")]
+            options += ["--topics", TOPIC, "--session-timeout-ms", str(timeout)]
+            self.members[name] = Process(self._folder, name, "consumer.cli", "run", *options)
+        else:
+            config = ConsumerConfig(
+                zk=hosts,
+                group=GROUP,
+                consumer=name,
+                log_dir=str(self._folder / "log"),
+                session_timeout_ms=timeout,
+            )
+            self.members[name] = ThreadMember(config)
+        return name
+
+    def remove_member(self, name: str) -> None:
+        """It leaves, cleanly."""
+        self.members.pop(name).end()
+
+    # ---- the group as it is
+
+    def state(self) -> GroupState:
+        """The group's state, as the coordinator last wrote it."""
+        return self.state_node()[0]
+
+    def state_node(self) -> tuple[GroupState, Znode | None]:
+        """The state with its znode."""
+        node = self.store.get(self.paths.state)
+        return (GroupState.parse(self.paths.state, node.data) if node else GroupState()), node
+
+    def settled(self, above: int) -> GroupState:
+        """The state, once it is Stable with every member in a generation above `above`, and all that is true."""
+
+        def look() -> GroupState | None:
+            state = self.state()
+            done = state.state == STABLE and state.generation > above and set(state.target) == set(self.members)
+            return state if done else None
+
+        state = eventually(look, f"{len(self.members)} members are settled")
+        held = [part for target in state.target.values() for part in target.partitions]
+        partitions = len(self._topic_partitions())
+        if len(held) != partitions or len(set(held)) != partitions or len(self.owner_times()) != partitions:
+            raise RuntimeError(f"Stable, but {len(held)} of {partitions} partitions are assigned")
+        return state
+
+    def _topic_partitions(self) -> tuple[int, ...]:
+        return get_topic(self.store, Brokers(), TOPIC).partitions
+
+    def add_partition(self) -> None:
+        """A change that nobody but a coordinator can act upon."""
+        alter_topic(self.store, Brokers(), TOPIC, len(self._topic_partitions()) + 1)
+
+    def owner_times(self) -> list[int]:
+        """When each owner znode was made, by ZooKeeper's clock."""
+        listing = self.store.children(self.paths.owners_of(TOPIC))
+        names = listing.names if listing else []
+        nodes = self.store.get_many([self.paths.owner(TOPIC, int(name)) for name in names])
+        return [node.stat.ctime_ms for node in nodes if node]
+
+    def commands_ever(self) -> int:
+        """Commands sent to the members that are there now, since their channels exist."""
+        nodes = self.store.get_many([self.paths.channel(name) for name in self._channels()])
+        # cversion counts the children that came and those that went.
+        return sum((node.stat.cversion + node.stat.children) // 2 for node in nodes if node)
+
+    def left_at(self, name: str) -> int:
+        """When a member ended its incarnation, by ZooKeeper's clock."""
+        node = self.store.get(self.paths.channel(name))
+        if node is None or parsed_channel(name, node.data).is_live:
+            raise RuntimeError(f"{name} has not left")
+        return node.stat.mtime_ms
+
+    def joined_at(self, name: str) -> int:
+        """When a member's registration was committed, by ZooKeeper's clock."""
+        return eventually(lambda: self.store.get(self.paths.id(name)), f"{name} is registered").stat.ctime_ms
+
+    def _channels(self) -> list[str]:
+        listing = self.store.children(self.paths.channels)
+        return listing.names if listing else []
+
+
+def eventually(look: Callable[[], T | None], what: str) -> T:
+    """What `look` finds, once it finds something."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {PATIENCE_S:g} s: {what}")
+        time.sleep(LOOK_S)

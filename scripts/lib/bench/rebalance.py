@@ -1,0 +1,123 @@
+"""`bench rebalance`: from a change to a settled group, and from one coordinator to the next.
+
+Every time is read from ZooKeeper's own clock, but for the moments in which a signal is sent; server and bench run on one
+machine, so the clocks are one. A join begins with its committed registration, a leave with the commit that ends the
+member; both end with the last claim of a partition. A coordinator acts when it has committed the first turn of its epoch,
+for a change that was made after the old one had gone.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coordinator.zk.paths import COORDINATOR
+
+from .figures import machine, peak_memory_mb, summary
+from .group import Group, Process, eventually
+
+Tell = Callable[[str], None]
+
+
+class Rounds:
+    """The measured rounds of one group."""
+
+    def __init__(self, group: Group, members: int, tell: Tell) -> None:
+        self._group = group
+        self._members = members
+        self._tell = tell
+        self.measured: dict[str, list[float]] = {}
+        self.counted: dict[str, list[int]] = {}
+
+    def run(self, rounds: int) -> None:
+        """A first round that warms up and is left out, then `rounds` that count."""
+        for _ in range(self._members):
+            self._group.add_member()
+        self._group.settled(0)
+        for number in range(rounds + 1):
+            if number == 1:
+                self.measured.clear()
+                self.counted.clear()
+            self._join_and_leave()
+            self._change_coordinator("resign_ms", signal.SIGTERM)
+            self._change_coordinator("kill_ms", signal.SIGKILL)
+            shown = {name: values[-1] for name, values in self.measured.items()}
+            self._tell(f"round {number}{' (warms up)' if number == 0 else ''}: {shown}")
+
+    def _join_and_leave(self) -> None:
+        group = self._group
+        before, commands = group.state_node(), group.commands_ever()
+        name = group.add_member()
+        after = group.settled(before[0].generation)
+        self._note("join_ms", max(group.owner_times()) - group.joined_at(name))
+        self._count(group, before, commands, name)
+        group.remove_member(name)
+        group.settled(after.generation)
+        self._note("leave_ms", max(group.owner_times()) - group.left_at(name))
+
+    def _count(self, group: Group, before: Any, commands: int, name: str) -> None:
+        """Of the join: transactions of everybody after the registration, commands, waves of starts."""
+        state, first = group.state_node()[1], before[1]
+        registered = group.store.get(group.paths.id(name))
+        if state is None or registered is None or first is None:
+            raise RuntimeError("the group's znodes are gone")
+        turns = state.stat.version - first.stat.version
+        self.counted.setdefault("transactions", []).append(state.stat.mzxid - registered.stat.czxid)
+        self.counted.setdefault("commands", []).append(group.commands_ever() - commands)
+        self.counted.setdefault("waves", []).append(turns - 2)  # but for the first turn, and the one that says Stable
+
+    def _change_coordinator(self, figure: str, number: signal.Signals) -> None:
+        group = self._group
+        old, epoch = group.elected(), group.epoch()
+        before = group.state()
+        sent_ms = time.time() * 1000
+        old.process.send_signal(number)
+        eventually(lambda: _is_over(group, old), "the old coordinator has gone")
+        group.add_partition()
+        acted_ms = eventually(lambda: _acted_ms(group, epoch), "the next coordinator acts")
+        self._note(figure, acted_ms - sent_ms)
+        group.settled(before.generation)
+        old.end(number)
+        group.nodes.remove(old)
+        group.add_node()
+
+    def _note(self, name: str, value: float) -> None:
+        self.measured.setdefault(name, []).append(round(value, 1))
+
+
+def _is_over(group: Group, old: Process) -> bool:
+    node = group.store.get(COORDINATOR)
+    return node is None or f'"{old.name}"'.encode() not in node.data
+
+
+def _acted_ms(group: Group, old_epoch: int) -> int | None:
+    state, node = group.state_node()
+    # The first commit of the epoch: its state is not settled yet, and nothing has been written since.
+    return node.stat.mtime_ms if node is not None and state.epoch > old_epoch else None
+
+
+def measure(
+    folder: Path, members: int, partitions: int, rounds: int, session_timeout_ms: int, as_processes: bool, tell: Tell
+) -> dict[str, Any]:
+    """Measure, and return one object for `--json`."""
+    loaded = machine()
+    with Group(folder, partitions, session_timeout_ms, as_processes) as group:
+        done = Rounds(group, members, tell)
+        done.run(rounds)
+        memory = max(peak_memory_mb(node.process.pid) for node in group.nodes)
+        bound_ms = round(1000 * (group.negotiated_timeout_s + 2 * group.tick_s + 0.5))
+    return {
+        "bench": "rebalance",
+        "members": members,
+        "partitions": partitions,
+        "rounds": rounds,
+        "processes": as_processes,
+        **{name: summary(done.measured.get(name, [])) for name in ("join_ms", "leave_ms", "resign_ms", "kill_ms")},
+        **{name: summary(done.counted.get(name, []), 0) for name in ("transactions", "commands", "waves")},
+        "kill_bound_ms": bound_ms,
+        "coordinator_peak_mb": memory,
+        **loaded,
+    }
