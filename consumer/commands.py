@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from coordinator.zk.commands import STOP_FETCHER, Command, Order
-from coordinator.zk.errors import BadData
+from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.partitions import PartitionSet
 from coordinator.zk.paths import GroupPaths, sequence
 from coordinator.zk.records import Channel
@@ -58,12 +58,21 @@ class CommandDrain:
         :raises IncarnationOver: when this incarnation was ended.
         """
         for received in self._received(store):
-            if received.command is None or self._is_stale(fenced.channel, received):
-                self._remove_unapplied(fenced, received)
-            elif received.command.option == STOP_FETCHER:
-                self._stop(store, fenced, received.name, received.command, give_up)
-            else:
-                self._start(store, fenced, received.name, received.command)
+            try:
+                self._take(store, fenced, received, give_up)
+            except Refused as refused:
+                if not self._offsets.doubt(refused.path):
+                    raise
+                self._take(store, fenced, received, give_up)
+            self._offsets.believe()
+
+    def _take(self, store: Store, fenced: FencedChannel, received: Received, give_up: GiveUp) -> None:
+        if received.command is None or self._is_stale(fenced.channel, received):
+            self._remove_unapplied(fenced, received)
+        elif received.command.option == STOP_FETCHER:
+            self._stop(store, fenced, received.name, received.command, give_up)
+        else:
+            self._start(store, fenced, received.name, received.command)
 
     def _received(self, store: Store) -> list[Received]:
         listing = store.children(self._paths.channel(self._consumer), watch=self._on_commands)
@@ -114,7 +123,7 @@ class CommandDrain:
         An owner znode in the way: that partition is left out and listed as refused.
         """
         missing = command.started - frozenset(fenced.channel.running)
-        refused = self._offsets.owned(store, missing)
+        refused = self._offsets.in_the_way(store, missing)
         steps = chunks(missing - refused)
         for number, some in enumerate(steps, 1):
             claimed = with_claimed(fenced.channel, some, command.topics)

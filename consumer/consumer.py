@@ -14,13 +14,10 @@ from coordinator.zk.store import StoreFactory
 
 from .config import ConsumerConfig, Subscription
 from .errors import CommitFailed
-from .fetcher import Fetch, Fetcher
+from .fetcher import LOOK_FOR_DATA_S, Fetch, Fetcher, Looks
 from .holder import Start
 from .logs import Log, UnknownTopic, open_log
 from .member import Member
-
-LOOK_FOR_DATA_S = 0.02
-"""How often an empty log is looked at again: a look takes microseconds."""
 
 COMMIT_TRIES = 5
 
@@ -73,6 +70,7 @@ class Consumer:
         self._runtime = runtime or ThreadRuntime()
         self._log = source or open_log(config.log_dir)
         self._fetcher = Fetcher(self._log)
+        self._looks = Looks(self._runtime)
         self._callbacks = callbacks or Callbacks()
         opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
         self._member = Member(config, subscription, opener, self._runtime, self, earliest_in(self._log))
@@ -89,14 +87,15 @@ class Consumer:
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
         deadline = self._runtime.monotonic() + timeout_ms / 1000
+        self._looks.at_once()
         while True:
             self._member.tend()
-            if self._member.may_fetch and (records := self._fetch(max_records)):
+            if self._member.may_fetch and not self._looks.wait_s and (records := self._fetch(max_records)):
                 return records
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0:
                 return {}
-            self._member.wake.wait(min(left_s, LOOK_FOR_DATA_S))
+            self._member.wake.wait(min(left_s, self._looks.wait_s or LOOK_FOR_DATA_S))
 
     def commit(self) -> None:
         """Make the offsets of everything that `poll` has returned the group's.
@@ -151,6 +150,7 @@ class Consumer:
     def assigned(self, starts: Mapping[TopicPartition, Start]) -> None:
         """See `Holder`."""
         self._fetcher.begin(starts)
+        self._looks.at_once()
         self._callbacks.on_partitions_assigned(frozenset(starts))
 
     def revoke(self, partitions: PartitionSet) -> None:
@@ -167,7 +167,9 @@ class Consumer:
 
     def _fetch(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
         bounds = [bound for bound in (max_records, self._config.max_poll_records) if bound is not None and bound > 0]
+        began = self._runtime.monotonic()
         fetched = self._fetcher.fetch(min(bounds, default=2**31), self._config.fetch_max_bytes)
+        self._looks.note(began, is_empty=not fetched)
         return {fetch.partition: records_of(fetch) for fetch in fetched}
 
 

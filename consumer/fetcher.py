@@ -11,11 +11,15 @@ import pyarrow as pa
 
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.runtime import Runtime
 
 from .holder import Start
 from .logs import Log, UnknownTopic
 
 log = logging.getLogger(__name__)
+
+LOOK_FOR_DATA_S = 0.02
+"""How often an empty log is looked at again, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,31 @@ class Fetch(NamedTuple):
     @property
     def nbytes(self) -> int:
         return sum(batch.nbytes for batch in self.batches)
+
+
+class Looks:
+    """When to look again for records where there were none: often, but never for more than a tenth of the time.
+
+    A look costs some microseconds a partition. Without this, a thousand idle partitions would keep a processor busy.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._next = float("-inf")
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next look is due; 0 when it is."""
+        return max(0.0, self._next - self._runtime.monotonic())
+
+    def at_once(self) -> None:
+        """Something has changed: the next look is due."""
+        self._next = float("-inf")
+
+    def note(self, began: float, is_empty: bool) -> None:
+        """Count a look that began at `began`."""
+        now = self._runtime.monotonic()
+        self._next = now + max(LOOK_FOR_DATA_S, 9 * (now - began)) if is_empty else now
 
 
 class Fetcher:
@@ -82,10 +111,13 @@ class Fetcher:
         :param max_bytes: bytes at most, but for the first record.
         """
         found: list[Fetch] = []
+        unknown: set[tuple[str, str]] = set()  # topics without data: what is true of one partition is true of all
         for partition in list(self._turn):
             if max_records <= 0 or max_bytes <= 0:
                 break
-            fetched = self._fetch(partition, max_records, max_bytes)
+            if unknown and (partition.topic, self._positions[partition].topic_id) in unknown:
+                continue
+            fetched = self._fetch(partition, max_records, max_bytes, unknown)
             if fetched is None:
                 continue
             found.append(fetched)
@@ -95,7 +127,9 @@ class Fetcher:
             self._turn.append(partition)
         return found
 
-    def _fetch(self, partition: TopicPartition, max_records: int, max_bytes: int) -> Fetch | None:
+    def _fetch(
+        self, partition: TopicPartition, max_records: int, max_bytes: int, unknown: set[tuple[str, str]]
+    ) -> Fetch | None:
         position = self._positions[partition]
         try:
             batches, next_offset = self._log.fetch(
@@ -103,6 +137,7 @@ class Fetcher:
             )
             self._complaints.pop(partition, None)
         except UnknownTopic:
+            unknown.add((partition.topic, position.topic_id))
             return None  # nothing has been written to it yet
         except CoordinatorError as error:
             self._complain(partition, str(error))

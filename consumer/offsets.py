@@ -25,6 +25,9 @@ READ_AGAIN_S = 1.0
 class Offsets:
     """The offsets of one consumer's partitions.
 
+    What a partition has of znodes is known from its claim: to read that again before each commit would cost more than
+    the commit. Whoever is refused because somebody has changed them by hand says so with `doubt`, and it is read.
+
     :param earliest: the first offset of a partition in the log: (topic, topic id, partition).
     """
 
@@ -35,6 +38,18 @@ class Offsets:
         self._published: dict[TopicPartition, int | None] = {}
         self._complaints: dict[TopicPartition, str] = {}
         self._not_before: dict[TopicPartition, float] = {}
+        self._has_znode: dict[TopicPartition, bool] = {}
+        self._is_in_doubt = False
+
+    def doubt(self, path: str) -> bool:
+        """A commit was refused at `path`; whether what is known of znodes is to blame, and another try is worth it."""
+        was_in_doubt = self._is_in_doubt
+        self._is_in_doubt |= path.startswith((f"{self._paths.owners}/", f"{self._paths.offsets}/"))
+        return self._is_in_doubt and not was_in_doubt
+
+    def believe(self) -> None:
+        """A commit went through."""
+        self._is_in_doubt = False
 
     def read(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition]) -> Channel:
         """`channel` with the offsets of `partitions` filled in.
@@ -47,6 +62,7 @@ class Offsets:
         wanted = sorted(part for part in partitions if self._not_before.get(part, now) <= now)
         nodes = store.get_many([self._paths.offset(*partition) for partition in wanted])
         found: dict[TopicPartition, int | None] = {}
+        self._has_znode |= {part: node is not None for part, node in zip(wanted, nodes, strict=True)}
         for partition, node in zip(wanted, nodes, strict=True):
             try:
                 found[partition] = self._start(partition, channel.topics.get(partition.topic, ""), node)
@@ -61,6 +77,7 @@ class Offsets:
         self._published = {part: offset for part, offset in self._published.items() if part in channel.running}
         self._complaints = {part: why for part, why in self._complaints.items() if part in channel.running}
         self._not_before = {part: at for part, at in self._not_before.items() if part in channel.running}
+        self._has_znode = {part: has for part, has in self._has_znode.items() if part in channel.running}
 
     def _start(self, partition: TopicPartition, topic_id: str, node: Node | None) -> int:
         if node is not None:
@@ -94,7 +111,14 @@ class Offsets:
     def release(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition]) -> list[Operation]:
         """The operations that give `partitions` up: offsets written, owners removed."""
         some = frozenset(partitions)
+        if not self._is_in_doubt and all(p in self._has_znode for p in some if channel.running.get(p) is not None):
+            known = frozenset(part for part in some if self._has_znode.get(part))
+            return release_operations(self._paths, channel, some, known, some)
         return release_operations(self._paths, channel, some, self.known(store, some), self.owned(store, some))
+
+    def in_the_way(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Which of `partitions` cannot be claimed, because an owner znode stands there."""
+        return self.owned(store, partitions) if self._is_in_doubt else NONE
 
     def ended(self, store: Store, consumer: str, channel: Channel, reason: str) -> tuple[Channel, list[Operation]]:
         """The channel of an incarnation that ends itself, and what goes with it.
@@ -104,6 +128,7 @@ class Offsets:
         ids: list[Operation] = [Delete(self._paths.id(consumer))]
         if len(channel.running) > PARTITIONS_A_STEP:
             return replace(channel, ended=reason), ids
+        self._is_in_doubt = True  # there is no second try
         released = self.release(store, channel, channel.running)
         return replace(channel, running={}, topics={}, ended=reason, refused=NONE), released + ids
 
@@ -115,4 +140,6 @@ class Offsets:
         moved = [p for p, o in sorted(channel.running.items()) if o is not None and self._published.get(p) != o]
         some = moved[: MAX_OPERATIONS - 10]
         self._published |= {partition: channel.running[partition] for partition in some}
-        return offset_operations(self._paths, channel, some, self.known(store, some))
+        known = self.known(store, some)
+        self._has_znode |= dict.fromkeys(some, True)
+        return offset_operations(self._paths, channel, some, known)

@@ -101,10 +101,6 @@ class Handlers:
     def _take_turn(self, request: Request) -> None:
         group = request.group
         changes = [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
-        if changes:
-            with self._lock:
-                debounce_s = self._config.rebalance_debounce_ms / 1000
-                self._quiet_until[group] = self._runtime.monotonic() + debounce_s
         try:
             turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)))
         except (Fenced, SessionLost) as error:
@@ -117,10 +113,17 @@ class Handlers:
         else:
             self.turns += 1
             self._failures.pop(group, None)
+            if turn.is_new_generation:
+                self._be_quiet(group)
             if turn.again_s is not None:
                 self.requests.request(group, AGAIN, turn.again_s)
             elif turn.state is None:
                 self._keep_nothing(group)
+
+    def _be_quiet(self, group: str) -> None:
+        """A first change was acted upon at once; those that follow soon make one turn together."""
+        with self._lock:
+            self._quiet_until[group] = self._runtime.monotonic() + self._config.rebalance_debounce_ms / 1000
 
     def _keep_nothing(self, group: str) -> None:
         """There is no group, or not yet. Called in its turn, so that nobody is using what is dropped."""

@@ -64,6 +64,7 @@ class Listeners:
         self._events: Queue[Event] = runtime.queue()
         self._topics: dict[str, Topic] = {}
         self._members: dict[str, dict[str, tuple[int, int]]] = {}
+        self._watched: set[str] = set()
 
     # ---- what others see
 
@@ -117,7 +118,8 @@ class Listeners:
             case "groups":
                 self.group_change()
             case "members":
-                self.group_member_change(event.name)
+                self._watched.discard(event.name)
+                self.group_member_change(event.name[len(GROUPS) + 1 :].split("/", 1)[0])
             case "everything":
                 self.topic_change(all_of_them=True)
                 self.group_change(all_of_them=True)
@@ -137,7 +139,7 @@ class Listeners:
 
     def _on_members(self, path: str) -> None:
         # Either .../groups/[group]/ids, or .../groups/[group]/ids/[consumer]
-        self._events.put(Event(MEMBERS, path[len(GROUPS) + 1 :].split("/", 1)[0]))
+        self._events.put(Event(MEMBERS, path))
 
     # ---- topics
 
@@ -199,6 +201,8 @@ class Listeners:
             self._forget(group)
             self._found_in(GroupPaths(group).ids).done()
             self._findings.pop(GroupPaths(group).ids, None)
+        if all_of_them:
+            self._watched.clear()
         for group in sorted(names if all_of_them else names - set(self._members)):
             self.group_member_change(group)
 
@@ -207,7 +211,7 @@ class Listeners:
         paths = GroupPaths(group)
         listing = self._store.children(paths.ids, watch=self._on_members)
         names = sorted(self._usable(paths.ids, listing.names if listing else ()))
-        nodes = self._store.get_many([paths.id(name) for name in names], watch=self._on_members)
+        nodes = self._read_members([paths.id(name) for name in names])
         present = {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
         self._interests.update(group, self._registrations(paths, present))
         self._found_in(paths.ids).done()
@@ -216,6 +220,15 @@ class Listeners:
         self._members[group] = after
         if after != before:
             self._ask(group, _who_changed(before or {}, after))
+
+    def _read_members(self, ids: list[str]) -> list[Node | None]:
+        """All of `ids`, with a watch on those that have none: that takes a request for each, the others one for all."""
+        new = [path for path in ids if path not in self._watched]
+        old = [path for path in ids if path in self._watched]
+        found = dict(zip(new, self._store.get_many(new, watch=self._on_members), strict=True))
+        self._watched |= set(new)
+        found |= zip(old, self._store.get_many(old), strict=True)
+        return [found[path] for path in ids]
 
     def _registrations(self, paths: GroupPaths, nodes: Mapping[str, Node]) -> Iterable[Registration]:
         for name, node in nodes.items():

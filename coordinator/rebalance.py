@@ -43,10 +43,12 @@ class Turn:
     """What a turn has done.
 
     :ivar again_s: when the next one is due, None when only a change asks for one.
+    :ivar is_new_generation: whether it began a rebalance.
     """
 
     again_s: float | None
     state: GroupState | None = None
+    is_new_generation: bool = False
 
 
 class Rebalancer:
@@ -98,7 +100,7 @@ class Rebalancer:
                 continue
             if self._commit(snapshot, decided):
                 _tell(snapshot, decided)
-                return Turn(self._watch(decided), decided.state)
+                return Turn(self._watch(decided), decided.state, decided.is_new_generation)
         return Turn(REFUSED_PAUSE_S)
 
     def fail(self, reason: str) -> None:

@@ -28,6 +28,7 @@ class Chain:
         self._folder = folder
         self._topic = topic
         self._partition = partition
+        self._topic_folder = str(folder.parent)
         self._firsts: list[int] = []
         self._end = 0
         self._next = folder / file_name(0)
@@ -44,7 +45,7 @@ class Chain:
         if not self._firsts:
             self._list()
         for _ in range(_FILES_BEFORE_LISTING):
-            if not self._next.exists():
+            if not os.path.exists(self._next):  # noqa: PTH110  asked for every idle partition, again and again
                 return self._end_of_known()
             self._extend()
         self._list()
@@ -122,7 +123,7 @@ class Chain:
         try:
             names = os.listdir(self._folder)  # noqa: PTH208  many files: a Path each would double the time
         except FileNotFoundError:
-            if self._folder.parent.is_dir():
+            if os.path.isdir(self._topic_folder):  # noqa: PTH112  asked for every idle partition, again and again
                 return []
             raise UnknownTopic(
                 f"topic {self._topic} with id {self._folder.parent.name} has no data in {self._folder.parents[2]}"

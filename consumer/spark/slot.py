@@ -24,7 +24,7 @@ from coordinator.zk.store import Node, Store, StoreFactory
 
 from ..consumer import earliest_in
 from ..errors import Superseded
-from ..fetcher import Fetcher
+from ..fetcher import Fetcher, Looks
 from ..logs import Log, open_log
 from ..member import Member
 from ..segment_files import SegmentFolder
@@ -99,6 +99,7 @@ class Slot:
         self._consumer = config.consumer
         self._is_paused = False
         self._stopping: str | None = None
+        self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
         files = SegmentFolder(spec.config.segments_dir)
         self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, Fetcher(source), files)
@@ -133,10 +134,18 @@ class Slot:
     def _step(self) -> None:
         self.member.tend()
         self._read_directions()
-        fetched = 0 if self._is_paused else self.sealer.fetch()
+        fetched = self._fetch()
         wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
         if not fetched and self._stopping is None:
             self.member.wake.wait(min(wait_s, LOOK_FOR_DATA_S))
+
+    def _fetch(self) -> int:
+        if self._is_paused or self._looks.wait_s:
+            return 0
+        began = self._runtime.monotonic()
+        fetched = self.sealer.fetch()
+        self._looks.note(began, is_empty=not fetched)
+        return fetched
 
     def _read_directions(self) -> None:
         store = self.member.store

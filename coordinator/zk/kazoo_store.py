@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,16 +26,12 @@ from .errors import (
     UsageError,
     ZooKeeperUnreachable,
 )
-from .multi_read import MOST_PATHS, NO_NODE, MultiRead, ReadError
+from .multi import MOST_PATHS, NO_NODE, Failure, Multi, MultiRead
 from .store import (
-    Check,
-    Create,
-    Delete,
     Listing,
     Node,
     Operation,
     SessionState,
-    SetData,
     Stat,
     StateListener,
     Store,
@@ -49,6 +46,7 @@ _LARGEST_REQUEST = 1_000_000
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 _GONE = (kz.SessionExpiredError, kz.ConnectionClosedError, kz.AuthFailedError)
 _UNANSWERED = (kz.ConnectionLoss, kz.OperationTimeoutError, kz.SessionMovedError)
+_CONSEQUENCES = (kz.RolledBackError.code, kz.RuntimeInconsistency.code)
 _REASONS: dict[type[Exception], str] = {
     kz.BadVersionError: "bad-version",
     kz.NoNodeError: "no-node",
@@ -73,6 +71,16 @@ class _Wrapped:
 
 def _wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
     return _Wrapped(watch, path) if watch is not None else None
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo makes and registers a new selector for every request and answer; the plain call takes a tenth of it."""
+
+    def select(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return select.select(*arguments, **options)
+        except ValueError:  # a file descriptor over 1023
+            return super().select(*arguments, **options)
 
 
 class _OneSession(KazooClient):  # type: ignore[misc]
@@ -146,6 +154,7 @@ class KazooStore(Store):
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
             logger=logging.getLogger("coordinator.zk.kazoo"),
+            handler=_Handler(),
         )
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)
@@ -225,17 +234,19 @@ class KazooStore(Store):
         return [self._node(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
 
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
-        asked = []
-        for first in range(0, len(paths), MOST_PATHS):
-            answer = self._client.handler.async_result()
-            whole = tuple(f"{self._client.chroot}{path}" for path in paths[first : first + MOST_PATHS])
-            self._client._call(MultiRead(whole), answer)
-            asked.append(answer)
+        whole = [f"{self._client.chroot}{path}" for path in paths]
+        chunks = [whole[first : first + MOST_PATHS] for first in range(0, len(whole), MOST_PATHS)]
+        asked = [self._ask(MultiRead(chunk)) for chunk in chunks]
         read = [found for answer in asked for found in self._read(answer)]
         for path, found in zip(paths, read, strict=True):
-            if isinstance(found, ReadError) and found.code != NO_NODE:
+            if isinstance(found, Failure) and found.code != NO_NODE:
                 raise StoreError(f"ZooKeeper refused to read {path}: {kz.EXCEPTIONS[found.code]()!r}")
-        return [None if isinstance(found, ReadError) else found for found in read]
+        return [None if isinstance(found, Failure) else found for found in read]
+
+    def _ask(self, request: Multi | MultiRead) -> Any:
+        answer = self._client.handler.async_result()
+        self._client._call(request, answer)
+        return answer
 
     def children(self, path: str, watch: Watch | None = None) -> Listing | None:
         return self.children_many([path], watch)[0]
@@ -294,11 +305,8 @@ class KazooStore(Store):
         size = sum(operation_bytes(operation) for operation in operations)
         if size > _LARGEST_REQUEST:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_REQUEST}")
-        transaction = self._client.transaction()
-        for operation in operations:
-            _add(transaction, operation)
         try:
-            results = self._wait(transaction.commit_async())
+            results = self._wait(self._ask(Multi(operations, self._client.chroot)))
         except _GONE as error:
             # A request that was on its way when the session expired may have been done before it did.
             raise SessionLost("the session with ZooKeeper is over") from error
@@ -309,27 +317,16 @@ class KazooStore(Store):
         return _results(operations, results)
 
 
-def _add(transaction: Any, operation: Operation) -> None:
-    match operation:
-        case Create():
-            transaction.create(operation.path, operation.data, None, operation.ephemeral, operation.sequential)
-        case SetData():
-            transaction.set_data(operation.path, operation.data, operation.version)
-        case Delete():
-            transaction.delete(operation.path, operation.version)
-        case Check():
-            transaction.check(operation.path, operation.version)
-
-
-def _results(operations: Sequence[Operation], results: Sequence[Any]) -> list[str]:
-    """kazoo's `commit` never raises: the operation that failed is the one result that is not a mere consequence."""
+def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) -> list[str]:
+    """What was done; the operation that failed is the one whose code is not that of a mere consequence."""
     for index, result in enumerate(results):
-        if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError | kz.RuntimeInconsistency):
-            reason = _REASONS.get(type(result), type(result).__name__)
-            raise Refused(index, operations[index].path, reason) from result
-    if any(isinstance(result, Exception) for result in results):
+        if isinstance(result, Failure) and result.code not in _CONSEQUENCES:
+            failure = kz.EXCEPTIONS[result.code]
+            raise Refused(index, operations[index].path, _REASONS.get(failure, failure.__name__))
+    done = [result for result in results if isinstance(result, str)]
+    if len(done) < len(operations):
         raise Refused(0, operations[0].path, "rolled back")
-    return [result if isinstance(result, str) else "" for result in results]
+    return done
 
 
 def _stat(stat: Any) -> Stat:

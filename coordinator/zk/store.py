@@ -19,8 +19,7 @@ MAX_COMMIT_BYTES = 512_000
 """Bytes in one multi. A server closes the connection at 1,048,575; half of it leaves room for its own framing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """What ZooKeeper says of a znode besides its data. Times are the server's wall clock in milliseconds."""
 
     czxid: int

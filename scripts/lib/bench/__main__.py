@@ -43,6 +43,22 @@ def rebalance(**options: Any) -> None:
     show(found, as_json)
 
 
+@main.command()
+@click.option("--records", type=click.IntRange(1), default=3_000_000, show_default=True)
+@click.option("--record-bytes", type=click.IntRange(1, 1 << 20), default=1000, show_default=True)
+@click.option("--slots", type=click.IntRange(1, 100), default=2, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="That count; one more warms up.")
+@json_option
+def stream(**options: Any) -> None:
+    """Embedded log to DataFrame (noop sink): slots on two executor processes, one embedded server."""
+    from .stream import measure
+
+    as_json = options.pop("as_json")
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        found = measure(Path(folder), tell=tell, **options)
+    show(found, as_json)
+
+
 def tell(what: str) -> None:
     """Progress, on stderr."""
     click.echo(what, err=True)

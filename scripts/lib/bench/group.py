@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from coordinator.topics import alter_topic, create_topic, get_topic
-from coordinator.zk.ensemble import Ensemble
+from coordinator.zk.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
 from coordinator.zk.records import EpochRecord, parsed_channel
@@ -99,7 +99,7 @@ class Group:
         self._partitions = partitions
         self._session_timeout_ms = session_timeout_ms
         self._as_processes = as_processes
-        self._ensemble = Ensemble(folder / "zookeeper")
+        self._ensemble = Ensemble(folder / "zookeeper", EnsembleConfig(servers=1))
         self._count = 0
         self.paths = GroupPaths(GROUP)
         self.nodes: list[Process] = []

@@ -1,9 +1,9 @@
 """`bench rebalance`: from a change to a settled group, and from one coordinator to the next.
 
-Every time is read from ZooKeeper's own clock, but for the moments in which a signal is sent; server and bench run on one
-machine, so the clocks are one. A join begins with its committed registration, a leave with the commit that ends the
-member; both end with the last claim of a partition. A coordinator acts when it has committed the first turn of its epoch,
-for a change that was made after the old one had gone.
+Every time is read from ZooKeeper's own clock, but for the moments in which a signal is sent; server and bench run on
+one machine, so the clocks are one. A join begins with its committed registration, a leave with the commit that ends
+the member; both end with the last claim of a partition. A coordinator acts when it has committed the first turn of its
+epoch, for a change that was made after the old one had gone.
 """
 
 from __future__ import annotations
