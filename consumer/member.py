@@ -68,6 +68,7 @@ class Member:
         self._lease: Lease | None = None
         self._keeper: Task | None = None
         self._held: dict[TopicPartition, str] = {}
+        self._held_as: Channel | None = None
         self._own_incarnations: set[str] = set()
         self._backoff_s = FIRST_BACKOFF_S
         self._not_before = float("-inf")
@@ -276,12 +277,15 @@ class Member:
         """Stop fetching `partitions`, before the multi that says so."""
         held = partitions & frozenset(self._held)
         if held:
+            self._held_as = None
             self._holder.revoke(held)
             for partition in held:
                 del self._held[partition]
 
     def _hold_what_runs(self, fenced: FencedChannel) -> None:
         """Make the fetchers equal to the channel: what runs is held, what does not is dropped."""
+        if fenced.channel is self._held_as:
+            return
         running = fenced.channel.running
         gone = frozenset(part for part, life in self._held.items() if part not in running or life != fenced.incarnation)
         if gone:
@@ -300,6 +304,7 @@ class Member:
         if starts:
             self._held |= dict.fromkeys(starts, fenced.incarnation)
             self._holder.assigned(starts)
+        self._held_as = channel if len(self._held) == len(channel.running) else None
 
     def _publish(self, fenced: FencedChannel) -> None:
         """Every `offsets_interval_ms` the offsets that moved go into `offsets/` too."""
@@ -327,6 +332,7 @@ class Member:
     def _drop_everything(self, reason: str) -> None:
         held = frozenset(self._held)
         self._held.clear()
+        self._held_as = None
         self._channel = None
         self._lease = None
         if held:

@@ -22,15 +22,14 @@ def claim_operations(
     paths: GroupPaths, consumer: str, command: Command, incarnation: str, partitions: Iterable[TopicPartition]
 ) -> list[Operation]:
     """Owner znodes for `partitions`, each with the thread that the command gives it to."""
-    threads = {partition: thread for thread, parts in command.threads.items() for partition in parts}
-    return [
-        Create(
-            paths.owner(*partition),
-            OwnerRecord(threads[partition], consumer, incarnation, command.generation).to_bytes(),
-            ephemeral=True,
-        )
-        for partition in sorted(partitions)
-    ]
+    some = frozenset(partitions)
+    owners = {
+        partition: data
+        for thread, parts in command.threads.items()
+        for data in (OwnerRecord(thread, consumer, incarnation, command.generation).to_bytes(),)
+        for partition in parts & some
+    }
+    return [Create(paths.owner(*partition), owners[partition], ephemeral=True) for partition in sorted(some)]
 
 
 def offset_operations(

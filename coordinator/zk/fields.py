@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 MAX_ZNODE_BYTES = 512_000
 MAX_NUMBER = 2**63 - 1
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class Fields:
@@ -125,4 +126,4 @@ class Fields:
 
 def compact(values: Mapping[str, Any]) -> bytes:
     """One line of JSON, as zkCli shows it well."""
-    return json.dumps({"version": 1, **values}, separators=(",", ":")).encode()
+    return _ENCODER.encode({"version": 1, **values}).encode()
