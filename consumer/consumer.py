@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from coordinator.zk.errors import IncarnationOver, StoreError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.partitions import PartitionSet, TopicPartition
@@ -187,16 +189,22 @@ def earliest_in(source: Log) -> Callable[[str, str, int], int]:
 
 def records_of(fetch: Fetch) -> list[Record]:
     """A fetch's rows as records."""
-    return [_record(row) for batch in fetch.batches for row in batch.to_pylist()]
+    return [_record(row) for batch in fetch.batches for row in _with_plain_times(batch).to_pylist()]
+
+
+def _with_plain_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`timestamp` in microseconds: as a datetime it would need a database of time zones, which small images lack."""
+    index = batch.schema.get_field_index("timestamp")
+    return batch.set_column(index, "timestamp", batch.column(index).cast(pa.int64()))
 
 
 def _record(row: Mapping[str, Any]) -> Record:
-    stamp = row["timestamp"]
+    stamp_us = row["timestamp"]
     return Record(
         topic=row["topic"],
         partition=row["partition"],
         offset=row["offset"],
-        timestamp_ms=round(stamp.timestamp() * 1000) if stamp is not None else -1,
+        timestamp_ms=stamp_us // 1000 if stamp_us is not None else -1,
         timestamp_type=row["timestampType"],
         key=row["key"],
         value=row["value"],

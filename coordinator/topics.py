@@ -92,7 +92,7 @@ def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> T
         old = _parsed(brokers, name, node)
         new = _grown(old, partitions, is_kafkas=_has_replicas(path, node))
         try:
-            _write(store, new, SetData(path, new.to_bytes(), node.stat.version))
+            _write(store, new, SetData(path, new.over(path, node.data), node.stat.version))
             return new
         except Refused as refused:
             last = refused

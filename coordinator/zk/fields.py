@@ -18,11 +18,14 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 class Fields:
-    """One JSON object from outside, read field by field. Unknown fields are ignored, so that releases can mix."""
+    """One JSON object from outside, read field by field.
+
+    Unknown fields and a higher `version` are ignored, and null is the same as missing, so that releases can mix.
+    """
 
     def __init__(self, where: str, values: Mapping[str, Any]) -> None:
         self.where = where
-        self._values = values
+        self.values = values
 
     @classmethod
     def parse(cls, where: str, data: bytes, most: int = MAX_ZNODE_BYTES) -> Fields:
@@ -42,15 +45,19 @@ class Fields:
 
     def bad(self, name: str, wanted: str) -> BadData:
         """The complaint that field `name` is not `wanted`."""
-        return BadData(f"{self.where}: field {name!r} must be {wanted}, not {shown(self._values.get(name))}")
+        return BadData(f"{self.where}: field {name!r} must be {wanted}, not {shown(self.values.get(name))}")
+
+    def _or(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        return default if value is None else value
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null."""
-        return self._values.get(name) is not None
+        return self.values.get(name) is not None
 
     def text(self, name: str, default: str | None = None, most: int = 4096) -> str:
         """A string of at most `most` characters."""
-        value = self._values.get(name, default)
+        value = self._or(name, default)
         if not isinstance(value, str) or len(value) > most:
             raise self.bad(name, "a string" if not isinstance(value, str) else f"a string of {most} characters at most")
         return value
@@ -61,14 +68,14 @@ class Fields:
 
     def number(self, name: str, default: int | None = None, least: int = 0, most: int = MAX_NUMBER) -> int:
         """A whole number between `least` and `most`."""
-        value = self._values.get(name, default)
+        value = self._or(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self.bad(name, f"a whole number from {least} to {most}")
         return value
 
     def mapping(self, name: str) -> Mapping[str, Any]:
         """An object; empty when the field is missing or null."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is None:
             return {}
         if not isinstance(value, dict):
@@ -77,7 +84,7 @@ class Fields:
 
     def items(self, name: str) -> list[Any]:
         """A list; empty when the field is missing or null."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is None:
             return []
         if not isinstance(value, list):
@@ -122,6 +129,14 @@ class Fields:
             if room < 0:  # a few bytes can name more than fits into memory
                 raise self.bad(name, f"an object of partition ranges, {ranges.MAX_PARTITION} partitions at most")
         return found
+
+
+def changed(where: str, data: bytes, values: Mapping[str, Any], most: int = MAX_ZNODE_BYTES) -> bytes:
+    """The object of `data` with `values` in it; what else it has stays, also what only a later release knows.
+
+    :raises BadData: when `data` is over `most` bytes or no JSON object.
+    """
+    return compact({**Fields.parse(where, data, most).values, **values})
 
 
 def compact(values: Mapping[str, Any]) -> bytes:

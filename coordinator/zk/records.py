@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from . import ranges
-from .fields import Fields, compact
+from .fields import Fields, changed, compact
 from .names import is_name
 from .partitions import NONE, PartitionSet, TopicPartition, partition_set, range_texts
 
@@ -19,6 +20,7 @@ STATIC = "static"
 WHITE_LIST = "white_list"
 BLACK_LIST = "black_list"
 PATTERNS = (STATIC, WHITE_LIST, BLACK_LIST)
+MAX_TOPIC_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Topic:
 
     @classmethod
     def parse(cls, where: str, name: str, data: bytes, czxid: int) -> Topic:
-        fields = Fields.parse(where, data, most=1_000_000)
+        fields = Fields.parse(where, data, most=MAX_TOPIC_BYTES)
         numbers = fields.mapping("partitions")
         if not all(ranges.is_partition(key) for key in numbers):
             raise fields.bad("partitions", "an object with partition numbers as keys")
@@ -53,6 +55,16 @@ class Topic:
                 "removing_replicas": {},
             }
         )
+
+    def over(self, where: str, data: bytes) -> bytes:
+        """`data` with this id and these partitions; what else stands there stays, whoever wrote it.
+
+        :raises BadData: when `data` is no topic.
+        """
+        partitions: dict[str, Any] = {str(number): [] for number in self.partitions}
+        kept = Fields.parse(where, data, most=MAX_TOPIC_BYTES).mapping("partitions")
+        values = {"topic_id": self.id, "partitions": {**partitions, **kept}}
+        return changed(where, data, values, most=MAX_TOPIC_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

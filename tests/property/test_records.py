@@ -27,9 +27,10 @@ from coordinator.zk.records import (
     Topic,
     parsed_channel,
 )
-from coordinator.zk.sealed import Query, SealedRange, Segment, SegmentsRecord
+from coordinator.zk.sealed import Pool, Query, SealedRange, Segment, SegmentsRecord
 from coordinator.zk.state import GROUP_STATES, GroupState, Mark, Rebalance, Target
 from tests.property.effort import effort
+from tests.support.next_release import as_next_release
 
 # ---- records as the project writes them
 
@@ -123,6 +124,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "segment": st.builds(Segment, names, texts, numbers, numbers, sealed_ranges, texts, ids, numbers),
     "segments": st.builds(SegmentsRecord, offsets, st.none() | texts, st.none() | st.integers(1, 10_000)),
     "query": st.builds(Query, ids, offsets, numbers),
+    "pool": st.builds(Pool, st.integers(0, 10_000), ids),
 }
 
 PARSERS: dict[str, Callable[[bytes], Any]] = {
@@ -140,6 +142,7 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "segment": lambda data: Segment.parse("where", data),
     "segments": lambda data: SegmentsRecord.parse("where", data),
     "query": lambda data: Query.parse("where", data),
+    "pool": lambda data: Pool.parse("where", data),
 }
 KINDS = sorted(PARSERS)
 
@@ -165,13 +168,61 @@ def test_a_record_is_one_line_of_json_with_a_version_and_fields_of_a_later_relea
 ) -> None:
     written = data.draw(RECORDS[kind]).to_bytes()
 
-    values = json.loads(written)
-    later = json.dumps({**values, "version": 9, "not_yet_known": {"a": [1]}}).encode()
+    later = as_next_release(written)
 
     assert written.isascii()
     assert b"\n" not in written
-    assert values["version"] in (1, 3)
+    assert json.loads(written)["version"] in (1, 3)
+    assert json.loads(later)["version"] > json.loads(written)["version"]
     assert PARSERS[kind](later) == PARSERS[kind](written)
+
+
+@pytest.mark.parametrize("version", [None, 0, -1, 2, 2**70, 1.5, "2", "next", [2], {"major": 2}])
+@pytest.mark.parametrize("kind", KINDS)
+@effort(1)
+@given(data=st.data())
+def test_whatever_version_a_record_has_it_is_read_the_same_way(kind: str, version: object, data: st.DataObject) -> None:
+    written = data.draw(RECORDS[kind]).to_bytes()
+
+    other = json.dumps({**json.loads(written), "version": version}).encode()
+
+    assert PARSERS[kind](other) == PARSERS[kind](written)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@effort(3)
+@given(data=st.data())
+def test_a_field_that_is_null_is_as_one_that_is_missing(kind: str, data: st.DataObject) -> None:
+    values = json.loads(data.draw(RECORDS[kind]).to_bytes())
+    field = data.draw(st.sampled_from(sorted(values)))
+
+    null = read(kind, json.dumps({**values, field: None}).encode())
+    missing = read(kind, json.dumps({name: value for name, value in values.items() if name != field}).encode())
+
+    assert null == missing
+
+
+@effort(10)
+@given(name=texts)
+def test_a_state_that_only_a_later_release_knows_is_read_with_all_that_the_group_has(name: str) -> None:
+    state = GroupState(state=name, generation=7, epoch=3, target={"c": Target("i", {})})
+
+    assert GroupState.parse("where", state.to_bytes()) == state
+
+
+@effort(10)
+@given(known=st.sets(st.integers(0, 99), min_size=1, max_size=5), more=st.sets(st.integers(0, 99), max_size=5))
+def test_a_topic_that_is_rewritten_keeps_what_only_a_later_release_knows(known: set[int], more: set[int]) -> None:
+    later = as_next_release(Topic("t", "id", tuple(sorted(known))).to_bytes())
+    grown = Topic("t", "id", tuple(sorted(known | more)))
+
+    rewritten = grown.over("where", later)
+
+    assert PARSERS["topic"](rewritten) == grown
+    before, after = json.loads(later), json.loads(rewritten)
+    assert {name: value for name, value in after.items() if name != "partitions"} == {
+        name: value for name, value in before.items() if name != "partitions"
+    }
 
 
 # ---- and whatever else may stand there

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from consumer.channel import FencedChannel
 from consumer.commands import CommandDrain
@@ -27,6 +28,8 @@ from coordinator.zk.store import Store
 from tests.support.wait import eventually
 
 SESSION_MS = 10_000
+Wrap = Callable[[Store], Store]
+"""Puts a store of the test's in front of a session."""
 
 
 class Puppet:
@@ -42,11 +45,12 @@ class Puppet:
         *,
         lease_ms: int = 500,
         max_poll_interval_ms: int = 300_000,
+        wrap: Wrap = lambda store: store,
     ) -> None:
         runtime = ThreadRuntime()
         self.name = name
         self.paths = GroupPaths(group)
-        self.store: Store = open_kazoo(zk, SESSION_MS)
+        self.store: Store = wrap(open_kazoo(zk, SESSION_MS))
         self.registration = Registration(
             runtime.random_id(), topics, pattern, lease_ms=lease_ms, max_poll_interval_ms=max_poll_interval_ms
         )
@@ -115,9 +119,16 @@ class Hand:
     :ivar topics: what it takes for the topics there are; `World.topic` tells it.
     """
 
-    def __init__(self, zk: str, topics: dict[str, Topic], node: str, assignor: Assignor | None = None) -> None:
+    def __init__(
+        self,
+        zk: str,
+        topics: dict[str, Topic],
+        node: str,
+        assignor: Assignor | None = None,
+        wrap: Wrap = lambda store: store,
+    ) -> None:
         self.runtime = ThreadRuntime()
-        self.store: Store = open_kazoo(zk, SESSION_MS)
+        self.store: Store = wrap(open_kazoo(zk, SESSION_MS))
         self.topics = topics
         self.problems = Problems(self.runtime)
         term = Elector(self.store, self.runtime, node, "host", self.runtime.event()).stand(self.runtime.event())
@@ -182,12 +193,12 @@ class Stage:
         self.topics: dict[str, Topic] = {}
         self._closing: list[Hand | Puppet] = []
 
-    def hand(self, node: str = "hand", assignor: Assignor | None = None) -> Hand:
-        made = Hand(self.zk, self.topics, node, assignor)
+    def hand(self, node: str = "hand", assignor: Assignor | None = None, wrap: Wrap = lambda store: store) -> Hand:
+        made = Hand(self.zk, self.topics, node, assignor, wrap)
         self._closing.append(made)
         return made
 
-    def puppet(self, group: str, name: str, topics: dict[str, int], pattern: str = STATIC, **options: int) -> Puppet:
+    def puppet(self, group: str, name: str, topics: dict[str, int], pattern: str = STATIC, **options: Any) -> Puppet:
         made = Puppet(self.zk, group, name, topics, pattern, **options)
         self._closing.append(made)
         return made

@@ -1,0 +1,1 @@
+"""What the parts of a group cost ZooKeeper, measured at a real server."""

@@ -1,0 +1,106 @@
+"""What the units in deploy/ rely on, and what docs/deploy.md says that things cost."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.topics import create_topic
+from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.paths import Brokers
+from tests.support.clients import fresh_chroot
+from tests.support.processes import consumer_process, node_process
+from tests.support.wait import eventually
+from tests.support.world import a_world
+
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = ROOT / "deploy" / "systemd"
+PAGE = ROOT / "docs" / "deploy.md"
+SESSION_MS = 3000
+DEFAULT_SESSION_MS = 10_000
+
+
+def stop_limit_s(unit: str) -> float:
+    """`TimeoutStopSec`, which stands for default sessions, for the sessions of this test."""
+    found = re.search(r"^TimeoutStopSec=(\d+)$", (UNITS / unit).read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * SESSION_MS / DEFAULT_SESSION_MS
+
+
+def test_what_systemd_stops_ends_in_time_though_zookeeper_does_not_answer(tmp_path: Path) -> None:
+    config = EnsembleConfig(servers=1, tick_ms=500, durable=False)
+    with Ensemble(tmp_path / "zookeeper", config) as ensemble, a_world(fresh_chroot(ensemble.hosts)) as world:
+        world.topic("t", 4)
+        options = ("--session-timeout-ms", str(SESSION_MS))
+        with (
+            node_process(tmp_path, world.zk, "a", SESSION_MS) as node,
+            consumer_process(tmp_path, world.zk, "g", "c1", tmp_path / "log", *options) as consumer,
+        ):
+            world.stable("g", 1, timeout_s=30)
+            ensemble.servers[0].pause()
+            try:
+                began = time.monotonic()
+                node.signal(signal.SIGTERM)
+                consumer.signal(signal.SIGTERM)
+
+                assert consumer.ends(stop_limit_s("zk-consumer@.service")) == 0, consumer.said()
+                left_s = stop_limit_s("zk-coordinator@.service") - (time.monotonic() - began)
+                assert node.ends(max(left_s, 0.1)) == 0, node.said()
+            finally:
+                ensemble.servers[0].resume()
+            assert "Traceback" not in node.said() + consumer.said()
+
+
+def costs(what: str) -> list[int]:
+    """Znodes, of them ephemeral, watches: what the page says that one of something has."""
+    (row,) = re.findall(rf"^\| {what} \| (\d+) \| (\d+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    return [int(cell) for cell in row]
+
+
+def test_nodes_and_fetchers_cost_zookeeper_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "lib"))
+    sizing, server = importlib.import_module("sizing.group"), importlib.import_module("sizing.server")
+    with Ensemble(tmp_path / "zookeeper", EnsembleConfig(servers=1, tick_ms=500, durable=False)) as ensemble:
+        ensemble.wait_healthy()
+        group = sizing.Group(f"{ensemble.hosts}/sizing", tmp_path / "segments")
+
+        def counts() -> list[int]:
+            found = server.figures(ensemble.servers[0])
+            return [round(found.znodes), round(found.ephemerals), round(found.watches)]
+
+        def came(before: list[int], wanted: list[int], what: str) -> None:
+            wanted = [here + more for here, more in zip(before, wanted, strict=True)]
+            eventually(lambda: counts() == wanted, 10, f"{what}: from {before} to {wanted}")
+
+        try:
+            group.node()
+            create_topic(group.store, Brokers(), "t", 4)
+            group.driver()
+            group.slots(2)
+            before = settled(counts)
+            group.node()
+            came(before, costs("a node, standby"), "a standby")
+            before = settled(counts)
+            group.slots(3)
+            znodes, ephemerals, watches = costs("a fetcher, idle")
+            came(before, [znodes + 1, ephemerals, watches], "a fetcher, and the history of one more rebalance")
+        finally:
+            group.close()
+
+
+def settled(counts: Callable[[], list[int]]) -> list[int]:
+    """The counts, once they stay for half a second."""
+    seen: list[list[int]] = []
+
+    def stays() -> bool:
+        seen.append(counts())
+        return len(seen) >= 10 and all(each == seen[-1] for each in seen[-10:])
+
+    eventually(stays, 15, "the counts stay", pause_s=0.05)
+    return seen[-1]

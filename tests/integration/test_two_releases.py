@@ -1,0 +1,325 @@
+"""Two releases side by side, as in a rolling upgrade: each reads what the other writes, and nothing is lost.
+
+The next release is this one with a higher `version` and unknown fields in all that it writes (`NextRelease`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.config import Subscription
+from consumer.segment_files import SegmentFolder
+from consumer.spark.config import SlotConfig, SlotSpec
+from consumer.spark.planner import Planner, SourceConfig
+from consumer.spark.post import PoolPost
+from consumer.spark.slot import Slot
+from coordinator.topics import alter_topic
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Segment, SegmentsRecord
+from coordinator.zk.state import STABLE
+from coordinator.zk.store import Store, StoreFactory
+from tests.support.hand import Stage
+from tests.support.memlog import MemoryLog
+from tests.support.next_release import NextRelease, as_next_release
+from tests.support.wait import eventually
+from tests.support.world import SESSION_MS, PollingConsumer, World, parts
+
+PATHS = GroupPaths("g")
+RELEASES = ["this", "next"]
+EVERYTHING = parts("t", 0, 1, 2, 3)
+
+
+def this_release(store: Store) -> Store:
+    return store
+
+
+def front(release: str) -> Callable[[Store], Store]:
+    return NextRelease if release == "next" else this_release
+
+
+def fronted(world: World, release: str) -> StoreFactory:
+    opener, wrap = kazoo_factory(world.zk, SESSION_MS), front(release)
+    return lambda: wrap(opener())
+
+
+def version_of(world: World, path: str) -> int:
+    data = world.data(path)
+    assert data is not None, path
+    return int(json.loads(data)["version"])
+
+
+def all_came(consumers: list[PollingConsumer], end: int) -> None:
+    wanted = {(part, offset) for part in EVERYTHING for offset in range(end)}
+
+    def look() -> bool:
+        assert [consumer.error for consumer in consumers] == [None] * len(consumers)
+        return wanted <= {item for consumer in consumers for item in consumer.polled}
+
+    eventually(look, 15, f"{end} records of each partition")
+
+
+# ---- (i) and (ii): a coordinator of the one, consumers of the other, and both among each other
+
+
+@pytest.mark.parametrize("node", RELEASES)
+@pytest.mark.parametrize("members", [("this", "this"), ("next", "next"), ("this", "next")], ids="-".join)
+def test_a_group_comes_up_is_rebalanced_and_goes_on_whatever_release_its_coordinator_and_consumers_are(
+    world: World, node: str, members: tuple[str, str]
+) -> None:
+    world.topic("t", 4)
+    world.coordinator(wrap=front(node))
+    log = MemoryLog(300)
+    one = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, members[0]))
+    generation = world.stable("g", 1).generation
+
+    two = world.consumer("g", "c2", {"t": 1}, log=log, opener=fronted(world, members[1]))
+    generation = world.stable("g", 2, above=generation).generation
+    eventually(lambda: (one.held | two.held, len(one.held)) == (EVERYTHING, 2), 10, "each has its half")
+    log.end = 600
+    all_came([one, two], 600)
+    one.close()
+    world.stable("g", 1, above=generation)
+    eventually(lambda: two.held == EVERYTHING, 10, "c2 has all")
+    log.end = 900
+    all_came([one, two], 900)
+
+    world.told_once("t", 4, 900)
+    assert (version_of(world, PATHS.state) > 1) == (node == "next")
+    assert (version_of(world, PATHS.id("c2")) > 1) == (members[1] == "next")
+    assert (one.consumer.member.stale_commands, two.consumer.member.stale_commands) == (0, 0)
+
+
+@pytest.mark.parametrize("older, newer", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
+def test_a_consumer_that_is_replaced_by_one_of_the_other_release_hands_its_offsets_over(
+    world: World, older: str, newer: str
+) -> None:
+    world.topic("t", 4)
+    world.coordinator()
+    log = MemoryLog(300)
+    old = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, older))
+    generation = world.stable("g", 1).generation
+    all_came([old], 300)
+    eventually(lambda: set(world.offsets("g").values()) == {300}, 10, "all is committed")
+
+    new = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, newer))
+
+    eventually(lambda: type(old.error).__name__ == "Superseded", 10, "the newer process has the name")
+    world.stable("g", 1, above=generation)
+    log.end = 400
+    eventually(lambda: set(world.offsets("g").values()) == {400}, 10, "it goes on")
+    assert len(new.polled) == 4 * 100
+    world.told_once("t", 4, 400)
+
+
+# ---- failover between the two, in both directions
+
+
+def test_coordinators_of_both_releases_take_over_from_each_other_and_a_settled_group_stays_as_it_is(
+    world: World,
+) -> None:
+    world.topic("t", 4)
+    node = world.coordinator("a")
+    world.elected(node)
+    log = MemoryLog(200)
+    consumers = [
+        world.consumer("g", "c1", {"t": 1}, log=log),
+        world.consumer("g", "c2", {"t": 1}, log=log, opener=fronted(world, "next")),
+    ]
+    generation = world.stable("g", 2).generation
+    revoked = sum(what != "assigned" for consumer in consumers for what, _ in consumer.events)
+
+    for epoch, release in enumerate(["next", "this", "next", "this"], 2):
+        standby = world.coordinator(f"{release}-{epoch}", wrap=front(release))
+        world.stop_coordinator(node)
+        world.elected(standby)
+        node, log.end = standby, log.end + 100
+        all_came(consumers, log.end)
+        world.consumer(f"probe-{epoch}", "p", {"t": 1}, opener=fronted(world, "next"))
+        world.stable(f"probe-{epoch}", 1)  # it acts; of `g` it took a turn before
+
+    state = world.state("g")
+    assert (state.state, state.generation, state.marks) == (STABLE, generation, ())
+    assert sum(what != "assigned" for consumer in consumers for what, _ in consumer.events) == revoked
+    world.consumer("g", "c3", {"t": 1}, log=log)
+    world.stable("g", 3, above=generation)
+    world.told_once("t", 4, 600)
+
+
+@pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
+def test_a_rebalance_that_one_release_began_is_finished_by_the_other(
+    stage: Stage, world: World, first: str, second: str
+) -> None:
+    begins = stage.hand("first", wrap=front(first))
+    one, two = stage.stable_pair(begins)
+    one.move(next(iter(one.running)), 17)
+    three = stage.puppet("g", "c3", {"t": 1}, wrap=NextRelease)
+    begins.turn("g")
+    one.obey()
+    begins.close()
+
+    ends = stage.hand("second", wrap=front(second))
+    ends.settle("g", one, two, three)
+
+    assert (one.gave_up, len(two.gave_up)) == ([parts("t", 0, 1)], 1), "nobody has to stop twice"
+    assert one.running | two.running | three.running == EVERYTHING
+    assert world.state("g").generation == 2
+    assert 17 in world.offsets("g").values()
+    assert [record.generation for record in world.history("g") if record.finished_ms] == [1, 2]
+
+
+@pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
+def test_an_eviction_that_one_release_made_is_waited_for_by_the_other(
+    stage: Stage, world: World, first: str, second: str
+) -> None:
+    begins = stage.hand("first", wrap=front(first))
+    stuck, other = stage.stable_pair(begins, lease_ms=1000, max_poll_interval_ms=1000)
+    three = stage.puppet("g", "c3", {"t": 1})
+    begins.evict(stuck, other, three)
+    begins.close()
+    assert [mark.consumer for mark in world.state("g").marks] == ["c1"]
+
+    ends = stage.hand("second", wrap=front(second))
+    began = time.monotonic()
+    ends.settle("g", other, three)
+
+    assert time.monotonic() - began >= 0.9, "its lease counts from when this coordinator read the mark"
+    assert other.running | three.running == EVERYTHING
+
+
+def test_a_group_in_a_state_that_only_the_next_release_knows_is_not_taken_for_lost(stage: Stage, world: World) -> None:
+    later = stage.hand("later", wrap=NextRelease)
+    one, two = stage.stable_pair(later)
+    later.close()
+    values = json.loads(world.data(PATHS.state) or b"")
+    world.put(PATHS.state, json.dumps({**values, "state": "Settling"}).encode())
+
+    now = stage.hand("now")
+    now.turn("g")
+
+    state = world.state("g")
+    assert (state.state, state.generation, state.marks) == (STABLE, 1, ())
+    assert now.problems.current() == {}
+    assert (one.gave_up, two.gave_up) == ([], [])
+
+
+# ---- what a release does with what it cannot know
+
+
+def test_a_command_that_only_the_next_release_knows_is_removed_unapplied_and_the_channel_says_so(
+    stage: Stage, world: World
+) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+    applied = one.fenced.channel.command
+    command = {"version": 2, "option": "warm-up", "epoch": 1, "generation": 1, "incarnation": one.fenced.incarnation}
+    world.put(PATHS.command("c1", "command-0000000099"), json.dumps(command).encode())
+
+    one.obey()
+
+    assert (one.commands(), one.stale, one.running) == ([], 1, parts("t", 0, 1))
+    assert world.channel("g", "c1").command == applied
+    hand.settle("g", one, two)
+    assert world.state("g").generation == 1
+
+
+def test_what_the_next_release_puts_beside_the_known_znodes_stays_and_disturbs_nobody(
+    stage: Stage, world: World
+) -> None:
+    news = ["/consumers/audit", "/consumers/audit/a", f"{PATHS.root}/audit", f"{PATHS.root}/audit/x"]
+    for path in news:
+        world.put(path, as_next_release(b'{"version":1}'))
+
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+
+    assert (one.running | two.running, hand.problems.current()) == (EVERYTHING, {})
+    assert all(world.data(path) for path in news)
+
+
+def test_a_topic_keeps_the_fields_of_the_next_release_when_it_gets_more_partitions(world: World) -> None:
+    topic = world.topic("t", 2)
+    path = world.brokers.topic("t")
+    later = as_next_release(topic.to_bytes())
+    world.put(path, later)
+
+    alter_topic(world.store, world.brokers, "t", 3)
+
+    before, after = json.loads(later), json.loads(world.data(path) or b"")
+    assert after == {**before, "partitions": {"0": [], "1": [], "2": []}}
+
+
+# ---- segments, queries and pools
+
+
+@pytest.mark.parametrize("node", RELEASES)
+@pytest.mark.parametrize("slot, query", [("this", "next"), ("next", "this")], ids=["new query", "new slot"])
+def test_what_a_slot_of_one_release_seals_a_query_of_the_other_reads_and_the_coordinator_collects(
+    world: World, tmp_path: Path, node: str, slot: str, query: str
+) -> None:
+    world.topic("t", 4)
+    world.coordinator(wrap=front(node), sweep_interval_ms=100)
+    with a_slot(world, tmp_path, slot) as ended, a_query(world, query) as planner:
+        start = planner.initial()
+        eventually(lambda: sum(s.rows for s in segments(world)) == 4 * 300, 15, "all is sealed")
+        assert all((version_of(world, path) > 1) == (slot == "next") for path in segment_paths(world))
+
+        end = planner.latest(start)
+        batch = [sealed for run in planner.plan(start, end) for sealed in run]
+
+        assert sum(sealed.segment.rows for sealed in batch) == 4 * 300
+        # With each trigger the query tells that it has finished, once a second at most.
+        eventually(lambda: planner.latest(end) == end and not segments(world), 10, "what is finished is collected")
+        record = SegmentsRecord.parse("", world.data(PATHS.segments) or b"")
+        assert record.collected == end.czxid
+        assert ended == []
+
+
+def segment_paths(world: World) -> list[str]:
+    return [PATHS.segment(name) for name in world.names(PATHS.segments)]
+
+
+def segments(world: World) -> list[Segment]:
+    found = [world.data(path) for path in segment_paths(world)]
+    return [Segment.parse("", data) for data in found if data is not None]
+
+
+@contextmanager
+def a_slot(world: World, folder: Path, release: str) -> Iterator[list[dict[str, Any]]]:
+    """One fetcher slot in a thread, whose driver is of the other release; what the slot gave when it ended."""
+    driver = "this" if release == "next" else "next"
+    post = PoolPost(fronted(world, driver), ThreadRuntime(), "g", "p", "run-1")
+    folder_url = SegmentFolder(str(folder)).url
+    config = SlotConfig(
+        zk=world.zk, group="g", pool="p", log_dir="m", segments_dir=folder_url, seal_interval_ms=20,
+        session_timeout_ms=SESSION_MS,
+    )  # fmt: skip
+    spec = SlotSpec(config, Subscription({"t": 1}), 0, "run-1", "0")
+    slot = Slot(spec, MemoryLog(300), fronted(world, release), ThreadRuntime())
+    results: list[dict[str, Any]] = []
+    post.keep(1)
+    task = ThreadRuntime().spawn(lambda: results.append(slot.run()), "slot")
+    try:
+        yield results
+    finally:
+        slot.stop("the test is over")
+        task.join(10)
+        post.close()
+
+
+@contextmanager
+def a_query(world: World, release: str) -> Iterator[Planner]:
+    config = SourceConfig(zk=world.zk, group="g", query="q", session_timeout_ms=SESSION_MS)
+    planner = Planner(config, fronted(world, release), ThreadRuntime())
+    try:
+        yield planner
+    finally:
+        planner.close()

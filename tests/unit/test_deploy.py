@@ -1,0 +1,262 @@
+"""docs/deploy.md and deploy/: what they name exists, what they show parses, and their figures are the code's."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from consumer.cli import main as consumer_main
+from consumer.config import ConsumerConfig
+from consumer.spark.config import SlotConfig
+from consumer.spark.planner import SourceConfig
+from coordinator.cli import main as coordinator_main
+from coordinator.config import CoordinatorConfig
+from coordinator.zk.config import load
+from coordinator.zk.errors import MissingProgram, UsageError
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DOCUMENT = (ROOT / "docs" / "deploy.md").read_text()
+COLUMNS: tuple[Any, ...] = (CoordinatorConfig, ConsumerConfig, SlotConfig, SourceConfig)
+PROGRAMS: dict[str, click.Command] = {"zk-coordinator": coordinator_main, "zk-consumer": consumer_main}
+SECTIONS = {"Unit", "Service", "Install"}
+
+
+def rows(title: str) -> Iterator[list[str]]:
+    """The rows of the tables below a heading, their cells stripped."""
+    section = DOCUMENT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    for line in section.splitlines():
+        if line.startswith("| ") or line.startswith("| `"):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def defaults(kind: Any) -> dict[str, object]:
+    return {field.name: field.default for field in dataclasses.fields(kind)}
+
+
+# ---- tables
+
+
+def test_every_default_in_the_table_of_timeouts_is_the_codes_own() -> None:
+    options = [row for row in rows("Timeouts") if len(row) == 6 and row[0].startswith("`")]
+    assert len(options) >= 12
+    for name, *cells, _ in options:
+        for cell, kind in zip(cells, COLUMNS, strict=True):
+            known = defaults(kind).get(name.strip("`"))
+            shown = None if cell == "-" else int(cell.replace(",", ""))
+            assert shown == known, f"{name} of {kind.__name__}"
+
+
+def test_every_timeout_that_can_be_configured_is_in_the_table() -> None:
+    named = {row[0].strip("`") for row in rows("Timeouts")}
+
+    known = {name for kind in COLUMNS for name in defaults(kind) if name.endswith("_ms")}
+
+    assert known - named == set()
+
+
+def test_every_other_option_that_is_named_exists() -> None:
+    paragraph = DOCUMENT.split("Other options that bound something:")[1].split("\n\n")[0]
+    known = {name for kind in COLUMNS for name in defaults(kind)}
+
+    named = set(re.findall(r"`(\w+)`", paragraph))
+
+    assert named
+    assert named <= known
+
+
+@pytest.mark.parametrize("title", ["Timeouts", "Sizing"])
+def test_every_figure_beside_a_name_of_the_code_is_its_value(title: str) -> None:
+    found = [(row[1], match) for row in rows(title) if (match := re.search(r"\(`([\w.]+)\.([A-Z_]+)`\)", row[1]))]
+    assert len(found) >= 5
+    for cell, match in found:
+        value = getattr(importlib.import_module(match[1]), match[2])
+        number = re.match(r"[\d,./]+", cell)
+        assert number is not None, cell
+        assert float(Fraction(number[0].replace(",", ""))) == pytest.approx(float(value)), cell
+
+
+# ---- names
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    named = set(re.findall(r"(tests/[\w/]+\.py)(?:::(test_\w+))?", DOCUMENT))
+    assert len(named) >= 25
+    for file, function in named:
+        assert (ROOT / file).exists(), file
+        assert not function or f"def {function}(" in (ROOT / file).read_text(), f"{file}::{function}"
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", DOCUMENT):
+        path, _, anchor = target.partition("#")
+        file = ROOT / "docs" / path
+        if path == "metrics.md" and not file.exists():
+            continue  # comes with the metrics
+        assert file.exists(), target
+        headings = {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in lines(file)}
+        assert not anchor or anchor in headings, target
+
+
+def lines(file: Path) -> list[str]:
+    return [line for line in file.read_text().splitlines() if line.startswith("#")] if file.is_file() else []
+
+
+# ---- commands
+
+
+def shown_commands() -> list[str]:
+    """Every command of ours in the page: in code blocks, and between backticks."""
+    text = re.sub(r"```.*?```", "", DOCUMENT, flags=re.DOTALL)
+    blocks = re.findall(r"^    .*?(?<![\w./_-])((?:zk-coordinator|zk-consumer) .*)$", text, re.MULTILINE)
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    return sorted({text for text in (*blocks, *spans) if text.split()[0] in PROGRAMS})
+
+
+def parse(words: list[str]) -> None:
+    """As click parses it, without running anything.
+
+    :raises click.UsageError: when it is wrong.
+    """
+    command: click.Command = PROGRAMS[words[0]]
+    context, rest = click.Context(command, info_name=words[0]), words[1:]
+    while isinstance(command, click.Group) and rest:
+        found = command.get_command(context, rest[0])
+        if found is None:
+            raise LookupError(rest[0])
+        command, context, rest = found, click.Context(found, parent=context, info_name=rest[0]), rest[1:]
+    if rest or not isinstance(command, click.Group):
+        command.make_context(words[0], rest, parent=context.parent, resilient_parsing=False)
+
+
+COMING = {"watch", "history", "pause", "resume", "resign", "rebalance", "queries", "segments"}
+"""Commands that the page may name before they are there."""
+
+
+@pytest.mark.parametrize("text", shown_commands())
+def test_every_command_that_the_page_shows_parses(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
+    words = shlex.split(text)
+    try:
+        parse(words)
+    except LookupError as missing:
+        assert missing.args[0] in COMING
+    except click.NoSuchOption as error:
+        assert error.option_name == "--check"  # of `status`, which is coming, too
+
+
+# ---- the application
+
+
+def test_the_application_that_the_page_shows_names_options_of_a_pool() -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(program))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "FetcherPool"
+    ]
+
+    assert {keyword.arg for keyword in call.keywords} <= {*defaults(SlotConfig), "topics"}
+
+
+# ---- deploy/
+
+
+def units() -> list[Path]:
+    return sorted((DEPLOY / "systemd").glob("*.service"))
+
+
+def settings(unit: Path) -> dict[str, list[str]]:
+    """`Section.Key` -> its values."""
+    found: dict[str, list[str]] = {}
+    section = ""
+    for line in unit.read_text().splitlines():
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif line and not line.startswith("#"):
+            key, equals, value = line.partition("=")
+            assert equals, line
+            found.setdefault(f"{section}.{key}", []).append(value)
+    return found
+
+
+def test_there_is_a_unit_for_nodes_and_one_for_consumers() -> None:
+    assert [unit.name for unit in units()] == ["zk-consumer@.service", "zk-coordinator@.service"]
+    for unit in units():
+        assert {name.split(".")[0] for name in settings(unit)} == SECTIONS
+        assert f"deploy/systemd/{unit.name}" in DOCUMENT
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.name)
+def test_systemd_finds_nothing_to_say_about_a_unit(unit: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    copy = tmp_path / unit.name
+    copy.write_text(re.sub(r"/opt/zk-group/bin/[\w-]+", str(program), unit.read_text()))
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    # It says what it ignores, and exits with 0 all the same; what stands for other units of this machine is theirs.
+    assert [line for line in (done.stdout + done.stderr).splitlines() if unit.stem.rstrip("@") in line] == []
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.name)
+def test_what_a_unit_starts_parses_and_is_not_started_again_where_that_helps_nothing(
+    unit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
+    found = settings(unit)
+    words = shlex.split(found["Service.ExecStart"][0].replace("%i", "c1").replace("${TOPICS}", "flights:2"))
+    assert words[0].startswith("/opt/zk-group/bin/")
+
+    parse([Path(words[0]).name, *words[1:]])
+
+    assert found["Service.KillSignal"] == ["SIGTERM"]
+    assert found["Service.RestartPreventExitStatus"] == [f"{UsageError.exit_code} {MissingProgram.exit_code}"]
+    longest_s = 2 * CoordinatorConfig("zk").session_timeout_ms / 1000
+    assert int(found["Service.TimeoutStopSec"][0]) > 2 * longest_s
+
+
+def test_the_files_of_options_are_read_as_they_are() -> None:
+    config = load(CoordinatorConfig, {}, DEPLOY / "systemd" / "coordinator.toml", env={})
+    pairs = (DEPLOY / "systemd" / "consumer.env").read_text().splitlines()
+    environment = dict(line.split("=", 1) for line in pairs if line and not line.startswith("#"))
+
+    consumer = load(ConsumerConfig, {}, env=environment)
+
+    assert (config.zk, config.zk) == (consumer.zk, "zk1:2181,zk2:2181,zk3:2181/groups")
+    known = {f"ZK_GROUP_{name.upper()}" for name in defaults(ConsumerConfig)}
+    assert set(environment) - known == {"TOPICS"}
+
+
+def test_what_the_container_runs_parses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
+    text = (DEPLOY / "Containerfile").read_text()
+    (command,) = re.findall(r"^CMD \[(.*)\]$", text, re.MULTILINE)
+
+    parse([word.strip(' "') for word in command.split(",")])
+
+    for line in re.findall(r"^#   (.*)$", text, re.MULTILINE):
+        assert f"    {line}\n" in DOCUMENT, "the page shows how it is built"
+    (base,) = re.findall(r"^ARG BASE=\S+:(\S+)$", text, re.MULTILINE)
+    assert base.startswith("3.") and sys.version_info >= (3, 11)
