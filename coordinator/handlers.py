@@ -167,7 +167,7 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except Exception as error:  # noqa: BLE001  what could not be said now is said at the next failure
-            log.error("the failure of group %s could not be written: %s", group, error)
+            log.error("failure not written: group=%s reason=%s", group, error)
 
 
 def _bounded(text: str) -> str:

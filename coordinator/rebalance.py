@@ -162,7 +162,7 @@ class Rebalancer:
         except OutcomeUnknown:
             # Sent again as it is it would be refused (the state's version): what came of it is read.
             self._store.sync()
-            log.info("turn starts over: group=%s reason=reply lost", self._group)
+            log.info("turn starts over, a reply was lost: group=%s", self._group)
             return False
         return True
 

@@ -213,6 +213,6 @@ class Coordinator:
             try:
                 self._collector.collect(self._listeners.groups())
             except Retryable as error:
-                log.info("collection waits for the next round: reason=%s", error)
+                log.info("collection put off: reason=%s", error)
             except CoordinatorError as error:
                 self._end(str(error))

@@ -61,7 +61,7 @@ class Directions:
         node = self._segments.read(store)
         if node is not self._segments_read:
             self._segments_read = node
-            self.segments = _segments_record(node)
+            self.segments = _segments_record(self._segments.path, node)
         return self._reason_to_leave(self._pool.read(store))
 
     def _reason_to_leave(self, node: Node | None) -> str | None:
@@ -75,18 +75,18 @@ class Directions:
         try:
             pool = Pool.parse("the pool's znode", node.data)
         except BadData as error:
-            log.warning("bad data set aside: %s", error)
+            log.warning("bad data set aside: path=%s problem=%s", self._pool.path, error)
             return None
         if pool.run != self._spec.run:
             return "another driver has taken the pool over"
         return None if self._spec.number < pool.slots else MESSAGE
 
 
-def _segments_record(node: Node | None) -> SegmentsRecord:
+def _segments_record(path: str, node: Node | None) -> SegmentsRecord:
     try:
         return SegmentsRecord.parse("the segments znode", node.data if node else b"")
     except BadData as error:
-        log.warning("bad data set aside: %s", error)
+        log.warning("bad data set aside: path=%s problem=%s", path, error)
         return SegmentsRecord()
 
 
@@ -145,14 +145,17 @@ class Slot:
         try:
             reason = self._directions.read(store)
         except StoreError as error:
-            log.debug("directions are read again: %s", error)
+            log.debug("directions are read again: reason=%s", error)
             return
         if reason is not None:
             self.stop(reason)
         paused = self._directions.segments.paused
         if (paused is not None) != self._is_paused:
             self._is_paused = paused is not None
-            log.warning("fetching %s: consumer=%s", f"paused ({paused})" if paused else "goes on", self._consumer)
+            if self._is_paused:
+                log.warning("fetching paused: consumer=%s reason=%s", self._consumer, paused)
+            else:
+                log.warning("fetching goes on: consumer=%s", self._consumer)
 
 
 def run_slot(spec: SlotSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 
 from coordinator.config import CoordinatorConfig
 from coordinator.service import CoordinatorService
-from coordinator.zk.cli_config import built, config_options, log_level_option, log_to_stderr
+from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
 
@@ -30,10 +30,10 @@ HELPS = {
 
 @click.command()
 @config_options(CoordinatorConfig, HELPS)
-@log_level_option
-def run(log_level: str, **options: Any) -> None:
+@log_options
+def run(log_level: str, log_format: str, **options: Any) -> None:
     """Stand for election and, while elected, coordinate every group. SIGTERM resigns cleanly."""
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     config = built(CoordinatorConfig, options)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
     service = CoordinatorService(config, opener, ThreadRuntime())
