@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from .assignors import Assignor
 from .channels import fenced, steps
+from .metrics import CoordinatorMetrics
 from .plan import Plan, plan
 from .problems import Problems
 from .reading import GroupReader
@@ -66,6 +67,7 @@ class Rebalancer:
         assignor: Assignor,
         on_acknowledge: Watch,
         problems: Problems,
+        metrics: CoordinatorMetrics | None = None,
     ) -> None:
         self._store = store
         self._term = term
@@ -75,6 +77,7 @@ class Rebalancer:
         self._topics = topics
         self._assignor = assignor
         self._problems = problems
+        self._metrics = metrics or CoordinatorMetrics()
         self._reader = GroupReader(store, runtime, group, term.epoch, on_acknowledge, problems)
 
     def take_turn(self, trigger: str) -> Turn:
@@ -97,6 +100,7 @@ class Rebalancer:
                 continue
             if self._commit(snapshot, decided):
                 _tell(snapshot, decided)
+                self._metrics.turn_written(snapshot, decided)
                 return Turn(decided.again_s, decided.state)
         return Turn(REFUSED_PAUSE_S)
 

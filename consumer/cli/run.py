@@ -29,6 +29,8 @@ HELPS = {
     "max_poll_records": "Records that one poll returns at most; -1 for no bound.",
     "fetch_max_bytes": "Bytes that one poll returns at most.",
     "offsets_interval_ms": "How often moved offsets also go into offsets/.",
+    "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
+    "metrics_host": "The address to serve it on.",
 }
 
 

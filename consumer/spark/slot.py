@@ -20,13 +20,16 @@ from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.sealed import Pool, SegmentsRecord
+from coordinator.zk.serving import MetricsServer
 from coordinator.zk.store import Node, Store, StoreFactory
 
 from ..consumer import earliest_in
 from ..errors import Superseded
 from ..fetcher import Fetcher
+from ..lag import lag_readers
 from ..logs import Log, open_log
 from ..member import Member
+from ..metrics import ConsumerMetrics
 from ..segment_files import SegmentFolder
 from ..segments import Sealer
 from ..watched import WatchedNode
@@ -95,15 +98,20 @@ class Slot:
 
     def __init__(self, spec: SlotSpec, source: Log, open_store: StoreFactory, runtime: Runtime) -> None:
         config = spec.config.consumer_config(spec.number)
+        metrics = ConsumerMetrics()
+        self._meter = metrics.of(config.group, config.consumer)
+        self.server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime)
         self._runtime = runtime
         self._consumer = config.consumer
         self._is_paused = False
         self._stopping: str | None = None
         self._directions = Directions(spec, runtime)
         files = SegmentFolder(spec.config.segments_dir)
-        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, Fetcher(source), files)
+        fetcher = Fetcher(source, self._meter)
+        self._meter.reads_log(*lag_readers(source, fetcher, runtime))
+        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)
         earliest = earliest_in(source)
-        self.member = Member(config, spec.subscription, open_store, runtime, self.sealer, earliest)
+        self.member = Member(config, spec.subscription, open_store, runtime, self.sealer, earliest, self._meter)
         self.sealer.bind(self.member)
 
     def stop(self, reason: str) -> None:
@@ -131,6 +139,8 @@ class Slot:
         } | counts
 
     def _step(self) -> None:
+        self.server.keep()
+        self._meter.polled()
         self.member.tend()
         self._read_directions()
         fetched = 0 if self._is_paused else self.sealer.fetch()
@@ -179,6 +189,7 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     try:
         return slot.run()
     finally:
+        slot.server.close()  # the worker process may be used again, and would keep the port
         source.close()
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
