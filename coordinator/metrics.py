@@ -60,11 +60,11 @@ class CoordinatorMetrics:
         self._epoch = gauge("coordinator_epoch", "The epoch of this node's term, 0 when it is not elected.")
         self._elections = counter("coordinator_elections", "Times that this node was elected.")
         lease = gauge("coordinator_lease_left_seconds", "What the coordinator may act for without hearing more.")
-        lease.set_function(lambda: self._lease.left_s if self._lease else 0.0)
+        lease.set_function(self._lease_left_s)
         size = gauge("event_queue_size", "Groups that wait for a turn, those with a backoff among them.")
-        size.set_function(lambda: len(self._queue) if self._queue else 0)
+        size.set_function(self._queue_size)
         age = gauge("event_queue_age_seconds", "How long the oldest request has been due, 0 when none is.")
-        age.set_function(lambda: self._queue.oldest_due_s() if self._queue else 0.0)
+        age.set_function(self._queue_age_s)
 
         self._turns = counter("turns", "Turns by result.", "group", "result")
         self._turn_s = histogram("turn_duration_seconds", "How long a turn took.", TURN_BUCKETS)
@@ -173,8 +173,9 @@ class CoordinatorMetrics:
         kind = trigger_kind(trigger)
         self._rebalances.labels(group, kind, FAILED_REBALANCE).inc()
         self._rebalance_s.labels(kind, FAILED_REBALANCE).observe(seconds)
-        self._states[group] = FAILED
-        self._failed.labels(group).set(1)
+        if self._queue is not None:
+            self._states[group] = FAILED
+            self._failed.labels(group).set(1)
 
     def group_gone(self, group: str) -> None:
         """There is no such group, or not yet."""
@@ -203,6 +204,20 @@ class CoordinatorMetrics:
         kind = trigger_kind(rebalance.trigger)
         self._rebalances.labels(group, kind, result).inc()
         self._rebalance_s.labels(kind, result).observe(_seconds(rebalance.started_ms, at_ms))
+
+    # ---- read by whoever reads metrics, in another thread: each field once
+
+    def _lease_left_s(self) -> float:
+        lease = self._lease
+        return lease.left_s if lease is not None else 0.0
+
+    def _queue_size(self) -> float:
+        queue = self._queue
+        return len(queue) if queue is not None else 0
+
+    def _queue_age_s(self) -> float:
+        queue = self._queue
+        return queue.oldest_due_s() if queue is not None else 0.0
 
     def _count(self, state: str) -> int:
         return list(self._states.copy().values()).count(state)

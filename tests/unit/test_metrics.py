@@ -296,11 +296,13 @@ def test_a_node_that_has_resigned_says_nothing_of_groups_and_begins_anew_when_it
 
     metrics.resigned()
     metrics.turn_taken("g", 0.02, state_of(STABLE))  # a handler that was in a turn
+    metrics.rebalance_failed("h", "joined c1", 1)
 
     names = ("active_coordinator", "coordinator_epoch", "coordinator_lease_left_seconds", "event_queue_size")
     assert [value(metrics.registry, name) for name in names] == [0, 0, 0, 0]
     assert value(metrics.registry, "members", group="g") is None
-    assert value(metrics.registry, "groups", state=STABLE) == 0
+    assert value(metrics.registry, "rebalance_failed", group="h") is None
+    assert [value(metrics.registry, "groups", state=state) for state in (STABLE, FAILED)] == [0, 0]
     assert value(metrics.registry, "turns_total", group="g", result="taken") == 2
     metrics.elected(9, RequestQueue(runtime), Lease())
     assert series(metrics.registry, group="g") == []
@@ -418,7 +420,7 @@ def test_metrics_are_served_until_the_end_with_those_of_the_process(port: int) -
         with served:
             text = read(port)
             assert "zk_group_build_info{version=" in text
-            assert "process_resident_memory_bytes" in text
+            assert text.count("\nprocess_resident_memory_bytes ") == 1
         with pytest.raises(OSError):
             read(port)
 
@@ -448,7 +450,11 @@ def test_a_slot_whose_port_is_taken_goes_on_and_tries_again(port: int, caplog: p
     for _ in range(3):
         slot.keep()
         runtime.now += TRY_AGAIN_S
+    slot.keep()
     predecessor.close()
+    slot.keep()
+    assert slot._server is None, "it does not try all the time"
+    runtime.now += TRY_AGAIN_S
     slot.keep()
 
     assert "zk_group_build_info" in read(port)
