@@ -9,8 +9,15 @@ _BY_FIRST_WORD = {"coordinator": ELECTED, **{kind: kind for kind in (JOINED, LEF
 
 
 def trigger_kind(trigger: str) -> str:
-    """One of `TRIGGERS`: the first of the changes that a trigger names, as the listeners word them."""
-    words = trigger.partition(";")[0].split()
+    """One of `TRIGGERS`: the first change that a trigger names, as the listeners word them.
+
+    A group that was only just found (`members read; joined c1`) has not changed by that.
+    """
+    kinds = (_kind(reason.split()) for reason in trigger.split(";"))
+    return next((kind for kind in kinds if kind != OTHER), OTHER)
+
+
+def _kind(words: list[str]) -> str:
     if words[:1] == ["topic"] and len(words) >= 3:
         return PARTITIONS if words[2] == "has" else TOPIC
     return _BY_FIRST_WORD.get(words[0], OTHER) if words else OTHER

@@ -81,6 +81,7 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
         (_seen_in_the_turn([], ["c1/1234"]), "left"),
         (_seen_in_the_turn([], []), "other"),
         ("coordinator elected; joined c1", "elected"),
+        (_who_changed({}, {}) + "; joined c1", "joined"),
         ("sweep", "sweep"),
         ("asked by an operator", "asked"),
         ("", "other"),
