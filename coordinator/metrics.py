@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from . import __version__
 from .plan import Plan
 from .snapshot import SentCommand, Snapshot
-from .triggers import trigger_kind
+from .triggers import kind_of, trigger_kind
 from .zk.state import FAILED, GROUP_STATES, GroupState, Rebalance
 
 TAKEN, PUT_OFF, FAILED_TURN = "taken", "put_off", "failed"
@@ -164,7 +164,7 @@ class CoordinatorMetrics:
             return
         # A rebalance that nobody had to stop for has no time to the last stop.
         if before is not None and before.generation == now.generation and before.stopped_ms is None and now.stopped_ms:
-            self._stop_s.labels(trigger_kind(now.trigger)).observe(_seconds(now.started_ms, now.stopped_ms))
+            self._stop_s.labels(kind_of(now)).observe(_seconds(now.started_ms, now.stopped_ms))
         if now.finished_ms is not None:
             self._over(snapshot.group, now, COMPLETED, now.finished_ms)
 
@@ -201,7 +201,7 @@ class CoordinatorMetrics:
             self._channels.labels(group).inc(channels)
 
     def _over(self, group: str, rebalance: Rebalance, result: str, at_ms: int) -> None:
-        kind = trigger_kind(rebalance.trigger)
+        kind = kind_of(rebalance)
         self._rebalances.labels(group, kind, result).inc()
         self._rebalance_s.labels(kind, result).observe(_seconds(rebalance.started_ms, at_ms))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .zk.state import Rebalance
+
 ELECTED, JOINED, LEFT, CHANGED = "elected", "joined", "left", "changed"
 TOPIC, PARTITIONS, SWEEP, ASKED, OTHER = "topic", "partitions", "sweep", "asked", "other"
 TRIGGERS = (ELECTED, JOINED, LEFT, CHANGED, TOPIC, PARTITIONS, SWEEP, ASKED, OTHER)
@@ -15,6 +17,14 @@ def trigger_kind(trigger: str) -> str:
     """
     kinds = (_kind(reason.split()) for reason in trigger.split(";"))
     return next((kind for kind in kinds if kind != OTHER), OTHER)
+
+
+def kind_of(rebalance: Rebalance) -> str:
+    """What asked for a rebalance: its trigger, or where that says nothing, what its turn saw of members."""
+    kind = trigger_kind(rebalance.trigger)
+    if kind == OTHER and (rebalance.joined or rebalance.left):
+        return JOINED if rebalance.joined else LEFT
+    return kind
 
 
 def _kind(words: list[str]) -> str:

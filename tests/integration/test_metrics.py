@@ -57,7 +57,7 @@ class Scraped:
         wanted = f"zk_group_{name}"
         return sum(s.value for s in self.samples() if s.name == wanted and labels.items() <= s.labels.items())
 
-    def shows(self, value: float, name: str, timeout_s: float = 10.0, **labels: str) -> None:
+    def shows(self, value: float, name: str, timeout_s: float = 30.0, **labels: str) -> None:
         """Wait until it does."""
 
         def look() -> bool:
@@ -65,7 +65,7 @@ class Scraped:
             assert seen == value, [sample for sample in self.samples() if sample.name == f"zk_group_{name}"]
             return True
 
-        eventually(look, timeout_s, f"{name}{labels} is {value}", ignoring=(OSError,))
+        eventually(look, timeout_s, f"{name}{labels} is {value}", ignoring=(OSError,), pause_s=0.1)
 
 
 def node(processes: ExitStack, folder: Path, world: World, name: str, *options: str) -> tuple[Process, Scraped]:
@@ -179,7 +179,7 @@ def test_an_eviction_is_counted_and_a_group_that_is_gone_is_shown_no_more(
     world.put(paths.id("stuck"), registration.replace(b'"max_poll_interval_ms":60000', b'"max_poll_interval_ms":500'))
 
     stuck.is_stuck.set()
-    at_node.shows(1, "evictions_total", timeout_s=20, group="g")
+    at_node.shows(1, "evictions_total", group="g")
     stuck.close()
     world.put(paths.id("not a name!"), b"")
     at_node.shows(1, "bad_data_paths")

@@ -24,7 +24,7 @@ from coordinator.plan import End, Plan
 from coordinator.problems import Findings, Problems
 from coordinator.requests import RequestQueue
 from coordinator.snapshot import ChannelView, SentCommand, Snapshot
-from coordinator.triggers import TRIGGERS, trigger_kind
+from coordinator.triggers import TRIGGERS, kind_of, trigger_kind
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.partitions import NONE, TopicPartition
@@ -92,6 +92,17 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
 def test_what_asked_for_a_rebalance_is_one_of_few_words(trigger: str, kind: str) -> None:
     assert trigger_kind(trigger) == kind
     assert kind in TRIGGERS
+
+
+def test_a_trigger_that_says_nothing_is_told_from_who_came_and_went() -> None:
+    def kind(trigger: str, joined: tuple[str, ...], left: tuple[str, ...]) -> str:
+        return kind_of(Rebalance(3, 7, trigger, 1000, joined, left))
+
+    found = _who_changed({}, {})  # the group had been found, and its member registered before the turn
+    assert kind(found, ("c1/1234",), ()) == "joined"
+    assert kind(found, (), ("c1/1234",)) == "left"
+    assert kind(found, (), ()) == "other"
+    assert kind("coordinator elected", (), ("c1/1234",)) == "elected"
 
 
 # ---- a turn that was written
