@@ -19,6 +19,7 @@ from coordinator.zk.runtime import Event, Runtime
 from coordinator.zk.store import Delete, Store
 
 from .channel import FencedChannel
+from .metrics import Meter, unread
 from .offsets import Offsets
 from .ownership import acknowledgement, after_command, chunks, claim_operations, with_claimed
 
@@ -43,7 +44,10 @@ class CommandDrain:
     :ivar stale: commands removed unapplied.  :ivar applied: commands applied.
     """
 
-    def __init__(self, runtime: Runtime, paths: GroupPaths, consumer: str, offsets: Offsets) -> None:
+    def __init__(
+        self, runtime: Runtime, paths: GroupPaths, consumer: str, offsets: Offsets, meter: Meter | None = None
+    ) -> None:
+        self._meter = meter or unread()
         self._paths = paths
         self._consumer = consumer
         self._offsets = offsets
@@ -97,6 +101,7 @@ class CommandDrain:
     def _remove_unapplied(self, fenced: FencedChannel, received: Received) -> None:
         fenced.guarded([Delete(self._paths.command(self._consumer, received.name))])
         self.stale += 1
+        self._meter.command_removed()
         log.warning(
             "command removed unapplied: consumer=%s command=%s epoch=%d generation=%d",
             self._consumer, received.name, received.order.epoch, received.order.generation,
@@ -135,6 +140,7 @@ class CommandDrain:
 
     def _tell(self, name: str, command: Command, partitions: int, refused: int) -> None:
         self.applied += 1
+        self._meter.command_applied(command.option)
         log.info(
             "command applied: consumer=%s command=%s option=%s epoch=%d generation=%d partitions=%d refused=%d",
             self._consumer, name, command.option, command.epoch, command.generation, partitions, refused,

@@ -6,7 +6,7 @@ import os
 import socket
 from dataclasses import dataclass, field
 
-from coordinator.zk.config import require
+from coordinator.zk.config import EVERYWHERE, require
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.names import checked_name
 from coordinator.zk.patterns import TopicFilter
@@ -30,6 +30,8 @@ class ConsumerConfig:
     :ivar max_poll_records: records that one poll returns at most.
     :ivar fetch_max_bytes: bytes that one poll returns at most, but for the first record.
     :ivar offsets_interval_ms: how often offsets that moved are also written into `offsets/`.
+    :ivar metrics_port: where `/metrics` is served; 0 serves none.
+    :ivar metrics_host: the address to serve it on.
     """
 
     zk: str
@@ -43,6 +45,8 @@ class ConsumerConfig:
     max_poll_records: int = 500
     fetch_max_bytes: int = 8 * 1024 * 1024
     offsets_interval_ms: int = 60_000
+    metrics_port: int = 0
+    metrics_host: str = EVERYWHERE
 
     def __post_init__(self) -> None:
         checked_name("group", self.group)
@@ -54,6 +58,8 @@ class ConsumerConfig:
         require(self.max_poll_records == -1 or self.max_poll_records > 0, "max_poll_records must be positive, or -1")
         require(self.fetch_max_bytes > 0, "fetch_max_bytes must be positive")
         require(self.offsets_interval_ms > 0, "offsets_interval_ms must be positive")
+        require(0 <= self.metrics_port <= 65_535, "metrics_port must be from 0 (off) to 65535")
+        require(bool(self.metrics_host), "metrics_host must be an address of this host")
         require(bool(self.protocols), "protocols must name at least one strategy")
 
 

@@ -12,14 +12,17 @@ from coordinator.zk.errors import IncarnationOver, StoreError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.serving import MetricsServer
 from coordinator.zk.store import StoreFactory
 
 from .config import ConsumerConfig, Subscription
 from .errors import CommitFailed
 from .fetcher import LOOK_FOR_DATA_S, Fetch, Fetcher, Looks
 from .holder import Start
+from .lag import lag_readers
 from .logs import Log, UnknownTopic, open_log
 from .member import Member
+from .metrics import ConsumerMetrics
 
 COMMIT_TRIES = 5
 
@@ -57,6 +60,9 @@ class Consumer:
     offsets follow `commit`.
 
     :param source: where records come from; the configuration's `log_dir` when it is not given.
+    :param metrics: what is counted and measured, for several consumers in one process to share. It is served when the
+        configuration has a `metrics_port`; give that to one of them.
+    :raises CoordinatorError: when it cannot be served there.
     """
 
     def __init__(
@@ -67,15 +73,21 @@ class Consumer:
         source: Log | None = None,
         open_store: StoreFactory | None = None,
         runtime: Runtime | None = None,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
         self._config = config
         self._runtime = runtime or ThreadRuntime()
         self._log = source or open_log(config.log_dir)
-        self._fetcher = Fetcher(self._log)
         self._looks = Looks(self._runtime)
+        metrics = metrics or ConsumerMetrics()
+        self._meter = metrics.of(config.group, config.consumer)
+        self._fetcher = Fetcher(self._log, self._meter)
+        self._meter.reads_log(*lag_readers(self._log, self._fetcher, self._runtime))
         self._callbacks = callbacks or Callbacks()
         opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-        self._member = Member(config, subscription, opener, self._runtime, self, earliest_in(self._log))
+        self._member = Member(config, subscription, opener, self._runtime, self, earliest_in(self._log), self._meter)
+        self._server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, self._runtime)
+        self._server.start()
 
     # ---- what an application calls
 
@@ -88,6 +100,7 @@ class Consumer:
         :raises Superseded: when a newer process has this consumer's name.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
+        self._meter.polled()
         deadline = self._runtime.monotonic() + timeout_ms / 1000
         self._looks.at_once()
         while True:
@@ -137,6 +150,7 @@ class Consumer:
     def close(self) -> None:
         """Leave the group: callbacks, then everything is given up in one commit, then the session ends."""
         self._member.close()
+        self._server.close()
         self._log.close()
 
     def __enter__(self) -> Consumer:

@@ -15,6 +15,7 @@ from coordinator.zk.runtime import Runtime
 
 from .holder import Start
 from .logs import Log, UnknownTopic
+from .metrics import Meter, unread
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ class Looks:
 class Fetcher:
     """The positions of one consumer. A partition that is given up is forgotten with whatever was fetched of it."""
 
-    def __init__(self, source: Log) -> None:
+    def __init__(self, source: Log, meter: Meter | None = None) -> None:
+        self._meter = meter or unread()
         self._log = source
         self._positions: dict[TopicPartition, Position] = {}
         self._turn: list[TopicPartition] = []
@@ -121,8 +123,10 @@ class Fetcher:
             if fetched is None:
                 continue
             found.append(fetched)
-            max_records -= fetched.rows
-            max_bytes -= fetched.nbytes
+            rows, size = fetched.rows, fetched.nbytes
+            max_records -= rows
+            max_bytes -= size
+            self._meter.fetched(rows, size)
             self._turn.remove(partition)
             self._turn.append(partition)
         return found

@@ -32,6 +32,7 @@ from .commands import CommandDrain
 from .config import ConsumerConfig, Subscription
 from .errors import ChannelGone, Superseded
 from .holder import Holder, Start
+from .metrics import Meter, unread
 from .offsets import Offsets
 from .registration import register
 
@@ -55,6 +56,7 @@ class Member:
         runtime: Runtime,
         holder: Holder,
         earliest: Callable[[str, str, int], int],
+        meter: Meter | None = None,
     ) -> None:
         self._config = config
         self._subscription = subscription
@@ -77,7 +79,9 @@ class Member:
         self._last_offsets = runtime.monotonic()
         self._last_look = runtime.monotonic()
         self._closing = runtime.event()
-        self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets)
+        self._meter = meter or unread()
+        self._meter.reads_member(lambda: self.lease_left_s, lambda: runtime.monotonic() - self._last_poll)
+        self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets, self._meter)
         self.wake = self._drain.dirty
         self.registrations = 0
 
@@ -96,7 +100,8 @@ class Member:
     @property
     def lease_left_s(self) -> float:
         """Seconds that the lease is still good for."""
-        return self._lease.left_s if self._lease else 0.0
+        lease = self._lease  # read once: metrics are read by another thread
+        return lease.left_s if lease else 0.0
 
     @property
     def store(self) -> Store | None:
@@ -153,6 +158,7 @@ class Member:
         fenced = self._channel
         if fenced is None or fenced.over is not None:
             raise fenced.over if fenced and fenced.over else IncarnationOver("the consumer is not registered")
+        began = self._runtime.monotonic()
         with fenced.lock:  # nobody may settle an unknown outcome between the look and the commit
             fenced.settle()
             before = fenced.channel
@@ -164,6 +170,7 @@ class Member:
             after = replace(before, running={**before.running, **offsets})
             fenced.commit(replace(after, sealed=sealed) if sealed is not None else after, operations)
         self._last_commit = self._runtime.monotonic()
+        self._meter.committed(self._last_commit - began)
         self._publish(fenced)
 
     def leave(self, reason: str = "left") -> None:
@@ -185,6 +192,7 @@ class Member:
         self._closing.set()
         self.leave()
         self._close_session()
+        self._meter.gone()
 
     # ---- registering
 
@@ -221,6 +229,7 @@ class Member:
         self._last_commit = self._runtime.monotonic()
         self._drain.dirty.set()
         self.registrations += 1
+        self._meter.registered()
         log.info("registered: group=%s consumer=%s incarnation=%s", self._config.group, consumer, channel.incarnation)
         return fenced
 
@@ -305,6 +314,7 @@ class Member:
             self._held |= dict.fromkeys(starts, fenced.incarnation)
             self._holder.assigned(starts)
         self._held_as = channel if len(self._held) == len(channel.running) else None
+        self._meter.holds(len(self._held), len(channel.refused), channel.generation)
 
     def _publish(self, fenced: FencedChannel) -> None:
         """Every `offsets_interval_ms` the offsets that moved go into `offsets/` too."""
@@ -333,6 +343,7 @@ class Member:
         held = frozenset(self._held)
         self._held.clear()
         self._held_as = None
+        self._meter.holds(0, 0, 0)
         self._channel = None
         self._lease = None
         if held:

@@ -61,7 +61,9 @@ def register(
             store.commit(_beginning(paths, consumer, before, new, registration))
             return new, before.version + 1
         except Refused as refused:
-            log.info("registration starts over: consumer=%s refused=%s %s", consumer, refused.path, refused.reason)
+            log.info(
+                "registration starts over: consumer=%s refused=%s reason=%s", consumer, refused.path, refused.reason
+            )
         except OutcomeUnknown:
             store.sync()
     raise StoreError(f"{consumer} could not register in {TRIES} tries: its znodes keep changing")

@@ -25,6 +25,7 @@ from coordinator.zk.store import Create, Operation
 
 from .fetcher import Fetch, Fetcher
 from .holder import Start
+from .metrics import Meter, unread
 from .segment_files import segment_file
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,17 @@ class Sealer:
     :ivar problem: why sealing does not go on, None while it does.
     """
 
-    def __init__(self, config: SealConfig, consumer: str, runtime: Runtime, fetcher: Fetcher, files: Files) -> None:
+    def __init__(
+        self,
+        config: SealConfig,
+        consumer: str,
+        runtime: Runtime,
+        fetcher: Fetcher,
+        files: Files,
+        meter: Meter | None = None,
+    ) -> None:
+        self._meter = meter or unread()
+        self._begun_at = 0.0
         self._config = config
         self._consumer = consumer
         self._runtime = runtime
@@ -274,6 +285,7 @@ class Sealer:
 
     def _write(self, channel: Channel) -> _Written:
         self._number += 1
+        self._begun_at = self._runtime.monotonic()
         file = segment_file(self._membership.paths.group, self._consumer, channel.incarnation, self._number)
         size = self._files.write(file, self._open.batches)
         segment = Segment(
@@ -297,6 +309,7 @@ class Sealer:
             rows=counts.rows + segment.rows,
             bytes=counts.bytes + segment.size,
         )
+        self._meter.sealed(self._runtime.monotonic() - self._begun_at, segment.rows, segment.size)
         self._written = None
         self._backoff_s, self._not_before = FIRST_BACKOFF_S, float("-inf")
         if self.problem is not None:
@@ -313,6 +326,7 @@ class Sealer:
 
     def _fail(self, error: Exception) -> None:
         """Say it once, and wait a little longer each time."""
+        self._meter.seal_failed()
         self._not_before = self._runtime.monotonic() + self._backoff_s
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
         if self.problem != str(error):
@@ -330,6 +344,7 @@ class Sealer:
             if offset is not None:
                 self._fetcher.rewind(partition, offset)
         if dropped:
+            self._meter.dropped(dropped)
             self.counts = replace(self.counts, refetched=self.counts.refetched + dropped)
             log.warning("open segment dropped: consumer=%s records=%d reason=%s", self._consumer, dropped, reason)
         if written is not None and not written.is_sent:

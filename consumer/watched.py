@@ -13,7 +13,7 @@ class WatchedNode:
 
     def __init__(self, runtime: Runtime, path: str) -> None:
         self._runtime = runtime
-        self._path = path
+        self.path = path
         self._store: Store | None = None
         self._is_dirty = True
         self._read_at = float("-inf")
@@ -29,7 +29,7 @@ class WatchedNode:
         if self._is_dirty or store is not self._store or now - self._read_at >= READ_AGAIN_S:
             self._is_dirty = False
             try:
-                self.node = store.get(self._path, watch=self._on_change)
+                self.node = store.get(self.path, watch=self._on_change)
             except BaseException:
                 self._is_dirty = True
                 raise

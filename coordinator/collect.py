@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from .metrics import CoordinatorMetrics
 from .problems import Findings, Problems
 from .reading import Memory
 from .term import Term
@@ -35,6 +36,7 @@ class Collector:
         problems: Problems,
         channel_retention_ms: int,
         query_retention_ms: int,
+        metrics: CoordinatorMetrics | None = None,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -43,6 +45,7 @@ class Collector:
         self._problems = Findings(problems)
         self._channel_retention_ms = channel_retention_ms
         self._query_retention_ms = query_retention_ms
+        self._metrics = metrics or CoordinatorMetrics()
         self._memory = Memory(runtime)
 
     def collect(self, groups: Iterable[str]) -> None:
@@ -76,7 +79,8 @@ class Collector:
                 or not self._is_over(paths, name, channel)
             ):
                 continue
-            self._commit([Delete(paths.channel(name), channel.stat.version)], f"channel of {name}")
+            if self._commit([Delete(paths.channel(name), channel.stat.version)], f"channel of {name}"):
+                self._metrics.collected(paths.group, channels=1)
 
     def _is_over(self, paths: GroupPaths, name: str, node: Node) -> bool:
         try:
@@ -122,6 +126,7 @@ class Collector:
             ]
             if not self._commit(operations, f"{len(done)} segments of {paths.group}"):
                 return
+            self._metrics.collected(paths.group, segments=len(done))
             self._remove_files(paths, done)
             segments = self._store.get(paths.segments)
             if segments is None or len(done) < len(chunk):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from .zk.config import require
+from .zk.config import EVERYWHERE, require
 from .zk.names import checked_name
 
 MIN_SESSION_MS = 100
@@ -23,6 +23,8 @@ class CoordinatorConfig:
     :ivar sweep_interval_ms: how often everything is read again, in case a watch was lost.
     :ivar channel_retention_ms: how long the channel of a consumer that is gone is kept.
     :ivar query_retention_ms: how long a query that gives no sign of life holds back the collection of segments.
+    :ivar metrics_port: where `/metrics` is served; 0 serves none.
+    :ivar metrics_host: the address to serve it on.
     """
 
     zk: str
@@ -36,6 +38,8 @@ class CoordinatorConfig:
     sweep_interval_ms: int = 10_000
     channel_retention_ms: int = 86_400_000
     query_retention_ms: int = 7 * 86_400_000
+    metrics_port: int = 0
+    metrics_host: str = EVERYWHERE
 
     def __post_init__(self) -> None:
         checked_name("node", self.node)
@@ -52,3 +56,5 @@ class CoordinatorConfig:
             "channel_retention_ms must be at least twice session_timeout_ms: a fence must outlive every session",
         )
         require(self.query_retention_ms >= 1000, "query_retention_ms must be 1000 or more")
+        require(0 <= self.metrics_port <= 65_535, "metrics_port must be from 0 (off) to 65535")
+        require(bool(self.metrics_host), "metrics_host must be an address of this host")

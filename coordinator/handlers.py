@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from .assignors import Assignor
 from .config import CoordinatorConfig
+from .metrics import CoordinatorMetrics
 from .problems import Problems
 from .rebalance import LeaseLapsed, Rebalancer
 from .requests import Request, RequestQueue
@@ -49,6 +50,7 @@ class Handlers:
         assignor: Assignor,
         problems: Problems,
         on_over: Callable[[str], None],
+        metrics: CoordinatorMetrics | None = None,
     ) -> None:
         self._config = config
         self._store = store
@@ -58,10 +60,12 @@ class Handlers:
         self._assignor = assignor
         self._problems = problems
         self._on_over = on_over
+        self._metrics = metrics or CoordinatorMetrics()
         self._lock = runtime.lock()
         self._rebalancers: dict[str, Rebalancer] = {}
         self._quiet_until: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._failing_since: dict[str, float] = {}
         self._topics: Callable[[], Mapping[str, Topic]] = dict
         self.requests = RequestQueue(runtime)
         self.turns = 0
@@ -100,19 +104,23 @@ class Handlers:
 
     def _take_turn(self, request: Request) -> None:
         group = request.group
-        changes = [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
+        changes = _changes(request)
+        began = self._runtime.monotonic()
         try:
             turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)))
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
             log.info("turn put off: group=%s reason=%s", group, error)
+            self._metrics.turn_put_off(group)
             self._ask_again(request, ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  one group's trouble must not end the handler, whatever it is
             self._failed(request, error)
         else:
             self.turns += 1
+            self._metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
             self._failures.pop(group, None)
+            self._failing_since.pop(group, None)
             if turn.is_new_generation:
                 self._be_quiet(group)
             if turn.again_s is not None:
@@ -128,8 +136,9 @@ class Handlers:
     def _keep_nothing(self, group: str) -> None:
         """There is no group, or not yet. Called in its turn, so that nobody is using what is dropped."""
         with self._lock:
-            for kept in (self._rebalancers, self._quiet_until, self._failures):
+            for kept in (self._rebalancers, self._quiet_until, self._failures, self._failing_since):
                 kept.pop(group, None)
+        self._metrics.group_gone(group)
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:
@@ -144,6 +153,7 @@ class Handlers:
                     self._assignor,
                     self.on_acknowledge,
                     self._problems,
+                    self._metrics,
                 )
             return self._rebalancers[group]
 
@@ -160,6 +170,11 @@ class Handlers:
             "turn failed: group=%s failures=%d next_try_s=%.1f reason=%s",
             request.group, failures, backoff_s, error, exc_info=not expected,
         )  # fmt: skip
+        self._metrics.turn_failed(request.group)
+        since = self._failing_since.setdefault(request.group, self._runtime.monotonic())
+        if failures == self._config.max_rebalance_retries + 1:
+            seconds = self._runtime.monotonic() - since
+            self._metrics.rebalance_failed(request.group, "; ".join(_changes(request)), seconds)
         if failures > self._config.max_rebalance_retries:
             self._write_failure(request.group, _bounded(str(error)) or type(error).__name__)
         self._ask_again(request, backoff_s)
@@ -170,7 +185,11 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except Exception as error:  # noqa: BLE001  what could not be said now is said at the next failure
-            log.error("the failure of group %s could not be written: %s", group, error)
+            log.error("failure not written: group=%s reason=%s", group, error)
+
+
+def _changes(request: Request) -> list[str]:
+    return [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
 
 
 def _bounded(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from .metrics import CoordinatorMetrics
 from .zk.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -15,7 +16,8 @@ class Problems:
     :ivar count: complaints since the start; a path that says the same again does not count again.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, metrics: CoordinatorMetrics | None = None) -> None:
+        self._metrics = metrics or CoordinatorMetrics()
         self._lock = runtime.lock()
         self._current: dict[str, str] = {}
         self.count = 0
@@ -27,12 +29,14 @@ class Problems:
                 return
             self._current[path] = message
             self.count += 1
+            self._metrics.bad_data_found(len(self._current))
         log.warning("bad data set aside: path=%s problem=%s", path, message)
 
     def clear(self, path: str) -> None:
         """`path` is fine now, or gone."""
         with self._lock:
             if self._current.pop(path, None) is not None:
+                self._metrics.bad_data_mended(len(self._current))
                 log.info("bad data mended: path=%s", path)
 
     def current(self) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from .assignors import Assignor
 from .channels import fenced, steps
+from .metrics import CoordinatorMetrics
 from .plan import Plan, plan
 from .problems import Problems
 from .reading import GroupReader
@@ -69,6 +70,7 @@ class Rebalancer:
         assignor: Assignor,
         on_acknowledge: Watch,
         problems: Problems,
+        metrics: CoordinatorMetrics | None = None,
     ) -> None:
         self._store = store
         self._term = term
@@ -78,6 +80,7 @@ class Rebalancer:
         self._topics = topics
         self._assignor = assignor
         self._problems = problems
+        self._metrics = metrics or CoordinatorMetrics()
         self._reader = GroupReader(store, runtime, group, term.epoch, on_acknowledge, problems)
 
     def take_turn(self, trigger: str) -> Turn:
@@ -100,6 +103,7 @@ class Rebalancer:
                 continue
             if self._commit(snapshot, decided):
                 _tell(snapshot, decided)
+                self._metrics.turn_written(snapshot, decided)
                 return Turn(self._watch(decided), decided.state, decided.is_new_generation)
         return Turn(REFUSED_PAUSE_S)
 
@@ -171,7 +175,7 @@ class Rebalancer:
         except OutcomeUnknown:
             # Sent again as it is it would be refused (the state's version): what came of it is read.
             self._store.sync()
-            log.info("turn starts over: group=%s reason=reply lost", self._group)
+            log.info("turn starts over, a reply was lost: group=%s", self._group)
             return False
         return True
 

@@ -78,6 +78,12 @@ class RequestQueue:
             self._closed = True
             self._changed.notify_all()
 
+    def oldest_due_s(self) -> float:
+        """Seconds for which the request that has been due longest has waited; 0 when none is due."""
+        with self._changed:
+            now = self._runtime.monotonic()
+            return max((now - pending.due for pending in self._pending.values() if pending.due <= now), default=0.0)
+
     def __len__(self) -> int:
         with self._changed:
             return len(self._pending)

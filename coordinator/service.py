@@ -18,6 +18,7 @@ from .elector import Elector
 from .handlers import Handlers
 from .interests import Interests
 from .listeners import Listeners
+from .metrics import CoordinatorMetrics
 from .problems import Problems
 from .term import Term
 from .zk.errors import CoordinatorError, EpochOver, Fenced, Retryable, StoreError
@@ -36,10 +37,16 @@ class CoordinatorService:
     """Runs until `stop`.
 
     :param open_store: opens a new session each time that it is called.
+    :param metrics: what is counted and measured; its registry is served by whoever wants to.
     """
 
     def __init__(
-        self, config: CoordinatorConfig, open_store: StoreFactory, runtime: Runtime, assignor: Assignor | None = None
+        self,
+        config: CoordinatorConfig,
+        open_store: StoreFactory,
+        runtime: Runtime,
+        assignor: Assignor | None = None,
+        metrics: CoordinatorMetrics | None = None,
     ) -> None:
         self._config = config
         self._open_store = open_store
@@ -47,7 +54,8 @@ class CoordinatorService:
         self._assignor = assignor or RangeAssignor()
         self._stopping = runtime.event()
         self._wake = runtime.event()
-        self.problems = Problems(runtime)
+        self._metrics = metrics or CoordinatorMetrics()
+        self.problems = Problems(runtime, self._metrics)
         self.term: Term | None = None
 
     def run(self) -> None:
@@ -95,7 +103,9 @@ class CoordinatorService:
         if term is None:
             return
         self.term = term
-        coordinator = Coordinator(self._config, store, self._runtime, term, self._assignor, self.problems, self._wake)
+        coordinator = Coordinator(
+            self._config, store, self._runtime, term, self._assignor, self.problems, self._wake, self._metrics
+        )
         coordinator.coordinate(self._stopping)
 
 
@@ -114,21 +124,24 @@ class Coordinator:
         assignor: Assignor,
         problems: Problems,
         wake: Event,
+        metrics: CoordinatorMetrics,
     ) -> None:
         self._runtime = runtime
+        self._epoch = term.epoch
+        self._metrics = metrics
         self._store = store
         self._wake = wake
         self._over: str | None = None
         self._ended = runtime.event()
         self._sweep_s = config.sweep_interval_ms / 1000
         self._lease = Lease(store, runtime, lambda: term.check(store))
-        self._handlers = Handlers(config, store, runtime, term, self._lease, assignor, problems, self._end)
+        self._handlers = Handlers(config, store, runtime, term, self._lease, assignor, problems, self._end, metrics)
         brokers = Brokers(config.brokers_path)
         self._listeners = Listeners(
             store, runtime, brokers, Interests(runtime), self._handlers.ask, problems, self._handlers.forget
         )
         self._collector = Collector(
-            store, runtime, term, self._lease, problems, config.channel_retention_ms, config.query_retention_ms
+            store, runtime, term, self._lease, problems, config.channel_retention_ms, config.query_retention_ms, metrics
         )
         store.add_listener(self._on_state)
 
@@ -139,6 +152,7 @@ class Coordinator:
         :raises EpochOver: when the term is over.
         """
         tasks: list[Task] = []
+        self._metrics.elected(self._epoch, self._handlers.requests, self._lease)
         try:
             self.coordinator_startup(tasks)
             while not stopping.is_set() and self._over is None:
@@ -146,6 +160,7 @@ class Coordinator:
                 self._wake.clear()
         finally:
             self._end("resigning")
+            self._metrics.resigned()
             self._handlers.stop()
             self._listeners.stop()
             for task in tasks:
@@ -213,6 +228,6 @@ class Coordinator:
             try:
                 self._collector.collect(self._listeners.groups())
             except Retryable as error:
-                log.info("collection waits for the next round: reason=%s", error)
+                log.info("collection put off: reason=%s", error)
             except CoordinatorError as error:
                 self._end(str(error))

@@ -13,7 +13,7 @@ import click
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer, Record
 from consumer.errors import CommitFailed
-from coordinator.zk.cli_config import built, config_options, log_level_option, log_to_stderr
+from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
 from coordinator.zk.errors import UsageError
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
 from coordinator.zk.runtime import Event, ThreadRuntime
@@ -29,6 +29,8 @@ HELPS = {
     "max_poll_records": "Records that one poll returns at most; -1 for no bound.",
     "fetch_max_bytes": "Bytes that one poll returns at most.",
     "offsets_interval_ms": "How often moved offsets also go into offsets/.",
+    "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
+    "metrics_host": "The address to serve it on.",
 }
 
 
@@ -38,17 +40,18 @@ HELPS = {
 @click.option("--white-list", metavar="RE[:THREADS]", help="Every topic whose whole name matches.")
 @click.option("--black-list", metavar="RE[:THREADS]", help="Every topic whose name does not match.")
 @click.option("--max-records", type=click.IntRange(1), help="End after so many records.")
-@log_level_option
+@log_options
 def run(
     topics: str | None,
     white_list: str | None,
     black_list: str | None,
     max_records: int | None,
     log_level: str,
+    log_format: str,
     **options: Any,
 ) -> None:
     """Consume, print each record as one JSON line on stdout, and commit. SIGTERM and Ctrl-C leave the group cleanly."""
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     subscription = parsed_subscription(topics, white_list, black_list)
     config = built(ConsumerConfig, options)
     if not config.log_dir:

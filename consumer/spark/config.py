@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.zk.config import require
+from coordinator.zk.config import EVERYWHERE, require
 from coordinator.zk.names import checked_name
 
 from ..config import ConsumerConfig, Subscription
@@ -26,6 +26,8 @@ class SlotConfig:
     :ivar driver_gone_ms: slots whose driver's session has been gone for so long leave.
     :ivar slot_cpus: what a slot takes of an executor's cores, where the cluster manager can count parts of one.
     :ivar executors_timeout_ms: how long the start waits for executors.
+    :ivar metrics_port: slot n serves `/metrics` on this port + n, wherever it runs; 0 serves none.
+    :ivar metrics_host: the address to serve it on.
     """
 
     zk: str
@@ -45,6 +47,8 @@ class SlotConfig:
     driver_gone_ms: int = 30_000
     slot_cpus: float = 0.25
     executors_timeout_ms: int = 120_000
+    metrics_port: int = 0
+    metrics_host: str = EVERYWHERE
 
     def __post_init__(self) -> None:
         checked_name("pool", self.pool)
@@ -54,6 +58,10 @@ class SlotConfig:
         require(self.driver_gone_ms >= 1000, "driver_gone_ms must be 1000 or more")
         require(0 < self.slot_cpus <= 1, "slot_cpus must be over 0, and 1 at most")
         require(self.executors_timeout_ms > 0, "executors_timeout_ms must be positive")
+        last_port = self.metrics_port + self.slots - 1
+        require(
+            self.metrics_port == 0 or last_port <= 65_535, "metrics_port must leave a port up to 65535 for each slot"
+        )
         self.consumer_config(self.slots - 1)
         self.seal_config()
 
@@ -74,6 +82,8 @@ class SlotConfig:
             max_poll_interval_ms=self.max_poll_interval_ms,
             fetch_max_bytes=self.fetch_max_bytes,
             offsets_interval_ms=self.offsets_interval_ms,
+            metrics_port=self.metrics_port + number if self.metrics_port else 0,
+            metrics_host=self.metrics_host,
         )
 
     def seal_config(self) -> SealConfig:

@@ -192,10 +192,12 @@ class Planner:
         if not problems:
             return
         more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
-        text = f"group {self._config.group} has lost records: {'; '.join(problems[:MOST_PROBLEMS])}{more}"
+        lost = f"{'; '.join(problems[:MOST_PROBLEMS])}{more}"
         if self._config.fail_on_data_loss:
-            raise SegmentError(f"{text} (failOnDataLoss=false delivers what is left)")
-        log.warning("%s", text)
+            raise SegmentError(
+                f"group {self._config.group} has lost records: {lost} (failOnDataLoss=false delivers what is left)"
+            )
+        log.warning("records lost: group=%s reason=%s", self._config.group, lost)
 
     # ---- the session
 

@@ -188,7 +188,7 @@ class FetcherPool:
             if self._runtime.monotonic() - started >= GOOD_WHILE_S:
                 backoff_s = FIRST_BACKOFF_S
             self._note(number, state="waiting", last_error=problem)
-            log.warning("slot ended, starts again in %.1f s: slot=%d reason=%s", backoff_s, number, problem)
+            log.warning("slot starts again: slot=%d in_s=%.1f reason=%s", number, backoff_s, problem)
             self._stopping.wait(backoff_s)
             backoff_s = min(LONGEST_BACKOFF_S, 2 * backoff_s)
         self._note(number, state="ended")

@@ -52,7 +52,7 @@ class PoolPost:
         try:
             return Pool.parse(self._path, node.data).run == self._run
         except BadData as error:
-            log.warning("bad data replaced: %s", error)
+            log.warning("bad data replaced: path=%s problem=%s", self._path, error)
             return False
 
     def _write(self, store: Store, node: Node | None, data: bytes) -> None:
@@ -66,7 +66,7 @@ class PoolPost:
             store.commit(operations)
             self._is_posted = True
         except (Refused, OutcomeUnknown) as error:
-            log.info("the pool's znode is written again: path=%s reason=%s", self._path, error)
+            log.info("the pool's znode was changed: path=%s reason=%s", self._path, error)
             self._watched.forget()
             raise
         self._watched.forget()

@@ -127,7 +127,7 @@ class QueryPost:
         try:
             return Query.parse(self._path, node.data).run
         except BadData as error:
-            log.warning("bad data set aside: %s", error)
+            log.warning("bad data set aside: path=%s problem=%s", self._path, error)
             return ""
 
     def _data(self, finished: int) -> bytes:

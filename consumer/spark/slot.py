@@ -20,13 +20,16 @@ from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.sealed import Pool, SegmentsRecord
+from coordinator.zk.serving import MetricsServer
 from coordinator.zk.store import Node, Store, StoreFactory
 
 from ..consumer import earliest_in
 from ..errors import Superseded
 from ..fetcher import Fetcher, Looks
+from ..lag import lag_readers
 from ..logs import Log, open_log
 from ..member import Member
+from ..metrics import ConsumerMetrics
 from ..segment_files import SegmentFolder
 from ..segments import Sealer
 from ..watched import WatchedNode
@@ -61,7 +64,7 @@ class Directions:
         node = self._segments.read(store)
         if node is not self._segments_read:
             self._segments_read = node
-            self.segments = _segments_record(node)
+            self.segments = _segments_record(self._segments.path, node)
         return self._reason_to_leave(self._pool.read(store))
 
     def _reason_to_leave(self, node: Node | None) -> str | None:
@@ -75,18 +78,18 @@ class Directions:
         try:
             pool = Pool.parse("the pool's znode", node.data)
         except BadData as error:
-            log.warning("bad data set aside: %s", error)
+            log.warning("bad data set aside: path=%s problem=%s", self._pool.path, error)
             return None
         if pool.run != self._spec.run:
             return "another driver has taken the pool over"
         return None if self._spec.number < pool.slots else MESSAGE
 
 
-def _segments_record(node: Node | None) -> SegmentsRecord:
+def _segments_record(path: str, node: Node | None) -> SegmentsRecord:
     try:
         return SegmentsRecord.parse("the segments znode", node.data if node else b"")
     except BadData as error:
-        log.warning("bad data set aside: %s", error)
+        log.warning("bad data set aside: path=%s problem=%s", path, error)
         return SegmentsRecord()
 
 
@@ -95,6 +98,9 @@ class Slot:
 
     def __init__(self, spec: SlotSpec, source: Log, open_store: StoreFactory, runtime: Runtime) -> None:
         config = spec.config.consumer_config(spec.number)
+        metrics = ConsumerMetrics()
+        self._meter = metrics.of(config.group, config.consumer)
+        self.server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime)
         self._runtime = runtime
         self._consumer = config.consumer
         self._is_paused = False
@@ -102,9 +108,11 @@ class Slot:
         self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
         files = SegmentFolder(spec.config.segments_dir)
-        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, Fetcher(source), files)
+        fetcher = Fetcher(source, self._meter)
+        self._meter.reads_log(*lag_readers(source, fetcher, runtime))
+        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)
         earliest = earliest_in(source)
-        self.member = Member(config, spec.subscription, open_store, runtime, self.sealer, earliest)
+        self.member = Member(config, spec.subscription, open_store, runtime, self.sealer, earliest, self._meter)
         self.sealer.bind(self.member)
 
     def stop(self, reason: str) -> None:
@@ -132,6 +140,8 @@ class Slot:
         } | counts
 
     def _step(self) -> None:
+        self.server.keep()
+        self._meter.polled()
         self.member.tend()
         self._read_directions()
         fetched = self._fetch()
@@ -154,14 +164,17 @@ class Slot:
         try:
             reason = self._directions.read(store)
         except StoreError as error:
-            log.debug("directions are read again: %s", error)
+            log.debug("directions are read again: reason=%s", error)
             return
         if reason is not None:
             self.stop(reason)
         paused = self._directions.segments.paused
         if (paused is not None) != self._is_paused:
             self._is_paused = paused is not None
-            log.warning("fetching %s: consumer=%s", f"paused ({paused})" if paused else "goes on", self._consumer)
+            if self._is_paused:
+                log.warning("fetching paused: consumer=%s reason=%s", self._consumer, paused)
+            else:
+                log.warning("fetching goes on: consumer=%s", self._consumer)
 
 
 def run_slot(spec: SlotSpec) -> dict[str, Any]:
@@ -185,6 +198,7 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     try:
         return slot.run()
     finally:
+        slot.server.close()  # the worker process may be used again, and would keep the port
         source.close()
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)

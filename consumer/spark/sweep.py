@@ -80,5 +80,5 @@ def _named(store: Store, paths: GroupPaths) -> set[str] | None:
     try:
         return {Segment.parse("a segment", node.data).file for node in nodes if node is not None}
     except BadData as error:
-        log.warning("orphans are left alone: %s", error)
+        log.warning("orphans are left alone: path=%s problem=%s", paths.segments, error)
         return None

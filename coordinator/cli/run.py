@@ -8,10 +8,12 @@ from typing import Any
 import click
 
 from coordinator.config import CoordinatorConfig
+from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
-from coordinator.zk.cli_config import built, config_options, log_level_option, log_to_stderr
+from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.serving import MetricsServer
 
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",
@@ -25,18 +27,22 @@ HELPS = {
     "sweep_interval_ms": "How often everything is read again, in case a watch was lost.",
     "channel_retention_ms": "How long the channel of a consumer that is gone is kept.",
     "query_retention_ms": "How long a query that gives no sign of life holds segments back.",
+    "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
+    "metrics_host": "The address to serve it on.",
 }
 
 
 @click.command()
 @config_options(CoordinatorConfig, HELPS)
-@log_level_option
-def run(log_level: str, **options: Any) -> None:
+@log_options
+def run(log_level: str, log_format: str, **options: Any) -> None:
     """Stand for election and, while elected, coordinate every group. SIGTERM resigns cleanly."""
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, log_format)
     config = built(CoordinatorConfig, options)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-    service = CoordinatorService(config, opener, ThreadRuntime())
+    runtime, metrics = ThreadRuntime(), CoordinatorMetrics()
+    service = CoordinatorService(config, opener, runtime, metrics=metrics)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
-    service.run()
+    with MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime):
+        service.run()

@@ -17,6 +17,8 @@ from rich.text import Text
 
 from .errors import CoordinatorError, UsageError
 from .kazoo_store import open_kazoo
+from .logs import redacted
+from .names import printable as printable
 from .names import shown
 from .paths import Brokers
 from .store import Store
@@ -72,12 +74,7 @@ def exit_code_of(run: Callable[[], Any]) -> int:
 
 def report(error: object) -> None:
     """Say on stderr, in one line, what went wrong."""
-    click.echo("error: " + printable(" ".join(str(error).split())), err=True)
-
-
-def printable(value: object) -> str:
-    """`value` as a terminal may get it: what is no printable character, and may come from a znode, is escaped."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(value))
+    click.echo("error: " + printable(redacted(" ".join(str(error).split()))), err=True)
 
 
 def zk_option(command: Command) -> Command:

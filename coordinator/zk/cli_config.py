@@ -6,13 +6,13 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import click
 
 from .config import PREFIX, load
+from .logs import JSON, TEXT, formatter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -56,27 +56,32 @@ def built(kind: type[T], options: Mapping[str, Any]) -> T:
     return load(kind, {name: value for name, value in options.items() if name != "config"}, file)
 
 
-class _UtcFormatter(logging.Formatter):
-    """Times as 2026-01-31T12:34:56.789Z."""
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        stamp = datetime.fromtimestamp(record.created, UTC)
-        return stamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def log_to_stderr(level: str = "INFO") -> None:
+def log_to_stderr(level: str = "INFO", log_format: str = TEXT) -> None:
     """One line a state change on stderr, times in UTC. kazoo's own chatter only from WARNING on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_UtcFormatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    handler.setFormatter(formatter(log_format))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.WARNING)
 
 
-log_level_option = click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    envvar="ZK_GROUP_LOG_LEVEL",
-    help="What is told on stderr.",
-)
+def log_options(command: Command) -> Command:
+    """`--log-level` and `--log-format`, given to the command as `log_level` and `log_format`."""
+    level = click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        envvar=PREFIX + "LOG_LEVEL",
+        show_envvar=True,
+        help="What is told on stderr.",
+    )
+    form = click.option(
+        "--log-format",
+        type=click.Choice([TEXT, JSON]),
+        default=TEXT,
+        show_default=True,
+        envvar=PREFIX + "LOG_FORMAT",
+        show_envvar=True,
+        help="Lines for people, or one JSON object a line.",
+    )
+    return level(form(command))

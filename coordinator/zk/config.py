@@ -17,6 +17,8 @@ from .names import shown
 
 T = TypeVar("T")
 PREFIX = "ZK_GROUP_"
+EVERYWHERE = "0.0.0.0"
+"""Where metrics are served, when they are: Prometheus reads from another host, as of ZooKeeper's own exporter."""
 
 
 def load(

@@ -220,7 +220,7 @@ class KazooStore(Store):
             self._client.stop()
             self._client.close()
         except Exception as error:  # noqa: BLE001  closing must not fail: the server ends the session anyway
-            log.debug("closing the session: %s", error)
+            log.debug("session not closed cleanly: reason=%s", error)
 
     # ---- reading
 

@@ -28,6 +28,11 @@ def checked_name(kind: str, text: str) -> str:
     return text
 
 
+def printable(value: object) -> str:
+    """`value` as a terminal or a log may get it: what is no printable character (znodes may hold any) is escaped."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in str(value))
+
+
 def shown(text: object, most: int = 80) -> str:
     """`text` as it may stand in a log line or message: quoted, without control characters, cut after `most`."""
     quoted = ascii(str(text)[: most + 1])

@@ -101,6 +101,9 @@ def test_several_protocols_come_from_the_environment_as_from_a_file(tmp_path: Pa
         ("channel_retention_ms", 19_999),
         ("query_retention_ms", 999),
         ("brokers_path", "brokers"),
+        ("metrics_port", -1),
+        ("metrics_port", 65_536),
+        ("metrics_host", ""),
     ],
 )
 def test_a_bad_value_of_the_coordinator_is_refused_by_name(name: str, value: Any) -> None:
@@ -124,6 +127,8 @@ def test_a_node_needs_a_name_that_a_znode_may_have(value: str) -> None:
         ("fetch_max_bytes", 0),
         ("offsets_interval_ms", 0),
         ("protocols", ()),
+        ("metrics_port", 65_536),
+        ("metrics_host", ""),
     ],
 )
 def test_a_bad_value_of_a_consumer_is_refused_by_name(name: str, value: Any) -> None:

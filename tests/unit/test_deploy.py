@@ -104,8 +104,6 @@ def test_every_link_leads_somewhere() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", DOCUMENT):
         path, _, anchor = target.partition("#")
         file = ROOT / "docs" / path
-        if path == "metrics.md" and not file.exists():
-            continue  # comes with the metrics
         assert file.exists(), target
         headings = {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in lines(file)}
         assert not anchor or anchor in headings, target

@@ -100,6 +100,12 @@ def test_a_library_is_imported_in_its_place_only(library: str, place: str) -> No
     assert_none([each for each in importers(library) if not each.file.startswith(place)])
 
 
+def test_metrics_are_made_and_served_in_their_places_only() -> None:
+    places = ("coordinator/metrics.py", "consumer/metrics.py", "coordinator/zk/serving.py")
+
+    assert {each.file for each in importers("prometheus_client")} == set(places)
+
+
 def test_time_and_threads_come_from_the_runtime() -> None:
     allowed = (
         "coordinator/zk/runtime.py",

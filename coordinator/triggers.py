@@ -1,0 +1,33 @@
+"""What kind of change asked for a rebalance: few words, for metrics, from the sentences that people read. Pure."""
+
+from __future__ import annotations
+
+from .zk.state import Rebalance
+
+ELECTED, JOINED, LEFT, CHANGED = "elected", "joined", "left", "changed"
+TOPIC, PARTITIONS, SWEEP, ASKED, OTHER = "topic", "partitions", "sweep", "asked", "other"
+TRIGGERS = (ELECTED, JOINED, LEFT, CHANGED, TOPIC, PARTITIONS, SWEEP, ASKED, OTHER)
+_BY_FIRST_WORD = {"coordinator": ELECTED, **{kind: kind for kind in (JOINED, LEFT, CHANGED, SWEEP, ASKED)}}
+
+
+def trigger_kind(trigger: str) -> str:
+    """One of `TRIGGERS`: the first change that a trigger names, as the listeners word them.
+
+    A group that was only just found (`members read; joined c1`) has not changed by that.
+    """
+    kinds = (_kind(reason.split()) for reason in trigger.split(";"))
+    return next((kind for kind in kinds if kind != OTHER), OTHER)
+
+
+def kind_of(rebalance: Rebalance) -> str:
+    """What asked for a rebalance: its trigger, or where that says nothing, what its turn saw of members."""
+    kind = trigger_kind(rebalance.trigger)
+    if kind == OTHER and (rebalance.joined or rebalance.left):
+        return JOINED if rebalance.joined else LEFT
+    return kind
+
+
+def _kind(words: list[str]) -> str:
+    if words[:1] == ["topic"] and len(words) >= 3:
+        return PARTITIONS if words[2] == "has" else TOPIC
+    return _BY_FIRST_WORD.get(words[0], OTHER) if words else OTHER

@@ -1,0 +1,502 @@
+"""What is counted when, for both sides; and what is shown no more."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from consumer.fetcher import Fetcher
+from consumer.holder import Start
+from consumer.lag import READ_AGAIN_S, Lag
+from consumer.logs import LogError
+from consumer.metrics import ConsumerMetrics
+from consumer.spark.config import SlotConfig
+from coordinator.history import _seen_in_the_turn
+from coordinator.listeners import _what_happened, _who_changed
+from coordinator.metrics import CoordinatorMetrics
+from coordinator.plan import End, Plan
+from coordinator.problems import Findings, Problems
+from coordinator.requests import RequestQueue
+from coordinator.snapshot import ChannelView, SentCommand, Snapshot
+from coordinator.triggers import TRIGGERS, kind_of, trigger_kind
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.zk.partitions import NONE, TopicPartition
+from coordinator.zk.records import Channel, Topic
+from coordinator.zk.serving import TRY_AGAIN_S, MetricsServer
+from coordinator.zk.state import FAILED, STABLE, GroupState, Rebalance, Target
+from tests.support.memlog import MemoryLog
+from tests.unit.manual import ManualRuntime
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+LABELS = {"group": "g", "consumer": "c1"}
+
+
+class Lease:
+    """A lease with so much left."""
+
+    left_s = 3.5
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(f"zk_group_{name}", labels)
+
+
+def series(registry: CollectorRegistry, **labels: str) -> list[str]:
+    """Every series that has these labels."""
+    return [
+        sample.name
+        for family in registry.collect()
+        for sample in family.samples
+        if labels.items() <= sample.labels.items()
+    ]
+
+
+# ---- what asked for a rebalance
+
+
+def topic(partitions: int, topic_id: str = "id") -> Topic:
+    return Topic("has", topic_id, tuple(range(partitions)))
+
+
+@pytest.mark.parametrize(
+    ("trigger", "kind"),
+    [
+        (_who_changed({}, {"c1": (1, 1)}), "joined"),
+        (_who_changed({"c1": (1, 1), "c2": (2, 2)}, {"c1": (1, 1)}), "left"),
+        (_who_changed({"c1": (1, 1)}, {"c1": (1, 5)}), "changed"),
+        (_who_changed({"c1": (1, 1)}, {"c1": (7, 7)}), "joined"),
+        (_who_changed({"c1": (1, 1)}, {"c1": (1, 1)}), "other"),
+        (_what_happened(None, topic(3)), "topic"),
+        (_what_happened(topic(3), None), "topic"),
+        (_what_happened(topic(3), topic(3, "another")), "topic"),
+        (_what_happened(topic(3), topic(4)), "partitions"),
+        (_seen_in_the_turn(["c1/1234"], []), "joined"),
+        (_seen_in_the_turn([], ["c1/1234"]), "left"),
+        (_seen_in_the_turn([], []), "other"),
+        ("coordinator elected; joined c1", "elected"),
+        (_who_changed({}, {}) + "; joined c1", "joined"),
+        ("sweep", "sweep"),
+        ("asked by an operator", "asked"),
+        ("", "other"),
+        ("topic", "other"),
+        ("whatever a znode may say", "other"),
+    ],
+)
+def test_what_asked_for_a_rebalance_is_one_of_few_words(trigger: str, kind: str) -> None:
+    assert trigger_kind(trigger) == kind
+    assert kind in TRIGGERS
+
+
+def test_a_trigger_that_says_nothing_is_told_from_who_came_and_went() -> None:
+    def kind(trigger: str, joined: tuple[str, ...], left: tuple[str, ...]) -> str:
+        return kind_of(Rebalance(3, 7, trigger, 1000, joined, left))
+
+    found = _who_changed({}, {})  # the group had been found, and its member registered before the turn
+    assert kind(found, ("c1/1234",), ()) == "joined"
+    assert kind(found, (), ("c1/1234",)) == "left"
+    assert kind(found, (), ()) == "other"
+    assert kind("coordinator elected", (), ("c1/1234",)) == "elected"
+
+
+# ---- a turn that was written
+
+
+def command(option: str, epoch: int = 7, incarnation: str = "i1") -> Command:
+    return Command(option, epoch, 3, incarnation)
+
+
+def view(consumer: str, incarnation: str = "i1") -> ChannelView:
+    return ChannelView(consumer, 0, Channel(incarnation))
+
+
+def snapshot(rebalance: Rebalance | None = None, now_ms: int = 1000) -> Snapshot:
+    channels = {"c1": view("c1"), "c2": view("c2")}
+    return Snapshot("g", 7, GroupState(), 0, channels, rebalance=rebalance, now_ms=now_ms)
+
+
+def test_commands_are_counted_by_option_and_evictions_by_group() -> None:
+    metrics = CoordinatorMetrics()
+    decided = Plan(
+        GroupState(),
+        ends=(End(view("c1"), "evicted: …", True, NONE), End(view("c2"), "its session ended", False, NONE)),
+        withdrawn=(
+            ("c1", SentCommand("command-1", command(STOP_FETCHER))),
+            ("c1", SentCommand("command-2", command(START_FETCHER, epoch=6))),
+            ("c2", SentCommand("command-3", command(START_FETCHER, incarnation="i0"))),
+            ("c2", SentCommand("command-4", None)),
+        ),
+        stops=(("c1", command(STOP_FETCHER)),),
+        starts=(("c1", command(START_FETCHER)), ("c2", command(START_FETCHER))),
+    )
+
+    metrics.turn_written(snapshot(), decided)
+
+    def count(name: str, **labels: str) -> float | None:
+        return value(metrics.registry, name, group="g", **labels)
+
+    assert count("evictions_total") == 1
+    assert [count("commands_sent_total", option=option) for option in (STOP_FETCHER, START_FETCHER)] == [1, 2]
+    withdrawn = [count("commands_withdrawn_total", option=o) for o in (STOP_FETCHER, START_FETCHER, "unreadable")]
+    assert withdrawn == [1, 2, 1]
+    assert count("commands_stale_total") == 3
+
+
+def over(metrics: CoordinatorMetrics, trigger: str, result: str) -> tuple[float | None, float | None]:
+    """How many rebalances have ended so, and in how many seconds."""
+    return (
+        value(metrics.registry, "rebalances_total", group="g", trigger=trigger, result=result),
+        value(metrics.registry, "rebalance_duration_seconds_sum", trigger=trigger, result=result),
+    )
+
+
+def stops(metrics: CoordinatorMetrics, trigger: str) -> tuple[float | None, float | None]:
+    name = "rebalance_stop_duration_seconds"
+    return (
+        value(metrics.registry, f"{name}_count", trigger=trigger),
+        value(metrics.registry, f"{name}_sum", trigger=trigger),
+    )
+
+
+def test_a_rebalance_counts_once_when_it_is_over_with_its_durations() -> None:
+    metrics = CoordinatorMetrics()
+    begun = Rebalance(3, 7, "joined c2", started_ms=1000)
+    stopped = Rebalance(3, 7, "joined c2", 1000, stopped_ms=1250)
+    done = Rebalance(3, 7, "joined c2", 1000, stopped_ms=1250, finished_ms=1500)
+
+    metrics.turn_written(snapshot(), Plan(GroupState(), is_new_generation=True, rebalance=begun))
+    assert over(metrics, "joined", "completed") == (None, None)
+    metrics.turn_written(snapshot(begun), Plan(GroupState(), rebalance=stopped))
+    metrics.turn_written(snapshot(stopped), Plan(GroupState(), rebalance=done))
+    metrics.turn_written(snapshot(done), Plan(GroupState()))
+
+    assert over(metrics, "joined", "completed") == (1, 0.5)
+    assert stops(metrics, "joined") == (1, 0.25)
+
+
+def test_a_rebalance_that_the_next_one_replaces_counts_as_that() -> None:
+    metrics = CoordinatorMetrics()
+    first = Rebalance(3, 7, "joined c2", started_ms=1000)
+    second = Rebalance(4, 7, "topic t has 5 partitions", started_ms=1400, stopped_ms=1400)
+
+    decided = Plan(GroupState(), is_new_generation=True, rebalance=second)
+    metrics.turn_written(snapshot(first, now_ms=1400), decided)
+
+    assert over(metrics, "joined", "replaced") == (1, 0.4)
+    assert over(metrics, "partitions", "completed") == (None, None)
+    assert stops(metrics, "partitions") == (None, None), "nobody had to stop"
+
+
+def test_a_rebalance_that_followed_one_that_was_over_replaces_nothing() -> None:
+    metrics = CoordinatorMetrics()
+    first = Rebalance(3, 7, "joined c2", 1000, stopped_ms=1100, finished_ms=1200)
+
+    decided = Plan(GroupState(), is_new_generation=True, rebalance=Rebalance(4, 7, "left c2", 5000))
+    metrics.turn_written(snapshot(first, now_ms=5000), decided)
+
+    assert over(metrics, "joined", "replaced") == (None, None)
+
+
+def test_clocks_that_disagree_make_no_negative_duration() -> None:
+    metrics = CoordinatorMetrics()
+    done = Rebalance(3, 7, "sweep", 1000, stopped_ms=900, finished_ms=900)
+
+    metrics.turn_written(snapshot(Rebalance(3, 7, "sweep", 1000)), Plan(GroupState(), rebalance=done))
+
+    assert over(metrics, "sweep", "completed") == (1, 0)
+    assert stops(metrics, "sweep") == (1, 0)
+
+
+# ---- the term and the groups
+
+
+def elected() -> tuple[CoordinatorMetrics, ManualRuntime, RequestQueue]:
+    metrics, runtime = CoordinatorMetrics(), ManualRuntime()
+    queue = RequestQueue(runtime)
+    metrics.elected(7, queue, Lease())
+    return metrics, runtime, queue
+
+
+def state_of(name: str) -> GroupState:
+    target = {"c1": Target("i1", {"c1-0": frozenset([T0]), "c1-1": frozenset([T1])}), "c2": Target("i2", {})}
+    return GroupState(name, generation=5, target=target)
+
+
+def test_the_elected_node_says_so_with_its_epoch_and_what_it_may_still_do() -> None:
+    idle = CoordinatorMetrics().registry
+    metrics, _, _ = elected()
+
+    names = ("active_coordinator", "coordinator_epoch", "coordinator_lease_left_seconds")
+    assert [value(idle, name) for name in names] == [0, 0, 0]
+    assert [value(metrics.registry, name) for name in names] == [1, 7, 3.5]
+    assert value(metrics.registry, "coordinator_elections_total") == 1
+
+
+def test_the_queue_shows_its_size_and_how_long_the_oldest_request_has_been_due() -> None:
+    metrics, runtime, queue = elected()
+    queue.request("g", "joined c1")
+    queue.request("h", "again", delay_s=60)
+    queue.request("i", "again", delay_s=2)
+
+    runtime.now += 5
+
+    assert value(metrics.registry, "event_queue_size") == 3
+    assert value(metrics.registry, "event_queue_age_seconds") == 5
+    assert queue.take() is not None
+    assert value(metrics.registry, "event_queue_age_seconds") == 3
+    assert queue.take() is not None
+    assert value(metrics.registry, "event_queue_age_seconds") == 0
+
+
+def test_a_turn_shows_what_the_group_is_like() -> None:
+    metrics, _, _ = elected()
+
+    metrics.turn_taken("g", 0.02, state_of(STABLE))
+    metrics.turn_put_off("g")
+    metrics.turn_failed("g")
+
+    results = [value(metrics.registry, "turns_total", group="g", result=r) for r in ("taken", "put_off", "failed")]
+    assert results == [1, 1, 1]
+    shown = [value(metrics.registry, n, group="g") for n in ("members", "assigned_partitions", "generation")]
+    assert shown == [2, 2, 5]
+    assert value(metrics.registry, "turn_duration_seconds_sum") == 0.02
+    assert value(metrics.registry, "groups", state=STABLE) == 1
+    assert value(metrics.registry, "groups", state=FAILED) == 0
+
+
+def test_a_failed_group_is_shown_until_a_turn_succeeds() -> None:
+    metrics, _, _ = elected()
+    metrics.turn_taken("g", 0.02, state_of(STABLE))
+
+    metrics.rebalance_failed("g", "joined c1", 15.5)
+    failed = value(metrics.registry, "rebalance_failed", group="g"), value(metrics.registry, "groups", state=FAILED)
+    metrics.turn_taken("g", 0.02, state_of(STABLE))
+    mended = value(metrics.registry, "rebalance_failed", group="g"), value(metrics.registry, "groups", state=FAILED)
+
+    assert (failed, mended) == ((1, 1), (0, 0))
+    assert over(metrics, "joined", "failed") == (1, 15.5)
+
+
+def test_nothing_is_left_of_a_group_that_is_gone() -> None:
+    metrics, _, _ = elected()
+    for group in ("g", "h"):
+        metrics.turn_taken(group, 0.02, state_of(STABLE))
+        metrics.rebalance_failed(group, "joined c1", 1)
+        metrics.collected(group, segments=3, channels=1)
+    metrics.turn_written(snapshot(), Plan(GroupState(), stops=(("c1", command(STOP_FETCHER)),)))
+    assert len(series(metrics.registry, group="g")) > len(series(metrics.registry, group="h")) > 5
+
+    metrics.group_gone("g")
+    metrics.collected("g", segments=1)
+
+    assert series(metrics.registry, group="g") == []
+    assert value(metrics.registry, "collected_segments_total", group="h") == 3
+    assert value(metrics.registry, "collected_channels_total", group="h") == 1
+    assert value(metrics.registry, "groups", state=FAILED) == 1
+
+
+def test_a_node_that_has_resigned_says_nothing_of_groups_and_begins_anew_when_it_is_elected_again() -> None:
+    metrics, runtime, queue = elected()
+    metrics.turn_taken("g", 0.02, state_of(STABLE))
+    queue.request("g", "joined c1")
+
+    metrics.resigned()
+    metrics.turn_taken("g", 0.02, state_of(STABLE))  # a handler that was in a turn
+    metrics.rebalance_failed("h", "joined c1", 1)
+
+    names = ("active_coordinator", "coordinator_epoch", "coordinator_lease_left_seconds", "event_queue_size")
+    assert [value(metrics.registry, name) for name in names] == [0, 0, 0, 0]
+    assert value(metrics.registry, "members", group="g") is None
+    assert value(metrics.registry, "rebalance_failed", group="h") is None
+    assert [value(metrics.registry, "groups", state=state) for state in (STABLE, FAILED)] == [0, 0]
+    assert value(metrics.registry, "turns_total", group="g", result="taken") == 2
+    metrics.elected(9, RequestQueue(runtime), Lease())
+    assert series(metrics.registry, group="g") == []
+    assert value(metrics.registry, "coordinator_elections_total") == 2
+
+
+def test_bad_data_is_counted_when_it_is_found_and_shown_until_it_is_mended() -> None:
+    metrics = CoordinatorMetrics()
+    findings = Findings(Problems(ManualRuntime(), metrics))
+
+    def shown() -> tuple[float | None, float | None]:
+        return value(metrics.registry, "bad_data_found_total"), value(metrics.registry, "bad_data_paths")
+
+    for _ in range(2):
+        findings.report("/a", "is wrong")
+        findings.report("/b", "is wrong")
+        findings.done()
+    assert shown() == (2, 2)
+    findings.report("/b", "is wrong")
+    findings.done()
+    assert shown() == (2, 1)
+
+
+# ---- consumers
+
+
+def test_what_a_consumer_holds_is_shown_and_a_generation_counts_once() -> None:
+    metrics = ConsumerMetrics()
+    meter = metrics.of("g", "c1")
+
+    for held in ((0, 0, 0), (4, 1, 3), (4, 1, 3), (2, 0, 4)):
+        meter.holds(*held)
+
+    names = ("assigned_partitions", "refused_partitions", "generation", "rebalances_total")
+    assert [value(metrics.registry, f"consumer_{name}", **LABELS) for name in names] == [2, 0, 4, 2]
+    meter.holds(0, 0, 0)
+    assert [value(metrics.registry, f"consumer_{name}", **LABELS) for name in names] == [0, 0, 0, 2]
+
+
+def test_several_consumers_share_one_registry_and_one_that_is_gone_is_shown_no_more() -> None:
+    metrics = ConsumerMetrics()
+    one, two = metrics.of("g", "c1"), metrics.of("g", "c2")
+    for meter in (one, two):
+        meter.fetched(10, 1000)
+        meter.sealed(0.1, 10, 500)
+        meter.command_applied(STOP_FETCHER)
+
+    one.gone()
+    one.fetched(1, 1)
+
+    assert series(metrics.registry, **LABELS) == []
+    assert value(metrics.registry, "consumer_records_consumed_total", group="g", consumer="c2") == 10
+    again = metrics.of("g", "c1")
+    again.fetched(1, 1)
+    assert value(metrics.registry, "consumer_records_consumed_total", **LABELS) == 1
+
+
+class LogWithEnds(MemoryLog):
+    """A log whose ends can be set, or refused; it counts how often it is asked."""
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        super().__init__(end=100)
+        self.ends = ends
+        self.asked = 0
+
+    def latest(self, topic: str, topic_id: str, partition: int) -> int:
+        self.asked += 1
+        if partition not in self.ends:
+            raise LogError("damaged")
+        return self.ends[partition]
+
+
+def test_the_lag_is_read_when_asked_for_and_not_again_for_a_while() -> None:
+    log, runtime = LogWithEnds({0: 100, 1: 40, 2: 5}), ManualRuntime()
+    fetcher = Fetcher(log)
+    lag = Lag(log, fetcher, runtime)
+    fetcher.begin({TopicPartition("t", n): Start("id", 10) for n in range(4)})
+
+    assert log.asked == 0
+    assert (lag.total, lag.most) == (120, 90), "partition 2 is ahead of its end, of 3 nothing is known"
+    log.ends[0] = 200
+    assert (lag.total, log.asked) == (120, 4)
+    runtime.now += READ_AGAIN_S
+    assert (lag.total, lag.most, log.asked) == (220, 190, 8)
+    fetcher.end([TopicPartition("t", 0)])
+    runtime.now += READ_AGAIN_S
+    assert (lag.total, lag.most) == (30, 30)
+
+
+# ---- serving
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = int(probe.getsockname()[1])
+    yield free
+
+
+def read(port: int) -> str:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def server(port: int, runtime: ManualRuntime | None = None, host: str = "127.0.0.1") -> MetricsServer:
+    return MetricsServer(ConsumerMetrics().registry, host, port, runtime or ManualRuntime())
+
+
+def test_metrics_are_served_until_the_end_with_those_of_the_process(port: int) -> None:
+    served = server(port)
+    for _ in range(2):  # a worker process is used again
+        with served:
+            text = read(port)
+            assert "zk_group_build_info{version=" in text
+            assert text.count("\nprocess_resident_memory_bytes ") == 1
+        with pytest.raises(OSError):
+            read(port)
+
+
+def test_port_0_serves_nothing() -> None:
+    with server(0) as nothing:
+        nothing.keep()
+        assert nothing._server is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "203.0.113.1"])
+def test_an_address_that_cannot_be_had_is_told_in_one_sentence(port: int, host: str) -> None:
+    with server(port), pytest.raises(CoordinatorError) as caught:
+        server(port, host=host).start()
+
+    assert str(caught.value).startswith(f"cannot serve metrics at {host}:{port} (")
+    assert "choose a free metrics_port" in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert caught.value.exit_code == 1
+
+
+def test_a_slot_whose_port_is_taken_goes_on_and_tries_again(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    runtime = ManualRuntime()
+    predecessor, slot = server(port), server(port, runtime)
+    predecessor.start()
+
+    for _ in range(3):
+        slot.keep()
+        runtime.now += TRY_AGAIN_S
+    slot.keep()
+    predecessor.close()
+    slot.keep()
+    assert slot._server is None, "it does not try all the time"
+    runtime.now += TRY_AGAIN_S
+    slot.keep()
+
+    assert "zk_group_build_info" in read(port)
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["metrics are not served"]
+    slot.close()
+
+
+def test_a_reader_that_goes_away_is_no_traceback_on_stderr(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    with server(port) as served:
+        served._server.handle_error(None, ("127.0.0.1", 1))
+        with socket.create_connection(("127.0.0.1", port)) as reader:
+            reader.sendall(b"GET /metrics HT")
+
+    assert capfd.readouterr().err == ""
+
+
+def slots(**options: Any) -> SlotConfig:
+    return SlotConfig("z:1", "g", "p", "/log", "/segments", slots=3, **options)
+
+
+def test_each_slot_has_a_port_of_its_own_unless_none_is_asked_for() -> None:
+    assert [slots(metrics_port=9500).consumer_config(number).metrics_port for number in range(3)] == [9500, 9501, 9502]
+    assert [slots().consumer_config(number).metrics_port for number in range(3)] == [0, 0, 0]
+    assert slots(metrics_port=9500, metrics_host="::1").consumer_config(1).metrics_host == "::1"
+    assert slots(metrics_port=65_533).consumer_config(2).metrics_port == 65_535
+    with pytest.raises(UsageError, match="metrics_port"):
+        slots(metrics_port=65_534)
+
+
+def test_nothing_is_registered_where_other_libraries_would_serve_it(tmp_path: Path) -> None:
+    from prometheus_client import REGISTRY
+
+    assert [family.name for family in REGISTRY.collect() if family.name.startswith("zk_group")] == []
