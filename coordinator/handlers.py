@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from .asked import Asked, Requested
 from .assignors import Assignor
 from .config import CoordinatorConfig
 from .problems import Problems
@@ -31,12 +32,15 @@ ASK_AGAIN_S = 0.2
 LONGEST_REASON = 1000
 """Characters of a reason that goes into ZooKeeper, where a field has a limit: sixty topics may have come at once."""
 LONGEST_BACKOFF_S = 30.0
+MOST_HELD = 50
+"""Reasons that are kept of what asked for turns of a group while it was paused; the turn sees every change anyway."""
 
 
 class Handlers:
     """The request queue and its handlers, for one term.
 
     :param on_over: called when the term cannot go on.
+    :param asked: which groups are paused, and which turns operators have requested.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Handlers:
         assignor: Assignor,
         problems: Problems,
         on_over: Callable[[str], None],
+        asked: Asked,
     ) -> None:
         self._config = config
         self._store = store
@@ -58,6 +63,8 @@ class Handlers:
         self._assignor = assignor
         self._problems = problems
         self._on_over = on_over
+        self._asked = asked
+        self._held: dict[str, dict[str, None]] = {}
         self._lock = runtime.lock()
         self._rebalancers: dict[str, Rebalancer] = {}
         self._quiet_until: dict[str, float] = {}
@@ -100,6 +107,11 @@ class Handlers:
 
     def _take_turn(self, request: Request) -> None:
         group = request.group
+        if self._asked.pause_of(group) is not None:
+            self._hold(request)
+            return
+        request = self._with_held(request)
+        requested = self._asked.requested(group)
         changes = [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
         if changes:
             with self._lock:
@@ -117,6 +129,8 @@ class Handlers:
         else:
             self.turns += 1
             self._failures.pop(group, None)
+            if requested is not None and turn.state is not None:
+                self._answer(group, requested)
             if turn.again_s is not None:
                 self.requests.request(group, AGAIN, turn.again_s)
             elif turn.state is None:
@@ -125,8 +139,35 @@ class Handlers:
     def _keep_nothing(self, group: str) -> None:
         """There is no group, or not yet. Called in its turn, so that nobody is using what is dropped."""
         with self._lock:
-            for kept in (self._rebalancers, self._quiet_until, self._failures):
+            for kept in (self._rebalancers, self._quiet_until, self._failures, self._held):
                 kept.pop(group, None)
+
+    # ---- what operators ask for
+
+    def _hold(self, request: Request) -> None:
+        """The group is paused: keep what asked for the turn until the listeners ask for the one that follows."""
+        with self._lock:
+            held = self._held.setdefault(request.group, {})
+            held.update(dict.fromkeys(request.reasons[: MOST_HELD - len(held)]))
+
+    def _with_held(self, request: Request) -> Request:
+        with self._lock:
+            held = self._held.pop(request.group, {})
+        return Request(request.group, tuple({**held, **dict.fromkeys(request.reasons)}))
+
+    def _answer(self, group: str, requested: Requested) -> None:
+        """A turn that began after it was `requested` has succeeded."""
+        try:
+            if not self._lease.is_held:
+                raise LeaseLapsed(f"group {group}: the lease has lapsed")
+            self._asked.answer(group, requested)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except (LeaseLapsed, Retryable) as error:
+            log.info("request not answered yet: group=%s reason=%s", group, error)
+            self.requests.request(group, requested.trigger, ASK_AGAIN_S)
+
+    # ---- turns
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:
