@@ -6,8 +6,9 @@ import click
 
 from coordinator import __version__
 
+from .channel import channel
 from .common import Cli
-from .groups import channel, groups
+from .groups import groups
 from .history import history
 from .pause import pause, resume
 from .rebalance import rebalance

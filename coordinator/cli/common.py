@@ -12,7 +12,9 @@ import click
 
 from coordinator.zk.asked import LONGEST_BY, Pause, PausedRecord
 from coordinator.zk.cli import (
+    CONNECT_TIMEOUT_S,
     JSON,
+    SESSION_TIMEOUT_MS,
     TABLE,
     Cli,
     brokers_option,
@@ -26,8 +28,10 @@ from coordinator.zk.cli import (
 )
 
 __all__ = [
+    "CONNECT_TIMEOUT_S",
     "EVERYTHING",
     "JSON",
+    "SESSION_TIMEOUT_MS",
     "TABLE",
     "UNHEALTHY",
     "Cli",

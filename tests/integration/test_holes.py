@@ -60,6 +60,9 @@ class ChangesBehindReads:
         self._world = world
         self._changes = changes
 
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        return self.get_many([path], watch)[0]
+
     def children(self, path: str, watch: Watch | None = None) -> Listing | None:
         found = self._store.children(path, watch)
         self._change(path)
