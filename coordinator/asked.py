@@ -6,6 +6,7 @@ The listeners read it and watch it; the handlers obey it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .problems import Problems
@@ -18,6 +19,9 @@ from .zk.runtime import Runtime
 from .zk.store import Check, Delete, Node, Store, Watch
 
 log = logging.getLogger(__name__)
+
+MOST_HELD = 50
+"""Reasons that are kept of what asked for turns of a group while it was paused; the turn sees every change anyway."""
 
 
 class Requested(NamedTuple):
@@ -38,6 +42,7 @@ class Asked:
         self._lock = runtime.lock()
         self._paused = NOTHING_PAUSED
         self._requested: dict[str, Requested] = {}
+        self._held: dict[str, dict[str, None]] = {}
 
     # ---- pauses
 
@@ -62,6 +67,22 @@ class Asked:
         _tell(before, after)
         return before, after
 
+    def hold(self, group: str, reasons: Sequence[str]) -> None:
+        """`group` is paused: keep what asked for its turn, until it is resumed and the next is asked for."""
+        with self._lock:
+            held = self._held.setdefault(group, {})
+            held.update(dict.fromkeys(reasons[: MOST_HELD - len(held)]))
+
+    def with_held(self, group: str, reasons: Sequence[str]) -> tuple[str, ...]:
+        """`reasons` behind those that were held, each once; nothing is held for `group` any more."""
+        with self._lock:
+            return tuple({**self._held.pop(group, {}), **dict.fromkeys(reasons)})
+
+    def held(self) -> list[str]:
+        """The groups for which something is held, those included that are gone by now."""
+        with self._lock:
+            return sorted(self._held)
+
     # ---- requests for a turn
 
     def requested(self, group: str) -> Requested | None:
@@ -69,16 +90,19 @@ class Asked:
         with self._lock:
             return self._requested.get(group)
 
-    def read_request(self, group: str, watch: Watch) -> Requested | None:
-        """Read `request` of a group and watch it; the request when it is another than was known."""
-        path = GroupPaths(group).request
-        node = self._store.get(path, watch=watch)
-        found = self._parsed(path, node)
-        with self._lock:
-            before = self._requested.pop(group, None)
-            if found is not None:
-                self._requested[group] = found
-        return found if found != before else None
+    def read_requests(self, groups: Sequence[str], watch: Watch) -> dict[str, Requested]:
+        """Read `request` of each group and watch it; group -> its request, of those that were not known."""
+        paths = [GroupPaths(group).request for group in groups]
+        news = {}
+        for group, path, node in zip(groups, paths, self._store.get_many(paths, watch=watch), strict=True):
+            found = self._parsed(path, node)
+            with self._lock:
+                before = self._requested.pop(group, None)
+                if found is not None:
+                    self._requested[group] = found
+            if found is not None and found != before:
+                news[group] = found
+        return news
 
     def forget(self, group: str) -> None:
         """`group` is gone."""

@@ -32,8 +32,6 @@ ASK_AGAIN_S = 0.2
 LONGEST_REASON = 1000
 """Characters of a reason that goes into ZooKeeper, where a field has a limit: sixty topics may have come at once."""
 LONGEST_BACKOFF_S = 30.0
-MOST_HELD = 50
-"""Reasons that are kept of what asked for turns of a group while it was paused; the turn sees every change anyway."""
 
 
 class Handlers:
@@ -64,7 +62,6 @@ class Handlers:
         self._problems = problems
         self._on_over = on_over
         self._asked = asked
-        self._held: dict[str, dict[str, None]] = {}
         self._lock = runtime.lock()
         self._rebalancers: dict[str, Rebalancer] = {}
         self._quiet_until: dict[str, float] = {}
@@ -108,9 +105,9 @@ class Handlers:
     def _take_turn(self, request: Request) -> None:
         group = request.group
         if self._asked.pause_of(group) is not None:
-            self._hold(request)
+            self._asked.hold(group, request.reasons)
             return
-        request = self._with_held(request)
+        request = Request(group, self._asked.with_held(group, request.reasons))
         requested = self._asked.requested(group)
         changes = [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
         if changes:
@@ -139,21 +136,8 @@ class Handlers:
     def _keep_nothing(self, group: str) -> None:
         """There is no group, or not yet. Called in its turn, so that nobody is using what is dropped."""
         with self._lock:
-            for kept in (self._rebalancers, self._quiet_until, self._failures, self._held):
+            for kept in (self._rebalancers, self._quiet_until, self._failures):
                 kept.pop(group, None)
-
-    # ---- what operators ask for
-
-    def _hold(self, request: Request) -> None:
-        """The group is paused: keep what asked for the turn until the listeners ask for the one that follows."""
-        with self._lock:
-            held = self._held.setdefault(request.group, {})
-            held.update(dict.fromkeys(request.reasons[: MOST_HELD - len(held)]))
-
-    def _with_held(self, request: Request) -> Request:
-        with self._lock:
-            held = self._held.pop(request.group, {})
-        return Request(request.group, tuple({**held, **dict.fromkeys(request.reasons)}))
 
     def _answer(self, group: str, requested: Requested) -> None:
         """A turn that began after it was `requested` has succeeded."""
@@ -166,8 +150,6 @@ class Handlers:
         except (LeaseLapsed, Retryable) as error:
             log.info("request not answered yet: group=%s reason=%s", group, error)
             self.requests.request(group, requested.trigger, ASK_AGAIN_S)
-
-    # ---- turns
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:

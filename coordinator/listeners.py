@@ -8,7 +8,7 @@ hid comes to light there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from .asked import Asked
@@ -127,7 +127,7 @@ class Listeners:
             case "pauses":
                 self.pause_change()
             case "request":
-                self.request_change(event.name)
+                self.request_change([event.name])
             case "everything":
                 self.pause_change()
                 self.topic_change(all_of_them=True)
@@ -161,14 +161,13 @@ class Listeners:
     def pause_change(self) -> None:
         """Which groups are paused; those that were, and are no longer, get a turn."""
         before, after = self._asked.read_paused(self._on_paused)
-        for group in sorted({*self._members, *before.groups}):
+        for group in sorted({*self._members, *before.groups, *self._asked.held()}):
             if before.of(group) and not after.of(group):
                 self._ask(group, "resumed")
 
-    def request_change(self, group: str) -> None:
-        """Whether a turn of `group` is requested."""
-        requested = self._asked.read_request(group, self._on_request)
-        if requested is not None:
+    def request_change(self, groups: Sequence[str]) -> None:
+        """Of which groups operators request turns."""
+        for group, requested in self._asked.read_requests(groups, self._on_request).items():
             self._ask(group, requested.trigger)
 
     # ---- topics
@@ -232,8 +231,9 @@ class Listeners:
             self._asked.forget(group)
             self._found_in(GroupPaths(group).ids).done()
             self._findings.pop(GroupPaths(group).ids, None)
-        for group in sorted(names if all_of_them else names - set(self._members)):
-            self.request_change(group)  # first: a group whose members are known is not read again
+        new = sorted(names if all_of_them else names - set(self._members))
+        self.request_change(new)  # first: a group whose members are known is not read again
+        for group in new:
             self.group_member_change(group)
 
     def group_member_change(self, group: str) -> None:

@@ -125,20 +125,11 @@ def _existing(store: Store, group: str) -> GroupPaths:
 # ---- resign
 
 
-def elected(store: Store) -> CoordinatorRecord | None:
-    """Who is elected.
-
-    :raises BadData: when the coordinator's znode cannot be read.
-    """
-    node = store.get(COORDINATOR)
-    return CoordinatorRecord.parse(COORDINATOR, node.data) if node is not None else None
-
-
-def resign(store: Store, node: str | None = None) -> CoordinatorRecord:
+def resign(store: Store, node: str | None = None) -> tuple[CoordinatorRecord, int]:
     """Take the coordinator's role from whoever is elected: its znode is removed, under the fence of its epoch.
 
     :param node: who must be elected, None for anybody.
-    :returns: who was elected.
+    :returns: who was elected, and the epoch that counts: the next election is above it.
     :raises UsageError: when another node than `node` is elected.
     :raises CoordinatorError: when nobody is elected, or others are faster.
     """
@@ -149,7 +140,8 @@ def resign(store: Store, node: str | None = None) -> CoordinatorRecord:
         record = CoordinatorRecord.parse(COORDINATOR, found.data)
         if node is not None and record.node != node:
             raise UsageError(f"node {shown(node)} is not elected: {shown(record.node)} is, with epoch {record.epoch}")
-        if EpochRecord.parse(COORDINATOR_EPOCH, epoch_node.data).epoch != record.epoch and found.stat.ephemeral_owner:
+        epoch = EpochRecord.parse(COORDINATOR_EPOCH, epoch_node.data).epoch
+        if epoch != record.epoch and found.stat.ephemeral_owner:
             continue  # an election came between the two reads
         fence = Check(COORDINATOR_EPOCH, epoch_node.stat.version)
         try:
@@ -161,7 +153,7 @@ def resign(store: Store, node: str | None = None) -> CoordinatorRecord:
             after = store.get(COORDINATOR)
             if after is not None and after.stat.czxid == found.stat.czxid:
                 continue
-        return record
+        return record, epoch
     raise CoordinatorError("elections come and go: nobody stays elected for long enough to resign (see `status`)")
 
 

@@ -6,6 +6,7 @@ import click
 
 from coordinator import operate
 from coordinator.operate import Standing
+from coordinator.zk.asked import Pause
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 
@@ -40,15 +41,18 @@ def rebalance(group: str, reason: str | None, timeout_s: float, zk: str, output:
         if not is_new:
             click.echo(printable(f"a turn was already requested by {by}: waiting for that one"), err=True)
         if not operate.await_turn(store, runtime, group, timeout_s):
-            raise CoordinatorError(_untaken(operate.standing(store, group), group, timeout_s))
+            raise CoordinatorError(
+                _untaken(operate.standing(store, group), operate.read_paused(store).of(group), group, timeout_s)
+            )
         after = operate.standing(store, group)
     _print(group, before, after, output)
 
 
-def _untaken(now: Standing, group: str, timeout_s: float) -> str:
+def _untaken(now: Standing, pause: Pause | None, group: str, timeout_s: float) -> str:
     why = f" ({now.reason})" if now.reason else ""
+    paused = f", and paused by {pause.by or 'somebody'} meanwhile" if pause else ""
     return (
-        f"no turn of group '{group}' has succeeded within {timeout_s:g} s: it is {now.state}{why}; "
+        f"no turn of group '{group}' has succeeded within {timeout_s:g} s: it is {now.state}{why}{paused}; "
         "the request stands, and is answered by the first turn that does (see `status --check`)"
     )
 

@@ -30,9 +30,9 @@ def resign(node: str | None, timeout_s: float, zk: str, output: str) -> None:
     """
     runtime = ThreadRuntime()
     with opened(zk) as store:
-        before = operate.resign(store, node)
+        before, epoch = operate.resign(store, node)
         started = runtime.monotonic()
-        after = operate.await_election(store, runtime, before.epoch, timeout_s)
+        after = operate.await_election(store, runtime, epoch, timeout_s)
         took_ms = round(1000 * (runtime.monotonic() - started))
     if after is None:
         raise CoordinatorError(

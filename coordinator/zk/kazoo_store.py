@@ -18,8 +18,10 @@ from kazoo.retry import KazooRetry
 
 from .errors import (
     ConnectionLost,
+    Final,
     OutcomeUnknown,
     Refused,
+    Retryable,
     SessionLost,
     StoreError,
     TooLarge,
@@ -126,22 +128,21 @@ class _OneSession(KazooClient):  # type: ignore[misc]
         return result
 
     def add_tree_watch(self, path: str, on_event: TreeWatch) -> Any:
-        others = [(root, watch) for root, watch in self.tree_watches if root != path]
-        self.tree_watches = [*others, (path, on_event)]
+        self.tree_watches = [*(other for other in self.tree_watches if other[0] != path), (path, on_event)]
         answer = self.handler.async_result()
         self._call(_AddTreeWatch(f"{self.chroot}{path}"), answer)
         return answer
 
     def _read_header_and_note(self, timeout: float) -> Any:
-        header, buffer, offset = self._read_header_of_kazoo(timeout)
-        self._event_zxid = max(0, header.zxid)  # of an event, since ZooKeeper 3.9; kazoo passes only the rest on
-        return header, buffer, offset
+        found = self._read_header_of_kazoo(timeout)
+        self._event_zxid = max(0, found[0].zxid)  # of an event, since ZooKeeper 3.9; kazoo passes only the rest on
+        return found
 
     def _read_watch_event(self, buffer: Any, offset: int) -> None:
         """Kazoo takes watches off as they fire, and knows them by the path of the event only."""
-        notification, _ = Notification.deserialize(buffer, offset)
-        kind, path = _TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
         for root, on_event in self.tree_watches:
+            notification, _ = Notification.deserialize(buffer, offset)
+            kind, path = _TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
             if kind is not None and (path == root or path.startswith(f"{root}/")):
                 self.handler.dispatch_callback(Callback("watch", on_event, (TreeEvent(kind, path, self._event_zxid),)))
         self._read_watch_event_of_kazoo(buffer, offset)
@@ -292,8 +293,10 @@ class KazooStore(TreeStore):
     def watch_tree(self, path: str, on_event: TreeWatch) -> None:
         try:
             self._read(self._client.add_tree_watch(path, on_event))
-        except kz.NoNodeError as error:
-            raise StoreError(f"ZooKeeper refused to watch {path}") from error
+        except (Retryable, Final):
+            raise
+        except StoreError as error:
+            raise StoreError(f"this server cannot tell live what happens: it needs ZooKeeper 3.6 ({error})") from error
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
         answer = self._client.get_async(path)

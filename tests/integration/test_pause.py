@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Sequence
 
 import pytest
 
+from coordinator import operate
+from coordinator.asked import Asked
 from coordinator.zk.asked import PausedRecord
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import PAUSED, GroupPaths
@@ -114,6 +117,27 @@ def test_a_group_that_appears_while_everything_is_paused_waits_too(
     world.stable("new", 1)
 
 
+def test_a_group_that_goes_while_it_is_paused_leaves_nothing_behind(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator(sweep_interval_ms=200)
+    world.topic("t", 2)
+    consumer = world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    run_ok(world.zk, "pause")
+    obeyed(caplog, "paused: group=* ")
+    consumer.close()
+    world.remove(PATHS.root)
+
+    run_ok(world.zk, "resume")
+
+    obeyed(caplog, "resumed: group=*")
+    kept = [r for r in gc.get_objects() if isinstance(r, Asked) and r.held()]
+    eventually(lambda: not any(asked.held() for asked in kept), 5, "nothing is held for it any more")
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+
+
 def test_a_pause_that_cannot_be_read_is_reported_and_leaves_things_as_they_were(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,11 +223,12 @@ def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
     assert world.data(PAUSED) is None
 
 
-def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: World) -> None:
-    from coordinator import operate
-
-    for name in ("g", "h"):
+@pytest.mark.parametrize("stands_already", [False, True])
+def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: World, stands_already: bool) -> None:
+    for name in ("g", "h", "first"):
         world.put(GroupPaths(name).root)
+    if stands_already:
+        operate.pause(world.store, "first", "somebody", 1, None)
     behind = open_kazoo(world.zk, 4000)
 
     class Racing(FrontStore):
@@ -221,5 +246,5 @@ def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: W
     after = operate.pause(Racing(behind), "g", "me", 2, "why")
     behind.close()
 
-    assert set(after.groups) == {"g", "h"}
+    assert set(after.groups) == {"g", "h", *(["first"] if stands_already else [])}
     assert PausedRecord.parse(PAUSED, world.data(PAUSED) or b"") == after

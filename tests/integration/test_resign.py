@@ -85,6 +85,16 @@ def test_a_resignation_after_which_nobody_is_elected_says_so(world: World) -> No
     assert world.data(COORDINATOR) is None
 
 
+def test_a_znode_that_somebody_made_by_hand_is_taken_away_and_a_node_is_elected(world: World) -> None:
+    world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
+    world.put(COORDINATOR, CoordinatorRecord("me", "host", 99).to_bytes())
+    world.coordinator("only")
+
+    found = run_json(world.zk, "resign")
+
+    assert (found["resigned"]["epoch"], found["elected"]["node"], found["elected"]["epoch"]) == (99, "only", 4)
+
+
 class LostReply(FrontStore):
     """Loses the reply to the first commit, which happened or not."""
 
@@ -107,8 +117,8 @@ def test_a_resignation_whose_reply_was_lost_happens_once(world: World, happens: 
     service = world.coordinator("only")
     world.elected(service)
 
-    before = operate.resign(LostReply(world, happens))
+    before, epoch = operate.resign(LostReply(world, happens))
 
-    after = operate.await_election(world.store, ThreadRuntime(), before.epoch, 10)
+    after = operate.await_election(world.store, ThreadRuntime(), epoch, 10)
     assert (before.epoch, after and after.epoch) == (1, 2)
     eventually(lambda: service.term and service.term.epoch == 2, 5, "elected once more, not twice")
