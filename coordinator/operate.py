@@ -133,6 +133,7 @@ def resign(store: Store, node: str | None = None) -> tuple[CoordinatorRecord, in
     :raises UsageError: when another node than `node` is elected.
     :raises CoordinatorError: when nobody is elected, or others are faster.
     """
+    before = None
     for _ in range(TRIES):
         epoch_node, found = store.get_many([COORDINATOR_EPOCH, COORDINATOR])
         if found is None or epoch_node is None:
@@ -141,8 +142,10 @@ def resign(store: Store, node: str | None = None) -> tuple[CoordinatorRecord, in
         if node is not None and record.node != node:
             raise UsageError(f"node {shown(node)} is not elected: {shown(record.node)} is, with epoch {record.epoch}")
         epoch = EpochRecord.parse(COORDINATOR_EPOCH, epoch_node.data).epoch
-        if epoch != record.epoch and found.stat.ephemeral_owner:
-            continue  # an election came between the two reads
+        seen = (epoch_node.stat.mzxid, found.stat.czxid)
+        if epoch != record.epoch and seen != before:
+            before = seen
+            continue  # an election came between the two reads; or, if they stay so, somebody made one by hand
         fence = Check(COORDINATOR_EPOCH, epoch_node.stat.version)
         try:
             store.commit([fence, Delete(COORDINATOR, found.stat.version)])

@@ -15,6 +15,9 @@ from .zk.sealed import SegmentsRecord
 from .zk.state import Rebalance
 from .zk.store import Store
 
+ELECTIONS = 3
+"""So often the coordinator is read again before its epoch is believed not to be the one that counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
@@ -50,8 +53,7 @@ class Status:
 def read_status(store: Store, brokers: Brokers) -> Status:
     """Everything at once."""
     reading = Reading(store)
-    epoch = reading.parsed(COORDINATOR_EPOCH, lambda p, n: EpochRecord.parse(p, n.data))
-    elected = reading.parsed(COORDINATOR, lambda p, n: (CoordinatorRecord.parse(p, n.data), n.stat.ephemeral_owner))
+    epoch, elected = _coordinator(reading)
     paused = reading.parsed(PAUSED, lambda p, n: PausedRecord.parse(p, n.data)) or NOTHING_PAUSED
     groups = tuple(_group(reading, name) for name in group_names(reading))
     topics = list_topics(store, brokers)
@@ -67,6 +69,16 @@ def read_status(store: Store, brokers: Brokers) -> Status:
         coordinator_session=elected[1] if elected else None,
         paused=paused,
     )
+
+
+def _coordinator(reading: Reading) -> tuple[EpochRecord | None, tuple[CoordinatorRecord, int] | None]:
+    """The epoch, and who is elected with its session; read again where an election came between the two."""
+    for _ in range(ELECTIONS):
+        epoch = reading.parsed(COORDINATOR_EPOCH, lambda p, n: EpochRecord.parse(p, n.data))
+        elected = reading.parsed(COORDINATOR, lambda p, n: (CoordinatorRecord.parse(p, n.data), n.stat.ephemeral_owner))
+        if epoch is None or elected is None or epoch.epoch == elected[0].epoch:
+            break
+    return epoch, elected
 
 
 def _group(reading: Reading, name: str) -> GroupStatus:

@@ -12,7 +12,7 @@ from coordinator.zk.errors import OutcomeUnknown
 from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH
 from coordinator.zk.records import CoordinatorRecord, EpochRecord
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.store import Operation
+from coordinator.zk.store import Create, Operation
 from tests.support.cli import run, run_json, run_ok
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -85,9 +85,10 @@ def test_a_resignation_after_which_nobody_is_elected_says_so(world: World) -> No
     assert world.data(COORDINATOR) is None
 
 
-def test_a_znode_that_somebody_made_by_hand_is_taken_away_and_a_node_is_elected(world: World) -> None:
+@pytest.mark.parametrize("ephemeral", [True, False])
+def test_a_znode_that_somebody_made_by_hand_is_taken_away_and_a_node_is_elected(world: World, ephemeral: bool) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
-    world.put(COORDINATOR, CoordinatorRecord("me", "host", 99).to_bytes())
+    world.store.commit([Create(COORDINATOR, CoordinatorRecord("me", "host", 99).to_bytes(), ephemeral=ephemeral)])
     world.coordinator("only")
 
     found = run_json(world.zk, "resign")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
+from coordinator.status import read_status
 from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.records import CoordinatorRecord, EpochRecord
 from coordinator.zk.sealed import SegmentsRecord
+from coordinator.zk.store import Node, Watch
 from tests.support.cli import run, run_ok
 from tests.support.hand import Stage
+from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -73,6 +77,32 @@ def test_a_coordinators_znode_that_somebody_made_by_hand_is_unhealthy(world: Wor
 
     assert result.exit_code == 5
     assert "is persistent" in result.stdout and "with epoch 4, but the epoch's znode says epoch 3" in result.stdout
+
+
+class Electing(FrontStore):
+    """Somebody is elected between the first reads of the epoch and of the coordinator."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.store)
+        self._world = world
+        self._has_elected = False
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        found = self.behind.get_many(paths, watch)
+        if COORDINATOR_EPOCH in paths and not self._has_elected:
+            self._has_elected = True
+            self._world.put(COORDINATOR_EPOCH, EpochRecord(4).to_bytes())
+            self._world.put(COORDINATOR, CoordinatorRecord("b", "host", 4).to_bytes())
+        return found
+
+
+def test_an_election_that_comes_while_the_status_is_read_is_no_alarm(world: World) -> None:
+    world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
+
+    found = read_status(Electing(world), world.brokers)
+
+    assert found.coordinator is not None
+    assert (found.coordinator.epoch, found.epoch) == (4, 4)
 
 
 def test_a_pause_is_unhealthy_only_when_it_is_forgotten(world: World) -> None:
