@@ -54,6 +54,8 @@ def test_a_rebalance_that_another_replaces_says_so_and_the_standstill_counts_fro
     assert replaced["standstill_ms"] is None
     assert last["standstill_ms"] == last["finished_ms"] - replaced["started_ms"]
     assert f"replaced by {last['generation']}" in table
+    node = one.store.get(PATHS.rebalance(replaced["generation"]))  # as zkCli shows it
+    assert node is not None and json.loads(node.data)["replaced_by"] == last["generation"]
 
 
 def test_the_last_twenty_are_kept_and_come_in_order(stage: Stage) -> None:
