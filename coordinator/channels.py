@@ -154,6 +154,8 @@ def _offsets(
 
 def _history(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
     units: list[Unit] = [[Delete(paths.rebalance(generation))] for generation in plan.forgotten]
+    if plan.replaced is not None and plan.replaced.generation not in plan.forgotten:
+        units.append([SetData(paths.rebalance(plan.replaced.generation), plan.replaced.to_bytes())])
     if plan.rebalance is not None:
         path, data = paths.rebalance(plan.rebalance.generation), plan.rebalance.to_bytes()
         known = plan.rebalance.generation in snapshot.history

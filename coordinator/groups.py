@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from .topics import list_topics
+from .history import in_order
 from .zk.commands import Command
 from .zk.errors import BadData, UsageError
 from .zk.names import is_name
 from .zk.partitions import TopicPartition
-from .zk.paths import COMMAND_PREFIX, COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths, sequence
-from .zk.patterns import TopicFilter
+from .zk.paths import COMMAND_PREFIX, GROUPS, REBALANCE_PREFIX, GroupPaths, sequence
 from .zk.ranges import is_partition
-from .zk.records import (
-    STATIC,
-    Channel,
-    CoordinatorRecord,
-    EpochRecord,
-    OffsetRecord,
-    OwnerRecord,
-    Registration,
-    parsed_channel,
-)
-from .zk.state import DEAD, GroupState
+from .zk.records import Channel, OffsetRecord, OwnerRecord, Registration, parsed_channel
+from .zk.state import DEAD, GroupState, Rebalance
 from .zk.store import Node, Store
 
 T = TypeVar("T")
@@ -48,11 +38,20 @@ class Reading:
 
     def parsed(self, path: str, parse: Callable[[str, Node], T]) -> T | None:
         """A znode's record; None when it does not exist or cannot be read."""
+        return self.timed(path, parse)[0]
+
+    def timed(self, path: str, parse: Callable[[str, Node], T]) -> tuple[T | None, int | None]:
+        """`parsed`, and when the znode was last written (the server's wall clock, None when it does not exist)."""
         node = self.store.get(path)
-        if node is None:
-            return None
+        return self._read(path, node, parse), node.stat.mtime_ms if node is not None else None
+
+    def parsed_many(self, paths: Sequence[str], parse: Callable[[str, Node], T]) -> list[T | None]:
+        """`parsed` for each path, sent one behind the other without waiting."""
+        return [self._read(path, node, parse) for path, node in zip(paths, self.store.get_many(paths), strict=True)]
+
+    def _read(self, path: str, node: Node | None, parse: Callable[[str, Node], T]) -> T | None:
         try:
-            return parse(path, node)
+            return parse(path, node) if node is not None else None
         except BadData as error:
             self.problems[path] = str(error)
             return None
@@ -60,11 +59,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ShownCommand:
-    """A command as it stands in a channel; `command` is None when it cannot be read."""
+    """A command as it stands in a channel.
+
+    :ivar command: None when it cannot be read.
+    :ivar sent_ms: when it was sent, by the server's wall clock.
+    """
 
     consumer: str
     name: str
     command: Command | None
+    sent_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,36 +94,16 @@ class ShownPartition:
 
 @dataclass(frozen=True, slots=True)
 class ShownGroup:
-    """A group, as `groups describe` shows it."""
+    """A group, as `groups describe` shows it.
+
+    :ivar state_ms: when its state was last written, by the server's wall clock.
+    """
 
     group: str
     state: GroupState
     members: tuple[ShownMember, ...]
     partitions: tuple[ShownPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """All that `zk-coordinator status` shows."""
-
-    coordinator: CoordinatorRecord | None
-    epoch: int | None
-    groups: tuple[ShownGroup, ...]
-    topics: int
-    problems: dict[str, str]
-
-
-def status(store: Store, brokers: Brokers) -> Status:
-    """Everything at once."""
-    reading = Reading(store)
-    epoch = reading.parsed(COORDINATOR_EPOCH, lambda p, n: EpochRecord.parse(p, n.data))
-    elected = reading.parsed(COORDINATOR, lambda p, n: CoordinatorRecord.parse(p, n.data))
-    groups = tuple(read_group(reading, name) for name in group_names(reading))
-    topics = list_topics(store, brokers)
-    reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
-    for group in groups:
-        reading.problems.update(_bad_patterns(group))
-    return Status(elected, epoch.epoch if epoch else None, groups, len(topics), reading.problems)
+    state_ms: int | None = None
 
 
 def group_names(reading: Reading) -> list[str]:
@@ -132,25 +116,43 @@ def existing_group(reading: Reading, group: str) -> ShownGroup:
 
     :raises UsageError: when there is none of that name.
     """
+    checked_group(reading, group)
+    return read_group(reading, group)
+
+
+def checked_group(reading: Reading, group: str) -> GroupPaths:
+    """The paths of a group that exists.
+
+    :raises UsageError: when there is none of that name.
+    """
     if not is_name(group) or reading.store.get(GroupPaths(group).root) is None:
         raise UsageError(f"Consumer group '{group}' does not exist.")
-    return read_group(reading, group)
+    return GroupPaths(group)
 
 
 def read_group(reading: Reading, group: str) -> ShownGroup:
     """One group: state, members with their commands, partitions with owners and offsets."""
     paths = GroupPaths(group)
-    state = reading.parsed(paths.state, lambda p, n: GroupState.parse(p, n.data))
+    state, state_ms = reading.timed(paths.state, lambda p, n: GroupState.parse(p, n.data))
     consumers = sorted({*reading.names(paths.channels), *reading.names(paths.ids)})
     members = tuple(_member(reading, paths, consumer) for consumer in consumers)
-    return ShownGroup(group, state or GroupState(state=DEAD), members, tuple(_partitions(reading, paths, members)))
+    partitions = tuple(_partitions(reading, paths, members))
+    return ShownGroup(group, state or GroupState(state=DEAD), members, partitions, state_ms)
+
+
+def read_history(reading: Reading, group: str) -> list[Rebalance]:
+    """The rebalances in a group's history, the oldest first."""
+    paths = GroupPaths(group)
+    names = [name for name in reading.names(paths.history) if name.startswith(REBALANCE_PREFIX)]
+    found = reading.parsed_many([f"{paths.history}/{name}" for name in names], lambda p, n: Rebalance.parse(p, n.data))
+    return in_order([record for record in found if record is not None])
 
 
 def _member(reading: Reading, paths: GroupPaths, consumer: str) -> ShownMember:
     names = sorted(reading.names(paths.channel(consumer)), key=lambda name: (sequence(name) or 0, name))
     commands = tuple(
         ShownCommand(
-            consumer, name, reading.parsed(paths.command(consumer, name), lambda p, n: Command.parse(p, n.data))
+            consumer, name, *reading.timed(paths.command(consumer, name), lambda p, n: Command.parse(p, n.data))
         )
         for name in names
         if name.startswith(COMMAND_PREFIX)
@@ -167,10 +169,10 @@ def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember,
         if member.channel is not None
         for partition, offset in member.channel.running.items()
     }
-    owners = _below(reading, paths.owners)
-    for partition in sorted({*running, *owners, *_below(reading, paths.offsets)}):
-        owner = reading.parsed(paths.owner(*partition), lambda p, n: OwnerRecord.parse(p, n.data))
-        written = reading.parsed(paths.offset(*partition), lambda p, n: OffsetRecord.parse(p, n.data))
+    partitions = sorted({*running, *_below(reading, paths.owners), *_below(reading, paths.offsets)})
+    owners = reading.parsed_many([paths.owner(*p) for p in partitions], lambda p, n: OwnerRecord.parse(p, n.data))
+    offsets = reading.parsed_many([paths.offset(*p) for p in partitions], lambda p, n: OffsetRecord.parse(p, n.data))
+    for partition, owner, written in zip(partitions, owners, offsets, strict=True):
         topic_id, offset = running.get(partition, (None, None))
         if offset is None and written is not None:
             topic_id, offset = written.topic_id, written.offset
@@ -186,17 +188,3 @@ def _below(reading: Reading, root: str) -> set[TopicPartition]:
         for number in reading.names(f"{root}/{topic}")
         if is_partition(number)
     }
-
-
-def _bad_patterns(group: ShownGroup) -> dict[str, str]:
-    found = {}
-    for member in group.members:
-        registration = member.registration
-        if registration is None or registration.pattern == STATIC:
-            continue
-        for text in registration.subscription:
-            try:
-                TopicFilter(registration.pattern, text)
-            except BadData as error:
-                found[GroupPaths(group.group).id(member.consumer)] = str(error)
-    return found

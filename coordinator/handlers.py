@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from .asked import Asked, Requested
 from .assignors import Assignor
 from .config import CoordinatorConfig
 from .metrics import CoordinatorMetrics
@@ -38,6 +39,7 @@ class Handlers:
     """The request queue and its handlers, for one term.
 
     :param on_over: called when the term cannot go on.
+    :param asked: which groups are paused, and which turns operators have requested.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Handlers:
         assignor: Assignor,
         problems: Problems,
         on_over: Callable[[str], None],
+        asked: Asked,
         metrics: CoordinatorMetrics | None = None,
     ) -> None:
         self._config = config
@@ -60,6 +63,7 @@ class Handlers:
         self._assignor = assignor
         self._problems = problems
         self._on_over = on_over
+        self._asked = asked
         self._metrics = metrics or CoordinatorMetrics()
         self._lock = runtime.lock()
         self._rebalancers: dict[str, Rebalancer] = {}
@@ -104,6 +108,11 @@ class Handlers:
 
     def _take_turn(self, request: Request) -> None:
         group = request.group
+        if self._asked.pause_of(group) is not None:
+            self._asked.hold(group, request.reasons)
+            return
+        request = Request(group, self._asked.with_held(group, request.reasons))
+        requested = self._asked.requested(group)
         changes = _changes(request)
         began = self._runtime.monotonic()
         try:
@@ -123,6 +132,8 @@ class Handlers:
             self._failing_since.pop(group, None)
             if turn.is_new_generation:
                 self._be_quiet(group)
+            if requested is not None and turn.state is not None:
+                self._answer(group, requested)
             if turn.again_s is not None:
                 self.requests.request(group, AGAIN, turn.again_s)
             elif turn.state is None:
@@ -139,6 +150,18 @@ class Handlers:
             for kept in (self._rebalancers, self._quiet_until, self._failures, self._failing_since):
                 kept.pop(group, None)
         self._metrics.group_gone(group)
+
+    def _answer(self, group: str, requested: Requested) -> None:
+        """A turn that began after it was `requested` has succeeded."""
+        try:
+            if not self._lease.is_held:
+                raise LeaseLapsed(f"group {group}: the lease has lapsed")
+            self._asked.answer(group, requested)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except (LeaseLapsed, Retryable) as error:
+            log.info("request not answered yet: group=%s reason=%s", group, error)
+            self.requests.request(group, requested.trigger, ASK_AGAIN_S)
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .snapshot import Snapshot
@@ -23,14 +24,46 @@ def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bo
             moved=_moved(before, state),
             stopped_ms=None if stopping else snapshot.now_ms,
             finished_ms=snapshot.now_ms if state.state == EMPTY else None,
+            standing_since_ms=_standing_since(snapshot.rebalance) or (snapshot.now_ms if stopping else None),
         )
     record = snapshot.rebalance
     if record is None or record.generation != state.generation or record.finished_ms is not None:
         return None
     stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
     finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
-    updated = replace(record, stopped_ms=stopped_ms, finished_ms=finished_ms)
+    since_ms = record.standing_since_ms or (snapshot.now_ms if stopping else None)
+    stood_ms = max(0, snapshot.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
+    updated = replace(
+        record,
+        stopped_ms=stopped_ms,
+        finished_ms=finished_ms,
+        standing_since_ms=since_ms,
+        standstill_ms=stood_ms,
+    )
     return updated if updated != record else None
+
+
+def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
+    """The record of the rebalance that the new `generation` replaces before it was through."""
+    record = snapshot.rebalance
+    if record is None or record.finished_ms is not None or record.generation >= generation:
+        return None
+    return replace(record, replaced_by=generation)
+
+
+def in_order(records: Sequence[Rebalance]) -> list[Rebalance]:
+    """The oldest first; one that an older release left unfinished says which replaced it."""
+    ordered = sorted(records, key=lambda record: record.generation)
+    following = [*(record.generation for record in ordered[1:]), None]
+    return [
+        replace(record, replaced_by=record.replaced_by or (after if record.finished_ms is None else None))
+        for record, after in zip(ordered, following, strict=True)
+    ]
+
+
+def _standing_since(record: Rebalance | None) -> int | None:
+    """Since when partitions stand still for a rebalance that is not through: whoever stopped for it still waits."""
+    return record.standing_since_ms if record is not None and record.finished_ms is None else None
 
 
 def _seen_in_the_turn(joined: list[str], left: list[str]) -> str:

@@ -8,9 +8,10 @@ hid comes to light there.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from .asked import Asked
 from .interests import Interests
 from .problems import Findings, Problems
 from .zk.errors import BadData, Retryable
@@ -23,6 +24,7 @@ from .zk.store import Node, Store
 log = logging.getLogger(__name__)
 
 TOPICS, TOPIC, GROUP_LIST, MEMBERS, EVERYTHING, STOP = "topics", "topic", "groups", "members", "everything", "stop"
+PAUSES, REQUEST = "pauses", "request"
 
 
 class Event(NamedTuple):
@@ -40,6 +42,7 @@ class Listeners:
     """Watches topics and groups for one term, and keeps `interests` and `topics` up to date.
 
     :param ask: how to ask for a turn.
+    :param asked: what operators ask for, read here too.
     :param forget: called with a group that is gone.
     """
 
@@ -51,6 +54,7 @@ class Listeners:
         interests: Interests,
         ask: AskForTurn,
         problems: Problems,
+        asked: Asked,
         forget: Callable[[str], None] = lambda group: None,
     ) -> None:
         self._store = store
@@ -59,6 +63,7 @@ class Listeners:
         self._interests = interests
         self._ask = ask
         self._forget = forget
+        self._asked = asked
         self._problems = problems
         self._findings: dict[str, Findings] = {}
         self._events: Queue[Event] = runtime.queue()
@@ -83,6 +88,7 @@ class Listeners:
 
         :raises StoreError: when one of the reads fails; the caller resigns.
         """
+        self.pause_change()  # before any turn is asked for: who is elected obeys it from the first
         self.topic_change()
         self.group_change()
         for group in self.groups():
@@ -120,7 +126,12 @@ class Listeners:
             case "members":
                 self._watched.discard(event.name)
                 self.group_member_change(event.name[len(GROUPS) + 1 :].split("/", 1)[0])
+            case "pauses":
+                self.pause_change()
+            case "request":
+                self.request_change([event.name])
             case "everything":
+                self.pause_change()
                 self.topic_change(all_of_them=True)
                 self.group_change(all_of_them=True)
                 for group in self.groups():
@@ -140,6 +151,26 @@ class Listeners:
     def _on_members(self, path: str) -> None:
         # Either .../groups/[group]/ids, or .../groups/[group]/ids/[consumer]
         self._events.put(Event(MEMBERS, path))
+
+    def _on_paused(self, path: str) -> None:
+        self._events.put(Event(PAUSES))
+
+    def _on_request(self, path: str) -> None:
+        self._events.put(Event(REQUEST, path[len(GROUPS) + 1 :].split("/", 1)[0]))
+
+    # ---- what operators ask for
+
+    def pause_change(self) -> None:
+        """Which groups are paused; those that were, and are no longer, get a turn."""
+        before, after = self._asked.read_paused(self._on_paused)
+        for group in sorted({*self._members, *before.groups, *self._asked.held()}):
+            if before.of(group) and not after.of(group):
+                self._ask(group, "resumed")
+
+    def request_change(self, groups: Sequence[str]) -> None:
+        """Of which groups operators request turns."""
+        for group, requested in self._asked.read_requests(groups, self._on_request).items():
+            self._ask(group, requested.trigger)
 
     # ---- topics
 
@@ -199,11 +230,14 @@ class Listeners:
             del self._members[group]
             self._interests.forget(group)
             self._forget(group)
+            self._asked.forget(group)
             self._found_in(GroupPaths(group).ids).done()
             self._findings.pop(GroupPaths(group).ids, None)
         if all_of_them:
             self._watched.clear()
-        for group in sorted(names if all_of_them else names - set(self._members)):
+        new = sorted(names if all_of_them else names - set(self._members))
+        self.request_change(new)  # first: a group whose members are known is not read again
+        for group in new:
             self.group_member_change(group)
 
     def group_member_change(self, group: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .assignors import Assignor
-from .history import history_of
+from .history import history_of, replaced_of
 from .snapshot import ChannelView, SentCommand, Snapshot
 from .target import Wanted, is_live, wanted
 from .zk.commands import START_FETCHER, STOP_FETCHER, Command
@@ -48,6 +48,7 @@ class Plan:
 
     :ivar state: the group's state afterwards.
     :ivar rebalance: the history record to write, None to leave it.
+    :ivar replaced: the record of the rebalance that this one replaces before it was through.
     :ivar again_s: seconds until the next turn is due, None when only a change asks for one.
     :ivar forgotten: generations whose history is removed.
     """
@@ -59,6 +60,7 @@ class Plan:
     stops: tuple[tuple[str, Command], ...] = ()
     starts: tuple[tuple[str, Command], ...] = ()
     rebalance: Rebalance | None = None
+    replaced: Rebalance | None = None
     forgotten: tuple[int, ...] = ()
     again_s: float | None = None
 
@@ -120,6 +122,7 @@ def plan(snapshot: Snapshot, assignor: Assignor, trigger: str = "") -> Plan:
         stops=tuple(stops),
         starts=tuple(starts),
         rebalance=history_of(snapshot, state, is_new, stopping, trigger),
+        replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
         again_s=min(work.timers, default=None),
     )

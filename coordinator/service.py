@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from .asked import Asked
 from .assignors import Assignor
 from .assignors.range import RangeAssignor
 from .collect import Collector
@@ -23,7 +24,7 @@ from .problems import Problems
 from .term import Term
 from .zk.errors import CoordinatorError, EpochOver, Fenced, Retryable, StoreError
 from .zk.lease import Lease
-from .zk.paths import Brokers
+from .zk.paths import COORDINATOR, Brokers
 from .zk.runtime import Event, Runtime, Task
 from .zk.store import SessionState, Store, StoreFactory
 
@@ -133,12 +134,16 @@ class Coordinator:
         self._wake = wake
         self._over: str | None = None
         self._ended = runtime.event()
+        self._look_at_znode = runtime.event()
         self._sweep_s = config.sweep_interval_ms / 1000
         self._lease = Lease(store, runtime, lambda: term.check(store))
-        self._handlers = Handlers(config, store, runtime, term, self._lease, assignor, problems, self._end, metrics)
+        asked = Asked(store, runtime, term, problems)
+        self._handlers = Handlers(
+            config, store, runtime, term, self._lease, assignor, problems, self._end, asked, metrics
+        )
         brokers = Brokers(config.brokers_path)
         self._listeners = Listeners(
-            store, runtime, brokers, Interests(runtime), self._handlers.ask, problems, self._handlers.forget
+            store, runtime, brokers, Interests(runtime), self._handlers.ask, problems, asked, self._handlers.forget
         )
         self._collector = Collector(
             store, runtime, term, self._lease, problems, config.channel_retention_ms, config.query_retention_ms, metrics
@@ -154,10 +159,13 @@ class Coordinator:
         tasks: list[Task] = []
         self._metrics.elected(self._epoch, self._handlers.requests, self._lease)
         try:
+            self._watch_own_znode()
             self.coordinator_startup(tasks)
             while not stopping.is_set() and self._over is None:
                 self._wake.wait()
                 self._wake.clear()
+                if self._look_at_znode.is_set():
+                    self._watch_own_znode()
         finally:
             self._end("resigning")
             self._metrics.resigned()
@@ -179,6 +187,20 @@ class Coordinator:
         for function, name in ((self._keep_lease, "lease"), (self._listen, "listeners"), (self._sweep, "sweep")):
             tasks.append(self._runtime.spawn(self._guarded(function), name))
         tasks.extend(self._handlers.start(self._listeners.topics))
+
+    def _watch_own_znode(self) -> None:
+        """End the term at once when somebody has removed the coordinator's znode, as `resign` does."""
+        self._look_at_znode.clear()
+        try:
+            node = self._store.get(COORDINATOR, watch=self._on_own_znode)
+        except Retryable:
+            return  # the lease looks too, and after the reconnect `_on_state` has this done again
+        if node is None or node.stat.ephemeral_owner != self._store.session_id:
+            self._end(f"epoch {self._epoch} is over: the coordinator's znode was removed")
+
+    def _on_own_znode(self, path: str) -> None:
+        self._look_at_znode.set()
+        self._wake.set()
 
     def _guarded(self, function: Callable[[], None]) -> Callable[[], None]:
         """`function`, ending the term with whatever it throws: a coordinator that lost a part would look alive."""
@@ -202,6 +224,7 @@ class Coordinator:
         if state is SessionState.LOST:
             self._end("the session with ZooKeeper ended")
         elif state is SessionState.CONNECTED:
+            self._on_own_znode(COORDINATOR)
             self._listeners.look_again()
 
     def _keep_lease(self) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from .zk.state import Rebalance
 
 ELECTED, JOINED, LEFT, CHANGED = "elected", "joined", "left", "changed"
-TOPIC, PARTITIONS, SWEEP, ASKED, OTHER = "topic", "partitions", "sweep", "asked", "other"
-TRIGGERS = (ELECTED, JOINED, LEFT, CHANGED, TOPIC, PARTITIONS, SWEEP, ASKED, OTHER)
-_BY_FIRST_WORD = {"coordinator": ELECTED, **{kind: kind for kind in (JOINED, LEFT, CHANGED, SWEEP, ASKED)}}
+TOPIC, PARTITIONS, SWEEP, OTHER = "topic", "partitions", "sweep", "other"
+REQUESTED, RESUMED = "requested", "resumed"
+TRIGGERS = (ELECTED, JOINED, LEFT, CHANGED, TOPIC, PARTITIONS, SWEEP, REQUESTED, RESUMED, OTHER)
+_BY_FIRST_WORD = {"coordinator": ELECTED, **{kind: kind for kind in (JOINED, LEFT, CHANGED, SWEEP, REQUESTED, RESUMED)}}
 
 
 def trigger_kind(trigger: str) -> str:

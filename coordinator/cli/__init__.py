@@ -6,8 +6,13 @@ import click
 
 from coordinator import __version__
 
+from .channel import channel
 from .common import Cli
-from .groups import channel, groups
+from .groups import groups
+from .history import history
+from .pause import pause, resume
+from .rebalance import rebalance
+from .resign import resign
 from .run import run
 from .status import status
 from .topics import topics
@@ -23,5 +28,5 @@ def main() -> None:
     """Consumer groups that are coordinated through ZooKeeper."""
 
 
-for command in (run, status, topics, groups, channel):
+for command in (run, status, topics, groups, channel, history, pause, resume, rebalance, resign):
     main.add_command(command)

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+
+from coordinator.zk.asked import LONGEST_BY, Pause, PausedRecord
 from coordinator.zk.cli import (
+    CONNECT_TIMEOUT_S,
     JSON,
+    SESSION_TIMEOUT_MS,
     TABLE,
     Cli,
     brokers_option,
@@ -17,15 +28,86 @@ from coordinator.zk.cli import (
 )
 
 __all__ = [
+    "CONNECT_TIMEOUT_S",
+    "EVERYTHING",
     "JSON",
+    "SESSION_TIMEOUT_MS",
     "TABLE",
+    "UNHEALTHY",
     "Cli",
+    "at",
     "brokers_option",
     "opened",
+    "operator",
     "output_option",
+    "paused_json",
+    "paused_rows",
+    "paused_text",
     "print_json",
+    "print_paused",
     "print_rows",
     "printable",
+    "reason_option",
     "report",
     "zk_option",
 ]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+UNHEALTHY = 5
+"""The exit code of a check that found something."""
+
+EVERYTHING = "everything"
+
+
+def reason_option(command: Command) -> Command:
+    """`--reason`, for those who look later."""
+    return click.option("--reason", help="Why; shown to whoever looks.")(command)
+
+
+def operator() -> str:
+    """Who asks, as user@host."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a user id without a name, as in containers
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"[:LONGEST_BY]
+
+
+def at(wall_ms: int) -> str:
+    """A wall-clock time for people, in UTC."""
+    try:
+        return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms} ms"
+
+
+def paused_rows(paused: PausedRecord) -> list[tuple[str, Pause]]:
+    """What is paused, everything first, with its pause."""
+    everything = [(EVERYTHING, paused.everything)] if paused.everything else []
+    return everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]
+
+
+def paused_text(what: str, pause: Pause) -> str:
+    """A pause in a line for people."""
+    why = f": {pause.reason}" if pause.reason else ""
+    return printable(f"{what}, by {pause.by or 'somebody'} since {at(pause.since_ms)}{why}")
+
+
+def paused_json(paused: PausedRecord) -> dict[str, object]:
+    """What is paused, as `/consumers/paused` has it."""
+    return {
+        "all": paused.everything.to_json() if paused.everything else None,
+        "groups": {group: pause.to_json() for group, pause in sorted(paused.groups.items())},
+    }
+
+
+def print_paused(paused: PausedRecord, output: str) -> None:
+    """Print what is paused."""
+    if output == JSON:
+        print_json(paused_json(paused))
+        return
+    for what, pause in paused_rows(paused):
+        click.echo(f"PAUSED  {paused_text(what, pause)}")
+    if not paused:
+        click.echo("nothing is paused")

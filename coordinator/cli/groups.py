@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coordinator.groups import Reading, ShownGroup, ShownMember, ShownPartition, existing_group, group_names, read_group
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.partitions import range_texts
+from coordinator.zk.errors import CoordinatorError
 
 from .common import opened, output_option, print_rows, report, zk_option
 
@@ -28,7 +27,6 @@ OFFSETS = (
     "HOST",
 )
 MEMBERS = ("GROUP", "CONSUMER-ID", "HOST", "SUBSCRIPTION", "INCARNATION", "#PARTITIONS", "COMMANDS", "ENDED")
-CHANNEL = ("CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "PARTITIONS")
 
 
 @click.group()
@@ -68,28 +66,6 @@ def describe(group: str, members: bool, log_dir: str | None, zk: str, output: st
     tell_problems(reading.problems)
 
 
-@click.group()
-def channel() -> None:
-    """The channels through which the coordinator commands the consumers."""
-
-
-@channel.command()
-@click.argument("group")
-@click.argument("consumer", required=False)
-@zk_option
-@output_option
-def show(group: str, consumer: str | None, zk: str, output: str) -> None:
-    """Show the commands of GROUP, or of one CONSUMER, that nobody has acknowledged yet."""
-    with opened(zk) as store:
-        reading = Reading(store)
-        found = existing_group(reading, group)
-    if consumer is not None and consumer not in {member.consumer for member in found.members}:
-        raise UsageError(f"Consumer '{consumer}' has no channel in group '{group}'.")
-    chosen = [member for member in found.members if consumer in (None, member.consumer)]
-    print_rows(CHANNEL, [row for member in chosen for row in _command_rows(member)], output)
-    tell_problems(reading.problems)
-
-
 def list_row(group: ShownGroup) -> tuple[object, ...]:
     """A group as `groups list` and `status` show it."""
     state = group.state
@@ -117,31 +93,6 @@ def _member_row(group: str, member: ShownMember) -> tuple[object, ...]:
         len(member.commands),
         channel.ended if channel else None,
     )
-
-
-def _command_rows(member: ShownMember) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for sent in member.commands:
-        command = sent.command
-        if command is None:
-            rows.append((member.consumer, sent.name, None, None, None, None, None))
-            continue
-        named = range_texts(command.started or command.partitions)
-        partitions = " ".join(f"{topic}({text})" for topic, text in named.items()) or (
-            "all" if command.option == "stop-fetcher" else "none"
-        )
-        rows.append(
-            (
-                member.consumer,
-                sent.name,
-                command.option,
-                command.epoch,
-                command.generation,
-                command.incarnation[:8],
-                partitions,
-            )
-        )
-    return rows
 
 
 def _offset_rows(group: ShownGroup, log_dir: str | None) -> list[tuple[object, ...]]:

@@ -1,36 +1,89 @@
-"""`zk-coordinator status`: who is elected, and how every group is."""
+"""`zk-coordinator status`: who is elected, how every group is, and whether anything is unhealthy."""
 
 from __future__ import annotations
 
 import click
 
-from coordinator.groups import Status
-from coordinator.groups import status as read_status
+from coordinator.health import STUCK_AFTER_MS, Finding, findings, summary
+from coordinator.status import Status, read_status
 from coordinator.zk.paths import Brokers
+from coordinator.zk.runtime import ThreadRuntime
 
-from .common import JSON, brokers_option, opened, output_option, print_json, print_rows, printable, zk_option
+from .common import (
+    JSON,
+    UNHEALTHY,
+    brokers_option,
+    opened,
+    output_option,
+    paused_json,
+    paused_rows,
+    paused_text,
+    print_json,
+    print_rows,
+    printable,
+    zk_option,
+)
 from .groups import LIST, list_row
+
+COLUMNS = (*LIST, "PAUSED")
 
 
 @click.command()
+@click.option("--check", is_flag=True, help="Only say what is unhealthy, one line each; exit 5 when anything is.")
+@click.option(
+    "--stuck-after-ms",
+    type=click.IntRange(0),
+    default=STUCK_AFTER_MS,
+    show_default=True,
+    help="With --check: how old a rebalance, a command, a requested turn or a pause may become.",
+)
 @zk_option
 @brokers_option
 @output_option
-def status(zk: str, brokers: Brokers, output: str) -> None:
-    """Show the elected coordinator, every group, and whatever in ZooKeeper cannot be read."""
+@click.pass_context
+def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, brokers: Brokers, output: str) -> None:
+    """Show the elected coordinator, every group, and whatever in ZooKeeper cannot be read.
+
+    With --check, unhealthy is: nobody elected, or a coordinator's znode that no elected node holds; a group that is
+    RebalanceFailed; what is left out of a group, or assigned to nobody; evictions whose lease still runs; fetchers
+    paused by back-pressure; data that cannot be read; and, for longer than --stuck-after-ms, a rebalance, a command
+    that nobody acknowledges, a requested turn, or a pause.
+    """
     with opened(zk) as store:
         found = read_status(store, brokers)
+    if check:
+        unhealthy = findings(found, ThreadRuntime().wall_ms(), stuck_after_ms)
+        _print_check(found, unhealthy, output)
+        context.exit(UNHEALTHY if unhealthy else 0)
     if output == JSON:
         print_json(_document(found))
+    else:
+        _print(found, output)
+
+
+def _print_check(found: Status, unhealthy: list[Finding], output: str) -> None:
+    if output == JSON:
+        told = [{"check": item.check, "group": item.group, "message": item.message} for item in unhealthy]
+        print_json({"healthy": not unhealthy, "findings": told, "summary": summary(found)})
         return
+    for item in unhealthy:
+        click.echo(printable(f"unhealthy: {item}"))
+    if not unhealthy:
+        click.echo(printable(f"healthy: {summary(found)}"))
+
+
+def _print(found: Status, output: str) -> None:
     elected = found.coordinator
     who = printable(f"{elected.node} ({elected.host})") if elected else "- (nobody is elected)"
     click.echo(f"COORDINATOR  {who}")
     click.echo(f"EPOCH        {found.epoch if found.epoch is not None else '-'}")
-    click.echo(f"TOPICS       {found.topics}")
+    click.echo(f"TOPICS       {len(found.topics)}")
+    for what, pause in paused_rows(found.paused):
+        click.echo(f"PAUSED       {paused_text(what, pause)}")
     click.echo()
-    print_rows(LIST, [list_row(group) for group in found.groups], output)
-    rows = [(group.group, what, why) for group in found.groups for what, why in sorted(group.state.left_out.items())]
+    groups = [group.shown for group in found.groups]
+    print_rows(COLUMNS, [(*list_row(group), _pause_of(found, group.group)) for group in groups], output)
+    rows = [(group.group, what, why) for group in groups for what, why in sorted(group.state.left_out.items())]
     if rows:
         click.echo("\nLeft out:")
         print_rows(("GROUP", "WHAT", "WHY"), rows, output)
@@ -39,15 +92,27 @@ def status(zk: str, brokers: Brokers, output: str) -> None:
         print_rows(("PATH", "PROBLEM"), sorted(found.problems.items()), output)
 
 
+def _pause_of(found: Status, group: str) -> str | None:
+    """Which pause a group is under: everything's, or its own."""
+    if found.paused.everything is not None:
+        return "all"
+    return "group" if group in found.paused.groups else None
+
+
 def _document(found: Status) -> dict[str, object]:
     elected = found.coordinator
     keys = [column.lower() for column in LIST]
     return {
         "coordinator": {"node": elected.node, "host": elected.host, "epoch": elected.epoch} if elected else None,
         "epoch": found.epoch,
-        "topics": found.topics,
+        "topics": len(found.topics),
+        "paused": paused_json(found.paused),
         "groups": [
-            {**dict(zip(keys, list_row(group), strict=True)), "left_out": dict(group.state.left_out)}
+            {
+                **dict(zip(keys, list_row(group.shown), strict=True)),
+                "paused": _pause_of(found, group.shown.group),
+                "left_out": dict(group.shown.state.left_out),
+            }
             for group in found.groups
         ],
         "problems": found.problems,

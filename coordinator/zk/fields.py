@@ -73,6 +73,10 @@ class Fields:
             raise self.bad(name, f"a whole number from {least} to {most}")
         return value
 
+    def optional_number(self, name: str) -> int | None:
+        """A whole number, or None when the field is missing or null."""
+        return self.number(name) if self.has(name) else None
+
     def mapping(self, name: str) -> Mapping[str, Any]:
         """An object; empty when the field is missing or null."""
         value = self.values.get(name)

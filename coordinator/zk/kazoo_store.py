@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +13,23 @@ from kazoo import exceptions as kz
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
-from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.protocol.serialization import Watch as Notification
+from kazoo.protocol.states import Callback, KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 from .errors import (
     ConnectionLost,
+    Final,
     OutcomeUnknown,
     Refused,
+    Retryable,
     SessionLost,
     StoreError,
     TooLarge,
     UsageError,
     ZooKeeperUnreachable,
 )
-from .multi import MOST_PATHS, NO_NODE, Failure, Multi, MultiRead
+from .multi import MOST_PATHS, NO_NODE, AddTreeWatch, Failure, Multi, MultiRead
 from .store import (
     Listing,
     Node,
@@ -36,6 +39,9 @@ from .store import (
     StateListener,
     Store,
     StoreFactory,
+    TreeEvent,
+    TreeStore,
+    TreeWatch,
     Watch,
     operation_bytes,
 )
@@ -83,6 +89,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return super().select(*arguments, **options)
 
 
+_TREE_EVENTS = {1: "created", 2: "deleted", 3: "changed"}
+
+
 class _OneSession(KazooClient):  # type: ignore[misc]
     """A kazoo client that answers nothing after its first session has ended.
 
@@ -98,12 +107,38 @@ class _OneSession(KazooClient):  # type: ignore[misc]
         super().__init__(**options)
         self._invoke_of_kazoo = self._connection._invoke
         self._connection._invoke = self._invoke_and_note
+        self.tree_watches: list[tuple[str, TreeWatch]] = []
+        self._event_zxid = 0
+        self._read_header_of_kazoo = self._connection._read_header
+        self._connection._read_header = self._read_header_and_note
+        self._read_watch_event_of_kazoo = self._connection._read_watch_event
+        self._connection._read_watch_event = self._read_watch_event
 
     def _invoke_and_note(self, timeout: float, request: Any, xid: Any = None) -> Any:
         result = self._invoke_of_kazoo(timeout, request, xid)
         if isinstance(request, Connect):  # kazoo keeps what the server granted in a local variable
             self.negotiated_ms = result[0].time_out
         return result
+
+    def add_tree_watch(self, path: str, on_event: TreeWatch) -> Any:
+        self.tree_watches = [*(other for other in self.tree_watches if other[0] != path), (path, on_event)]
+        answer = self.handler.async_result()
+        self._call(AddTreeWatch(f"{self.chroot}{path}"), answer)
+        return answer
+
+    def _read_header_and_note(self, timeout: float) -> Any:
+        found = self._read_header_of_kazoo(timeout)
+        self._event_zxid = max(0, found[0].zxid)  # of an event, since ZooKeeper 3.9; kazoo passes only the rest on
+        return found
+
+    def _read_watch_event(self, buffer: Any, offset: int) -> None:
+        """Kazoo takes watches off as they fire, and knows them by the path of the event only."""
+        for root, on_event in self.tree_watches:
+            notification, _ = Notification.deserialize(buffer, offset)
+            kind, path = _TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
+            if kind is not None and (path == root or path.startswith(f"{root}/")):
+                self.handler.dispatch_callback(Callback("watch", on_event, (TreeEvent(kind, path, self._event_zxid),)))
+        self._read_watch_event_of_kazoo(buffer, offset)
 
     def _session_callback(self, state: Any) -> None:
         with self._gate:
@@ -138,12 +173,19 @@ def open_kazoo(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 1
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
 
 
+def open_tree_store(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> TreeStore:
+    """`open_kazoo`, for those who follow what happens below a znode."""
+    store = open_kazoo(hosts, session_timeout_ms, connect_timeout_s, make_chroot=False)
+    assert isinstance(store, KazooStore)
+    return store
+
+
 def kazoo_factory(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> StoreFactory:
     """A factory that opens a session each time it is called."""
     return lambda: open_kazoo(hosts, session_timeout_ms, connect_timeout_s)
 
 
-class KazooStore(Store):
+class KazooStore(TreeStore):
     """One session, held by kazoo. Made by `open_kazoo`."""
 
     def __init__(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool = True) -> None:
@@ -209,6 +251,8 @@ class KazooStore(Store):
             KazooState.SUSPENDED: SessionState.SUSPENDED,
             KazooState.LOST: SessionState.LOST,
         }
+        if state != KazooState.CONNECTED:
+            self._client.tree_watches = []
         told = SessionState.LOST if self._client.over else names[state]
         for listener in tuple(self._listeners):
             listener(told)
@@ -256,6 +300,18 @@ class KazooStore(Store):
             self._client.get_children_async(path, watch=_wrapped(watch, path), include_data=True) for path in paths
         ]
         return [self._listing(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
+
+    def watch_tree(self, path: str, on_event: TreeWatch) -> None:
+        try:
+            self._read(self._client.add_tree_watch(path, on_event))
+        except (Retryable, Final):
+            raise
+        except StoreError as error:
+            raise StoreError(f"this server cannot tell live what happens: it needs ZooKeeper 3.6 ({error})") from error
+
+    def send_get(self, path: str) -> Callable[[], Node | None]:
+        answer = self._client.get_async(path)
+        return lambda: self._node(path, answer, None)
 
     def sync(self) -> None:
         # The path only chooses nothing: a sync concerns the whole server. The root exists in every chroot.

@@ -1,8 +1,8 @@
-"""ZooKeeper's `multi` and `multiRead` as they go over the wire, beside kazoo, which sends and receives them.
+"""ZooKeeper's `multi`, `multiRead` and `addWatch` as they go over the wire, beside kazoo, which carries them.
 
 A request costs a Python client 80 microseconds and more, whatever it asks for: one that reads a hundred znodes costs
-little more than one that reads one. kazoo has no multiRead (ZOOKEEPER-1644, since 3.6), and its multi takes several
-times as long to write as this one. The records are those of `zookeeper.jute`; the server answers in order.
+little more than one that reads one. kazoo 2.11 has no multiRead (ZOOKEEPER-1644, since 3.6), and its multi takes
+several times as long to write as this one. The records are those of `zookeeper.jute`; the server answers in order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ MOST_PATHS = 200
 
 _CREATE, _DELETE, _GET_DATA, _SET_DATA, _CHECK, _ERROR = 1, 2, 4, 5, 13, -1
 _EPHEMERAL, _SEQUENTIAL = 1, 2
+_PERSISTENT_RECURSIVE = 1
 _HEADER = struct.Struct("!i?i")
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")
@@ -111,6 +112,26 @@ class Multi:
                 continue
             offset += _STAT.size if kind == _SET_DATA else 0
             found.append("")
+
+
+@dataclass(frozen=True, slots=True)
+class AddTreeWatch:
+    """The request for a persistent recursive watch (ZOOKEEPER-1416, since 3.6).
+
+    :ivar path: a whole path, chroot included.
+    """
+
+    path: str
+    type: ClassVar[int] = 106
+
+    def serialize(self) -> bytes:
+        """The request's body."""
+        return _buffer(self.path.encode()) + _INT.pack(_PERSISTENT_RECURSIVE)
+
+    @staticmethod
+    def deserialize(answer: bytes, offset: int) -> bool:
+        """The answer has no content."""
+        return True
 
 
 def _encoded(operation: Operation, chroot: str) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 CONSUMERS = "/consumers"
 COORDINATOR = "/consumers/coordinator"
 COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
+PAUSED = "/consumers/paused"
 GROUPS = "/consumers/groups"
 COMMAND_PREFIX = "command-"
 SEGMENT_PREFIX = "segment-"
@@ -40,6 +41,10 @@ class GroupPaths:
     @property
     def state(self) -> str:
         return f"{self.root}/state"
+
+    @property
+    def request(self) -> str:
+        return f"{self.root}/request"
 
     @property
     def history(self) -> str:

@@ -145,7 +145,12 @@ class Rebalance:
     """`history/rebalance-[generation]`: one rebalance, for people. Times are wall-clock milliseconds.
 
     :ivar trigger: what asked for it.
-    :ivar standstill_ms: from the first stop sent to the last start acknowledged; None while it runs.
+    :ivar stopped_ms: when the last stop was seen acknowledged.
+    :ivar finished_ms: when the group was Stable, or Empty.
+    :ivar standing_since_ms: when the first stop was sent: by this rebalance, or by the first of those that it replaced
+        before they were through. None while nothing that ran had to stop.
+    :ivar standstill_ms: from then to the last start acknowledged; None while it runs, and where nothing stood still.
+    :ivar replaced_by: the generation that replaced it before it was through.
     """
 
     generation: int
@@ -157,6 +162,19 @@ class Rebalance:
     moved: int = 0
     stopped_ms: int | None = None
     finished_ms: int | None = None
+    standing_since_ms: int | None = None
+    standstill_ms: int | None = None
+    replaced_by: int | None = None
+
+    @property
+    def to_last_stop_ms(self) -> int | None:
+        """Milliseconds from the start to the last stop acknowledged; 0 where nothing had to stop."""
+        return None if self.stopped_ms is None else max(0, self.stopped_ms - self.started_ms)
+
+    @property
+    def to_last_start_ms(self) -> int | None:
+        """Milliseconds from the start to the last start acknowledged."""
+        return None if self.finished_ms is None else max(0, self.finished_ms - self.started_ms)
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Rebalance:
@@ -169,8 +187,11 @@ class Rebalance:
             tuple(str(name) for name in fields.items("joined")),
             tuple(str(name) for name in fields.items("left")),
             fields.number("moved", 0),
-            fields.number("stopped_ms") if fields.has("stopped_ms") else None,
-            fields.number("finished_ms") if fields.has("finished_ms") else None,
+            fields.optional_number("stopped_ms"),
+            fields.optional_number("finished_ms"),
+            fields.optional_number("standing_since_ms"),
+            fields.optional_number("standstill_ms"),
+            fields.optional_number("replaced_by"),
         )
 
     def to_bytes(self) -> bytes:
@@ -185,5 +206,10 @@ class Rebalance:
                 "moved": self.moved,
                 "stopped_ms": self.stopped_ms,
                 "finished_ms": self.finished_ms,
+                "to_last_stop_ms": self.to_last_stop_ms,
+                "to_last_start_ms": self.to_last_start_ms,
+                "standing_since_ms": self.standing_since_ms,
+                "standstill_ms": self.standstill_ms,
+                "replaced_by": self.replaced_by,
             }
         )

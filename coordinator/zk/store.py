@@ -155,5 +155,36 @@ class Store(Protocol):
         """End the session (its ephemerals go at once) and free everything. Never raises."""
 
 
+class TreeEvent(NamedTuple):
+    """What happened to one znode.
+
+    :ivar kind: `created`, `changed` (its data) or `deleted`.
+    :ivar zxid: of the transaction, the same for all events of one multi; 0 where the server does not tell (before 3.9).
+    """
+
+    kind: str
+    path: str
+    zxid: int = 0
+
+
+TreeWatch = Callable[[TreeEvent], None]
+"""Called for every event, in order, from the store's own thread: it may send reads and put on a queue, nothing else."""
+
+
+class TreeStore(Store, Protocol):
+    """A store that can also follow everything below a znode, for those who look on (ZooKeeper 3.6 or newer)."""
+
+    def watch_tree(self, path: str, on_event: TreeWatch) -> None:
+        """Tell `on_event` of each znode at or below `path` that comes, changes or goes, with none left out.
+
+        It ends with the connection: whoever is told that it was lost must read again, and watch again.
+
+        :raises StoreError: when the server has no such watches.
+        """
+
+    def send_get(self, path: str) -> Callable[[], Node | None]:
+        """Send a read without waiting; what is returned waits for the answer, as `get` does, and raises as `get`."""
+
+
 StoreFactory = Callable[[], Store]
 """Opens a new session. Raises `ZooKeeperUnreachable` when nobody answers in time."""

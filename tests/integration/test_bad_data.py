@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from coordinator.cli import main
-from coordinator.groups import status
 from coordinator.service import CoordinatorService
+from coordinator.status import read_status
 from coordinator.zk.paths import COORDINATOR, GroupPaths
 from coordinator.zk.records import WHITE_LIST
 from coordinator.zk.store import Create
@@ -43,7 +43,7 @@ def is_reported(world: World, service: CoordinatorService, path: str) -> None:
     """Said once, counted once, and shown, however often it is read."""
     eventually(lambda: path in service.problems.current(), 10, f"{path} is reported")
     assert path in service.problems.current()[path] or path.rsplit("/", 1)[0] in path
-    assert path in status(world.store, world.brokers).problems
+    assert path in read_status(world.store, world.brokers).problems
 
 
 def others_go_on(world: World, log: MemoryLog, *consumers: PollingConsumer) -> None:
@@ -98,7 +98,7 @@ def test_a_pattern_that_does_not_compile_leaves_that_member_without_partitions(
     eventually(lambda: "bad" in world.state("g").left_out, 10, "the state says why")
 
     assert "pattern" in world.state("g").left_out["bad"]
-    assert PATHS.id("bad") in status(world.store, world.brokers).problems
+    assert PATHS.id("bad") in read_status(world.store, world.brokers).problems
     others_go_on(world, log, good)
 
 
@@ -117,7 +117,7 @@ def test_odd_names_are_reported_and_passed_over(world: World, service: Coordinat
     eventually(lambda: good.held == parts("t", 0, 1, 2), 10, "the group goes on")
 
     others_go_on(world, log, good)
-    shown = status(world.store, world.brokers).problems
+    shown = read_status(world.store, world.brokers).problems
     for place in (PATHS.ids, "/consumers/groups"):
         path = f"{place}/'with space'"
         assert path in service.problems.current()
@@ -247,7 +247,7 @@ def test_offsets_history_segments_and_queries_that_cannot_be_read_stop_nothing_e
 
     assert good.held == parts("t", 1, 2), "where to begin with the other partition nobody can say"
     eventually(lambda: PATHS.query("q") in service.problems.current(), 10, "the query is reported")
-    assert PATHS.offset("t", 0) in status(world.store, world.brokers).problems
+    assert PATHS.offset("t", 0) in read_status(world.store, world.brokers).problems
     assert service.term is not None and service.term.epoch == 1
 
 

@@ -13,6 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 
 import coordinator.elector
+from coordinator.asked import Asked
 from coordinator.assignors.range import RangeAssignor
 from coordinator.config import CoordinatorConfig
 from coordinator.elector import Elector
@@ -336,7 +337,10 @@ def test_a_group_that_is_gone_leaves_nothing_reported_and_nothing_kept_whenever_
     hand, over = stage.hand(), list[str]()
     config = CoordinatorConfig(zk=world.zk, node="hand")
     deaf = DeafStore(hand.store)
-    handlers = Handlers(config, deaf, hand.runtime, hand.term, hand.lease, RangeAssignor(), hand.problems, over.append)
+    asked = Asked(deaf, hand.runtime, hand.term, hand.problems)
+    handlers = Handlers(
+        config, deaf, hand.runtime, hand.term, hand.lease, RangeAssignor(), hand.problems, over.append, asked
+    )
     stage.puppet(group, "c1", {"t": 1})
     bad = GroupPaths(group).channel("bad")
     world.put(bad, b"{")

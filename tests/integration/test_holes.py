@@ -11,9 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from coordinator.asked import Asked
 from coordinator.interests import Interests
 from coordinator.listeners import Listeners
 from coordinator.problems import Problems
+from coordinator.term import Term
 from coordinator.zk.commands import Command
 from coordinator.zk.errors import EpochOver, IncarnationOver
 from coordinator.zk.kazoo_store import open_kazoo
@@ -58,6 +60,9 @@ class ChangesBehindReads:
         self._world = world
         self._changes = changes
 
+    def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        return self.get_many([path], watch)[0]
+
     def children(self, path: str, watch: Watch | None = None) -> Listing | None:
         found = self._store.children(path, watch)
         self._change(path)
@@ -91,7 +96,9 @@ def test_hole_2_what_happens_right_after_a_read_is_seen_by_the_watch_that_the_re
         "/consumers/groups": Create("/consumers/groups/added"),
     }
     store, runtime, interests = ChangesBehindReads(world, changes), ThreadRuntime(), Interests(ThreadRuntime())
-    listeners = Listeners(store, runtime, brokers, interests, lambda group, why: None, Problems(runtime))
+    problems = Problems(runtime)
+    asked = Asked(store, runtime, Term(1, 0), problems)
+    listeners = Listeners(store, runtime, brokers, interests, lambda group, why: None, problems, asked)
     listeners.start()
     assert changes == {}
     thread = threading.Thread(target=listeners.run, daemon=True)

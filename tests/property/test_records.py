@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.zk import ranges
+from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.fields import Fields
@@ -56,6 +57,8 @@ sealed_ranges = st.lists(
     max_size=3,
     unique_by=lambda item: (item.topic, item.partition),
 ).map(lambda items: tuple(sorted(items)))
+
+pauses = st.builds(Pause, texts, numbers, st.none() | texts)
 
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "topic": st.builds(
@@ -118,9 +121,10 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         st.lists(texts, max_size=2).map(tuple),
         st.lists(texts, max_size=2).map(tuple),
         numbers,
-        st.none() | numbers,
-        st.none() | numbers,
+        *[st.none() | numbers] * 5,
     ),
+    "paused": st.builds(PausedRecord, st.none() | pauses, st.dictionaries(names, pauses, max_size=2)),
+    "request": st.builds(TurnRequest, st.text(max_size=250), numbers, st.none() | st.text(max_size=1000)),
     "segment": st.builds(Segment, names, texts, numbers, numbers, sealed_ranges, texts, ids, numbers),
     "segments": st.builds(SegmentsRecord, offsets, st.none() | texts, st.none() | st.integers(1, 10_000)),
     "query": st.builds(Query, ids, offsets, numbers),
@@ -139,6 +143,8 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "stop command": lambda data: Command.parse("where", data),
     "state": lambda data: GroupState.parse("where", data),
     "rebalance": lambda data: Rebalance.parse("where", data),
+    "paused": lambda data: PausedRecord.parse("where", data),
+    "request": lambda data: TurnRequest.parse("where", data),
     "segment": lambda data: Segment.parse("where", data),
     "segments": lambda data: SegmentsRecord.parse("where", data),
     "query": lambda data: Query.parse("where", data),
@@ -239,12 +245,13 @@ def read(kind: str, data: bytes) -> Any:
 
 
 FIELDS = (
-    "adding_replicas", "bytes", "collected", "command", "consumer", "czxid", "ended", "epoch", "file", "finished",
-    "finished_ms", "generation", "host", "incarnation", "joined", "lease_ms", "left", "left_out", "marks",
-    "max_poll_interval_ms", "moved", "node", "offset", "option", "ownershipMap", "partitions", "paused", "pattern",
-    "protocols", "ranges", "reason", "refused", "rows", "run", "running", "seal_interval_ms", "sealed", "seen_ms",
-    "segments_dir", "started_ms", "state", "stopped_ms", "strategy", "subscription", "target", "thread", "topic_id",
-    "topics", "touched", "trigger", "user_data", "version",
+    "adding_replicas", "all", "by", "bytes", "collected", "command", "consumer", "czxid", "ended", "epoch", "file",
+    "finished", "finished_ms", "generation", "groups", "host", "incarnation", "joined", "lease_ms", "left",
+    "left_out", "marks", "max_poll_interval_ms", "moved", "node", "offset", "option", "ownershipMap", "partitions",
+    "pattern", "paused", "protocols", "ranges", "reason", "refused", "replaced_by", "rows", "run", "running",
+    "seal_interval_ms", "sealed", "seen_ms", "segments_dir", "since_ms", "standing_since_ms", "standstill_ms",
+    "started_ms", "state", "stopped_ms", "strategy", "subscription", "target", "thread", "topic_id", "topics",
+    "touched", "trigger", "user_data", "version",
 )  # fmt: skip
 
 scalars = st.one_of(

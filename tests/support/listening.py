@@ -6,9 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from coordinator.asked import Asked
 from coordinator.interests import Interests
 from coordinator.listeners import Listeners
 from coordinator.problems import Problems
+from coordinator.term import Term
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import Brokers
 from coordinator.zk.runtime import ThreadRuntime
@@ -26,8 +28,15 @@ class Listening:
         self.asked: list[tuple[str, str]] = []
         self.problems = Problems(runtime)
         self.interests = Interests(runtime)
+        self.by_operators = Asked(store, runtime, Term(1, 0), self.problems)
         self.listeners = Listeners(
-            store, runtime, Brokers(), self.interests, lambda *asked: self.asked.append(asked), self.problems
+            store,
+            runtime,
+            Brokers(),
+            self.interests,
+            lambda *asked: self.asked.append(asked),
+            self.problems,
+            self.by_operators,
         )
         self.thread = threading.Thread(target=self.listeners.run, name="listeners", daemon=True)
 

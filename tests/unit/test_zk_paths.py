@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED, Brokers, GroupPaths
 from coordinator.zk.records import Channel, CoordinatorRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration
 from coordinator.zk.sealed import Pool, Query, SealedRange, Segment, SegmentsRecord
 from coordinator.zk.state import GroupState, Mark, Rebalance, Target
@@ -22,6 +23,8 @@ PATHS = GroupPaths("[group]")
 WRITTEN = {
     "coordinator": CoordinatorRecord("a", "host", 1).to_bytes(),
     "coordinator_epoch": EpochRecord(1).to_bytes(),
+    "paused": PausedRecord(Pause("who", 1, "why"), {"g": Pause("who", 1)}).to_bytes(),
+    "request": TurnRequest("who", 1, "why").to_bytes(),
     "state": GroupState(target={"c": Target("i", {"c-0": PART})}, marks=(Mark("c", "i", PART, 1, "r"),)).to_bytes(),
     "history": Rebalance(1, 1, "why", 1).to_bytes(),
     "ids": Registration("i", {"t": 1}, user_data="x").to_bytes(),
@@ -41,6 +44,7 @@ WRITTEN = {
 def test_every_field_that_is_written_is_in_the_document(kind: str) -> None:
     values = json.loads(WRITTEN[kind])
     nested = [mark for mark in values.get("marks", [])]
+    nested += [values["all"]] if values.get("all") else []
     named = set(values) | {key for mark in nested for key in mark}
 
     unknown = {name for name in named if not re.search(rf"[`\"]{re.escape(name)}[`\"]", DOCUMENT)}
@@ -53,6 +57,8 @@ def test_every_field_that_is_written_is_in_the_document(kind: str) -> None:
     [
         COORDINATOR,
         COORDINATOR_EPOCH,
+        PAUSED,
+        PATHS.request,
         Brokers().topic("[topic]"),
         PATHS.state,
         PATHS.id("[consumer]"),

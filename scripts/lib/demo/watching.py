@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from coordinator.history import in_order
 from coordinator.zk.errors import BadData, StoreError
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import COORDINATOR, REBALANCE_PREFIX, GroupPaths, sequence
@@ -62,12 +63,8 @@ class Observer:
         """Everything so far, in order, with the rebalances that ZooKeeper's history tells of."""
         with self._lock:
             happenings = list(self._happenings)
-        since_ms: int | None = None
-        for rebalance in self.rebalances():
-            # One that the next replaced before it was through: whoever stopped for it stands still until that is.
-            since_ms = rebalance.started_ms if since_ms is None else since_ms
-            happenings.append(Happening(rebalance.started_ms / 1000, _told(rebalance, since_ms)))
-            since_ms = since_ms if rebalance.finished_ms is None else None
+        rebalances = in_order(self.rebalances())
+        happenings += [Happening(rebalance.started_ms / 1000, _told(rebalance)) for rebalance in rebalances]
         return sorted(happenings, key=lambda happening: happening.at)
 
     def close(self) -> None:
@@ -101,12 +98,13 @@ class Observer:
         self._changed.set()
 
 
-def _told(rebalance: Rebalance, since_ms: int) -> str:
-    standstill = (
-        f"partitions stood still at most {rebalance.finished_ms - since_ms} ms"
-        if rebalance.finished_ms is not None
-        else "replaced by the next before it was through"
-    )
+def _told(rebalance: Rebalance) -> str:
+    if rebalance.standstill_ms is not None:
+        standstill = f"partitions stood still at most {rebalance.standstill_ms} ms"
+    elif rebalance.replaced_by is not None:
+        standstill = f"replaced by generation {rebalance.replaced_by} before it was through"
+    else:
+        standstill = "no partition had to stop" if rebalance.finished_ms is not None else "not through yet"
     return (
         f"rebalance: generation {rebalance.generation} ({rebalance.trigger}), "
         f"{rebalance.moved} partitions moved, {standstill}"

@@ -1,0 +1,174 @@
+"""`zk-coordinator channel`: what the coordinator tells the consumers, as it stands and live."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+
+import click
+
+from coordinator import channel_events
+from coordinator.channel_events import Told
+from coordinator.channel_watch import ChannelWatch
+from coordinator.groups import Reading, ShownMember, checked_group, existing_group
+from coordinator.zk.errors import UsageError
+from coordinator.zk.kazoo_store import open_tree_store
+from coordinator.zk.names import is_name
+from coordinator.zk.partitions import range_texts
+from coordinator.zk.runtime import ThreadRuntime
+
+from .common import (
+    CONNECT_TIMEOUT_S,
+    SESSION_TIMEOUT_MS,
+    TABLE,
+    opened,
+    output_option,
+    print_rows,
+    printable,
+    zk_option,
+)
+from .groups import tell_problems
+
+CHANNEL = ("CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "PARTITIONS")
+JSONL = "jsonl"
+WIDTHS = (12, 12, 16, 18, 13, 6, 10, 11, 9)
+HEADER = (
+    "TIME", "EVENT", "CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "MS", "PARTITIONS, NOTE",
+)  # fmt: skip
+LONGEST_CELL = 300
+
+
+@click.group()
+def channel() -> None:
+    """The channels through which the coordinator commands the consumers."""
+
+
+@channel.command()
+@click.argument("group")
+@click.argument("consumer", required=False)
+@zk_option
+@output_option
+def show(group: str, consumer: str | None, zk: str, output: str) -> None:
+    """Show the commands of GROUP, or of one CONSUMER, that nobody has acknowledged yet."""
+    with opened(zk) as store:
+        reading = Reading(store)
+        found = existing_group(reading, group)
+    if consumer is not None and consumer not in {member.consumer for member in found.members}:
+        raise UsageError(f"Consumer '{consumer}' has no channel in group '{group}'.")
+    chosen = [member for member in found.members if consumer in (None, member.consumer)]
+    print_rows(CHANNEL, [row for member in chosen for row in _command_rows(member)], output)
+    tell_problems(reading.problems)
+
+
+@channel.command()
+@click.argument("group")
+@click.argument("consumer", required=False)
+@click.option("--for", "for_s", type=click.FloatRange(0), help="End after so many seconds.")
+@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice([TABLE, JSONL, "json"]),
+    default=TABLE,
+    show_default=True,
+    help="A table, or one JSON object a line (json means jsonl here).",
+)
+@zk_option
+def watch(group: str, consumer: str | None, for_s: float | None, count: int | None, output: str, zk: str) -> None:
+    """Stream each command of GROUP, or of one CONSUMER, and how it ends, until Ctrl-C.
+
+    \b
+    Events, the `event` of -o jsonl:
+      command       sent; or it stood there already when the watch began
+      acknowledged  its consumer has applied it
+      withdrawn     the coordinator has taken it back, or it was removed unapplied
+      removed       gone, and nobody can tell which of the two
+      registered    an incarnation of a consumer has come
+      ended         an incarnation of a consumer is over
+      missed        the connection was lost: events may have been missed
+
+    \b
+    Keys of -o jsonl, null where one does not apply:
+      event, at_ms (wall clock), group, consumer, command, option, epoch,
+      generation, incarnation, partitions (topic -> ranges; null for a stop of
+      everything), took_ms (from the command to its end, as seen here), note
+    """
+    with opened(zk) as store:
+        checked_group(Reading(store), group)
+        if consumer is not None and not is_name(consumer):
+            raise UsageError(f"{consumer!a} is no name of a consumer")
+    following = ChannelWatch(
+        lambda: open_tree_store(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S), ThreadRuntime(), group, consumer
+    )
+    try:
+        _follow(following, group, for_s, count, is_table=output == TABLE)
+    except BrokenPipeError:
+        # Whoever read has gone; what is left in the buffer has nowhere to go either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _follow(following: ChannelWatch, group: str, for_s: float | None, count: int | None, is_table: bool) -> None:
+    if is_table:
+        _say(_columns(HEADER))
+    for number, told in enumerate(following.events(for_s), 1):
+        _say(_columns(_cells(told)) if is_table else json.dumps(told.to_json(group)))
+        if number == count:
+            return
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _columns(cells: tuple[str, ...]) -> str:
+    padded = [cell.ljust(width) for cell, width in zip(cells, WIDTHS, strict=False)]
+    return "  ".join([*padded, *cells[len(WIDTHS) :]]).rstrip()
+
+
+def _cells(told: Told) -> tuple[str, ...]:
+    named = " ".join(f"{topic}({text})" for topic, text in (told.partitions or {}).items())
+    if told.option is not None and not named:
+        named = "all" if told.partitions is None else "none"
+    if told.event in (channel_events.ACKNOWLEDGED, channel_events.WITHDRAWN) and told.option is not None:
+        named = ""  # said when it was sent
+    found = (
+        datetime.fromtimestamp(told.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3],
+        told.event,
+        told.consumer,
+        told.command,
+        told.option,
+        told.epoch,
+        told.generation,
+        told.incarnation[:8] if told.incarnation else None,
+        told.took_ms,
+    )
+    said = "; ".join(text for text in (named, told.note) if text)
+    cut = said if len(said) <= LONGEST_CELL else said[: LONGEST_CELL - 1] + "…"
+    return (*("-" if cell is None else printable(cell) for cell in found), printable(cut))
+
+
+def _command_rows(member: ShownMember) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for sent in member.commands:
+        command = sent.command
+        if command is None:
+            rows.append((member.consumer, sent.name, None, None, None, None, None))
+            continue
+        named = range_texts(command.started or command.partitions)
+        partitions = " ".join(f"{topic}({text})" for topic, text in named.items()) or (
+            "all" if command.option == "stop-fetcher" else "none"
+        )
+        rows.append(
+            (
+                member.consumer,
+                sent.name,
+                command.option,
+                command.epoch,
+                command.generation,
+                command.incarnation[:8],
+                partitions,
+            )
+        )
+    return rows

@@ -1,0 +1,93 @@
+"""`zk-coordinator history`: a group's last rebalances."""
+
+from __future__ import annotations
+
+import click
+
+from coordinator.groups import Reading, checked_group, read_history
+from coordinator.zk.state import Rebalance
+
+from .common import JSON, at, opened, output_option, print_json, print_rows, zk_option
+from .groups import tell_problems
+
+COLUMNS = (
+    "GENERATION",
+    "EPOCH",
+    "STARTED",
+    "TRIGGER",
+    "JOINED",
+    "LEFT",
+    "MOVED",
+    "LAST-STOP-MS",
+    "LAST-START-MS",
+    "STANDSTILL-MS",
+    "RESULT",
+)
+NAMED = 3
+
+
+@click.command()
+@click.argument("group")
+@zk_option
+@output_option
+def history(group: str, zk: str, output: str) -> None:
+    """Show the last rebalances of GROUP, the newest last.
+
+    LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last stop and the last start that was
+    acknowledged. STANDSTILL-MS counts from the first stop to the last start, over all rebalances that replaced each
+    other meanwhile; `-` where nothing that ran had to stop.
+    """
+    with opened(zk) as store:
+        reading = Reading(store)
+        checked_group(reading, group)
+        found = read_history(reading, group)
+    if output == JSON:
+        print_json([_document(record) for record in found])
+    else:
+        print_rows(COLUMNS, [_row(record) for record in found], output)
+    tell_problems(reading.problems)
+
+
+def _row(record: Rebalance) -> tuple[object, ...]:
+    return (
+        record.generation,
+        record.epoch,
+        at(record.started_ms),
+        record.trigger,
+        _named(record.joined),
+        _named(record.left),
+        record.moved,
+        record.to_last_stop_ms,
+        record.to_last_start_ms,
+        record.standstill_ms,
+        _result(record),
+    )
+
+
+def _result(record: Rebalance) -> str:
+    if record.replaced_by is not None:
+        return f"replaced by {record.replaced_by}"
+    return "finished" if record.finished_ms is not None else "under way"
+
+
+def _named(lives: tuple[str, ...]) -> str | None:
+    more = f" and {len(lives) - NAMED} more" if len(lives) > NAMED else ""
+    return ", ".join(lives[:NAMED]) + more if lives else None
+
+
+def _document(record: Rebalance) -> dict[str, object]:
+    return {
+        "generation": record.generation,
+        "epoch": record.epoch,
+        "trigger": record.trigger,
+        "started_ms": record.started_ms,
+        "joined": list(record.joined),
+        "left": list(record.left),
+        "moved": record.moved,
+        "to_last_stop_ms": record.to_last_stop_ms,
+        "to_last_start_ms": record.to_last_start_ms,
+        "standstill_ms": record.standstill_ms,
+        "stopped_ms": record.stopped_ms,
+        "finished_ms": record.finished_ms,
+        "replaced_by": record.replaced_by,
+    }

@@ -1,0 +1,194 @@
+"""What is unhealthy, decided from what `status` has read. Pure: each check is a function from a status to findings.
+
+Times are compared with the wall clock of whoever asks, so a bound should be longer than clocks differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from .status import GroupStatus, Status
+from .zk.partitions import TopicPartition, range_texts
+from .zk.paths import COORDINATOR
+from .zk.state import COMPLETING, FAILED, PREPARING, STABLE
+
+STUCK_AFTER_MS = 60_000
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is unhealthy.
+
+    :ivar check: which check found it.
+    :ivar group: the group that it concerns, None for the coordinator and what cannot be read.
+    :ivar message: one sentence for an operator.
+    """
+
+    check: str
+    group: str | None
+    message: str
+
+    def __str__(self) -> str:
+        return f"group {self.group}: {self.message}" if self.group is not None else self.message
+
+
+def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) -> list[Finding]:
+    """Everything that is unhealthy, the coordinator first, then group by group, then what cannot be read.
+
+    :param now_ms: the wall clock.
+    :param stuck_after_ms: from this age on, what should pass by itself is unhealthy: a rebalance, a command that nobody
+        has acknowledged, a pause, a requested turn.
+    """
+    clock = _Clock(now_ms, stuck_after_ms)
+    found = [*_coordinator(status), *_everything_paused(status, clock)]
+    for group in status.groups:
+        for check in CHECKS_OF_A_GROUP:
+            found += [Finding(name, group.shown.group, message) for name, message in check(status, group, clock)]
+    found += [
+        Finding("unreadable", None, problem if path in problem else f"{path}: {problem}")
+        for path, problem in sorted(status.problems.items())
+    ]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    now_ms: int
+    stuck_after_ms: int
+
+    def is_old(self, since_ms: int | None) -> bool:
+        return since_ms is not None and self.now_ms - since_ms >= self.stuck_after_ms
+
+    def age(self, since_ms: int | None) -> str:
+        return f"{max(0, self.now_ms - (since_ms or self.now_ms)) / 1000:.0f} s"
+
+
+Found = Iterator[tuple[str, str]]
+"""Pairs of a check's name and what it found."""
+
+
+def _coordinator(status: Status) -> Iterator[Finding]:
+    elected = status.coordinator
+    if status.coordinator_session is None and COORDINATOR not in status.problems:
+        yield Finding("nobody-elected", None, "nobody is elected: no group is rebalanced (run `zk-coordinator run`)")
+    elif status.coordinator_session == 0:
+        what = f"{COORDINATOR} is persistent: no session holds it, and nobody can be elected (`resign` removes it)"
+        yield Finding("coordinator-persistent", None, what)
+    if elected is not None and elected.epoch != status.epoch:
+        told = "no epoch" if status.epoch is None else f"epoch {status.epoch}"
+        yield Finding(
+            "coordinator-epoch",
+            None,
+            f"node {elected.node} holds the coordinator's znode with epoch {elected.epoch}, but the epoch's znode says "
+            f"{told}: it may write nothing (`resign` has one elected anew)",
+        )
+
+
+def _everything_paused(status: Status, clock: _Clock) -> Iterator[Finding]:
+    pause = status.paused.everything
+    if pause is not None and clock.is_old(pause.since_ms):
+        who = f"by {pause.by or 'somebody'}{_why(pause.reason)}"
+        yield Finding("paused", None, f"every group is paused for {clock.age(pause.since_ms)} {who}")
+
+
+def _rebalance(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    state, record = group.shown.state, group.rebalance
+    if state.state == FAILED:
+        yield "rebalance-failed", f"RebalanceFailed ({state.reason or 'no reason is given'})"
+    if state.state not in (PREPARING, COMPLETING):
+        return
+    since_ms = group.shown.state_ms
+    if record is not None and record.finished_ms is None:
+        since_ms = record.standing_since_ms or record.started_ms
+    if clock.is_old(since_ms):
+        why = f" ({state.reason})" if state.reason else ""
+        yield "rebalance-stuck", f"{state.state} for {clock.age(since_ms)}, generation {state.generation}{why}"
+
+
+def _assignment(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    state = group.shown.state
+    reasons: dict[str, list[str]] = {}
+    for what, why in sorted(state.left_out.items()):
+        reasons.setdefault(why, []).append(what)
+    for why, left_out in sorted(reasons.items()):
+        yield "left-out", f"{_some(left_out)} left out: {why}"
+    if state.state != STABLE:
+        return
+    assigned = {partition for target in state.target.values() for partition in target.partitions}
+    missing = {
+        TopicPartition(topic.name, number)
+        for topic in status.topics
+        if state.topics.get(topic.name) == topic.id
+        for number in topic.partitions
+    } - assigned
+    missing = {partition for partition in missing if str(partition) not in state.left_out}
+    if missing and state.target:
+        yield "not-assigned", f"nobody is assigned {_ranges(missing)}"
+
+
+def _evictions(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    for mark in group.shown.state.marks:
+        yield "eviction", f"{_ranges(mark.partitions)} of {mark.consumer} wait for its lease: {mark.reason}"
+
+
+def _commands(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    for member in group.shown.members:
+        old = [sent for sent in member.commands if clock.is_old(sent.sent_ms)]
+        if old:
+            option = old[0].command.option if old[0].command else "a command that cannot be read"
+            more = f" (and {len(old) - 1} more)" if len(old) > 1 else ""
+            yield (
+                "unacknowledged",
+                f"{member.consumer} has not acknowledged {option} {old[0].name} for {clock.age(old[0].sent_ms)}{more}",
+            )
+
+
+def _operators(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    pause = status.paused.groups.get(group.shown.group)
+    if pause is not None and clock.is_old(pause.since_ms):
+        yield "paused", f"paused for {clock.age(pause.since_ms)} by {pause.by or 'somebody'}{_why(pause.reason)}"
+    request = group.request
+    if request is not None and clock.is_old(request.since_ms):
+        by = request.by or "somebody"
+        yield "request", f"no turn has succeeded for {clock.age(request.since_ms)}, though {by} requested one"
+
+
+def _segments(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    if group.segments.paused is not None:
+        yield "fetching-paused", f"its fetchers are paused: {group.segments.paused}"
+
+
+CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = (
+    _rebalance,
+    _assignment,
+    _evictions,
+    _commands,
+    _operators,
+    _segments,
+)
+"""In the order in which they are told; a new check is one more function."""
+
+
+def summary(status: Status) -> str:
+    """How it stands, in a line, for when nothing is unhealthy."""
+    elected = status.coordinator
+    who = f"node {elected.node} elected, epoch {elected.epoch}" if elected else "nobody elected"
+    live = sum(1 for group in status.groups if group.shown.state.target)
+    paused = len(status.paused.groups) + (status.paused.everything is not None)
+    said = f"{who}, {len(status.groups)} groups ({live} with members), {len(status.topics)} topics"
+    return said + (f", {paused} paused" if paused else "")
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _ranges(partitions: set[TopicPartition] | frozenset[TopicPartition]) -> str:
+    return _some([f"{topic}({ranges})" for topic, ranges in range_texts(partitions).items()])
+
+
+def _why(reason: str | None) -> str:
+    return f" ({reason})" if reason else ""

@@ -1,0 +1,366 @@
+"""`channel watch`: every command and how it ended, live, however quickly it was gone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.channel_events import Told
+from coordinator.channel_watch import ChannelWatch
+from coordinator.zk import kazoo_store
+from coordinator.zk.errors import StoreError
+from coordinator.zk.kazoo_store import KazooStore, open_tree_store
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Node, TreeEvent
+from tests.support.cli import run
+from tests.support.hand import Stage
+from tests.support.processes import REPOSITORY, Process
+from tests.support.proxy import Proxy
+from tests.support.wait import eventually
+from tests.support.world import World, expire
+
+PATHS = GroupPaths("g")
+
+
+class Watching:
+    """A watch that runs in a thread.
+
+    :ivar told: what it has told so far.
+    """
+
+    def __init__(self, zk: str, consumer: str | None, opener: Callable[[], KazooStore]) -> None:
+        self.told: list[Told] = []
+        self.stores: list[KazooStore] = []
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+
+        def opened() -> KazooStore:
+            self.stores.append(opener())
+            return self.stores[-1]
+
+        self._events = ChannelWatch(opened, ThreadRuntime(), "g", consumer)
+        self._thread = threading.Thread(target=self._run, name="watching", daemon=True)
+        self._thread.start()
+        # Both watches are set, and all is read, once the first event of the test can come.
+        eventually(lambda: self._events._has_read, 10, "it has read everything")
+
+    def _run(self) -> None:
+        try:
+            for told in self._events.events(60):
+                self.told.append(told)
+                if self._stop.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001  a test looks at it
+            self.error = error
+
+    def of(self, *events: str) -> list[Told]:
+        return [told for told in self.told if told.event in events]
+
+    def wait_for(self, event: str, count: int = 1) -> list[Told]:
+        """The events of one kind, once there are `count`."""
+
+        def enough() -> list[Told]:
+            assert self.error is None, self.error
+            found = self.of(event)
+            assert len(found) >= count, self.told
+            return found
+
+        return eventually(enough, 10, f"{count} times {event}")
+
+    def close(self) -> None:
+        self._stop.set()
+        for store in self.stores:
+            store.close()
+
+
+def opener(zk: str, timeout_ms: int = 4000) -> Callable[[], Any]:
+    return lambda: open_tree_store(zk, timeout_ms)
+
+
+@contextmanager
+def watching(zk: str, consumer: str | None = None, open_store: Callable[[], Any] | None = None) -> Iterator[Watching]:
+    made = Watching(zk, consumer, open_store or opener(zk))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_each_command_and_each_acknowledgement_of_a_real_group_is_seen(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 8)
+    world.put(PATHS.root)
+    with watching(world.zk) as watch:
+        for number in range(4):
+            world.consumer("g", f"c{number}", {"t": 1})
+            world.stable("g", number + 1)
+        sent = sum(world.created_commands("g", f"c{number}") for number in range(4))
+        eventually(lambda: len(watch.of("acknowledged", "withdrawn", "removed")) == sent, 10, "each one's end")
+
+        assert len(watch.of("command")) == sent >= 10
+        assert watch.of("removed", "missed") == []
+        assert len(watch.of("registered")) == 4
+        keys = [(told.consumer, told.command) for told in watch.of("command")]
+        assert len(set(keys)) == sent
+        # On a busy machine one may be gone before it is read.
+        assert {told.option for told in watch.of("command")} - {None} == {"start-fetcher", "stop-fetcher"}
+        assert all(told.took_ms is not None or told.note for told in watch.of("acknowledged"))
+        last = watch.of("acknowledged")[-1]
+        assert (last.epoch, last.generation) == (1, world.state("g").generation)
+
+
+def test_a_withdrawal_is_told_from_an_acknowledgement(stage: Stage) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+    with watching(stage.zk) as watch:
+        stage.puppet("g", "c3", {"t": 1})
+        hand.turn("g")  # stops of generation 3
+        watch.wait_for("command", 2)
+        one.obey()
+        acknowledged = watch.wait_for("acknowledged")
+        stage.puppet("g", "c4", {"t": 1})
+        hand.turn("g")  # another generation: what two has not obeyed is withdrawn
+        withdrawn = watch.wait_for("withdrawn")
+
+    assert [told.consumer for told in acknowledged] == ["c1"]
+    assert [(told.consumer, told.option) for told in withdrawn] == [("c2", "stop-fetcher")]
+    assert withdrawn[0].took_ms is not None
+    del two
+
+
+def test_an_eviction_is_told_with_its_reason(stage: Stage) -> None:
+    hand = stage.hand()
+    stage.topic("t", 2)
+    stuck = stage.puppet("g", "c1", {"t": 1}, max_poll_interval_ms=100)
+    with watching(stage.zk) as watch:
+        hand.turn("g")
+        watch.wait_for("command")
+        hand.evict(stuck)
+        (ended,) = watch.wait_for("ended")
+        (withdrawn,) = watch.wait_for("withdrawn")
+
+    assert ended.note is not None and ended.note.startswith("evicted: ")
+    assert withdrawn.note == ended.note
+    assert ended.incarnation == stuck.registration.incarnation
+
+
+def test_commands_that_stand_there_already_come_first_and_their_end_too(stage: Stage) -> None:
+    hand = stage.hand()
+    stage.topic("t", 2)
+    one = stage.puppet("g", "c1", {"t": 1})
+    hand.turn("g")
+    with watching(stage.zk) as watch:
+        (before,) = watch.wait_for("command")
+        one.obey()
+        (after,) = watch.wait_for("acknowledged")
+
+    assert (before.note, before.partitions) == ("it stood there already", {"t": "0-1"})
+    assert after.took_ms is None
+    assert watch.of("registered") == []
+
+
+def test_one_consumer_is_followed_alone(stage: Stage) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+    with watching(stage.zk, "c2") as watch:
+        stage.topic("t", 6)
+        hand.settle("g", one, two)
+        watch.wait_for("acknowledged", 2)
+
+    assert {told.consumer for told in watch.told} == {"c2"}
+
+
+class LateStore(KazooStore):
+    """Reads a command only after it is gone."""
+
+    gone = threading.Event()
+
+    def send_get(self, path: str) -> Callable[[], Node | None]:
+        if "/command-" not in path:
+            return super().send_get(path)
+
+        def read() -> Node | None:
+            assert self.gone.wait(10)
+            return self.get(path)
+
+        return read
+
+
+def test_a_command_that_was_gone_before_it_could_be_read_is_told_by_what_the_channel_knows(stage: Stage) -> None:
+    hand = stage.hand()
+    stage.topic("t", 2)
+    one = stage.puppet("g", "c1", {"t": 1})
+    LateStore.gone = threading.Event()
+    with watching(stage.zk, open_store=lambda: LateStore(stage.zk, 4000, 10)) as watch:
+        hand.turn("g")
+        one.obey()
+        LateStore.gone.set()
+        (sent,) = watch.wait_for("command")
+        (acknowledged,) = watch.wait_for("acknowledged")
+
+    assert (sent.option, sent.note) == (None, "it was gone before it could be read")
+    assert (acknowledged.generation, acknowledged.partitions) == (1, {"t": "0-1"})
+
+
+def test_after_a_lost_connection_it_says_that_events_may_be_missed_and_goes_on(
+    stage: Stage, zookeeper_proxy: Proxy
+) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+    through = f"{zookeeper_proxy.hosts}/{stage.zk.split('/', 1)[1]}"
+    with watching(stage.zk, open_store=opener(through)) as watch:
+        zookeeper_proxy.refuse()
+        zookeeper_proxy.cut()
+        stage.topic("t", 6)
+        hand.turn("g")  # nobody sees these stops come
+        zookeeper_proxy.resume()
+        watch.wait_for("missed")
+        stood = watch.wait_for("command", 2)
+        hand.settle("g", one, two)
+        watch.wait_for("acknowledged", 4)
+
+    assert [told.note for told in stood[:2]] == ["it stood there already"] * 2
+
+
+def test_after_a_lost_session_it_opens_another_and_goes_on(stage: Stage) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+    with watching(stage.zk) as watch:
+        expire(watch.stores[0])
+        watch.wait_for("missed")
+        stage.topic("t", 6)
+        hand.settle("g", one, two)
+        watch.wait_for("acknowledged", 4)
+
+    assert len(watch.stores) == 2
+
+
+def test_bad_data_is_said_and_printable(world: World) -> None:
+    world.put(PATHS.channel("c1"))
+    with watching(world.zk) as watch:
+        world.put(PATHS.command("c1", "command-0000000000"), b"\x1b[31m")
+        world.put(f"{PATHS.channel('c1')}/junk", b"junk")
+        (told,) = watch.wait_for("command")
+    result = run(world.zk, "channel", "watch", "g", "--for", "0")
+
+    assert told.note is not None and "holds no JSON" in told.note
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.stdout and "command-0000000000" in result.stdout
+
+
+def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None:
+    store = open_tree_store(zk, 4000)
+    seen: list[TreeEvent] = []
+    store.watch_tree("/a", seen.append)
+
+    for _ in range(50):
+        world.put("/a/b/c", b"1")
+        world.put("/a/b/c", b"2")
+        world.remove("/a/b/c")
+    world.put("/ab", b"a neighbour")
+    last = "/a/last"
+    world.put(last)
+
+    eventually(lambda: seen and seen[-1].path == last, 5, "the last one has come")
+    node = store.get(last)
+    store.close()
+    assert node is not None and seen[-1] == TreeEvent("created", last, node.stat.czxid)
+    of_c = [event.kind for event in seen if event.path == "/a/b/c"]
+    assert of_c == ["created", "changed", "deleted"] * 50
+    assert all(event.path.startswith("/a") and event.path != "/ab" for event in seen)
+
+
+def test_a_server_that_is_too_old_is_said(zk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kazoo_store._AddTreeWatch, "type", 990)  # no server knows this one
+    store = open_tree_store(zk, 4000)
+
+    with pytest.raises(StoreError, match=r"needs ZooKeeper 3\.6"):
+        store.watch_tree("/a", lambda event: None)
+
+    store.close()
+
+
+# ---- the command line
+
+
+def test_it_prints_flushed_json_lines_and_ends_after_so_many(world: World, tmp_path: Path) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    world.put(PATHS.root)
+    arguments = ["channel", "watch", "g", "--zk", world.zk, "-o", "jsonl", "--count", "3"]
+    with Process(tmp_path, "watch", "coordinator.cli", *arguments) as process:
+        # Until the watch is there: a consumer that comes before is not told.
+        def seen() -> bool:
+            world.consumer("g", f"c{len(world.consumers)}", {"t": 1})
+            return bool(process.printed())
+
+        eventually(seen, 20, "the first lines", pause_s=0.5)
+        assert process.ends() == 0
+        lines = process.printed()
+
+    assert len(lines) == 3
+    assert all(set(line) == {
+        "event", "at_ms", "group", "consumer", "command", "option", "epoch", "generation", "incarnation", "partitions",
+        "took_ms", "note",
+    } for line in lines)  # fmt: skip
+
+
+def test_an_interrupt_ends_it_without_a_traceback(world: World, tmp_path: Path) -> None:
+    world.put(PATHS.root)
+    with Process(tmp_path, "watch", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk) as process:
+        eventually(lambda: process.out.read_text().startswith("TIME"), 15, "it has begun")
+        process.signal(signal.SIGINT)
+        assert process.ends() == 130
+
+    assert "Traceback" not in process.said()
+
+
+def test_a_pipe_that_is_closed_ends_it_without_a_traceback(world: World) -> None:
+    world.put(PATHS.root)
+    command = [sys.executable, "-m", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk]
+    process = subprocess.Popen(
+        command, cwd=REPOSITORY, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        assert process.stdout.readline().startswith(b"TIME")
+        process.stdout.close()
+
+        def has_ended() -> bool:
+            world.put(PATHS.channel("c1") + "/command-0000000000", b"{}")
+            world.remove(PATHS.channel("c1") + "/command-0000000000")
+            return process.poll() is not None
+
+        eventually(has_ended, 15, "it has ended")
+        assert (process.returncode, process.stderr.read()) == (0, b"")
+    finally:
+        process.kill()
+        process.wait(5)
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("arguments", [["nobody"], ["g", "a/b"]])
+def test_a_name_that_cannot_be_watched_is_a_usage_error(world: World, arguments: list[str]) -> None:
+    world.put(PATHS.root)
+
+    result = run(world.zk, "channel", "watch", *arguments)
+
+    assert result.exit_code == 2, result.output
+
+
+def test_json_means_a_line_an_object_here_too(world: World) -> None:
+    world.put(PATHS.channel("c1") + "/command-0000000000", b"{}")
+
+    result = run(world.zk, "channel", "watch", "g", "-o", "json", "--for", "0")
+
+    assert [json.loads(line)["event"] for line in result.stdout.splitlines()] == ["command"]

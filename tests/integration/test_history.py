@@ -1,0 +1,85 @@
+"""`history G`: what a group's last rebalances were, and how long partitions stood still for each."""
+
+from __future__ import annotations
+
+import json
+
+from coordinator.zk.paths import GroupPaths
+from tests.support.cli import run, run_json, run_ok
+from tests.support.hand import Stage
+from tests.support.world import World
+
+PATHS = GroupPaths("g")
+
+
+def test_a_join_stops_what_ran_and_the_history_says_for_how_long(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    world.consumer("g", "c2", {"t": 1})
+    world.stable("g", 2)
+
+    first, *_, last = run_json(world.zk, "history", "g")
+    table = run_ok(world.zk, "history", "g").stdout.splitlines()
+
+    assert first["standstill_ms"] is None  # nothing ran yet
+    assert "joined c2" in last["trigger"] and last["moved"] == 2
+    assert [name.split("/")[0] for name in last["joined"]] == ["c2"]
+    assert 0 < last["to_last_stop_ms"] <= last["to_last_start_ms"] == last["standstill_ms"]
+    assert table[0].split() == [
+        "GENERATION", "EPOCH", "STARTED", "TRIGGER", "JOINED", "LEFT", "MOVED", "LAST-STOP-MS", "LAST-START-MS",
+        "STANDSTILL-MS", "RESULT",
+    ]  # fmt: skip
+    assert table[-1].split()[0] == str(last["generation"]) and table[-1].endswith("finished")
+    written = json.loads(world.data(PATHS.rebalance(last["generation"])) or b"")  # as zkCli shows it
+    assert written["standstill_ms"] == last["standstill_ms"]
+
+
+def test_a_rebalance_that_another_replaces_says_so_and_the_standstill_counts_from_the_first(stage: Stage) -> None:
+    hand = stage.hand()
+    one, two = stage.stable_pair(hand)
+    three = stage.puppet("g", "c3", {"t": 1})
+    hand.turn("g")  # stops are out
+    one.obey()
+    four = stage.puppet("g", "c4", {"t": 1})
+    hand.turn("g")
+    hand.settle("g", one, two, three, four)
+
+    records = run_json(stage.zk, "history", "g")
+    table = run_ok(stage.zk, "history", "g").stdout
+
+    replaced, last = records[-2:]
+    assert replaced["replaced_by"] == last["generation"] and replaced["finished_ms"] is None
+    assert replaced["standstill_ms"] is None
+    assert last["standstill_ms"] == last["finished_ms"] - replaced["started_ms"]
+    assert f"replaced by {last['generation']}" in table
+    node = one.store.get(PATHS.rebalance(replaced["generation"]))  # as zkCli shows it
+    assert node is not None and json.loads(node.data)["replaced_by"] == last["generation"]
+
+
+def test_the_last_twenty_are_kept_and_come_in_order(stage: Stage) -> None:
+    hand = stage.hand()
+    one, _ = stage.stable_pair(hand)
+    first = hand.turn("g").state
+    assert first is not None
+    for partitions in range(5, 27):
+        stage.topic("t", partitions)
+        hand.settle("g", one, _)
+
+    records = run_json(stage.zk, "history", "g")
+
+    generation = first.generation + 22
+    assert [record["generation"] for record in records] == list(range(generation - 19, generation + 1))
+
+
+def test_a_record_that_cannot_be_read_is_said_and_hides_no_other(world: World) -> None:
+    world.put(PATHS.rebalance(1), b'{"version":1,"generation":1,"epoch":1,"started_ms":5,"trigger":"\\u001b[31m"}')
+    world.put(PATHS.rebalance(2), b"{")
+
+    result = run_ok(world.zk, "history", "g")
+    missing = run(world.zk, "history", "nobody")
+
+    assert "\\x1b[31m" in result.stdout and "\x1b" not in result.stdout
+    assert PATHS.rebalance(2) in result.stderr
+    assert missing.exit_code == 2

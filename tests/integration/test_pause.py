@@ -1,0 +1,250 @@
+"""`pause` and `resume`: a paused group is left alone until it is resumed, whoever is elected."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from coordinator import operate
+from coordinator.asked import Asked
+from coordinator.zk.asked import PausedRecord
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import PAUSED, GroupPaths
+from coordinator.zk.store import Node, Watch
+from tests.support.cli import run, run_json, run_ok
+from tests.support.hand import Stage
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World
+
+PATHS = GroupPaths("g")
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "coordinator.asked")
+
+
+def obeyed(caplog: pytest.LogCaptureFixture, what: str) -> None:
+    """Wait until the elected coordinator says that it has read it."""
+    eventually(lambda: any(what in r.getMessage() for r in caplog.records), 5, f"the coordinator says {what!r}")
+
+
+def written(world: World) -> tuple[bytes | None, int, int]:
+    """What a coordinator has written for `g`: state, commands ever sent, history."""
+    commands = sum(world.created_commands("g", name) for name in world.names(PATHS.channels))
+    return world.data(PATHS.state), commands, len(world.names(PATHS.history))
+
+
+def test_a_paused_group_is_left_alone_and_has_its_turn_when_it_is_resumed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator(sweep_interval_ms=200)
+    world.topic("t", 4)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+
+    run_ok(world.zk, "pause", "g", "--reason", "looking at c1")
+    obeyed(caplog, "paused: group=g ")
+    before = written(world)
+    world.consumer("g", "c2", {"t": 1})
+    eventually(lambda: world.registrations("g") == 2, 5, "c2 is registered")
+    world.consumer("other", "c1", {"t": 1})
+    world.stable("other", 1)  # the coordinator has acted since
+
+    assert written(world) == before
+    run_ok(world.zk, "resume", "g")
+    obeyed(caplog, "resumed: group=g")
+    world.stable("g", 2)
+    assert "joined c2" in world.history("g")[-1].trigger
+    assert world.data(PAUSED) is None
+
+
+def test_consumers_of_a_paused_group_go_on_with_what_they_have(
+    world: World, stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    puppet = stage.puppet("g", "c1", {"t": 1})
+    eventually(lambda: puppet.options() == ["start-fetcher"], 5, "a start is sent")
+    run_ok(world.zk, "pause")
+    obeyed(caplog, "paused: group=* ")
+
+    puppet.obey()
+    partition = min(puppet.running)
+    puppet.move(partition, 7)
+
+    assert (len(puppet.running), world.channel("g", "c1").running[partition]) == (2, 7)
+    assert world.state("g").state == "CompletingRebalance"  # nobody says that it is through
+    run_ok(world.zk, "resume")
+    world.stable("g", 1)
+    assert world.created_commands("g", "c1") == 1
+
+
+def test_who_is_elected_while_a_pause_stands_obeys_it_from_its_first_turn(world: World) -> None:
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
+    run_ok(world.zk, "pause", "g")
+
+    world.coordinator()
+    world.consumer("other", "c1", {"t": 1})
+    world.stable("other", 1)
+    assert world.data(PATHS.state) is None
+    run_ok(world.zk, "resume")
+    world.stable("g", 1)
+
+
+def test_a_group_that_appears_while_everything_is_paused_waits_too(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    run_ok(world.zk, "pause")
+    obeyed(caplog, "paused: group=* ")
+
+    world.consumer("g", "c1", {"t": 1})
+    eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
+    world.consumer("new", "c1", {"t": 1})
+    eventually(lambda: world.data(GroupPaths("new").id("c1")) is not None, 5, "so is the other")
+
+    assert world.data(PATHS.state) is None
+    run_ok(world.zk, "resume")
+    world.stable("g", 1)
+    world.stable("new", 1)
+
+
+def test_a_group_that_goes_while_it_is_paused_leaves_nothing_behind(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator(sweep_interval_ms=200)
+    world.topic("t", 2)
+    consumer = world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    run_ok(world.zk, "pause")
+    obeyed(caplog, "paused: group=* ")
+    consumer.close()
+    world.remove(PATHS.root)
+
+    run_ok(world.zk, "resume")
+
+    obeyed(caplog, "resumed: group=*")
+    kept = [r for r in gc.get_objects() if isinstance(r, Asked) and r.held()]
+    eventually(lambda: not any(asked.held() for asked in kept), 5, "nothing is held for it any more")
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+
+
+def test_a_pause_that_cannot_be_read_is_reported_and_leaves_things_as_they_were(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = world.coordinator()
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    run_ok(world.zk, "pause", "g")
+    obeyed(caplog, "paused: group=g ")
+
+    world.put(PAUSED, b"{no json")
+    eventually(lambda: PAUSED in service.problems.current(), 5, "it is reported")
+    before = written(world)
+    world.consumer("g", "c2", {"t": 1})
+    eventually(lambda: world.registrations("g") == 2, 5, "c2 is registered")
+    world.consumer("other", "c1", {"t": 1})
+    world.stable("other", 1)
+
+    assert written(world) == before
+    assert PAUSED in run_ok(world.zk, "status").stdout
+    assert run(world.zk, "resume", "g").exit_code == 1
+    run_ok(world.zk, "resume")
+    world.stable("g", 2)
+    assert service.problems.current() == {}
+
+
+class PauseDeafStore(FrontStore):
+    """Loses every event of `/consumers/paused`."""
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        return self.behind.get_many(paths, None if PAUSED in paths else watch)
+
+
+def test_a_pause_whose_event_was_lost_is_seen_by_the_sweep(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.coordinator(sweep_interval_ms=200, wrap=PauseDeafStore)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+
+    run_ok(world.zk, "pause", "g")
+
+    obeyed(caplog, "paused: group=g ")
+    run_ok(world.zk, "resume")
+    obeyed(caplog, "resumed: group=g")
+
+
+def test_status_says_who_has_paused_what_since_when_and_why(world: World) -> None:
+    world.put(PATHS.root)
+    world.put(GroupPaths("h").root)
+
+    first = run_json(world.zk, "pause", "g", "--reason", "a look \x1b[31mred")
+    again = run_json(world.zk, "pause", "g", "--reason", "another")
+    everything = run_json(world.zk, "pause")
+    text = run_ok(world.zk, "status").stdout
+    document = run_json(world.zk, "status")
+
+    assert first == again
+    assert first["groups"]["g"]["reason"].startswith("a look")
+    assert everything["all"]["by"] and everything["groups"] == first["groups"]
+    lines = [line for line in text.splitlines() if line.startswith("PAUSED")]
+    assert len(lines) == 2 and "everything, by " in lines[0] and "group g, by " in lines[1]
+    assert "\x1b" not in text and "a look \\x1b[31mred" in lines[1]
+    assert document["paused"] == everything
+    assert {group["group"]: group["paused"] for group in document["groups"]} == {"g": "all", "h": "all"}
+
+
+def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
+    world.put(PATHS.root)
+
+    missing = run(world.zk, "pause", "nobody")
+    slash = run(world.zk, "pause", "a/b")
+    long = run(world.zk, "pause", "g", "--reason", "x" * 1001)
+    nothing = run_ok(world.zk, "resume")
+    run_ok(world.zk, "pause")
+    alone = run(world.zk, "resume", "g")
+    lifted = run_ok(world.zk, "resume")
+
+    assert (missing.exit_code, slash.exit_code, long.exit_code) == (2, 2, 2)
+    assert "'nobody' does not exist" in missing.stderr
+    assert "nothing was paused" in nothing.stderr and nothing.stdout == "nothing is paused\n"
+    assert alone.exit_code == 2 and "lift everything with `resume`" in alone.stderr
+    assert "every pause is lifted" in lifted.stderr
+    assert world.data(PAUSED) is None
+
+
+@pytest.mark.parametrize("stands_already", [False, True])
+def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: World, stands_already: bool) -> None:
+    for name in ("g", "h", "first"):
+        world.put(GroupPaths(name).root)
+    if stands_already:
+        operate.pause(world.store, "first", "somebody", 1, None)
+    behind = open_kazoo(world.zk, 4000)
+
+    class Racing(FrontStore):
+        """Somebody else pauses `h` just after this one has looked."""
+
+        raced = False
+
+        def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+            found = self.behind.get_many(paths, watch)
+            if PAUSED in paths and not self.raced:
+                self.raced = True
+                operate.pause(world.store, "h", "other", 1, None)
+            return found
+
+    after = operate.pause(Racing(behind), "g", "me", 2, "why")
+    behind.close()
+
+    assert set(after.groups) == {"g", "h", *(["first"] if stands_already else [])}
+    assert PausedRecord.parse(PAUSED, world.data(PAUSED) or b"") == after

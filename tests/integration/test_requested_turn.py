@@ -1,0 +1,182 @@
+"""`rebalance G`: a turn that an operator asks for, which outlives whoever is elected."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import pytest
+from click.testing import Result
+
+from coordinator.asked import Asked
+from coordinator.assignors import Assignment, Subscriber
+from coordinator.assignors.range import RangeAssignor
+from coordinator.zk.asked import TurnRequest
+from coordinator.zk.errors import EpochOver
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import ThreadRuntime
+from tests.support.cli import run, run_json, run_ok
+from tests.support.hand import Stage
+from tests.support.wait import eventually
+from tests.support.world import World
+
+PATHS = GroupPaths("g")
+
+
+class Faulty(RangeAssignor):
+    """Fails for as long as `fails` is set."""
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def assign(self, members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        if self.fails:
+            raise RuntimeError("the assignor is at fault")
+        return super().assign(members, topics)
+
+
+def test_where_nothing_has_to_change_a_requested_turn_changes_nothing(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    before = world.data(PATHS.state)
+
+    document = run_json(world.zk, "rebalance", "g", "--reason", "to see")
+    text = run_ok(world.zk, "rebalance", "g").stdout
+
+    stands = {"state": "Stable", "generation": 1, "reason": None}
+    assert document == {"group": "g", "before": stands, "after": stands, "changed": False}
+    assert "a turn was taken: nothing had to change" in text
+    assert world.data(PATHS.state) == before
+    assert world.data(PATHS.request) is None
+
+
+def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.handlers.LONGEST_BACKOFF_S", 600.0)
+    assignor = Faulty()
+    assignor.fails = True
+    world.coordinator(assignor=assignor, max_rebalance_retries=0)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    eventually(lambda: world.state("g").state == "RebalanceFailed", 10, "it has failed")
+    for _ in range(8):  # 0.5 s * 2^9 until the next try
+        failed = run(world.zk, "rebalance", "g", "--timeout", "0.2")
+        assert failed.exit_code == 1
+        assert "it is RebalanceFailed (the assignor is at fault)" in failed.stderr
+        world.remove(PATHS.request)
+
+    assignor.fails = False
+    document = run_json(world.zk, "rebalance", "g", "--reason", "mended")
+
+    assert document["before"]["state"] == "RebalanceFailed"
+    assert document["changed"]
+    assert "requested by " in world.history("g")[-1].trigger and "mended" in world.history("g")[-1].trigger
+    world.stable("g", 1)
+
+
+def test_a_request_stands_until_a_turn_has_succeeded(world: World) -> None:
+    assignor = Faulty()
+    world.coordinator(assignor=assignor)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    assignor.fails = True
+
+    failed = run(world.zk, "rebalance", "g", "--timeout", "0.5")
+    stood = world.data(PATHS.request)
+    assignor.fails = False
+
+    assert failed.exit_code == 1 and "the request stands" in failed.stderr
+    assert stood is not None
+    eventually(lambda: world.data(PATHS.request) is None, 10, "the next try answers it")
+
+
+def test_a_request_that_nobody_has_answered_is_left_to_the_next_coordinator(world: World) -> None:
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
+    world.put(PATHS.request, TurnRequest("somebody", 1, "long ago").to_bytes())
+
+    world.coordinator()
+
+    eventually(lambda: world.data(PATHS.request) is None, 10, "it is answered")
+    assert "requested by somebody: long ago" in world.history("g")[0].trigger
+
+
+def test_a_deposed_coordinator_answers_no_request(world: World, stage: Stage) -> None:
+    deposed = stage.hand()
+    deposed.close()
+    hand = stage.hand()
+    stage.puppet("g", "c1", {"t": 1})
+    world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
+    zombie = Asked(world.store, ThreadRuntime(), deposed.term, hand.problems)
+    request = zombie.read_requests(["g"], lambda path: None)["g"]
+
+    with pytest.raises(EpochOver):
+        zombie.answer("g", request)
+
+    assert world.data(PATHS.request) is not None
+
+
+def test_a_request_that_was_replaced_meanwhile_is_not_answered_by_the_turn_before(world: World, stage: Stage) -> None:
+    hand = stage.hand()
+    stage.puppet("g", "c1", {"t": 1})
+    world.put(PATHS.request, TurnRequest("first", 1).to_bytes())
+    asked = Asked(world.store, ThreadRuntime(), hand.term, hand.problems)
+    request = asked.read_requests(["g"], lambda path: None)["g"]
+    world.remove(PATHS.request)
+    world.put(PATHS.request, TurnRequest("second", 2).to_bytes())
+
+    asked.answer("g", request)
+
+    assert b"second" in (world.data(PATHS.request) or b"")
+
+
+def test_who_asks_after_somebody_else_waits_for_the_same_turn(world: World) -> None:
+    assignor = Faulty()
+    world.coordinator(assignor=assignor)
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    assignor.fails = True
+    world.put(PATHS.request, TurnRequest("the first", 1).to_bytes())
+    results: list[Result] = []
+    waiting = threading.Thread(target=lambda: results.append(run(world.zk, "rebalance", "g")))
+    waiting.start()
+
+    assignor.fails = False
+    waiting.join(20)
+
+    assert [result.exit_code for result in results] == [0]
+    assert "already requested by the first" in results[0].stderr
+
+
+def test_a_request_that_cannot_be_read_is_reported_and_taken_all_the_same(world: World) -> None:
+    service = world.coordinator()
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+
+    world.put(PATHS.request, b"please")
+
+    eventually(lambda: world.data(PATHS.request) is None, 5, "it is answered")
+    eventually(lambda: service.problems.current() == {}, 5, "and mended with it")
+    assert service.problems.count == 1
+
+
+def test_what_nobody_could_take_is_refused_with_what_to_do(world: World) -> None:
+    world.put(PATHS.root)
+
+    missing = run(world.zk, "rebalance", "nobody")
+    nobody = run(world.zk, "rebalance", "g")
+    run_ok(world.zk, "pause", "g")
+    paused = run(world.zk, "rebalance", "g")
+    run_ok(world.zk, "pause")
+    everything = run(world.zk, "rebalance", "g")
+
+    assert missing.exit_code == 2 and "does not exist" in missing.stderr
+    assert nobody.exit_code == 1 and "nobody is elected" in nobody.stderr
+    assert paused.exit_code == 2 and "first resume it with `resume g`" in paused.stderr
+    assert everything.exit_code == 2 and "first resume it with `resume`" in everything.stderr
+    assert world.data(PATHS.request) is None

@@ -1,0 +1,125 @@
+"""`resign`: the elected node gives the coordinator's role up, and the next one acts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from coordinator import operate
+from coordinator.zk import lease
+from coordinator.zk.errors import OutcomeUnknown
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH
+from coordinator.zk.records import CoordinatorRecord, EpochRecord
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Create, Operation
+from tests.support.cli import run, run_json, run_ok
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World
+
+
+def test_another_node_is_elected_and_the_group_goes_on(world: World) -> None:
+    one, two = world.coordinator("one"), world.coordinator("two")
+    first = world.elected(one, two)
+    world.topic("t", 4)
+    world.consumer("g", "c1", {"t": 1})
+    generation = world.stable("g", 1).generation
+    name = {one: "one", two: "two"}[first]
+
+    found = run_json(world.zk, "resign")
+
+    assert found["resigned"]["node"] == name
+    assert found["elected"]["node"] == {"one": "two", "two": "one"}[name]
+    assert found["elected"]["epoch"] == found["resigned"]["epoch"] + 1
+    second = world.elected(one, two, above=found["resigned"]["epoch"])
+    assert second is not first
+    assert world.state("g").generation == generation
+    world.consumer("g", "c2", {"t": 1})
+    world.stable("g", 2)
+    run_ok(world.zk, "resign")  # who resigned stands again
+    assert world.elected(one, two, above=found["elected"]["epoch"]) is first
+
+
+def test_with_one_node_the_same_is_elected_again(world: World) -> None:
+    service = world.coordinator("only")
+    world.elected(service)
+
+    result = run_ok(world.zk, "resign", "--node", "only")
+
+    assert "RESIGNED  only" in result.stdout
+    assert "ELECTED   only" in result.stdout and "epoch 2" in result.stdout
+
+
+def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "RENEWALS_A_TIMEOUT", 0.001)  # the lease looks every half an hour
+    service = world.coordinator("only")
+    world.elected(service)
+
+    world.remove(COORDINATOR)
+
+    world.elected(service, above=1, timeout_s=5)
+
+
+def test_nobody_resigns_for_another_node_and_nobody_where_nobody_is_elected(world: World) -> None:
+    nobody = run(world.zk, "resign")
+    world.elected(world.coordinator("only"))
+    other = run(world.zk, "resign", "--node", "other")
+
+    assert nobody.exit_code == 1 and "nobody is elected" in nobody.stderr
+    assert other.exit_code == 2 and "'other' is not elected: 'only' is, with epoch 1" in other.stderr
+    node = world.store.get(COORDINATOR)
+    assert node is not None and CoordinatorRecord.parse(COORDINATOR, node.data).epoch == 1
+
+
+def test_a_resignation_after_which_nobody_is_elected_says_so(world: World) -> None:
+    world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
+    world.put(COORDINATOR, CoordinatorRecord("gone", "host", 3).to_bytes())
+
+    result = run(world.zk, "resign", "--timeout", "0.3")
+
+    assert result.exit_code == 1
+    assert "node gone has resigned (epoch 3), but nobody was elected within 0.3 s" in result.stderr
+    assert world.data(COORDINATOR) is None
+
+
+@pytest.mark.parametrize("ephemeral", [True, False])
+def test_a_znode_that_somebody_made_by_hand_is_taken_away_and_a_node_is_elected(world: World, ephemeral: bool) -> None:
+    world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
+    world.store.commit([Create(COORDINATOR, CoordinatorRecord("me", "host", 99).to_bytes(), ephemeral=ephemeral)])
+    world.coordinator("only")
+
+    found = run_json(world.zk, "resign")
+
+    assert (found["resigned"]["epoch"], found["elected"]["node"], found["elected"]["epoch"]) == (99, "only", 4)
+
+
+class LostReply(FrontStore):
+    """Loses the reply to the first commit, which happened or not."""
+
+    def __init__(self, world: World, happens: bool) -> None:
+        super().__init__(world.store)
+        self._happens = happens
+        self._is_first = True
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if not self._is_first:
+            return super().commit(operations)
+        self._is_first = False
+        if self._happens:
+            super().commit(operations)
+        raise OutcomeUnknown("the reply to a commit was lost")
+
+
+@pytest.mark.parametrize("happens", [True, False], ids=["it happened", "it did not"])
+def test_a_resignation_whose_reply_was_lost_happens_once(world: World, happens: bool) -> None:
+    service = world.coordinator("only")
+    world.elected(service)
+
+    before, epoch = operate.resign(LostReply(world, happens))
+
+    after = operate.await_election(world.store, ThreadRuntime(), epoch, 10)
+    assert (before.epoch, after and after.epoch) == (1, 2)
+    eventually(lambda: service.term and service.term.epoch == 2, 5, "elected once more, not twice")

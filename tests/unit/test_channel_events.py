@@ -1,0 +1,124 @@
+"""How a command ended, as the data of its channel tells whoever looks on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.channel_events import (
+    ACKNOWLEDGED,
+    COMMAND,
+    GONE_UNREAD,
+    REMOVED,
+    WITHDRAWN,
+    Seen,
+    ended,
+    registered,
+    removed,
+    sent,
+)
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import Channel, Registration
+
+PARTS = frozenset(TopicPartition("t", number) for number in (0, 1, 2, 7))
+NAME = "command-0000000004"
+START = Command(START_FETCHER, 7, 3, "i1", {"c1-0": PARTS}, topics={"t": "t-1"})
+SEEN = Seen("c1", NAME, START, since_s=10.0)
+LIVE = Channel("i1", 7, 2, "command-0000000003")
+
+
+def how(channel: Channel | None, seen: Seen = SEEN) -> tuple[str, str | None]:
+    told = removed(seen, channel, 1000, 10.0125)
+    return told.event, told.note
+
+
+def test_a_command_is_told_with_all_that_it_says() -> None:
+    told = sent(SEEN, 1000).to_json("g")
+
+    assert told == {
+        "event": COMMAND, "at_ms": 1000, "group": "g", "consumer": "c1", "command": NAME, "option": START_FETCHER,
+        "epoch": 7, "generation": 3, "incarnation": "i1", "partitions": {"t": "0-2,7"}, "took_ms": None, "note": None,
+    }  # fmt: skip
+
+
+def test_a_stop_of_everything_names_no_partitions_and_an_idle_start_names_none_of_them() -> None:
+    stop = replace(SEEN, command=Command(STOP_FETCHER, 7, 3, "i1"))
+    idle = replace(SEEN, command=Command(START_FETCHER, 7, 3, "i1"))
+
+    assert sent(stop, 1).partitions is None
+    assert sent(idle, 1).partitions == {}
+
+
+def test_a_command_that_the_channel_names_as_the_last_one_applied_was_acknowledged() -> None:
+    told = removed(SEEN, replace(LIVE, generation=3, command=NAME), 1000, 10.0125)
+
+    assert (told.event, told.took_ms, told.note) == (ACKNOWLEDGED, 12.5, None)
+
+
+def test_what_a_consumer_could_not_claim_is_told_with_its_acknowledgement() -> None:
+    refused = replace(LIVE, command=NAME, refused=frozenset([TopicPartition("t", 7)]))
+
+    assert how(refused) == (ACKNOWLEDGED, "refused, as an owner was in the way: t(7)")
+
+
+def test_a_consumer_that_left_after_it_had_acknowledged_still_did() -> None:
+    assert how(replace(LIVE, command=NAME, ended="left"))[0] == ACKNOWLEDGED
+
+
+def test_a_command_that_the_channel_does_not_name_was_withdrawn() -> None:
+    assert how(LIVE) == (WITHDRAWN, None)
+    assert how(replace(LIVE, command="")) == (WITHDRAWN, None)
+    assert how(replace(LIVE, ended="evicted: it hangs")) == (WITHDRAWN, "evicted: it hangs")
+    assert how(replace(LIVE, incarnation="i2", command=NAME)) == (WITHDRAWN, "another incarnation lives there now")
+
+
+def test_a_command_of_an_older_epoch_was_not_applied() -> None:
+    assert how(replace(LIVE, epoch=8, generation=3)) == (
+        WITHDRAWN,
+        "it was older than what its consumer had applied",
+    )
+
+
+def test_what_nobody_can_tell_is_not_guessed() -> None:
+    assert how(None)[0] == REMOVED
+    assert how(replace(LIVE, command="command-0000000009"))[0] == REMOVED
+
+
+def test_a_command_whose_channel_was_read_late_is_told_by_whether_both_went_in_one_multi() -> None:
+    late = replace(LIVE, generation=9, command="command-0000000009")
+
+    assert removed(SEEN, late, 1, 11.0, with_channel=True).event == ACKNOWLEDGED
+    assert removed(SEEN, late, 1, 11.0, with_channel=False).event == WITHDRAWN
+
+
+def test_a_command_that_was_gone_before_it_was_read_is_told_by_what_the_channel_knows() -> None:
+    unread = Seen("c1", NAME, None, 10.0, GONE_UNREAD)
+    channel = Channel("i1", 7, 3, NAME, {TopicPartition("t", 1): 5}, {"t": "t-1"})
+
+    told = removed(unread, channel, 1000, 10.0125)
+
+    assert sent(unread, 1).note == GONE_UNREAD
+    assert (told.event, told.epoch, told.generation, told.incarnation) == (ACKNOWLEDGED, 7, 3, "i1")
+    assert told.partitions == {"t": "1"} and told.took_ms is None
+    assert told.note is not None and told.note.startswith(GONE_UNREAD)
+
+
+def test_a_command_that_stood_there_before_has_no_time() -> None:
+    before = replace(SEEN, since_s=None)
+
+    assert sent(before, 1).note == "it stood there already"
+    assert removed(before, LIVE, 1, 99.0).took_ms is None
+
+
+def test_the_end_of_an_incarnation_says_why() -> None:
+    assert ended("c1", "i1", LIVE, 1).note == "its session ended"
+    assert ended("c1", "i1", replace(LIVE, ended="left"), 1).note == "left"
+    assert ended("c1", "i0", LIVE, 1).note == "another process has registered under its name"
+    assert ended("c1", None, None, 1).note == "its channel cannot be read"
+
+
+def test_a_registration_says_what_it_wants() -> None:
+    assert registered("c1", Registration("i1", {"t": 2, "s": 1}, host="exec-3"), None, 1).note == (
+        "host exec-3, static s:1, t:2"
+    )
+    assert registered("c1", None, "no JSON", 1).note == "no JSON"

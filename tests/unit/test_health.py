@@ -1,0 +1,171 @@
+"""What `status --check` calls unhealthy, from statuses that are made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.groups import ShownCommand, ShownGroup, ShownMember
+from coordinator.health import Finding, findings, summary
+from coordinator.status import GroupStatus, Status
+from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
+from coordinator.zk.commands import START_FETCHER, Command
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import CoordinatorRecord, Topic
+from coordinator.zk.sealed import SegmentsRecord
+from coordinator.zk.state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
+
+NOW_MS = 1_000_000
+BOUND_MS = 60_000
+LONG_AGO_MS, JUST_NOW_MS = NOW_MS - BOUND_MS, NOW_MS - BOUND_MS + 1
+TOPIC = Topic("t", "t-1", (0, 1, 2, 3))
+ALL = frozenset(TopicPartition("t", number) for number in TOPIC.partitions)
+GROUP = ShownGroup(
+    "g",
+    GroupState(STABLE, 3, 7, "range", {"c1": Target("i1", {"c1-0": ALL})}, {"t": "t-1"}),
+    (ShownMember("c1", None, None, ()),),
+    (),
+    state_ms=0,
+)
+HEALTHY = Status(
+    CoordinatorRecord("a", "host", 7), 7, (GroupStatus(GROUP),), (TOPIC,), problems={}, coordinator_session=99
+)
+
+
+def of_group(shown: ShownGroup = GROUP, **changes: Any) -> Status:
+    return replace(HEALTHY, groups=(GroupStatus(shown, **changes),))
+
+
+def in_state(**changes: Any) -> ShownGroup:
+    return replace(GROUP, state=replace(GROUP.state, **changes))
+
+
+def found(status: Status) -> list[Finding]:
+    return findings(status, NOW_MS, BOUND_MS)
+
+
+def the_one(status: Status) -> tuple[str, str | None]:
+    """The only finding: which check, and of which group."""
+    (finding,) = found(status)
+    return finding.check, finding.group
+
+
+def test_a_stable_group_under_an_elected_coordinator_is_healthy() -> None:
+    assert found(HEALTHY) == []
+    assert summary(HEALTHY) == "node a elected, epoch 7, 1 groups (1 with members), 1 topics"
+
+
+def test_nobody_elected_is_unhealthy() -> None:
+    assert the_one(replace(HEALTHY, coordinator=None, coordinator_session=None)) == ("nobody-elected", None)
+
+
+def test_a_coordinators_znode_that_no_session_holds_is_unhealthy() -> None:
+    assert the_one(replace(HEALTHY, coordinator_session=0)) == ("coordinator-persistent", None)
+
+
+@pytest.mark.parametrize("epoch", [6, 8, None])
+def test_a_coordinator_whose_epoch_is_not_the_one_that_counts_is_unhealthy(epoch: int | None) -> None:
+    assert the_one(replace(HEALTHY, epoch=epoch)) == ("coordinator-epoch", None)
+
+
+def test_a_failed_rebalance_is_unhealthy_at_once_and_says_why() -> None:
+    (finding,) = found(of_group(in_state(state=FAILED, reason="no plan")))
+
+    assert finding.check == "rebalance-failed"
+    assert str(finding) == "group g: RebalanceFailed (no plan)"
+
+
+@pytest.mark.parametrize("name", [PREPARING, COMPLETING])
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (Rebalance(3, 7, "", LONG_AGO_MS), ["rebalance-stuck"]),
+        (Rebalance(3, 7, "", JUST_NOW_MS), []),
+        (Rebalance(3, 7, "", JUST_NOW_MS, standing_since_ms=LONG_AGO_MS), ["rebalance-stuck"]),  # replaced ones count
+        (Rebalance(3, 7, "", LONG_AGO_MS, finished_ms=LONG_AGO_MS), []),  # an old one: a failover sends commands anew
+        (None, []),
+    ],
+)
+def test_a_rebalance_is_unhealthy_when_it_takes_too_long(
+    name: str, record: Rebalance | None, expected: list[str]
+) -> None:
+    group = replace(in_state(state=name), state_ms=JUST_NOW_MS)
+
+    assert [finding.check for finding in found(of_group(group, rebalance=record))] == expected
+
+
+def test_a_rebalance_without_a_record_counts_from_when_its_state_was_written() -> None:
+    assert the_one(of_group(replace(in_state(state=PREPARING), state_ms=LONG_AGO_MS))) == ("rebalance-stuck", "g")
+
+
+def test_what_is_left_out_is_unhealthy_one_line_a_reason() -> None:
+    left_out = {f"t-{number}": "no room" for number in range(5)} | {"c9": "its registration cannot be read"}
+
+    told = [str(finding) for finding in found(of_group(in_state(left_out=left_out)))]
+
+    assert told == [
+        "group g: c9 left out: its registration cannot be read",
+        "group g: t-0, t-1, t-2 and 2 more left out: no room",
+    ]
+
+
+def test_partitions_that_nobody_is_assigned_are_unhealthy() -> None:
+    target = {"c1": Target("i1", {"c1-0": ALL - {TopicPartition("t", 2)}})}
+
+    (finding,) = found(of_group(in_state(target=target)))
+
+    assert str(finding) == "group g: nobody is assigned t(2)"
+
+
+def test_partitions_of_a_topic_made_anew_or_of_an_empty_group_are_not_missing() -> None:
+    assert found(of_group(in_state(target={}, topics={"t": "t-0"}))) == []
+    assert found(of_group(in_state(target={}))) == []
+
+
+def test_an_eviction_whose_mark_stands_is_unhealthy() -> None:
+    mark = Mark("c2", "i2", frozenset([TopicPartition("t", 0)]), 6667, "evicted: it hangs")
+
+    assert the_one(of_group(in_state(marks=(mark,)))) == ("eviction", "g")
+
+
+@pytest.mark.parametrize(("sent_ms", "expected"), [(LONG_AGO_MS, ["unacknowledged"]), (JUST_NOW_MS, [])])
+def test_a_command_is_unhealthy_when_nobody_acknowledges_it_for_too_long(sent_ms: int, expected: list[str]) -> None:
+    command = ShownCommand("c1", "command-0000000004", Command(START_FETCHER, 7, 3, "i1"), sent_ms)
+    group = replace(GROUP, members=(ShownMember("c1", None, None, (command,)),))
+
+    told = found(of_group(group))
+
+    assert [finding.check for finding in told] == expected
+    assert all("c1 has not acknowledged start-fetcher command-0000000004 for 60 s" in str(f) for f in told)
+
+
+@pytest.mark.parametrize(("since_ms", "expected"), [(LONG_AGO_MS, ["paused"]), (JUST_NOW_MS, [])])
+def test_a_pause_is_the_operators_will_until_it_is_forgotten(since_ms: int, expected: list[str]) -> None:
+    pause = Pause("ann", since_ms, "a look")
+
+    of_one = replace(HEALTHY, paused=PausedRecord(None, {"g": pause}))
+    of_all = replace(HEALTHY, paused=PausedRecord(pause))
+
+    assert [finding.check for finding in found(of_one)] == expected
+    assert [finding.check for finding in found(of_all)] == expected
+    assert all("by ann (a look)" in str(finding) for finding in found(of_one) + found(of_all))
+    assert summary(of_one).endswith(", 1 paused")
+
+
+def test_fetchers_that_back_pressure_has_paused_are_unhealthy_with_the_reason() -> None:
+    (finding,) = found(of_group(segments=SegmentsRecord(paused="the backlog has 5 GiB")))
+
+    assert str(finding) == "group g: its fetchers are paused: the backlog has 5 GiB"
+
+
+@pytest.mark.parametrize(("since_ms", "expected"), [(LONG_AGO_MS, ["request"]), (JUST_NOW_MS, [])])
+def test_a_requested_turn_that_does_not_come_is_unhealthy(since_ms: int, expected: list[str]) -> None:
+    assert [f.check for f in found(of_group(request=TurnRequest("ann", since_ms)))] == expected
+
+
+def test_what_cannot_be_read_is_unhealthy_with_its_path() -> None:
+    status = replace(HEALTHY, problems={"/a": "/a holds no JSON", "/b": "its name is none"})
+
+    assert [str(finding) for finding in found(status)] == ["/a holds no JSON", "/b: its name is none"]

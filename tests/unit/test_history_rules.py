@@ -1,0 +1,103 @@
+"""What a group's history says of a rebalance: how long it took, and how long partitions stood still for it."""
+
+from __future__ import annotations
+
+import json
+
+from coordinator.history import history_of, in_order, replaced_of
+from coordinator.snapshot import Snapshot
+from coordinator.zk.state import COMPLETING, EMPTY, PREPARING, STABLE, GroupState, Rebalance, Target
+
+
+def seen(now_ms: int, rebalance: Rebalance | None = None, generation: int = 1) -> Snapshot:
+    target = {"a": Target("a1", {})}
+    history = (rebalance.generation,) if rebalance else ()
+    return Snapshot("g", 5, GroupState(COMPLETING, generation, 5, "range", target), 1, history=history,
+                    rebalance=rebalance, now_ms=now_ms)  # fmt: skip
+
+
+def state(name: str, generation: int) -> GroupState:
+    return GroupState(name, generation, 5, "range", {"a": Target("a1", {})})
+
+
+def begun(now_ms: int, stopping: bool, before: Rebalance | None = None, generation: int = 2) -> Rebalance:
+    record = history_of(seen(now_ms, before, generation - 1), state(PREPARING, generation), True, stopping, "why")
+    assert record is not None
+    return record
+
+
+def test_a_standstill_counts_from_the_first_stop_sent_to_the_last_start_acknowledged() -> None:
+    record = begun(1000, stopping=True)
+    stopped = history_of(seen(1030, record, 2), state(COMPLETING, 2), False, False, "")
+    assert stopped is not None
+    finished = history_of(seen(1050, stopped, 2), state(STABLE, 2), False, False, "")
+
+    assert record.standing_since_ms == 1000 and record.standstill_ms is None
+    assert finished is not None
+    assert (finished.to_last_stop_ms, finished.to_last_start_ms, finished.standstill_ms) == (30, 50, 50)
+    assert history_of(seen(1060, finished, 2), state(STABLE, 2), False, False, "") is None
+
+
+def test_nothing_stands_still_where_nothing_that_ran_had_to_stop() -> None:
+    record = begun(1000, stopping=False)
+    finished = history_of(seen(1050, record, 2), state(STABLE, 2), False, False, "")
+
+    assert finished is not None
+    assert (finished.to_last_stop_ms, finished.to_last_start_ms, finished.standstill_ms) == (0, 50, None)
+
+
+def test_a_standstill_begins_with_the_first_stop_and_not_with_the_rebalance() -> None:
+    record = begun(1000, stopping=False)
+    later = history_of(seen(1020, record, 2), state(PREPARING, 2), False, True, "")
+    assert later is not None
+    finished = history_of(seen(1050, later, 2), state(STABLE, 2), False, False, "")
+
+    assert finished is not None and finished.standstill_ms == 30
+
+
+def test_rebalances_that_replace_each_other_stand_still_from_the_first_of_them() -> None:
+    first = begun(1000, stopping=True)
+    second = begun(1200, stopping=False, before=first, generation=3)
+    third = begun(1300, stopping=True, before=second, generation=4)
+    finished = history_of(seen(1350, third, 4), state(STABLE, 4), False, False, "")
+
+    assert finished is not None and finished.standstill_ms == 350
+    assert replaced_of(seen(1200, first, 2), 3) == Rebalance(
+        2, 5, "why", 1000, joined=(), left=(), standing_since_ms=1000, replaced_by=3
+    )
+
+
+def test_a_rebalance_that_was_through_is_replaced_by_none_and_hands_no_standstill_on() -> None:
+    record = history_of(seen(1050, begun(1000, stopping=True), 2), state(STABLE, 2), False, False, "")
+    assert record is not None
+
+    after = begun(5000, stopping=False, before=record, generation=3)
+
+    assert replaced_of(seen(5000, record, 2), 3) is None
+    assert after.standing_since_ms is None
+
+
+def test_a_group_that_everybody_leaves_stands_still_for_nobody() -> None:
+    first = begun(1000, stopping=True)
+    empty = history_of(seen(1100, first, 2), GroupState(EMPTY, 3, 5), True, False, "left a")
+
+    assert empty is not None
+    assert (empty.finished_ms, empty.standstill_ms) == (1100, None)
+
+
+def test_records_of_an_older_release_are_read_and_say_what_replaced_them() -> None:
+    old = {"version": 1, "epoch": 1, "trigger": "joined a", "started_ms": 10}
+    data = [{**old, "generation": 13, "stopped_ms": 11, "finished_ms": 15}, {**old, "generation": 12}]
+    records = [Rebalance.parse("where", json.dumps(values).encode()) for values in data]
+
+    twelve, thirteen = in_order(records)
+
+    assert (twelve.generation, twelve.replaced_by) == (12, 13)
+    assert (thirteen.to_last_stop_ms, thirteen.to_last_start_ms, thirteen.standstill_ms) == (1, 5, None)
+    assert thirteen.replaced_by is None
+
+
+def test_zkcli_shows_the_numbers_too() -> None:
+    written = json.loads(Rebalance(2, 1, "why", 100, stopped_ms=120, finished_ms=150, standstill_ms=45).to_bytes())
+
+    assert (written["to_last_stop_ms"], written["to_last_start_ms"], written["standstill_ms"]) == (20, 50, 45)
