@@ -11,6 +11,7 @@ from .zk.errors import BadData
 from .zk.partitions import PartitionSet, TopicPartition
 from .zk.paths import GroupPaths
 from .zk.patterns import TopicFilter
+from .zk.ranges import MAX_PARTITION
 from .zk.records import STATIC, Registration, Topic
 from .zk.state import Target
 
@@ -107,6 +108,10 @@ def _bounded(group: str, threads: Mapping[str, PartitionSet], left_out: dict[str
     """`threads` cut to what one session may own; what is over is left out with the reason."""
     paths = GroupPaths(group)
     room = OWNER_PATHS_A_SESSION
+    topics = {part.topic for parts in threads.values() for part in parts}
+    longest = max((len(paths.owner(topic, MAX_PARTITION)) + 4 for topic in topics), default=0)
+    if longest * sum(len(parts) for parts in threads.values()) <= room:
+        return {thread: parts for thread, parts in threads.items() if parts}
     kept: dict[str, set[TopicPartition]] = {}
     for thread, partition in sorted((thread, part) for thread, parts in threads.items() for part in parts):
         room -= len(paths.owner(*partition)) + 4
