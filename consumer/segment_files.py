@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,11 +131,13 @@ class SegmentFolder:
             size = self._stream(temporary, batches)
             _sync(temporary)
             self._fs.move(temporary, path)
+            for parent in (folder, *missing):
+                _sync(parent)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            for left in (temporary, path):
+                with suppress(OSError):  # of what cannot be removed either, the sweep hears
+                    Path(left).unlink(missing_ok=True)
             raise
-        for parent in (folder, *missing):
-            _sync(parent)
         return size
 
     def _stream(self, path: str, batches: Iterable[pa.RecordBatch]) -> int:

@@ -97,13 +97,14 @@ class Slot:
         config = spec.config.consumer_config(spec.number)
         self._runtime = runtime
         self._consumer = config.consumer
-        self._is_paused = False
         self._stopping: str | None = None
         self._directions = Directions(spec, runtime)
         files = SegmentFolder(spec.config.segments_dir)
         self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, Fetcher(source), files)
         earliest = earliest_in(source)
-        self.member = Member(config, spec.subscription, open_store, runtime, self.sealer, earliest)
+        self.member = Member(
+            config, spec.subscription, open_store, runtime, self.sealer, earliest, spec.config.seal_interval_ms
+        )
         self.sealer.bind(self.member)
 
     def stop(self, reason: str) -> None:
@@ -133,7 +134,7 @@ class Slot:
     def _step(self) -> None:
         self.member.tend()
         self._read_directions()
-        fetched = 0 if self._is_paused else self.sealer.fetch()
+        fetched = self.sealer.fetch()
         wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
         if not fetched and self._stopping is None:
             self.member.wake.wait(min(wait_s, LOOK_FOR_DATA_S))
@@ -149,9 +150,9 @@ class Slot:
             return
         if reason is not None:
             self.stop(reason)
-        paused = self._directions.segments.paused
-        if (paused is not None) != self._is_paused:
-            self._is_paused = paused is not None
+        paused, before = self._directions.segments.paused, self.sealer.paused
+        self.sealer.paused = paused
+        if (paused is None) != (before is None):
             log.warning("fetching %s: consumer=%s", f"paused ({paused})" if paused else "goes on", self._consumer)
 
 

@@ -66,8 +66,8 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "coordinator": st.builds(CoordinatorRecord, texts, texts, numbers),
     "epoch": st.builds(EpochRecord, numbers),
     "registration": st.builds(
-        lambda subscription, life, host, protocols, lease_ms, poll_ms, user_data: Registration(
-            life, subscription[1], subscription[0], host, tuple(protocols), lease_ms, poll_ms, user_data
+        lambda subscription, life, host, protocols, lease_ms, poll_ms, user_data, seal_ms: Registration(
+            life, subscription[1], subscription[0], host, tuple(protocols), lease_ms, poll_ms, user_data, seal_ms
         ),
         subscriptions,
         ids,
@@ -76,6 +76,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         st.integers(0, 86_400_000),
         st.integers(1, 2**31 - 1),
         texts,
+        st.integers(0, 2**31 - 1),
     ),
     "channel": st.builds(
         Channel,
@@ -121,8 +122,8 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         st.none() | numbers,
     ),
     "segment": st.builds(Segment, names, texts, numbers, numbers, sealed_ranges, texts, ids, numbers),
-    "segments": st.builds(SegmentsRecord, offsets, st.none() | texts, st.none() | st.integers(1, 10_000)),
-    "query": st.builds(Query, ids, offsets, numbers),
+    "segments": st.builds(SegmentsRecord, offsets, st.none() | texts.filter(bool), st.none() | st.integers(1, 10_000)),
+    "query": st.builds(Query, ids, offsets, numbers, numbers),
 }
 
 PARSERS: dict[str, Callable[[bytes], Any]] = {
