@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from consumer.logs.producer import Producer
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.sealed import Query, Segment
+from coordinator.zk.store import Delete, SetData
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.spark_processes import below
 from tests.support.wait import eventually
@@ -120,6 +121,54 @@ def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
     running = query(read(spark, sealed, "g", query="q"), Delivered(), tmp_path / "checkpoint", availableNow=True)
     with pytest.raises(StreamingQueryException, match=f"segment {name} \\(t-. offsets .* cannot be read"):
         running.awaitTermination(120)
+
+
+class StopsAfterOne(Delivered):
+    """A sink that fails in every batch but the first: the query ends, and its checkpoint stands there."""
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        if batch:
+            raise RuntimeError("the sink is away")
+        super().__call__(frame, batch)
+
+
+def test_a_query_that_returns_after_its_segments_were_collected_fails_and_says_what_is_gone_and_what_to_do(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    slow = read(spark, sealed, "g", query="slow", maxRecordsPerTrigger="60")
+    sink = StopsAfterOne()
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        query(slow, sink, tmp_path / "slow").awaitTermination(120)
+    assert 0 < sink.count <= 60
+    sealed.stop_coordinator(sealed._services[0][0])
+    sealed.coordinator(query_retention_ms=2000, backlog_interval_ms=50)
+    eventually(
+        lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it has expired"
+    )
+    fast = read(spark, sealed, "g", query="fast")
+    for _ in range(2):  # the second run says what the first one has finished
+        assert query(fast, Delivered(), tmp_path / "fast", availableNow=True).awaitTermination(120)
+    eventually(lambda: not segments(sealed), 30, "everything is collected")
+
+    again = query(slow, Delivered(), tmp_path / "slow", availableNow=True)
+
+    wanted = r"query slow of group g has lost records: segments from segment-.* on are gone.*new checkpoint and another"
+    with pytest.raises(StreamingQueryException, match=wanted):
+        again.awaitTermination(120)
+    node = sealed.store.get(PATHS.query("slow"))
+    assert node is None or Query.parse("slow", node.data).expired_ms > 0, "it holds nothing back"
+
+
+def test_a_running_query_that_is_removed_fails_and_says_so(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
+    sink = Delivered()
+    running = query(read(spark, sealed, "g", query="q"), sink, tmp_path / "checkpoint")
+    eventually(lambda: sink.has_exactly("t", 2, 100), 60, "it has everything, and waits for more")
+
+    sealed.store.commit([SetData(PATHS.queries, b""), Delete(PATHS.query("q"))])
+
+    with pytest.raises(StreamingQueryException, match="query q of group g was removed while it ran"):
+        running.awaitTermination(60)
+    assert sealed.store.get(PATHS.query("q")) is None
 
 
 # ---- the whole application
