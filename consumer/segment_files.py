@@ -18,6 +18,7 @@ from pyarrow import fs
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.names import is_name, shown
+from coordinator.zk.records import Channel
 from coordinator.zk.sealed import SealedRange
 
 from .errors import SegmentError
@@ -48,6 +49,16 @@ def incarnation_of(file: str) -> str | None:
     """The incarnation that wrote `file`, a temporary one too; None when it is no segment's file."""
     match = _FILE.fullmatch(file.rsplit("/", 1)[-1])
     return match[1] if match else None
+
+
+def may_be_sealed(file: str, channel: Channel) -> bool:
+    """Whether the incarnation that wrote `file` may still seal it, by its consumer's `channel`.
+
+    It seals one file after the other: what it has sealed, and all with a lower number, is decided.
+    """
+    if not channel.is_live or channel.incarnation != incarnation_of(file):
+        return False
+    return not (channel.sealed and file.startswith(channel.sealed[:-16]) and file <= channel.sealed)
 
 
 def offsets_text(ranges: Iterable[SealedRange], most: int = 8) -> str:

@@ -8,7 +8,9 @@ from coordinator import __version__
 
 from .common import Cli
 from .groups import channel, groups
+from .queries import queries
 from .run import run
+from .segments import segments
 from .status import status
 from .topics import topics
 
@@ -23,5 +25,5 @@ def main() -> None:
     """Consumer groups that are coordinated through ZooKeeper."""
 
 
-for command in (run, status, topics, groups, channel):
+for command in (run, status, topics, groups, channel, queries, segments):
     main.add_command(command)
