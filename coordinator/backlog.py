@@ -34,10 +34,14 @@ class Bounds:
 
 
 class Backlog(NamedTuple):
-    """The sealed segments of a group that have not been collected, and their bytes."""
+    """The sealed segments of a group that have not been collected, and their bytes.
+
+    :ivar unread: so many of the segments have bytes that are not known yet; no pause is lifted before they are.
+    """
 
     segments: int
     size: int
+    unread: int = 0
 
 
 def finished_by_all(readers: Readers) -> int | None:
@@ -63,7 +67,7 @@ def _paused(before: str | None, backlog: Backlog, bounds: Bounds, readers: Reade
     """Why fetchers shall pause. The text stays while its cause does: each new one wakes every fetcher."""
     share = RESUME_SHARE if before else 1.0
     if backlog.segments <= share * bounds.segments and backlog.size <= share * bounds.size:
-        return None
+        return before if backlog.unread else None
     cause = _cause(readers)
     if before and before.endswith(cause):
         return before

@@ -27,7 +27,7 @@ from .problems import Findings, Problems
 from .reading import Memory
 from .zk.errors import BadData
 from .zk.names import is_name
-from .zk.paths import SEGMENT_PREFIX, GroupPaths
+from .zk.paths import SEGMENT_PREFIX, GroupPaths, sequence
 from .zk.records import Registration
 from .zk.runtime import Runtime
 from .zk.sealed import SEAL_INTERVAL_MS, Query, Segment, SegmentsRecord
@@ -36,7 +36,11 @@ from .zk.store import Check, Delete, Listing, Node, Operation, SetData, Store
 log = logging.getLogger(__name__)
 
 SEGMENTS_A_MULTI = 300
-READ_AT_ONCE = 1000
+
+READ_A_ROUND = 2000
+"""New segments that are read of one group in a round, and `MULTIS_A_ROUND` its collecting multis: the others wait."""
+
+MULTIS_A_ROUND = 10
 
 WATCHED_S = 180.0
 """No query is expired before this coordinator has missed three of its signs of life, whatever clocks say."""
@@ -55,7 +59,9 @@ class _Group:
     """What is known of a group that seals.
 
     :ivar root: the data of `segments` with its stat, as this round has read or written it.
-    :ivar listed: (czxid, pzxid) of `segments` when it was listed last.
+    :ivar life: the czxid of `segments`, in which each name stands for one segment.
+    :ivar listed: (czxid, pzxid) of `segments` when all that it lists had been read.
+    :ivar unread: segments that are there and have not been read yet.
     :ivar intervals: the seal interval of each registered member.
     :ivar registered: the pzxid of `ids` that they are of.
     """
@@ -63,14 +69,17 @@ class _Group:
     paths: GroupPaths
     root: Node
     record: SegmentsRecord = field(default_factory=SegmentsRecord)
+    life: int = 0
     listed: tuple[int, int] = (0, 0)
     segments: dict[str, _Known] = field(default_factory=dict)
+    unread: int = 0
     registered: int = 0
     intervals: tuple[int, ...] = ()
 
     @property
     def backlog(self) -> Backlog:
-        return Backlog(len(self.segments), sum(known.size for known in self.segments.values()))
+        size = sum(known.size for known in self.segments.values())
+        return Backlog(len(self.segments) + self.unread, size, self.unread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +190,20 @@ class SegmentCollector:
         if listing is None:
             return
         names = {name for name in listing.names if name.startswith(SEGMENT_PREFIX) and is_name(name)}
-        is_same = listing.stat.czxid == group.listed[0]
-        group.segments = {name: known for name, known in group.segments.items() if is_same and name in names}
-        new = sorted(names - set(group.segments))
-        for first in range(0, len(new), READ_AT_ONCE):
-            some = new[first : first + READ_AT_ONCE]
-            nodes = self._store.get_many([group.paths.segment(name) for name in some])
-            group.segments |= {
-                name: _known(group.paths.segment(name), node)
-                for name, node in zip(some, nodes, strict=True)
-                if node is not None
-            }
-        group.listed = (listing.stat.czxid, listing.stat.pzxid)
+        if listing.stat.czxid != group.life:
+            group.life, group.segments = listing.stat.czxid, {}
+        group.segments = {name: known for name, known in group.segments.items() if name in names}
+        new = sorted(names - set(group.segments), key=lambda name: (sequence(name) or 0, name))
+        some = new[:READ_A_ROUND]
+        nodes = self._store.get_many([group.paths.segment(name) for name in some])
+        group.segments |= {
+            name: _known(group.paths.segment(name), node)
+            for name, node in zip(some, nodes, strict=True)
+            if node is not None
+        }
+        group.unread = len(new) - len(some)
+        if not group.unread:
+            group.listed = (listing.stat.czxid, listing.stat.pzxid)
 
     # ---- queries
 
@@ -253,7 +264,7 @@ class SegmentCollector:
         if finished is None:
             return
         done = sorted((known.czxid, name) for name, known in group.segments.items() if known.czxid <= finished)
-        for first in range(0, len(done), SEGMENTS_A_MULTI):
+        for first in range(0, min(len(done), MULTIS_A_ROUND * SEGMENTS_A_MULTI), SEGMENTS_A_MULTI):
             if not self._collect_some(group, [name for _, name in done[first : first + SEGMENTS_A_MULTI]], version):
                 return
 
@@ -285,7 +296,7 @@ class SegmentCollector:
         if after.paused and after.paused != before.paused:
             log.warning("fetchers paused: group=%s reason=%s", name, after.paused)
         elif before.paused and not after.paused:
-            log.info("fetchers go on: group=%s segments=%d bytes=%d", name, *group.backlog)
+            log.info("fetchers go on: group=%s segments=%d bytes=%d", name, *group.backlog[:2])
         if after.seal_interval_ms != before.seal_interval_ms:
             log.info("seal interval published: group=%s seal_interval_ms=%s", name, after.seal_interval_ms)
 

@@ -25,6 +25,7 @@ from tests.support.world import World, a_world
 PATHS = GroupPaths("g")
 KIB = 1024
 YEAR_MS = 365 * 86_400_000
+LARGE = Bounds(1000, 1 << 30)
 
 
 class Backlog:
@@ -93,6 +94,31 @@ def backlog(world: World, tmp_path: Path) -> Backlog:
 def coordinator(world: World, **options: int) -> None:
     # A sweep interval that no test lives to see: what happens is the backlog's own loop.
     world.elected(world.coordinator(**{"backlog_interval_ms": 50, "sweep_interval_ms": 600_000} | options))
+
+
+class Machine(ThreadRuntime):
+    """A machine whose wall clock is a year ahead, and whose monotonic clock a test moves on."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + YEAR_MS
+
+
+def collector_on(world: World, machine: Machine, clock: ServerClock, bounds: Bounds = LARGE) -> SegmentCollector:
+    """What a coordinator runs for segments, for a test to call round by round."""
+    if world.store.get(COORDINATOR_EPOCH) is None:
+        world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
+    node = world.store.get(COORDINATOR_EPOCH)
+    assert node is not None
+    lease = Lease(world.store, ThreadRuntime(), lambda: None)
+    lease.renew()
+    commits = FencedCommits(world.store, Term(1, node.stat.version), lease)
+    rules = SegmentRules(bounds, 500, query_retention_ms=7 * 86_400_000)
+    return SegmentCollector(world.store, machine, commits, clock, Problems(machine), rules)
 
 
 def test_too_many_segments_pause_the_fetchers_until_a_query_has_finished_enough_of_them(
@@ -194,6 +220,28 @@ def test_many_segments_are_collected_in_several_multis(world: World, backlog: Ba
     eventually(lambda: backlog.files == 1, 10, "their files too")
 
 
+def test_a_backlog_that_one_round_cannot_read_is_read_over_several(
+    world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.collect_segments.READ_A_ROUND", 10)
+    monkeypatch.setattr("coordinator.collect_segments.MULTIS_A_ROUND", 1)
+    monkeypatch.setattr("coordinator.collect_segments.SEGMENTS_A_MULTI", 3)
+    names = backlog.seal(25)
+    collector = collector_on(world, machine := Machine(), ServerClock(world.store, machine), Bounds(25, 25 * KIB - 1))
+
+    found = []
+    for _ in range(3):
+        collector.collect(["g"])
+        found.append(backlog.record.paused is not None)
+    assert found == [False, False, True], "the bytes are over their bound once all are read"
+    backlog.query("q", backlog.czxid(names[-2]))
+    left = []
+    while len(world.names(PATHS.segments)) > 1:
+        collector.collect(["g"])
+        left.append(len(world.names(PATHS.segments)))
+    assert left == [22, 19, 16, 13, 10, 7, 4, 1]
+
+
 def test_a_segment_and_a_query_that_cannot_be_read_are_reported_and_stop_nobody_else(
     world: World, backlog: Backlog
 ) -> None:
@@ -267,36 +315,11 @@ def test_seals_are_counted_over_all_groups_that_seal_and_no_others(world: World,
 # ---- expiry
 
 
-class Machine(ThreadRuntime):
-    """A machine whose wall clock is a year ahead, and whose monotonic clock a test moves on."""
-
-    ahead_s = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead_s
-
-    def wall_ms(self) -> int:
-        return super().wall_ms() + YEAR_MS
-
-
 class WrongClock(ServerClock):
     """As if the server that wrote the epoch had been a year ahead."""
 
     def now_ms(self) -> int:
         return super().now_ms() + YEAR_MS
-
-
-def collector_on(world: World, machine: Machine, clock: ServerClock) -> SegmentCollector:
-    """What a coordinator runs for segments, for a test to call round by round."""
-    if world.store.get(COORDINATOR_EPOCH) is None:
-        world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
-    node = world.store.get(COORDINATOR_EPOCH)
-    assert node is not None
-    lease = Lease(world.store, ThreadRuntime(), lambda: None)
-    lease.renew()
-    commits = FencedCommits(world.store, Term(1, node.stat.version), lease)
-    rules = SegmentRules(Bounds(1000, 1 << 30), 500, query_retention_ms=7 * 86_400_000)
-    return SegmentCollector(world.store, machine, commits, clock, Problems(machine), rules)
 
 
 def expired(world: World, query: str) -> bool:

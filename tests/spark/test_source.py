@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from consumer.logs.producer import Producer
 from coordinator.zk.paths import GroupPaths
-from coordinator.zk.sealed import Query, Segment
+from coordinator.zk.sealed import Query, Segment, SegmentsRecord
 from coordinator.zk.store import Delete, SetData
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.spark_processes import below
@@ -121,6 +121,30 @@ def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
     running = query(read(spark, sealed, "g", query="q"), Delivered(), tmp_path / "checkpoint", availableNow=True)
     with pytest.raises(StreamingQueryException, match=f"segment {name} \\(t-. offsets .* cannot be read"):
         running.awaitTermination(120)
+
+
+def test_a_pool_whose_backlog_is_full_pauses_and_goes_on_by_itself_when_a_query_has_read_it(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.coordinator(max_backlog_segments=5, backlog_interval_ms=100)
+    world.topic("t", 2)
+    sink, produced = Delivered(), 0
+
+    def record() -> SegmentsRecord:
+        return SegmentsRecord.parse("segments", world.data(PATHS.segments) or b"")
+
+    with pool(spark, world, "g", tmp_path, {"t": 1}, seal_interval_ms=10):
+        world.stable("g", 2, timeout_s=90)
+        while record().paused is None:
+            produce(world, tmp_path / "log", "t", 25)
+            produced += 25
+        produce(world, tmp_path / "log", "t", 500)
+        produced += 500
+        assert "no query reads the group" in str(record().paused)
+        assert sum(segment.rows for segment in segments(world).values()) < 2 * produced
+        running = query(read(spark, world, "g", query="q"), sink, tmp_path / "checkpoint")
+        eventually(lambda: sink.has_exactly("t", 2, produced), 60, "the pool has gone on to the end")
+        running.stop()
 
 
 class StopsAfterOne(Delivered):

@@ -68,6 +68,14 @@ def test_fetchers_go_on_only_when_the_backlog_is_at_four_fifths_of_both_bounds(
     assert (directed(paused(q=1), segments, size, q=1).paused is None) == goes_on
 
 
+def test_no_pause_is_lifted_before_the_bytes_of_all_segments_are_known() -> None:
+    before = paused(q=1)
+
+    assert directions(before, Backlog(50, 0, unread=10), BOUNDS, {"q": 1}, None) == before
+    assert directions(FREE, Backlog(101, 0, unread=10), BOUNDS, {"q": 1}, None).paused
+    assert directions(FREE, Backlog(50, 0, unread=10), BOUNDS, {"q": 1}, None) == FREE
+
+
 def test_a_reason_stands_unchanged_while_its_cause_does() -> None:
     before = paused(101, q=1)
 
