@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ from coordinator.zk.paths import COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.records import EpochRecord, Registration
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import Query, Segment, SegmentsRecord
-from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
@@ -108,7 +109,13 @@ class Machine(ThreadRuntime):
         return super().wall_ms() + YEAR_MS
 
 
-def collector_on(world: World, machine: Machine, clock: ServerClock, bounds: Bounds = LARGE) -> SegmentCollector:
+def collector_on(
+    world: World,
+    machine: Machine | None = None,
+    clock: ServerClock | None = None,
+    bounds: Bounds = LARGE,
+    store: Store | None = None,
+) -> SegmentCollector:
     """What a coordinator runs for segments, for a test to call round by round."""
     if world.store.get(COORDINATOR_EPOCH) is None:
         world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
@@ -116,9 +123,15 @@ def collector_on(world: World, machine: Machine, clock: ServerClock, bounds: Bou
     assert node is not None
     lease = Lease(world.store, ThreadRuntime(), lambda: None)
     lease.renew()
-    commits = FencedCommits(world.store, Term(1, node.stat.version), lease)
+    store, machine = store or world.store, machine or Machine()
+    clock = clock or ServerClock(world.store, machine)
+    commits = FencedCommits(store, Term(1, node.stat.version), lease)
     rules = SegmentRules(bounds, 500, query_retention_ms=7 * 86_400_000)
-    return SegmentCollector(world.store, machine, commits, clock, Problems(machine), rules)
+    return SegmentCollector(store, machine, commits, clock, Problems(machine), rules)
+
+
+def expired(world: World, query: str) -> bool:
+    return Query.parse("query", world.data(PATHS.query(query)) or b"").expired_ms > 0
 
 
 def test_too_many_segments_pause_the_fetchers_until_a_query_has_finished_enough_of_them(
@@ -196,19 +209,62 @@ def test_a_pause_by_hand_stays_until_it_is_taken_away_by_hand(world: World, back
     assert backlog.record.paused == "moving the storage"
 
 
-def test_a_query_that_registers_just_then_keeps_its_segments(world: World, backlog: Backlog) -> None:
+class Before(FrontStore):
+    """A store before whose next commit something else happens."""
+
+    def __init__(self, store: Store, happens: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._happens: Callable[[], None] | None = happens
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        happens, self._happens = self._happens, None
+        if happens:
+            happens()
+        return super().commit(operations)
+
+
+def test_a_query_that_registers_before_a_collection_was_sent_keeps_its_segments(world: World, backlog: Backlog) -> None:
     """The set of queries moves with each registration, and what was decided before is refused."""
     names = backlog.seal(3)
     backlog.query("fast", backlog.czxid(names[-1]))
-    backlog.query("late", backlog.czxid(names[0]))
-    coordinator(world)
-    eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "what both have finished")
+    collector = collector_on(world, store=Before(world.store, lambda: backlog.query("late", 0)))
 
-    backlog.query("later", 0)
-    backlog.query("late", backlog.czxid(names[1]))
+    for _ in range(3):
+        collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == names
+    assert backlog.record.collected == 0
+
+
+def test_a_query_that_gives_a_sign_of_life_before_its_expiry_was_sent_does_not_expire(
+    world: World, backlog: Backlog
+) -> None:
+    machine = Machine()
     backlog.seal(1)
+    backlog.query("q")
+    collector = collector_on(world, machine, store=Before(world.store, lambda: backlog.query("q", 0)))
+    collector.collect(["g"])
+    machine.ahead_s += 8 * 86_400
 
-    eventually(lambda: len(world.names(PATHS.segments)) == 3, 5, "nothing more is collected")
+    collector.collect(["g"])
+
+    assert not expired(world, "q")
+
+
+def test_what_stands_in_segments_is_not_overwritten_when_another_has_changed_it(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(3)
+    backlog.query("q")
+    newer = SegmentsRecord(backlog.czxid(names[0]), paused="moving the storage")
+    collector = collector_on(
+        world,
+        bounds=Bounds(2, 1 << 30),
+        store=Before(world.store, lambda: world.put(PATHS.segments, newer.to_bytes())),
+    )
+
+    for _ in range(3):
+        collector.collect(["g"])
+
+    assert backlog.record == newer
 
 
 def test_many_segments_are_collected_in_several_multis(world: World, backlog: Backlog) -> None:
@@ -227,7 +283,7 @@ def test_a_backlog_that_one_round_cannot_read_is_read_over_several(
     monkeypatch.setattr("coordinator.collect_segments.MULTIS_A_ROUND", 1)
     monkeypatch.setattr("coordinator.collect_segments.SEGMENTS_A_MULTI", 3)
     names = backlog.seal(25)
-    collector = collector_on(world, machine := Machine(), ServerClock(world.store, machine), Bounds(25, 25 * KIB - 1))
+    collector = collector_on(world, bounds=Bounds(25, 25 * KIB - 1))
 
     found = []
     for _ in range(3):
@@ -320,10 +376,6 @@ class WrongClock(ServerClock):
 
     def now_ms(self) -> int:
         return super().now_ms() + YEAR_MS
-
-
-def expired(world: World, query: str) -> bool:
-    return Query.parse("query", world.data(PATHS.query(query)) or b"").expired_ms > 0
 
 
 def test_a_coordinator_whose_wall_clock_is_wrong_expires_nobody_who_lives(world: World, backlog: Backlog) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import Query, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.store import Check, Create, Delete, SetData, Store
+from coordinator.zk.store import Check, Create, Delete, Node, SetData, Store, Watch
 from tests.support.memlog import MemoryLog
+from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
@@ -299,6 +300,37 @@ def test_a_query_that_was_removed_while_it_ran_fails_with_its_next_batch_and_reg
     with pytest.raises(QueryRemoved):
         planner.plan(start, end)
     assert bench.store.get(bench.paths.query("q")) is None
+
+
+class Behind(FrontStore):
+    """A session with a server that lags: of what was written lately it knows nothing before a `sync`."""
+
+    is_behind = False
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        found = super().get_many(paths, watch)
+        return [None if self.is_behind and "/queries/" in path else n for path, n in zip(paths, found, strict=True)]
+
+    def sync(self) -> None:
+        super().sync()
+        self.is_behind = False
+
+
+def test_a_query_is_not_taken_for_removed_because_a_server_lags(bench: Bench) -> None:
+    bench.seal()
+    opener = kazoo_factory(bench.zk, SESSION_MS)
+    config = SourceConfig(zk=bench.zk, group="g", query="q")
+    planner = Planner(config, lambda: Behind(opener()), bench.clock)
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    bench.clock.ahead += 60  # it gives a sign of life, which makes it look
+
+    assert isinstance(planner._store, Behind)
+    planner._store.is_behind = True
+
+    assert planner.latest(end) == end
+    planner.close()
 
 
 def test_a_query_that_was_removed_goes_on_from_its_checkpoint_while_nothing_of_it_was_collected(bench: Bench) -> None:
