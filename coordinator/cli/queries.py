@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
@@ -10,7 +11,7 @@ from coordinator.groups import Reading, existing_group, group_names
 from coordinator.queries import ACTIVE, Removal, ShownQuery, read_queries, removal, remove_query
 from coordinator.zk.runtime import ThreadRuntime
 
-from .common import opened, output_option, print_rows, zk_option
+from .common import JSON, opened, output_option, print_rows, zk_option
 from .groups import tell_problems
 
 LIST = ("GROUP", "QUERY", "STATE", "RUN", "FINISHED", "SEGMENTS", "BYTES", "LAG", "LAST-SEEN", "PAUSED")
@@ -29,9 +30,9 @@ def queries() -> None:
 def list_(group: str | None, zk: str, output: str) -> None:
     """List the queries of all groups, or of GROUP, with what each has not finished and so holds back.
 
-    SEGMENTS, BYTES and LAG (records) count what is sealed and not finished by the query; PAUSED says why the group's
-    fetchers are paused. A group with segments that no query reads has a row without a query. STATE is active, silent
-    (no sign of life for three minutes), expired (it holds nothing back any more) or unreadable.
+    SEGMENTS, BYTES and LAG (records) count what is sealed and not finished by the query. STATE is active, silent (no
+    sign of life for three minutes), expired (it holds nothing back any more) or unreadable. A group with segments that
+    no query reads has a row without a query. PAUSED, below the table, says why a group's fetchers are paused.
     """
     with opened(zk) as store:
         reading = Reading(store)
@@ -40,7 +41,7 @@ def list_(group: str | None, zk: str, output: str) -> None:
         names = group_names(reading) if group is None else [group]
         now_ms = ThreadRuntime().wall_ms()
         found = [shown for name in names for shown in read_queries(reading, name, now_ms)]
-    print_rows(LIST, [_row(shown) for shown in found], output)
+    _print(found, output)
     tell_problems(reading.problems)
 
 
@@ -63,6 +64,19 @@ def remove(group: str, query: str, execute: bool, zk: str, output: str) -> None:
     shown = found.shown
     print_rows(REMOVE, [(group, query, shown.state, found.segments, found.size, execute)], output)
     _tell(found, execute)
+
+
+def _print(found: Sequence[ShownQuery], output: str) -> None:
+    """In JSON the reason of a pause is in each row of its group; in a table, where it is long, below all rows."""
+    rows = [_row(shown) for shown in found]
+    if output == JSON:
+        print_rows(LIST, rows, output)
+        return
+    print_rows(LIST[:-1], [row[:-1] for row in rows], output)
+    paused = {shown.group: shown.paused for shown in found if shown.paused}
+    if paused:
+        click.echo("\nFetchers are paused:")
+        print_rows(("GROUP", "REASON"), sorted(paused.items()), output)
 
 
 def _tell(found: Removal, execute: bool) -> None:
