@@ -131,10 +131,9 @@ class SegmentCollector:
         listings = self._store.children_many([group.paths.queries for group in known])
         for group, listing in zip(known, listings, strict=True):
             self._look_at_segments(group)
-            if listing is not None:
-                readers, version = self._readers(group.paths, listing)
-                self._collect(group, readers, version)
-                self._direct(group, readers, shortest_ms)
+            readers, version = self._readers(group.paths, listing) if listing is not None else ({}, 0)
+            self._collect(group, readers, version)
+            self._direct(group, readers, shortest_ms)
         self._memory.forget_unseen()
         self._problems.done()
 

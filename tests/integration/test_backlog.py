@@ -166,6 +166,14 @@ def test_too_many_bytes_pause_the_fetchers(world: World, backlog: Backlog) -> No
     backlog.goes_on()
 
 
+def test_a_group_whose_queries_znode_was_removed_is_paused_all_the_same(world: World, backlog: Backlog) -> None:
+    world.remove(PATHS.queries)
+    coordinator(world, max_backlog_segments=1)
+    backlog.seal(2)
+
+    backlog.paused("no query reads the group")
+
+
 def test_the_next_coordinator_goes_on_from_what_stands_there(world: World, backlog: Backlog) -> None:
     first = world.coordinator(backlog_interval_ms=50, max_backlog_segments=10)
     names = backlog.seal(11)
