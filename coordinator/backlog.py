@@ -15,6 +15,9 @@ from .zk.sealed import BACKLOG_IS_FULL, SegmentsRecord
 RESUME_SHARE = 0.8
 """Fetchers go on when the backlog is at this share of both bounds: at once would mean one seal, and a pause again."""
 
+HURRY_SHARE = 0.5
+"""Over this share of a bound, what is finished is collected in the next round and not only with the next sweep."""
+
 INTERVAL_STEP_MS = 10
 """A published seal interval is a multiple of this."""
 
@@ -42,6 +45,12 @@ class Backlog(NamedTuple):
     segments: int
     size: int
     unread: int = 0
+
+
+def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds) -> bool:
+    """Whether collection shall not wait for the next sweep."""
+    is_large = backlog.segments > HURRY_SHARE * bounds.segments or backlog.size > HURRY_SHARE * bounds.size
+    return record.paused is not None or is_large
 
 
 def finished_by_all(readers: Readers) -> int | None:

@@ -19,6 +19,7 @@ from .backlog import (
     Bounds,
     directions,
     finished_by_all,
+    is_pressing,
     published_interval_ms,
     shortest_interval_ms,
 )
@@ -92,6 +93,7 @@ class SegmentRules:
     bounds: Bounds
     max_seals_per_s: int
     query_retention_ms: int
+    sweep_interval_ms: int
 
 
 class SegmentCollector:
@@ -112,6 +114,8 @@ class SegmentCollector:
         self._problems = Findings(problems)
         self._rules = rules
         self._memory = Memory(runtime)
+        self._runtime = runtime
+        self._swept_at = runtime.monotonic()
         self._groups: dict[str, _Group] = {}
 
     def collect(self, groups: Iterable[str]) -> None:
@@ -122,6 +126,9 @@ class SegmentCollector:
         """
         if not self._commits.may_act:
             return
+        now = self._runtime.monotonic()
+        is_sweep = now - self._swept_at >= self._rules.sweep_interval_ms / 1000
+        self._swept_at = now if is_sweep else self._swept_at
         self._look(sorted(groups))
         known = [self._groups[name] for name in sorted(self._groups)]
         self._look_at_members(known)
@@ -132,7 +139,8 @@ class SegmentCollector:
         for group, listing in zip(known, listings, strict=True):
             self._look_at_segments(group)
             readers, version = self._readers(group.paths, listing) if listing is not None else ({}, 0)
-            self._collect(group, readers, version)
+            if is_sweep or is_pressing(group.record, group.backlog, self._rules.bounds):
+                self._collect(group, readers, version)
             self._direct(group, readers, shortest_ms)
         self._memory.forget_unseen()
         self._problems.done()

@@ -132,7 +132,7 @@ class Coordinator:
         commits, clock = FencedCommits(store, term, self._lease), ServerClock(store, runtime)
         self._collector = Collector(store, runtime, commits, clock, problems, config.channel_retention_ms)
         bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
-        rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms)
+        rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
         self._backlog_s = config.backlog_interval_ms / 1000
         self._segments = SegmentCollector(store, runtime, commits, clock, problems, rules)
         store.add_listener(self._on_state)

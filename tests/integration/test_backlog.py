@@ -93,8 +93,7 @@ def backlog(world: World, tmp_path: Path) -> Backlog:
 
 
 def coordinator(world: World, **options: int) -> None:
-    # A sweep interval that no test lives to see: what happens is the backlog's own loop.
-    world.elected(world.coordinator(**{"backlog_interval_ms": 50, "sweep_interval_ms": 600_000} | options))
+    world.elected(world.coordinator(**{"backlog_interval_ms": 50, "sweep_interval_ms": 100} | options))
 
 
 class Machine(ThreadRuntime):
@@ -115,6 +114,7 @@ def collector_on(
     clock: ServerClock | None = None,
     bounds: Bounds = LARGE,
     store: Store | None = None,
+    sweep_interval_ms: int = 0,
 ) -> SegmentCollector:
     """What a coordinator runs for segments, for a test to call round by round."""
     if world.store.get(COORDINATOR_EPOCH) is None:
@@ -126,7 +126,7 @@ def collector_on(
     store, machine = store or world.store, machine or Machine()
     clock = clock or ServerClock(world.store, machine)
     commits = FencedCommits(store, Term(1, node.stat.version), lease)
-    rules = SegmentRules(bounds, 500, query_retention_ms=7 * 86_400_000)
+    rules = SegmentRules(bounds, 500, query_retention_ms=7 * 86_400_000, sweep_interval_ms=sweep_interval_ms)
     return SegmentCollector(store, machine, commits, clock, Problems(machine), rules)
 
 
@@ -137,7 +137,7 @@ def expired(world: World, query: str) -> bool:
 def test_too_many_segments_pause_the_fetchers_until_a_query_has_finished_enough_of_them(
     world: World, backlog: Backlog
 ) -> None:
-    coordinator(world, max_backlog_segments=10)
+    coordinator(world, max_backlog_segments=10, sweep_interval_ms=600_000)  # a sweep that no test lives to see
     names = backlog.seal(11)
 
     reason = backlog.paused("no query reads the group")
@@ -151,6 +151,25 @@ def test_too_many_segments_pause_the_fetchers_until_a_query_has_finished_enough_
     backlog.goes_on()
     assert world.names(PATHS.segments) == names[3:]
     assert backlog.files == 8
+
+
+def test_a_small_backlog_is_collected_with_the_next_sweep_only(world: World, backlog: Backlog) -> None:
+    """A query that begins soon after another has ended finds what that one has read."""
+    machine = Machine()
+    names = backlog.seal(50)
+    backlog.query("q", backlog.czxid(names[-1]))
+    collector = collector_on(world, machine, bounds=Bounds(100, 1 << 30), sweep_interval_ms=10_000)
+
+    collector.collect(["g"])
+    assert len(world.names(PATHS.segments)) == 50
+    machine.ahead_s += 10
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == []
+
+    names = backlog.seal(51)
+    backlog.query("q", backlog.czxid(names[-1]))
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == [], "over half of the bound it does not wait"
 
 
 def test_too_many_bytes_pause_the_fetchers(world: World, backlog: Backlog) -> None:

@@ -165,7 +165,7 @@ def test_a_query_that_returns_after_its_segments_were_collected_fails_and_says_w
         query(slow, sink, tmp_path / "slow").awaitTermination(120)
     assert 0 < sink.count <= 60
     sealed.stop_coordinator(sealed._services[0][0])
-    sealed.coordinator(query_retention_ms=2000, backlog_interval_ms=50)
+    sealed.coordinator(query_retention_ms=2000, backlog_interval_ms=50, sweep_interval_ms=100)
     eventually(
         lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it has expired"
     )
