@@ -25,7 +25,7 @@ class CoordinatorConfig:
     :ivar query_retention_ms: how long a query that gives no sign of life holds back the collection of segments.
     :ivar max_backlog_bytes: sealed segments of a group that wait for its queries, in bytes; over it its fetchers pause.
     :ivar max_backlog_segments: the same, in segments.
-    :ivar backlog_interval_ms: how often backlogs are looked at; one that presses is collected then, others with a sweep.
+    :ivar backlog_interval_ms: how often backlogs are looked at; those that press are collected then.
     :ivar max_seals_per_s: seals of all groups together; were there more, fetchers are told to seal less often.
     """
 
