@@ -46,6 +46,7 @@ class Member:
     """One consumer of a group, over as many incarnations and sessions as it takes.
 
     :param earliest: gives the first offset of a partition that has none yet: (topic, topic id, partition).
+    :param seal_interval_ms: how often the holder seals, for the registration; 0 when it seals nothing.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class Member:
         holder: Holder,
         earliest: Callable[[str, str, int], int],
         meter: Meter | None = None,
+        seal_interval_ms: int = 0,
     ) -> None:
         self._config = config
+        self._seal_interval_ms = seal_interval_ms
         self._subscription = subscription
         self._open_store = open_store
         self._runtime = runtime
@@ -242,6 +245,7 @@ class Member:
             protocols=self._config.protocols,
             lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),
             max_poll_interval_ms=self._config.max_poll_interval_ms,
+            seal_interval_ms=self._seal_interval_ms,
         )
 
     def _session(self) -> Store | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from pyarrow import fs
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.names import is_name, shown
+from coordinator.zk.records import Channel
 from coordinator.zk.sealed import SealedRange
 
 from .errors import SegmentError
@@ -47,6 +49,16 @@ def incarnation_of(file: str) -> str | None:
     """The incarnation that wrote `file`, a temporary one too; None when it is no segment's file."""
     match = _FILE.fullmatch(file.rsplit("/", 1)[-1])
     return match[1] if match else None
+
+
+def may_be_sealed(file: str, channel: Channel) -> bool:
+    """Whether the incarnation that wrote `file` may still seal it, by its consumer's `channel`.
+
+    It seals one file after the other: what it has sealed, and all with a lower number, is decided.
+    """
+    if not channel.is_live or channel.incarnation != incarnation_of(file):
+        return False
+    return not (channel.sealed and file.startswith(channel.sealed[:-16]) and file <= channel.sealed)
 
 
 def offsets_text(ranges: Iterable[SealedRange], most: int = 8) -> str:
@@ -130,11 +142,13 @@ class SegmentFolder:
             size = self._stream(temporary, batches)
             _sync(temporary)
             self._fs.move(temporary, path)
+            for parent in (folder, *missing):
+                _sync(parent)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            for left in (temporary, path):
+                with suppress(OSError):  # of what cannot be removed either, the sweep hears
+                    Path(left).unlink(missing_ok=True)
             raise
-        for parent in (folder, *missing):
-            _sync(parent)
         return size
 
     def _stream(self, path: str, batches: Iterable[pa.RecordBatch]) -> int:

@@ -20,7 +20,7 @@ from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import Channel
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.sealed import SealedRange, Segment
+from coordinator.zk.sealed import SEAL_INTERVAL_MS, SealedRange, Segment
 from coordinator.zk.store import Create, Operation
 
 from .fetcher import Fetch, Fetcher
@@ -67,7 +67,7 @@ class SealConfig:
     :ivar fetch_max_bytes: bytes of one fetch.
     """
 
-    seal_interval_ms: int = 200
+    seal_interval_ms: int = SEAL_INTERVAL_MS
     seal_bytes: int = 32 << 20
     fetch_max_bytes: int = 8 << 20
 
@@ -79,12 +79,17 @@ class SealConfig:
 
 @dataclass(frozen=True, slots=True)
 class SealCounts:
-    """What was sealed since the start; `refetched` counts records that were dropped and fetched again."""
+    """What was sealed since the start.
+
+    :ivar refetched: records that were dropped and fetched again.
+    :ivar failed: tries that failed: the disk was full, say, or ZooKeeper did not answer.
+    """
 
     segments: int = 0
     rows: int = 0
     bytes: int = 0
     refetched: int = 0
+    failed: int = 0
 
 
 class _Written(NamedTuple):
@@ -129,6 +134,8 @@ class Sealer:
     A partition's position is always the channel's offset and what is open of it.
 
     :ivar problem: why sealing does not go on, None while it does.
+    :ivar paused: why nothing is fetched or sealed for now, None when it may be. What is open stays open, so that no
+        pause costs more than `seal_bytes` of memory; it is dropped, and fetched again later, when its partitions go.
     """
 
     def __init__(
@@ -156,6 +163,7 @@ class Sealer:
         self._not_before = float("-inf")
         self.counts = SealCounts()
         self.problem: str | None = None
+        self.paused: str | None = None
 
     def bind(self, member: Membership) -> None:
         """Seal for `member`."""
@@ -169,9 +177,9 @@ class Sealer:
     # ---- the slot's loop
 
     def fetch(self) -> int:
-        """Fetch into the open segment, unless that is full; how many records came."""
+        """Fetch into the open segment, unless that is full or fetching is paused; how many records came."""
         room = self._config.seal_bytes - self._open.nbytes
-        if not self._membership.may_fetch or self._written is not None or room <= 0:
+        if self.paused or not self._membership.may_fetch or self._written is not None or room <= 0:
             return 0
         fetched = self._fetcher.fetch(2**31, min(room, self._config.fetch_max_bytes))
         if fetched and not self._open.rows:
@@ -183,13 +191,13 @@ class Sealer:
     def seal_if_due(self, interval_ms: int | None = None) -> float:
         """Seal when it is time to.
 
-        :param interval_ms: overrides the configuration's.
-        :returns: seconds until it will be; infinite while nothing is open.
+        :param interval_ms: what the coordinator asks for; the longer of this and the configuration's counts.
+        :returns: seconds until it will be; infinite while nothing is open, or sealing is paused.
         """
-        if not self.is_open:
+        if not self.is_open or self.paused:
             return float("inf")
         now = self._runtime.monotonic()
-        due = self._opened_at + (interval_ms or self._config.seal_interval_ms) / 1000
+        due = self._opened_at + max(interval_ms or 0, self._config.seal_interval_ms) / 1000
         if self._written is not None or self._open.nbytes >= self._config.seal_bytes:
             due = now
         due = max(due, self._not_before)
@@ -217,14 +225,20 @@ class Sealer:
     def revoke(self, partitions: PartitionSet) -> None:
         """Seal everything that is open, then fetch `partitions` no more; what cannot be sealed now is dropped.
 
+        While sealing is paused nothing is: a group that is rebalanced again and again would seal over its bounds.
+
         :raises Retryable: when ZooKeeper did not answer: whether the records were sealed is not known yet.
         :raises IncarnationOver: when the incarnation is over.
         :raises SessionLost: when the session is.
         """
-        self._seal_for_revoke()
+        if self.paused:
+            self._hear_of_seal()
+        else:
+            self._seal_for_revoke()
         self._fetcher.end(partitions)
         if self.is_open or self._open.ranges:
-            self._start_over("it could not be sealed before its partitions were given up")
+            why = "sealing is paused" if self.paused else "it could not be sealed before its partitions were given up"
+            self._start_over(why)
 
     def lost(self, partitions: PartitionSet) -> None:
         """Drop what is open; what is still held begins again where the channel stands."""
@@ -257,9 +271,7 @@ class Sealer:
         :raises OSError: when the file could not be written.
         :raises StoreError: when the multi was refused, or nobody knows what became of it.
         """
-        channel = self._channel()
-        if self._written is not None and channel.sealed == self._written.segment.file:
-            self._sealed(self._written.segment)
+        channel = self._hear_of_seal()
         if not self.is_open:
             return True
         if self._written is None:
@@ -270,6 +282,13 @@ class Sealer:
             return True
         self._commit(segment)
         return True
+
+    def _hear_of_seal(self) -> Channel:
+        """The channel, after what it says of a seal whose reply was lost has been noted."""
+        channel = self._channel()
+        if self._written is not None and channel.sealed == self._written.segment.file:
+            self._sealed(self._written.segment)
+        return channel
 
     def _commit(self, segment: Segment) -> None:
         self._written = _Written(segment, is_sent=True)
@@ -327,6 +346,7 @@ class Sealer:
     def _fail(self, error: Exception) -> None:
         """Say it once, and wait a little longer each time."""
         self._meter.seal_failed()
+        self.counts = replace(self.counts, failed=self.counts.failed + 1)
         self._not_before = self._runtime.monotonic() + self._backoff_s
         self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
         if self.problem != str(error):

@@ -23,6 +23,10 @@ class CoordinatorConfig:
     :ivar sweep_interval_ms: how often everything is read again, in case a watch was lost.
     :ivar channel_retention_ms: how long the channel of a consumer that is gone is kept.
     :ivar query_retention_ms: how long a query that gives no sign of life holds back the collection of segments.
+    :ivar max_backlog_bytes: sealed segments of a group that wait for its queries, in bytes; over it its fetchers pause.
+    :ivar max_backlog_segments: the same, in segments.
+    :ivar backlog_interval_ms: how often backlogs are looked at; those that press are collected then.
+    :ivar max_seals_per_s: seals of all groups together; were there more, fetchers are told to seal less often.
     :ivar metrics_port: where `/metrics` is served; 0 serves none.
     :ivar metrics_host: the address to serve it on.
     """
@@ -38,6 +42,10 @@ class CoordinatorConfig:
     sweep_interval_ms: int = 10_000
     channel_retention_ms: int = 86_400_000
     query_retention_ms: int = 7 * 86_400_000
+    max_backlog_bytes: int = 4 << 30
+    max_backlog_segments: int = 20_000
+    backlog_interval_ms: int = 1000
+    max_seals_per_s: int = 500
     metrics_port: int = 0
     metrics_host: str = EVERYWHERE
 
@@ -56,5 +64,12 @@ class CoordinatorConfig:
             "channel_retention_ms must be at least twice session_timeout_ms: a fence must outlive every session",
         )
         require(self.query_retention_ms >= 1000, "query_retention_ms must be 1000 or more")
+        require(self.max_backlog_bytes >= 1, "max_backlog_bytes must be 1 or more")
+        require(
+            1 <= self.max_backlog_segments <= 40_000,
+            "max_backlog_segments must be from 1 to 40000: a listing of more would come close to what ZooKeeper sends",
+        )
+        require(self.backlog_interval_ms >= 10, "backlog_interval_ms must be 10 or more")
+        require(self.max_seals_per_s >= 1, "max_seals_per_s must be 1 or more")
         require(0 <= self.metrics_port <= 65_535, "metrics_port must be from 0 (off) to 65535")
         require(bool(self.metrics_host), "metrics_host must be an address of this host")

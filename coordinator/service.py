@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .asked import Asked
 from .assignors import Assignor
 from .assignors.range import RangeAssignor
-from .collect import Collector
+from .backlog import Bounds
+from .collect import Collector, FencedCommits, ServerClock
+from .collect_segments import SegmentCollector, SegmentRules
 from .config import CoordinatorConfig
 from .elector import Elector
 from .handlers import Handlers
@@ -145,9 +147,12 @@ class Coordinator:
         self._listeners = Listeners(
             store, runtime, brokers, Interests(runtime), self._handlers.ask, problems, asked, self._handlers.forget
         )
-        self._collector = Collector(
-            store, runtime, term, self._lease, problems, config.channel_retention_ms, config.query_retention_ms, metrics
-        )
+        commits, clock = FencedCommits(store, term, self._lease), ServerClock(store, runtime)
+        self._collector = Collector(store, runtime, commits, clock, problems, config.channel_retention_ms, metrics)
+        bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
+        rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
+        self._backlog_s = config.backlog_interval_ms / 1000
+        self._segments = SegmentCollector(store, runtime, commits, clock, problems, rules, metrics)
         store.add_listener(self._on_state)
 
     def coordinate(self, stopping: Event) -> None:
@@ -184,8 +189,13 @@ class Coordinator:
         """
         self._lease.renew()
         self._listeners.start()
-        for function, name in ((self._keep_lease, "lease"), (self._listen, "listeners"), (self._sweep, "sweep")):
-            tasks.append(self._runtime.spawn(self._guarded(function), name))
+        parts = {
+            "lease": self._keep_lease,
+            "listeners": self._listen,
+            "sweep": self._sweep,
+            "backlog": self._watch_backlog,
+        }
+        tasks.extend(self._runtime.spawn(self._guarded(function), name) for name, function in parts.items())
         tasks.extend(self._handlers.start(self._listeners.topics))
 
     def _watch_own_znode(self) -> None:
@@ -248,9 +258,17 @@ class Coordinator:
         """Read everything again now and then, and collect what the dead left."""
         while not self._ended.wait(self._sweep_s):
             self._listeners.look_again()
-            try:
-                self._collector.collect(self._listeners.groups())
-            except Retryable as error:
-                log.info("collection put off: reason=%s", error)
-            except CoordinatorError as error:
-                self._end(str(error))
+            self._collect(self._collector.collect)
+
+    def _watch_backlog(self) -> None:
+        """Collect what queries have finished, and pause or resume fetchers."""
+        while not self._ended.wait(self._backlog_s):
+            self._collect(self._segments.collect)
+
+    def _collect(self, collect: Callable[[Iterable[str]], None]) -> None:
+        try:
+            collect(self._listeners.groups())
+        except Retryable as error:
+            log.info("collection put off: reason=%s", error)
+        except CoordinatorError as error:
+            self._end(str(error))

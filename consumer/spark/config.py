@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coordinator.zk.config import EVERYWHERE, require
 from coordinator.zk.names import checked_name
+from coordinator.zk.sealed import SEAL_INTERVAL_MS
 
 from ..config import ConsumerConfig, Subscription
 from ..segments import SealConfig
@@ -42,7 +43,7 @@ class SlotConfig:
     max_poll_interval_ms: int = 30_000
     fetch_max_bytes: int = 8 << 20
     offsets_interval_ms: int = 60_000
-    seal_interval_ms: int = 200
+    seal_interval_ms: int = SEAL_INTERVAL_MS
     seal_bytes: int = 32 << 20
     driver_gone_ms: int = 30_000
     slot_cpus: float = 0.25

@@ -19,7 +19,7 @@ from ..errors import SegmentError
 from ..segment_files import SegmentFolder
 from .offset import SourceOffset
 from .query import QueryPost
-from .sealed_segments import Ends, Sealed, SealedSegments, gaps, joined
+from .sealed_segments import Ends, Sealed, SealedSegments, gaps, gone_text, joined
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Planner:
 
     def _initial(self, store: Store) -> SourceOffset:
         name = self._post.query if self._post else self._config.query or f"query-{self._runtime.random_id()[:12]}"
-        self._begin(store, name, 0, is_new=True)
+        self._begin(store, name, None, is_new=True)
         self._segments.refresh(store, force=True)
         return SourceOffset(self._segments.record.collected, self._segments.root, name)
 
@@ -99,12 +99,13 @@ class Planner:
 
         :param start: the end of the last batch that is finished.
         :raises QueryTakenOver: when a newer run of the query has begun.
-        :raises SegmentError: when the checkpoint is of another ensemble.
+        :raises QueryRemoved: when the query was removed while it ran.
+        :raises SegmentError: when the checkpoint is of another ensemble, or what comes after it was collected.
         """
         return self._patiently(lambda store: self._latest(store, start, max_rows))
 
     def _latest(self, store: Store, start: SourceOffset, max_rows: int) -> SourceOffset:
-        post = self._begin(store, start.query, start.czxid, is_new=not start.segment)
+        post = self._begin(store, start.query, start, is_new=not start.segment)
         post.publish(store, start.czxid)
         self._segments.refresh(store)
         self._check_root(start)
@@ -132,13 +133,13 @@ class Planner:
         return self._patiently(lambda store: self._plan(store, start, end))
 
     def _plan(self, store: Store, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
-        self._begin(store, end.query, start.czxid, is_new=False)
+        self._begin(store, end.query, start, is_new=False)
         self._segments.refresh(store, force=self._segments.listed < end.czxid)
         self._check_root(start)
         self._check_root(end)
         batch = self._segments.between(start.czxid, end.czxid)
         unjoined, ends = joined(self._ends if self._ends_at == start.czxid else {}, batch)
-        problems = [*self._collected(start), *gaps(start.segment, batch), *unjoined]
+        problems = [*self._collected(start, end.query), *gaps(start.segment, batch), *unjoined]
         if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
             problems.append(f"{end.segment}, the last segment of the batch, is gone")
         files = self._file_problems(batch)
@@ -161,14 +162,17 @@ class Planner:
                 f"{self._config.group} was removed and made anew: start the query with a new checkpoint"
             )
 
-    def _collected(self, start: SourceOffset) -> list[str]:
-        collected = self._segments.record.collected
-        if collected <= start.czxid:
+    def _collected(self, start: SourceOffset, query: str) -> list[str]:
+        """What is wrong when segments were collected that the query has not read."""
+        if self._segments.record.collected <= start.czxid:
             return []
-        last = start.segment or "the beginning"
+        ends = self._ends if self._ends_at == start.czxid else {}
+        gone = gone_text(start.segment, self._segments.between(start.czxid), ends)
         return [
-            f"segments after {last} (transaction {start.czxid}) were collected up to transaction {collected}: "
-            f"query {start.query} was silent for longer than query_retention_ms, or began after its checkpoint"
+            f"{gone}: collected while query {query} was silent for longer than query_retention_ms, or removed, or its "
+            "checkpoint is older than what it had finished. Start it with a new checkpoint and another name (option "
+            "query); option startingSegments says whether that begins with the earliest segment that is left or with "
+            "what comes next"
         ]
 
     def _file_problems(self, batch: Sequence[Sealed]) -> dict[str, str]:
@@ -193,15 +197,16 @@ class Planner:
             return
         more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
         lost = f"{'; '.join(problems[:MOST_PROBLEMS])}{more}"
+        what = f"query {self._post.query} of " if self._post else ""
         if self._config.fail_on_data_loss:
-            raise SegmentError(
-                f"group {self._config.group} has lost records: {lost} (failOnDataLoss=false delivers what is left)"
-            )
+            text = f"{what}group {self._config.group} has lost records: {lost}"
+            raise SegmentError(f"{text} (failOnDataLoss=false delivers what is left)")
         log.warning("records lost: group=%s reason=%s", self._config.group, lost)
 
     # ---- the session
 
-    def _begin(self, store: Store, query: str, finished: int, is_new: bool) -> QueryPost:
+    def _begin(self, store: Store, query: str, start: SourceOffset | None, is_new: bool) -> QueryPost:
+        """Register, unless it is; a query that comes back too late does not, since it would hold back what is left."""
         if self._config.query and self._config.query != query:
             raise SegmentError(
                 f"the checkpoint is of query {query}, and the option query says {self._config.query}: "
@@ -213,7 +218,13 @@ class Planner:
             self._post = None
         if self._post is None:
             self._post = QueryPost(self._runtime, self._paths, query)
-        self._post.begin(store, finished, is_new)
+        if not self._post.is_registered(store, is_new):
+            if start is not None:
+                ensure(store, self._paths.skeleton)
+                self._segments.refresh(store, force=True)
+                self._check_root(start)
+                self._refuse(self._collected(start, query))
+            self._post.begin(store, start.czxid if start else 0, is_new)
         return self._post
 
     def _patiently(self, action: Callable[[Store], T]) -> T:

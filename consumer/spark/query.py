@@ -12,6 +12,8 @@ from coordinator.zk.runtime import Runtime
 from coordinator.zk.sealed import Query
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
 
+from ..watched import WatchedNode
+
 log = logging.getLogger(__name__)
 
 PUBLISH_S = 1.0
@@ -21,6 +23,10 @@ TRIES = 20
 
 class QueryTakenOver(Fenced):
     """A newer run of the query has begun: this one must not go on."""
+
+
+class QueryRemoved(Fenced):
+    """The query was removed while it ran: nothing holds back its segments any more, and it must not go on."""
 
 
 class QueryPost:
@@ -35,6 +41,7 @@ class QueryPost:
         self._paths = paths
         self._path = paths.query(query)
         self._run = runtime.random_id()
+        self._watched = WatchedNode(runtime, self._path)
         self._registered_on: Store | None = None
         self._is_ephemeral = False
         self._has_begun = False
@@ -42,8 +49,40 @@ class QueryPost:
         self._published_at = float("-inf")
         self.query = query
 
+    def is_registered(self, store: Store, is_new: bool) -> bool:
+        """Whether this run is registered, and holds back what it has not finished.
+
+        :param is_new: whether no checkpoint has the query's name yet.
+        :raises QueryTakenOver: when a newer run has registered since this one did.
+        :raises QueryRemoved: when it was removed since this run registered.
+        :raises StoreError: when there was no answer.
+        """
+        is_registered = self._registered_on is not None and (not self._is_ephemeral or self._registered_on is store)
+        if not is_registered or not (is_new or not self._is_ephemeral):
+            return False
+        query = self._own(store)
+        if query.expired_ms:  # silent for too long, and alive all the same: it counts again once it has registered
+            self._registered_on = None
+        return not query.expired_ms
+
+    def _own(self, store: Store) -> Query:
+        """The znode of this run, as the watch has it; asked for anew before it is said that it is not there."""
+        node = self._watched.read(store)
+        if node is None or self._parsed(node).run != self._run:
+            store.sync()
+            self._watched.forget()
+            node = self._watched.read(store)
+        self._check_run(node)
+        if node is None:
+            raise QueryRemoved(
+                f"query {self.query} of group {self._paths.group} was removed while it ran (zk-coordinator queries "
+                "remove): nothing holds its segments back any more. Started again, it goes on from its checkpoint if "
+                "they are still there; else give it a new checkpoint and another name (option query)"
+            )
+        return self._parsed(node)
+
     def begin(self, store: Store, finished: int, is_new: bool) -> None:
-        """Register, before anything is listed, unless this run has.
+        """Register, before anything is listed.
 
         One multi also sets the data of `queries`, whose version stands for the set of queries.
 
@@ -52,9 +91,6 @@ class QueryPost:
         :raises QueryTakenOver: when a newer run has registered since this one did.
         :raises StoreError: when there was no answer, or the znodes keep changing.
         """
-        is_registered = self._registered_on is not None and (not self._is_ephemeral or self._registered_on is store)
-        if is_registered and (is_new or not self._is_ephemeral):
-            return
         ensure(store, self._paths.skeleton)
         for _ in range(TRIES):
             node = store.get(self._path)
@@ -77,6 +113,7 @@ class QueryPost:
             operations += [Delete(self._path, node.stat.version)] if node is not None else []
             operations.append(Create(self._path, data, ephemeral=is_new))
         store.commit(operations)
+        self._watched.forget()
         self._registered_on, self._is_ephemeral, self._has_begun = store, is_new, True
         self._finished, self._published_at = finished, self._runtime.monotonic()
         log.info("query registered: group=%s query=%s finished=%d", self._paths.group, self.query, finished)
@@ -87,7 +124,7 @@ class QueryPost:
         :raises StoreError: when there was no answer.
         """
         node = store.get(self._path)
-        if node is None or not self._is_ephemeral or self._run_of(node) != self._run:
+        if node is None or not self._is_ephemeral or self._parsed(node).run != self._run:
             return
         with suppress(Refused):  # somebody else has taken it meanwhile
             store.commit([SetData(self._paths.queries, b""), Delete(self._path, node.stat.version)])
@@ -98,17 +135,18 @@ class QueryPost:
         An ephemeral znode says so by itself, and nothing is finished yet.
 
         :raises QueryTakenOver: when a newer run of the query has begun.
+        :raises QueryRemoved: when it was removed since this run registered.
         :raises StoreError: when there was no answer.
         """
         silent_s = self._runtime.monotonic() - self._published_at
         is_due = silent_s >= (PUBLISH_S if finished != self._finished else SIGN_OF_LIFE_S)
         if self._is_ephemeral or not is_due:
             return
-        node = store.get(self._path)
-        self._check_run(node)
-        if node is None:  # expired and removed
-            self._registered_on = None
-            return self.begin(store, finished, is_new=False)
+        self._watched.forget()
+        is_expired = self._own(store).expired_ms
+        node = self._watched.node
+        if is_expired or node is None:
+            return  # it registers again, which changes the set of queries, with the next batch
         try:
             store.commit([SetData(self._path, self._data(finished), node.stat.version)])
         except Refused as refused:
@@ -117,18 +155,19 @@ class QueryPost:
         self._finished, self._published_at = finished, self._runtime.monotonic()
 
     def _check_run(self, node: Node | None) -> None:
-        if self._has_begun and node is not None and self._run_of(node) != self._run:
+        if self._has_begun and node is not None and self._parsed(node).run != self._run:
             raise QueryTakenOver(
                 f"another run of query {self.query} of group {self._paths.group} has begun: "
                 "give each query that reads the group a name of its own (option query)"
             )
 
-    def _run_of(self, node: Node) -> str:
+    def _parsed(self, node: Node) -> Query:
+        """A query's znode; one that cannot be read is nobody's run."""
         try:
-            return Query.parse(self._path, node.data).run
+            return Query.parse(self._path, node.data)
         except BadData as error:
             log.warning("bad data set aside: path=%s problem=%s", self._path, error)
-            return ""
+            return Query("", 0, 0)
 
     def _data(self, finished: int) -> bytes:
         return Query(self._run, finished, self._runtime.wall_ms()).to_bytes()

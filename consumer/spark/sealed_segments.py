@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from coordinator.zk.paths import SEGMENT_PREFIX, GroupPaths, sequence
+from coordinator.zk.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.sealed import Segment, SegmentsRecord
 from coordinator.zk.store import Listing, Store
@@ -15,6 +15,7 @@ from ..segment_files import offsets_text
 
 LIST_AGAIN_S = 10.0
 LISTINGS = 20
+MOST_SHOWN = 8
 
 Ends = Mapping[tuple[str, str, int], int]
 """(topic, topic id, partition) -> the offset after the last one delivered."""
@@ -121,6 +122,40 @@ def gaps(previous: str, batch: Sequence[Sealed]) -> list[str]:
 
 def _following(number: int) -> int:
     return number + 1 if number < 2**31 - 1 else -(2**31)
+
+
+def _before(number: int) -> int:
+    return number - 1 if number > -(2**31) else 2**31 - 1
+
+
+def gone_text(previous: str, left: Sequence[Sealed], ends: Ends) -> str:
+    """Which segments and offsets were collected after segment `previous`, as far as anything still tells.
+
+    :param previous: the name of the last segment that was read, empty when there was none.
+    :param left: all that is there after it, in order.
+    :param ends: the offsets at which the reader stood, as far as they are known.
+    """
+    before, after = sequence(previous), sequence(left[0].name) if left else None
+    first = segment_name(_following(before)) if before is not None else "the first"
+    if after is None:
+        return f"segments from {first} on are gone, and nothing is left of what was sealed then"
+    last = segment_name(_before(after))
+    names = f"segment {last} is" if first == last else f"segments from {first} to {last} are"
+    return f"{names} gone, with {_offsets_before(left, ends) or 'offsets that nothing tells any more'}"
+
+
+def _offsets_before(left: Sequence[Sealed], ends: Ends) -> str:
+    """The offsets between `ends` and what is left, partition by partition."""
+    begins: dict[tuple[str, str, int], int] = {}
+    for item in (item for sealed in left for item in sealed.segment.ranges):
+        begins.setdefault((item.topic, item.topic_id, item.partition), item.first)
+    found = []
+    for key, begin in sorted(begins.items()):
+        start = f"{ends[key]} to" if key in ends else "up to"
+        if begin > ends.get(key, 0):
+            found.append(f"{key[0]}-{key[2]} offsets {start} {begin - 1}")
+    more = f" and {len(found) - MOST_SHOWN} more partitions" if len(found) > MOST_SHOWN else ""
+    return ", ".join(found[:MOST_SHOWN]) + more
 
 
 def joined(ends: Ends, batch: Iterable[Sealed]) -> tuple[list[str], Ends]:

@@ -103,7 +103,6 @@ class Slot:
         self.server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime)
         self._runtime = runtime
         self._consumer = config.consumer
-        self._is_paused = False
         self._stopping: str | None = None
         self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
@@ -112,7 +111,16 @@ class Slot:
         self._meter.reads_log(*lag_readers(source, fetcher, runtime))
         self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)
         earliest = earliest_in(source)
-        self.member = Member(config, spec.subscription, open_store, runtime, self.sealer, earliest, self._meter)
+        self.member = Member(
+            config,
+            spec.subscription,
+            open_store,
+            runtime,
+            self.sealer,
+            earliest,
+            self._meter,
+            spec.config.seal_interval_ms,
+        )
         self.sealer.bind(self.member)
 
     def stop(self, reason: str) -> None:
@@ -150,7 +158,7 @@ class Slot:
             self.member.wake.wait(min(wait_s, LOOK_FOR_DATA_S))
 
     def _fetch(self) -> int:
-        if self._is_paused or self._looks.wait_s:
+        if self._looks.wait_s:
             return 0
         began = self._runtime.monotonic()
         fetched = self.sealer.fetch()
@@ -168,13 +176,12 @@ class Slot:
             return
         if reason is not None:
             self.stop(reason)
-        paused = self._directions.segments.paused
-        if (paused is not None) != self._is_paused:
-            self._is_paused = paused is not None
-            if self._is_paused:
-                log.warning("fetching paused: consumer=%s reason=%s", self._consumer, paused)
-            else:
-                log.warning("fetching goes on: consumer=%s", self._consumer)
+        paused, before = self._directions.segments.paused, self.sealer.paused
+        self.sealer.paused = paused
+        if paused is not None and before is None:
+            log.warning("fetching paused: consumer=%s reason=%s", self._consumer, paused)
+        elif paused is None and before is not None:
+            log.warning("fetching goes on: consumer=%s", self._consumer)
 
 
 def run_slot(spec: SlotSpec) -> dict[str, Any]:

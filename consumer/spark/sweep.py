@@ -12,7 +12,7 @@ from coordinator.zk.runtime import Runtime
 from coordinator.zk.sealed import Segment
 from coordinator.zk.store import Node, Store
 
-from ..segment_files import FoundFile, SegmentFolder, incarnation_of
+from ..segment_files import FoundFile, SegmentFolder, may_be_sealed
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,7 @@ def _is_over(found: FoundFile, channels: dict[str, Node | None], now_s: float) -
         channel = parsed_channel("a channel", node.data)
     except BadData:
         return False
-    if not (channel.is_live and channel.incarnation == incarnation_of(found.file)):
-        return True
-    # It seals one file after the other: what has a lower number than the last one sealed is decided.
-    return found.file.startswith(channel.sealed[:-16]) and found.file < channel.sealed
+    return not may_be_sealed(found.file, channel)
 
 
 def _named(store: Store, paths: GroupPaths) -> set[str] | None:

@@ -11,9 +11,11 @@ from .common import Cli
 from .groups import groups
 from .history import history
 from .pause import pause, resume
+from .queries import queries
 from .rebalance import rebalance
 from .resign import resign
 from .run import run
+from .segments import segments
 from .status import status
 from .topics import topics
 
@@ -28,5 +30,8 @@ def main() -> None:
     """Consumer groups that are coordinated through ZooKeeper."""
 
 
-for command in (run, status, topics, groups, channel, history, pause, resume, rebalance, resign):
+COMMANDS = (
+    run, status, topics, groups, channel, history, pause, resume, rebalance, resign, queries, segments,
+)  # fmt: skip
+for command in COMMANDS:
     main.add_command(command)

@@ -27,6 +27,10 @@ HELPS = {
     "sweep_interval_ms": "How often everything is read again, in case a watch was lost.",
     "channel_retention_ms": "How long the channel of a consumer that is gone is kept.",
     "query_retention_ms": "How long a query that gives no sign of life holds segments back.",
+    "max_backlog_bytes": "Bytes of sealed segments that may wait for a group's queries; over it its fetchers pause.",
+    "max_backlog_segments": "The same, in segments.",
+    "backlog_interval_ms": "How often backlogs are looked at, and those that press are collected.",
+    "max_seals_per_s": "Seals of all groups together; for more, fetchers are told to seal less often.",
     "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
     "metrics_host": "The address to serve it on.",
 }

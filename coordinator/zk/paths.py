@@ -136,6 +136,11 @@ class GroupPaths:
         )
 
 
+def segment_name(number: int) -> str:
+    """The name that ZooKeeper gives the segment with this number."""
+    return f"{SEGMENT_PREFIX}{number:010d}"
+
+
 def sequence(name: str) -> int | None:
     """The number that ZooKeeper gave a sequential znode, None when `name` is no such name.
 

@@ -104,6 +104,7 @@ class Registration:
 
     :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads.
     :ivar lease_ms: after its last sign of life it may still fetch this long.
+    :ivar seal_interval_ms: how often it seals by itself; 0 for one that seals nothing, or does not say.
     """
 
     incarnation: str
@@ -114,6 +115,7 @@ class Registration:
     lease_ms: int = 0
     max_poll_interval_ms: int = 300_000
     user_data: str = ""
+    seal_interval_ms: int = 0
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Registration:
@@ -130,6 +132,7 @@ class Registration:
             lease_ms=fields.number("lease_ms", 0, most=86_400_000),
             max_poll_interval_ms=fields.number("max_poll_interval_ms", 300_000, least=1, most=2**31 - 1),
             user_data=fields.text("user_data", "", most=65536),
+            seal_interval_ms=fields.number("seal_interval_ms", 0, most=2**31 - 1),
         )
 
     def to_bytes(self) -> bytes:
@@ -143,6 +146,7 @@ class Registration:
                 "lease_ms": self.lease_ms,
                 "max_poll_interval_ms": self.max_poll_interval_ms,
                 **({"user_data": self.user_data} if self.user_data else {}),
+                **({"seal_interval_ms": self.seal_interval_ms} if self.seal_interval_ms else {}),
             }
         )
 

@@ -10,6 +10,12 @@ from . import ranges
 from .fields import MAX_NUMBER, Fields, compact
 from .names import is_name
 
+SEAL_INTERVAL_MS = 200
+"""Milliseconds between a fetcher's seals, where it says nothing else."""
+
+BACKLOG_IS_FULL = "the backlog is full"
+"""How the coordinator's own reason for a pause begins: no other pause is lifted by it."""
+
 
 class SealedRange(NamedTuple):
     """Offsets `first` up to, not including, `next` of one partition of the topic with that id."""
@@ -97,7 +103,8 @@ class SegmentsRecord:
     """The data of `segments`: what the coordinator tells the fetchers and queries of a group.
 
     :ivar collected: the czxid up to which segments have been collected.
-    :ivar paused: why fetchers shall not seal more, None when they may.
+    :ivar paused: why fetchers shall neither fetch nor seal for now, None when they may.
+    :ivar seal_interval_ms: no fetcher of the group seals more often, None when each may as it likes.
     """
 
     collected: int = 0
@@ -110,7 +117,7 @@ class SegmentsRecord:
             return cls()
         fields = Fields.parse(where, data)
         interval = fields.number("seal_interval_ms", least=1) if fields.has("seal_interval_ms") else None
-        return cls(fields.number("collected", 0), fields.optional_text("paused"), interval)
+        return cls(fields.number("collected", 0), fields.optional_text("paused") or None, interval)
 
     def to_bytes(self) -> bytes:
         return compact({"collected": self.collected, "paused": self.paused, "seal_interval_ms": self.seal_interval_ms})
@@ -122,20 +129,34 @@ class Query:
 
     :ivar run: one life of the query; a newer one fences an older.
     :ivar finished: the czxid of the last segment that it will not read again; 0 for none.
-    :ivar seen_ms: wall clock of its last sign of life, which a coordinator compares for change only.
+    :ivar seen_ms: the driver's wall clock at its last sign of life, for people.
+    :ivar expired_ms: when the coordinator found it silent for too long; 0 while it counts.
     """
 
     run: str
     finished: int
     seen_ms: int
+    expired_ms: int = 0
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Query:
         fields = Fields.parse(where, data)
-        return cls(fields.text("run", most=64), fields.number("finished", 0), fields.number("seen_ms", 0))
+        return cls(
+            fields.text("run", most=64),
+            fields.number("finished", 0),
+            fields.number("seen_ms", 0),
+            fields.number("expired_ms", 0),
+        )
 
     def to_bytes(self) -> bytes:
-        return compact({"run": self.run, "finished": self.finished, "seen_ms": self.seen_ms})
+        return compact(
+            {
+                "run": self.run,
+                "finished": self.finished,
+                "seen_ms": self.seen_ms,
+                **({"expired_ms": self.expired_ms} if self.expired_ms else {}),
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)

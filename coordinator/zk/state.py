@@ -44,13 +44,14 @@ def ownership_json(threads: Mapping[str, PartitionSet]) -> dict[str, dict[str, s
 
 
 def read_ownership(fields: Fields) -> dict[str, PartitionSet]:
-    """The inverse of `ownership_json`."""
+    """The inverse of `ownership_json`; a thread without a partition is as one that is not named."""
     found: dict[str, PartitionSet] = {}
     room = MAX_PARTITION
     for thread in fields.mapping("ownershipMap"):
         inner = Fields(f"{fields.where}: ownershipMap", fields.mapping("ownershipMap"))
-        found[thread] = partition_set(inner.partitions(thread))
-        room -= len(found[thread])
+        if partitions := partition_set(inner.partitions(thread)):
+            found[thread] = partitions
+        room -= len(partitions)
         if room < 0:
             raise fields.bad("ownershipMap", f"a map of {MAX_PARTITION} partitions at most")
     return found

@@ -16,9 +16,9 @@ import pytest
 
 from coordinator.channel_events import Told
 from coordinator.channel_watch import ChannelWatch
-from coordinator.zk import kazoo_store
 from coordinator.zk.errors import StoreError
 from coordinator.zk.kazoo_store import KazooStore, open_tree_store
+from coordinator.zk.multi import AddTreeWatch
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Node, TreeEvent
@@ -281,7 +281,7 @@ def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None
 
 
 def test_a_server_that_is_too_old_is_said(zk: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kazoo_store._AddTreeWatch, "type", 990)  # no server knows this one
+    monkeypatch.setattr(AddTreeWatch, "type", 990)  # no server knows this one
     store = open_tree_store(zk, 4000)
 
     with pytest.raises(StoreError, match=r"needs ZooKeeper 3\.6"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from consumer.errors import SegmentError
 from consumer.segment_files import SegmentFolder
 from consumer.spark.offset import SourceOffset
 from consumer.spark.planner import Planner, SourceConfig, packed
-from consumer.spark.query import QueryTakenOver
+from consumer.spark.query import QueryRemoved, QueryTakenOver
 from consumer.spark.sealed_segments import Sealed
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.fenced import ensure
@@ -20,8 +21,9 @@ from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import Query, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.store import Check, Create, Delete, SetData, Store
+from coordinator.zk.store import Check, Create, Delete, Node, SetData, Store, Watch
 from tests.support.memlog import MemoryLog
+from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
@@ -276,16 +278,167 @@ def test_of_two_new_queries_of_one_name_only_the_newer_plans_a_batch(bench: Benc
     assert len(new.plan(start, new.latest(start))) == 1
 
 
-def test_a_query_whose_znode_was_removed_registers_anew(bench: Bench) -> None:
+def removed(bench: Bench, query: str = "q") -> None:
+    """As `zk-coordinator queries remove` does it."""
+    bench.store.commit([SetData(bench.paths.queries, b""), Delete(bench.paths.query(query))])
+
+
+def test_a_query_that_was_removed_while_it_ran_fails_with_its_next_batch_and_registers_no_more(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner()
     start = planner.initial()
     end = planner.latest(start)
     planner.plan(start, end)
-    bench.store.commit([Delete(bench.paths.query("q"))])
-    bench.clock.ahead += 2
-    planner.latest(end)
+    removed(bench)
+
+    def refuses() -> bool:
+        with pytest.raises(QueryRemoved, match="query q of group g was removed while it ran"):
+            planner.latest(end)
+        return True
+
+    eventually(refuses, 5, "the watch told of it", ignoring=(pytest.fail.Exception,))
+    with pytest.raises(QueryRemoved):
+        planner.plan(start, end)
+    assert bench.store.get(bench.paths.query("q")) is None
+
+
+class Behind(FrontStore):
+    """A session with a server that lags: of what was written lately it knows nothing before a `sync`."""
+
+    is_behind = False
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        found = super().get_many(paths, watch)
+        return [None if self.is_behind and "/queries/" in path else n for path, n in zip(paths, found, strict=True)]
+
+    def sync(self) -> None:
+        super().sync()
+        self.is_behind = False
+
+
+def test_a_query_is_not_taken_for_removed_because_a_server_lags(bench: Bench) -> None:
+    bench.seal()
+    opener = kazoo_factory(bench.zk, SESSION_MS)
+    config = SourceConfig(zk=bench.zk, group="g", query="q")
+    planner = Planner(config, lambda: Behind(opener()), bench.clock)
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    bench.clock.ahead += 60  # it gives a sign of life, which makes it look
+
+    assert isinstance(planner._store, Behind)
+    planner._store.is_behind = True
+
+    assert planner.latest(end) == end
+    planner.close()
+
+
+def test_a_query_that_was_removed_goes_on_from_its_checkpoint_while_nothing_of_it_was_collected(bench: Bench) -> None:
+    sealed = [bench.seal(), bench.seal()]
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start, max_rows=10)
+    planner.plan(start, end)
+    planner.close()
+    removed(bench)
+
+    again = bench.planner()
+
+    assert names(again.plan(end, again.latest(end))) == sealed[1:]
     assert bench.finished() == end.czxid
+
+
+def expire(bench: Bench, query: str = "q") -> None:
+    """As the coordinator marks a query that was silent for too long."""
+    node = bench.store.get(bench.paths.query(query))
+    assert node is not None
+    marked = replace(Query.parse("query", node.data), expired_ms=1)
+    bench.store.commit([SetData(bench.paths.queries, b""), SetData(bench.paths.query(query), marked.to_bytes())])
+
+
+def expired(bench: Bench, query: str = "q") -> bool:
+    node = bench.store.get(bench.paths.query(query))
+    assert node is not None
+    return Query.parse("query", node.data).expired_ms > 0
+
+
+def test_a_running_query_that_was_taken_for_dead_registers_again_when_nothing_is_lost(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start)
+    planner.plan(start, end)
+    expire(bench)
+    before = bench.store.get(bench.paths.queries)
+
+    eventually(lambda: planner.latest(end) == end and not expired(bench), 5, "it counts again")
+
+    after = bench.store.get(bench.paths.queries)
+    assert before is not None and after is not None and after.stat.version > before.stat.version
+
+
+def test_an_expired_query_that_returns_too_late_fails_and_holds_nothing_back(bench: Bench) -> None:
+    sealed = [bench.seal() for _ in range(4)]
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start, max_rows=10)
+    planner.plan(start, end)
+    planner.close()
+    expire(bench)
+    third = bench.store.get(bench.paths.segment(sealed[2]))
+    assert third is not None
+    bench.collect(sealed[:3], third.stat.czxid)
+
+    again = bench.planner()
+
+    wanted = (
+        r"query q of group g has lost records: segments from segment-0000000001 to segment-0000000002 are gone, "
+        r"with t-0 offsets up to 29: collected while query q was silent.*new checkpoint and another name.*"
+        r"startingSegments"
+    )
+    with pytest.raises(SegmentError, match=wanted):
+        again.latest(end)
+    assert expired(bench), "it has not registered again, and would hold back what is left"
+    with pytest.raises(SegmentError, match=wanted):
+        again.plan(end, replace(end, czxid=end.czxid + 100))
+    assert expired(bench)
+
+
+def test_an_expired_query_may_go_on_with_what_is_left_when_it_says_so(bench: Bench) -> None:
+    sealed = [bench.seal() for _ in range(3)]
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start, max_rows=10)
+    planner.plan(start, end)
+    second = bench.store.get(bench.paths.segment(sealed[1]))
+    assert second is not None
+    bench.collect(sealed[:2], second.stat.czxid)
+    expire(bench)
+
+    again = bench.planner(fail_on_data_loss=False)
+
+    assert names(again.plan(end, again.latest(end))) == sealed[2:]
+    assert not expired(bench)
+
+
+def test_a_query_that_loses_records_while_it_runs_is_told_from_which_offset_on(bench: Bench) -> None:
+    sealed = [bench.seal() for _ in range(3)]
+    planner = bench.planner()
+    start = planner.initial()
+    end = planner.latest(start, max_rows=10)
+    planner.plan(start, end)
+    newest = planner.latest(end)
+    expire(bench)
+    second = bench.store.get(bench.paths.segment(sealed[1]))
+    assert second is not None
+    bench.collect(sealed[:2], second.stat.czxid)
+
+    def refuses() -> bool:
+        with pytest.raises(SegmentError, match="segment segment-0000000001 is gone, with t-0 offsets 10 to 19"):
+            planner.plan(end, newest)
+        return True
+
+    eventually(refuses, 5, "it has heard", ignoring=(pytest.fail.Exception,))
 
 
 def test_a_new_session_goes_on_where_the_last_one_ended(bench: Bench) -> None:
@@ -314,7 +467,7 @@ def a_batch(bench: Bench, meanwhile: Callable[[list[str]], object], **options: o
 
 
 def test_a_batch_whose_segments_were_collected_fails_and_says_so(bench: Bench) -> None:
-    with pytest.raises(SegmentError, match=r"segments after segment-0000000000 .* were collected"):
+    with pytest.raises(SegmentError, match=r"segment segment-0000000001 is gone, with t-0 offsets up to 19: collected"):
         a_batch(bench, lambda sealed: bench.collect(sealed[:2], 1 << 40))
 
 

@@ -245,3 +245,19 @@ def test_no_file_of_a_living_consumer_is_swept_before_it_has_sealed_one(
 
     assert sweep(world.store, clock, group.folder, "g") == 0
     assert group.folder.sizes([waiting]) != [None]
+
+
+def test_the_last_file_that_was_sealed_is_swept_once_it_was_collected_by_a_coordinator_elsewhere(
+    world: World, group: Group, clock: Clock
+) -> None:
+    """A coordinator whose node cannot reach the folder removes the znode only."""
+    last = group.seal(1).file
+    ensure(world.store, [PATHS.channel("c")])
+    world.store.commit([SetData(PATHS.channel("c"), Channel(incarnation="abc", sealed=last).to_bytes())])
+    clock.ahead_s += ORPHAN_AFTER_S + 60
+    assert sweep(world.store, clock, group.folder, "g") == 0, "a segment names it"
+
+    (name,) = world.names(PATHS.segments)
+    world.remove(PATHS.segment(name))
+
+    assert sweep(world.store, clock, group.folder, "g") == 1

@@ -18,8 +18,8 @@ from consumer.spark.sweep import ORPHAN_AFTER_S, sweep
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Segment, SegmentsRecord
-from coordinator.zk.store import SetData
+from coordinator.zk.sealed import Query, Segment, SegmentsRecord
+from coordinator.zk.store import Create, SetData
 from tests.support.memlog import MemoryLog
 from tests.support.proxy import MULTI, SYNC, Proxy, op_code
 from tests.support.wait import eventually
@@ -177,14 +177,140 @@ def test_a_slot_that_is_taken_over_by_a_newer_one_of_its_name_leaves_nothing_und
     bench.all_sealed(4, 4000)
 
 
-def test_while_the_coordinator_says_paused_nothing_is_fetched(bench: Bench) -> None:
-    bench.slot(0)
+# ---- paused
+
+
+PAUSED = SegmentsRecord(paused="the storage is being moved")
+
+
+def tell(bench: Bench, record: SegmentsRecord) -> None:
+    """Put `record` into the data of `segments`, and wait until every slot has read it."""
+    bench.world.store.commit([SetData(PATHS.segments, record.to_bytes())])
+
+    def all_know() -> bool:
+        return all(slot.sealer.paused == record.paused for slot, thread in bench._slots if thread.is_alive())
+
+    eventually(all_know, 10, f"every slot has read {record}")
+
+
+def test_while_paused_nothing_is_fetched_and_what_comes_afterwards_is(bench: Bench) -> None:
+    slot = bench.slot(0)
     bench.world.stable("g", 1)
-    bench.world.store.commit([SetData(PATHS.segments, SegmentsRecord(paused="the backlog is full").to_bytes())])
-    eventually(lambda: bench._slots[0][0]._is_paused, 5, "the slot has seen it")
+    tell(bench, PAUSED)
     bench.end(100)
-    bench.world.store.commit([SetData(PATHS.segments, SegmentsRecord(seal_interval_ms=10).to_bytes())])
+    tell(bench, SegmentsRecord(seal_interval_ms=10))
     bench.all_sealed(4, 100)
+    assert slot.sealer.counts.refetched == 0
+
+
+def test_a_paused_slot_keeps_its_lease_and_its_partitions_for_longer_than_it_may_be_silent(bench: Bench) -> None:
+    slot = bench.slot(0, max_poll_interval_ms=1000)
+    state = bench.world.stable("g", 1)
+    tell(bench, PAUSED)
+    touched = bench.world.channel("g", "p-slot-0").touched
+    # Three signs of life, each a third of what it may be silent, and then as many again.
+    eventually(lambda: bench.world.channel("g", "p-slot-0").touched >= touched + 6, 20, "it lives on")
+    assert slot.member.may_fetch
+    assert slot.member.registrations == 1
+    assert bench.world.state("g").generation == state.generation
+    tell(bench, SegmentsRecord())
+    bench.end(100)
+    bench.all_sealed(4, 100)
+
+
+def test_a_paused_slot_obeys_stop_fetcher_without_sealing_and_nothing_is_lost(bench: Bench) -> None:
+    slot = bench.slot(0, seal_interval_ms=60_000)
+    bench.world.stable("g", 1)
+    bench.end(500)
+    eventually(lambda: slot.sealer.is_open, 10, "it has fetched")
+    tell(bench, PAUSED)
+
+    other = bench.slot(1)
+    state = bench.world.stable("g", 2)
+
+    assert bench.segments() == [], "nothing was sealed for the rebalance"
+    assert set(bench.world.offsets("g").values()) == {0}
+    assert slot.sealer.counts.refetched > 0
+    tell(bench, SegmentsRecord())
+    other.stop("one is enough")  # and what the first holds open is sealed when it gets everything
+    bench.world.stable("g", 1, above=state.generation)
+    slot.stop("over")
+    eventually(lambda: len(bench.results) == 2, 10, "both have left")
+    bench.slot(2)
+    bench.all_sealed(4, 500)
+
+
+def test_a_paused_pool_ends_when_it_is_told_to_and_the_next_begins_where_it_had_sealed(bench: Bench) -> None:
+    slot = bench.slot(0, seal_interval_ms=60_000)
+    bench.world.stable("g", 1)
+    bench.end(500)
+    eventually(lambda: slot.sealer.is_open, 10, "it has fetched")
+    tell(bench, PAUSED)
+    bench.post.keep(0)
+    eventually(lambda: 0 in bench.results, 10, "it has left")
+    assert bench.segments() == []
+    bench.post.keep(10)
+    tell(bench, SegmentsRecord())
+    bench.slot(1)
+    bench.all_sealed(4, 500)
+
+
+def test_a_full_backlog_stops_the_slots_until_a_query_has_finished_enough_and_nothing_is_lost(
+    zk: str, tmp_path: Path
+) -> None:
+    with a_world(zk) as world:
+        world.topic("t", 4)
+        world.coordinator(backlog_interval_ms=50, max_backlog_segments=20)
+        bench = Bench(world, tmp_path)
+        bench.post.keep(10)
+        try:
+            for number in range(3):
+                bench.slot(number)
+            world.stable("g", 3)
+            _fill_and_drain(bench)
+        finally:
+            bench.close()
+
+
+def _fill_and_drain(bench: Bench) -> None:
+    """Three times: records come until the slots are paused, then a query finishes everything."""
+    store, seen = bench.world.store, {}
+    store.commit([SetData(PATHS.queries, b""), Create(PATHS.query("q"), Query("run", 0, 0).to_bytes())])
+
+    def is_paused() -> bool:
+        return SegmentsRecord.parse("segments", bench.world.data(PATHS.segments) or b"").paused is not None
+
+    def see() -> dict[str, tuple[int, Segment]]:
+        names = bench.world.names(PATHS.segments)
+        nodes = zip(names, store.get_many([PATHS.segment(name) for name in names]), strict=True)
+        return {name: (node.stat.czxid, Segment.parse(name, node.data)) for name, node in nodes if node}
+
+    def is_paused_by_more() -> bool:
+        bench.end(bench.log.end + 20)
+        return is_paused()
+
+    for _ in range(3):
+        eventually(is_paused_by_more, 20, "the slots are told to pause")
+        assert 20 < len(bench.segments()) < 60, "over the bound comes what was on its way"
+        found = see()
+        seen |= found
+        finished = max(czxid for czxid, _ in found.values())
+        store.commit([SetData(PATHS.query("q"), Query("run", finished, 0).to_bytes())])
+        eventually(lambda: not is_paused(), 10, "they may go on")
+
+    def ranges(partition: int) -> list[tuple[int, int]]:
+        every = (item for _, segment in seen.values() for item in segment.ranges)
+        return sorted((item.first, item.next) for item in every if item.partition == partition)
+
+    def is_whole() -> bool:
+        seen.update(see())
+        assert [ranges(partition)[-1][1] for partition in range(4)] == [bench.log.end] * 4
+        return True
+
+    eventually(is_whole, 20, "all is sealed")
+    for partition in range(4):
+        firsts, nexts = zip(*ranges(partition), strict=True)
+        assert firsts == (0, *nexts[:-1]), "no gap, no overlap"
 
 
 def test_a_slot_leaves_when_the_pool_says_so_and_seals_first(bench: Bench) -> None:

@@ -70,8 +70,8 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "coordinator": st.builds(CoordinatorRecord, texts, texts, numbers),
     "epoch": st.builds(EpochRecord, numbers),
     "registration": st.builds(
-        lambda subscription, life, host, protocols, lease_ms, poll_ms, user_data: Registration(
-            life, subscription[1], subscription[0], host, tuple(protocols), lease_ms, poll_ms, user_data
+        lambda subscription, life, host, protocols, lease_ms, poll_ms, user_data, seal_ms: Registration(
+            life, subscription[1], subscription[0], host, tuple(protocols), lease_ms, poll_ms, user_data, seal_ms
         ),
         subscriptions,
         ids,
@@ -80,6 +80,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
         st.integers(0, 86_400_000),
         st.integers(1, 2**31 - 1),
         texts,
+        st.integers(0, 2**31 - 1),
     ),
     "channel": st.builds(
         Channel,
@@ -126,8 +127,8 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "paused": st.builds(PausedRecord, st.none() | pauses, st.dictionaries(names, pauses, max_size=2)),
     "request": st.builds(TurnRequest, st.text(max_size=250), numbers, st.none() | st.text(max_size=1000)),
     "segment": st.builds(Segment, names, texts, numbers, numbers, sealed_ranges, texts, ids, numbers),
-    "segments": st.builds(SegmentsRecord, offsets, st.none() | texts, st.none() | st.integers(1, 10_000)),
-    "query": st.builds(Query, ids, offsets, numbers),
+    "segments": st.builds(SegmentsRecord, offsets, st.none() | texts.filter(bool), st.none() | st.integers(1, 10_000)),
+    "query": st.builds(Query, ids, offsets, numbers, numbers),
     "pool": st.builds(Pool, st.integers(0, 10_000), ids),
 }
 

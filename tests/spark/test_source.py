@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from consumer.logs.producer import Producer
 from coordinator.zk.paths import GroupPaths
-from coordinator.zk.sealed import Query, Segment
+from coordinator.zk.sealed import Query, Segment, SegmentsRecord
+from coordinator.zk.store import Delete, SetData
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.spark_processes import below
 from tests.support.wait import eventually
@@ -120,6 +121,78 @@ def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
     running = query(read(spark, sealed, "g", query="q"), Delivered(), tmp_path / "checkpoint", availableNow=True)
     with pytest.raises(StreamingQueryException, match=f"segment {name} \\(t-. offsets .* cannot be read"):
         running.awaitTermination(120)
+
+
+def test_a_pool_whose_backlog_is_full_pauses_and_goes_on_by_itself_when_a_query_has_read_it(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.coordinator(max_backlog_segments=5, backlog_interval_ms=100)
+    world.topic("t", 2)
+    sink, produced = Delivered(), 0
+
+    def record() -> SegmentsRecord:
+        return SegmentsRecord.parse("segments", world.data(PATHS.segments) or b"")
+
+    with pool(spark, world, "g", tmp_path, {"t": 1}, seal_interval_ms=10):
+        world.stable("g", 2, timeout_s=90)
+        while record().paused is None:
+            produce(world, tmp_path / "log", "t", 25)
+            produced += 25
+        produce(world, tmp_path / "log", "t", 500)
+        produced += 500
+        assert "no query reads the group" in str(record().paused)
+        assert sum(segment.rows for segment in segments(world).values()) < 2 * produced
+        running = query(read(spark, world, "g", query="q"), sink, tmp_path / "checkpoint")
+        eventually(lambda: sink.has_exactly("t", 2, produced), 60, "the pool has gone on to the end")
+        running.stop()
+
+
+class StopsAfterOne(Delivered):
+    """A sink that fails in every batch but the first: the query ends, and its checkpoint stands there."""
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        if batch:
+            raise RuntimeError("the sink is away")
+        super().__call__(frame, batch)
+
+
+def test_a_query_that_returns_after_its_segments_were_collected_fails_and_says_what_is_gone_and_what_to_do(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    slow = read(spark, sealed, "g", query="slow", maxRecordsPerTrigger="60")
+    sink = StopsAfterOne()
+    with pytest.raises(StreamingQueryException, match="the sink is away"):
+        query(slow, sink, tmp_path / "slow").awaitTermination(120)
+    assert 0 < sink.count <= 60
+    sealed.stop_coordinator(sealed._services[0][0])
+    sealed.coordinator(query_retention_ms=2000, backlog_interval_ms=50, sweep_interval_ms=100)
+    eventually(
+        lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it has expired"
+    )
+    fast = read(spark, sealed, "g", query="fast")
+    for _ in range(2):  # the second run says what the first one has finished
+        assert query(fast, Delivered(), tmp_path / "fast", availableNow=True).awaitTermination(120)
+    eventually(lambda: not segments(sealed), 30, "everything is collected")
+
+    again = query(slow, Delivered(), tmp_path / "slow", availableNow=True)
+
+    wanted = r"query slow of group g has lost records: segments from segment-.* on are gone.*new checkpoint and another"
+    with pytest.raises(StreamingQueryException, match=wanted):
+        again.awaitTermination(120)
+    node = sealed.store.get(PATHS.query("slow"))
+    assert node is None or Query.parse("slow", node.data).expired_ms > 0, "it holds nothing back"
+
+
+def test_a_running_query_that_is_removed_fails_and_says_so(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
+    sink = Delivered()
+    running = query(read(spark, sealed, "g", query="q"), sink, tmp_path / "checkpoint")
+    eventually(lambda: sink.has_exactly("t", 2, 100), 60, "it has everything, and waits for more")
+
+    sealed.store.commit([SetData(PATHS.queries, b""), Delete(PATHS.query("q"))])
+
+    with pytest.raises(StreamingQueryException, match="query q of group g was removed while it ran"):
+        running.awaitTermination(60)
+    assert sealed.store.get(PATHS.query("q")) is None
 
 
 # ---- the whole application

@@ -44,6 +44,8 @@ def test_what_is_not_given_keeps_its_default() -> None:
     assert (config.session_timeout_ms, config.rebalance_handlers, config.max_rebalance_retries) == (10_000, 4, 4)
     assert (config.rebalance_debounce_ms, config.sweep_interval_ms) == (100, 10_000)
     assert config.query_retention_ms == 7 * 24 * 3600 * 1000
+    assert (config.max_backlog_bytes, config.max_backlog_segments) == (4 * 1024**3, 20_000)
+    assert (config.backlog_interval_ms, config.max_seals_per_s) == (1000, 500)
 
 
 def test_the_environment_names_an_option_in_capitals_after_its_prefix() -> None:
@@ -100,6 +102,11 @@ def test_several_protocols_come_from_the_environment_as_from_a_file(tmp_path: Pa
         ("sweep_interval_ms", 99),
         ("channel_retention_ms", 19_999),
         ("query_retention_ms", 999),
+        ("max_backlog_bytes", 0),
+        ("max_backlog_segments", 0),
+        ("max_backlog_segments", 40_001),
+        ("backlog_interval_ms", 9),
+        ("max_seals_per_s", 0),
         ("brokers_path", "brokers"),
         ("metrics_port", -1),
         ("metrics_port", 65_536),

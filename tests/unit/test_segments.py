@@ -171,6 +171,51 @@ def test_the_coordinators_longer_interval_holds(bench: Bench) -> None:
     assert bench.member.sealed == []
 
 
+def test_a_fetcher_that_seals_less_often_by_itself_keeps_its_own_interval(bench: Bench) -> None:
+    bench.sealer.fetch()
+    assert bench.sealer.seal_if_due(interval_ms=50) == pytest.approx(0.2)
+
+
+# ---- paused
+
+
+def test_while_paused_nothing_is_fetched_or_sealed_and_what_is_open_is_kept(bench: Bench) -> None:
+    bench.sealer.fetch()
+    bench.sealer.paused = "the backlog is full"
+    bench.clock.now += 10
+    assert bench.sealer.fetch() == 0
+    assert bench.sealer.seal_if_due() == float("inf")
+    assert bench.member.tried == []
+    bench.sealer.paused = None
+    bench.fetch_all()
+    bench.sealer.seal_if_due()
+    bench.assert_once()
+
+
+def test_partitions_given_up_while_paused_are_dropped_unsealed_and_the_rest_is_fetched_again(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.sealer.paused = "the backlog is full"
+    bench.sealer.revoke(frozenset({P0}))
+    assert bench.member.tried == []
+    assert bench.positions() == {P1: 0}
+    bench.sealer.paused = None
+    bench.fetch_all()
+    assert bench.sealer.seal()
+    assert bench.sealed_offsets() == {P1: list(range(250))}
+
+
+def test_a_seal_whose_reply_was_lost_before_a_pause_counts_when_partitions_are_given_up(bench: Bench) -> None:
+    bench.fetch_all()
+    bench.member.fates = ["happened"]
+    assert not bench.sealer.seal()
+    bench.sealer.paused = "the backlog is full"
+    bench.member.channel = bench.member.truth  # as the member settles it before it obeys a stop
+    bench.sealer.revoke(frozenset({P0}))
+    assert bench.sealer.counts.segments == 1
+    assert bench.sealer.counts.refetched == 0
+    assert bench.positions() == {P1: 250}
+
+
 def test_a_full_segment_is_sealed_at_once_and_nothing_is_fetched_into_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path, seal_bytes=2000)
     bench.fetch_all()
@@ -209,6 +254,7 @@ def test_a_full_disk_seals_nothing_loses_nothing_and_is_said_once(
             bench.sealer.seal_if_due()
     assert len(caplog.records) == 1
     assert "No space left" in str(bench.sealer.problem)
+    assert bench.sealer.counts.failed == 5
     bench.files.is_full = False
     bench.clock.now += 10
     bench.sealer.seal_if_due()

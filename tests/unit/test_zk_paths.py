@@ -27,7 +27,7 @@ WRITTEN = {
     "request": TurnRequest("who", 1, "why").to_bytes(),
     "state": GroupState(target={"c": Target("i", {"c-0": PART})}, marks=(Mark("c", "i", PART, 1, "r"),)).to_bytes(),
     "history": Rebalance(1, 1, "why", 1).to_bytes(),
-    "ids": Registration("i", {"t": 1}, user_data="x").to_bytes(),
+    "ids": Registration("i", {"t": 1}, user_data="x", seal_interval_ms=1).to_bytes(),
     "channel": Channel("i", refused=PART, sealed="f", touched=1).to_bytes(),
     "start": Command(START_FETCHER, 1, 1, "i", {"c-0": PART}, topics={"t": "id"}).to_bytes(),
     "stop": Command(STOP_FETCHER, 1, 1, "i", partitions=PART, topics={"t": "id"}).to_bytes(),
@@ -35,7 +35,7 @@ WRITTEN = {
     "offsets": OffsetRecord(1, "id", 1).to_bytes(),
     "segments": SegmentsRecord().to_bytes(),
     "segment": Segment("f", "d", 1, 1, (SealedRange("t", "id", 0, 0, 1),), "c", "i", 1).to_bytes(),
-    "query": Query("r", 1, 1).to_bytes(),
+    "query": Query("r", 1, 1, expired_ms=1).to_bytes(),
     "pool": Pool(1, "r").to_bytes(),
 }
 

@@ -1,0 +1,131 @@
+"""Back-pressure, decided: when the fetchers of a group shall pause, how often they may seal, whom collection waits for.
+
+Pure. What stands in the znodes comes in, what shall stand there goes out; `collect_segments` acts on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from .zk.sealed import BACKLOG_IS_FULL, SegmentsRecord
+
+RESUME_SHARE = 0.8
+"""Fetchers go on when the backlog is at this share of both bounds: at once would mean one seal, and a pause again."""
+
+HURRY_SHARE = 0.5
+"""Over this share of a bound, what is finished is collected in the next round and not only with the next sweep."""
+
+INTERVAL_STEP_MS = 10
+"""A published seal interval is a multiple of this."""
+
+UNKNOWN = -1
+"""How far a query has come whose znode cannot be read: nothing may be collected before somebody mends it."""
+
+Readers = Mapping[str, int]
+"""Query -> the czxid up to which it has finished, or `UNKNOWN`; expired queries are not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may wait for the queries of a group."""
+
+    segments: int
+    size: int
+
+
+class Backlog(NamedTuple):
+    """The sealed segments of a group that have not been collected, and their bytes.
+
+    :ivar unread: so many of the segments have bytes that are not known yet; no pause is lifted before they are.
+    """
+
+    segments: int
+    size: int
+    unread: int = 0
+
+
+def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds) -> bool:
+    """Whether collection shall not wait for the next sweep."""
+    is_large = backlog.segments > HURRY_SHARE * bounds.segments or backlog.size > HURRY_SHARE * bounds.size
+    return record.paused is not None or is_large
+
+
+def finished_by_all(readers: Readers) -> int | None:
+    """The czxid up to which every query has finished; None when nothing may be collected."""
+    finished = min(readers.values(), default=UNKNOWN)
+    return finished if finished > 0 else None
+
+
+def directions(
+    before: SegmentsRecord, backlog: Backlog, bounds: Bounds, readers: Readers, seal_interval_ms: int | None
+) -> SegmentsRecord:
+    """What the data of `segments` shall say; the same record when nothing has to change.
+
+    A pause that somebody else has put there, an operator by hand, is left alone.
+    """
+    after = replace(before, seal_interval_ms=seal_interval_ms)
+    if before.paused is not None and not before.paused.startswith(BACKLOG_IS_FULL):
+        return after
+    return replace(after, paused=_paused(before.paused, backlog, bounds, readers))
+
+
+def _paused(before: str | None, backlog: Backlog, bounds: Bounds, readers: Readers) -> str | None:
+    """Why fetchers shall pause. The text stays while its cause does: each new one wakes every fetcher."""
+    share = RESUME_SHARE if before else 1.0
+    if backlog.segments <= share * bounds.segments and backlog.size <= share * bounds.size:
+        return before if backlog.unread else None
+    cause = _cause(readers)
+    if before and before.endswith(cause):
+        return before
+    return (
+        f"{BACKLOG_IS_FULL}: {backlog.segments} of at most {bounds.segments} segments, "
+        f"{shown_bytes(backlog.size)} of at most {shown_bytes(bounds.size)}; {cause}"
+    )
+
+
+def _cause(readers: Readers) -> str:
+    if not readers:
+        return "no query reads the group, and nothing is collected without one"
+    slowest = min(readers, key=lambda name: (readers[name], name))
+    if readers[slowest] == UNKNOWN:
+        return f"the znode of query {slowest} cannot be read, so nothing is collected"
+    return f"query {slowest} has not finished them"
+
+
+def shown_bytes(size: int) -> str:
+    """Bytes as people read them: `512 bytes`, `3.1 GiB`."""
+    value, units = float(size), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{size} bytes" if units[0] == "bytes" else f"{value:.1f} {units[0]}"
+
+
+def shortest_interval_ms(own: Sequence[int], max_seals_per_s: int) -> int:
+    """The interval between seals that no fetcher may go below, so that all of them together seal no more than that.
+
+    Fetchers that are slower by themselves stay as they are, and leave the others more.
+
+    :param own: the interval of each live fetcher, in milliseconds.
+    :returns: milliseconds; 0 when every fetcher may keep its own.
+    """
+    ordered = sorted(own)
+    rest = sum(1000 / interval for interval in ordered)
+    if rest <= max_seals_per_s:
+        return 0
+    interval_ms = 0.0
+    for count, interval in enumerate(ordered, start=1):
+        rest -= 1000 / interval
+        if rest >= max_seals_per_s:
+            continue
+        interval_ms = 1000 * count / (max_seals_per_s - rest)
+        if count == len(ordered) or interval_ms <= ordered[count]:
+            break
+    return INTERVAL_STEP_MS * math.ceil(round(interval_ms / INTERVAL_STEP_MS, 6))
+
+
+def published_interval_ms(own: Sequence[int], shortest_ms: int) -> int | None:
+    """What a group's fetchers are told: `shortest_ms` when one of them would seal more often, else nothing."""
+    return shortest_ms if any(interval < shortest_ms for interval in own) else None

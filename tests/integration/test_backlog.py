@@ -1,0 +1,479 @@
+"""The coordinator and the backlog of a group: fetchers pause and go on, and what is finished is collected soon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from coordinator.backlog import Bounds
+from coordinator.collect import FencedCommits, ServerClock
+from coordinator.collect_segments import SegmentCollector, SegmentRules
+from coordinator.problems import Problems
+from coordinator.term import Term
+from coordinator.zk.fenced import ensure
+from coordinator.zk.lease import Lease
+from coordinator.zk.paths import COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.records import EpochRecord, Registration
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Query, Segment, SegmentsRecord
+from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World, a_world
+
+PATHS = GroupPaths("g")
+KIB = 1024
+YEAR_MS = 365 * 86_400_000
+LARGE = Bounds(1000, 1 << 30)
+
+
+class Backlog:
+    """Segments and queries of a group that are made by hand; the files are tiny, whatever the znodes say."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self.folder = folder
+        self._number = 0
+        ensure(world.store, PATHS.skeleton)
+
+    def seal(self, count: int = 1, size: int = KIB) -> list[str]:
+        """So many more segments; their names."""
+        names = []
+        for _ in range(count):
+            self._number += 1
+            file = f"g/c/abc-{self._number:010d}.arrow"
+            (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / file).write_bytes(b"x")
+            segment = Segment(file, str(self.folder), 1, size, (), "c", "abc", 1)
+            create = Create(PATHS.segment_prefix, segment.to_bytes(), sequential=True)
+            names.append(self.world.store.commit([create])[0].rsplit("/", 1)[1])
+        return names
+
+    @property
+    def files(self) -> int:
+        return len(list(self.folder.rglob("*.arrow")))
+
+    def czxid(self, name: str) -> int:
+        node = self.world.store.get(PATHS.segment(name))
+        assert node is not None
+        return node.stat.czxid
+
+    def query(self, name: str, finished: int = 0) -> None:
+        """A query that has finished up to there; it registers when it is new."""
+        data = Query("run", finished, 0).to_bytes()
+        if self.world.store.get(PATHS.query(name)) is None:
+            self.world.store.commit([SetData(PATHS.queries, b""), Create(PATHS.query(name), data)])
+        else:
+            self.world.store.commit([SetData(PATHS.query(name), data)])
+
+    @property
+    def record(self) -> SegmentsRecord:
+        return SegmentsRecord.parse("segments", self.world.data(PATHS.segments) or b"")
+
+    def paused(self, words: str) -> str:
+        """The reason, once it is there with `words`."""
+        eventually(lambda: words in (self.record.paused or ""), 10, f"paused with {words!r}")
+        return str(self.record.paused)
+
+    def goes_on(self) -> None:
+        eventually(lambda: self.record.paused is None, 10, "no longer paused")
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as world:
+        yield world
+
+
+@pytest.fixture
+def backlog(world: World, tmp_path: Path) -> Backlog:
+    return Backlog(world, tmp_path)
+
+
+def coordinator(world: World, **options: int) -> None:
+    world.elected(world.coordinator(**{"backlog_interval_ms": 50, "sweep_interval_ms": 100} | options))
+
+
+class Machine(ThreadRuntime):
+    """A machine whose wall clock is a year ahead, and whose monotonic clock a test moves on."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + YEAR_MS
+
+
+def collector_on(
+    world: World,
+    machine: Machine | None = None,
+    clock: ServerClock | None = None,
+    bounds: Bounds = LARGE,
+    store: Store | None = None,
+    sweep_interval_ms: int = 0,
+) -> SegmentCollector:
+    """What a coordinator runs for segments, for a test to call round by round."""
+    if world.store.get(COORDINATOR_EPOCH) is None:
+        world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
+    node = world.store.get(COORDINATOR_EPOCH)
+    assert node is not None
+    lease = Lease(world.store, ThreadRuntime(), lambda: None)
+    lease.renew()
+    store, machine = store or world.store, machine or Machine()
+    clock = clock or ServerClock(world.store, machine)
+    commits = FencedCommits(store, Term(1, node.stat.version), lease)
+    rules = SegmentRules(bounds, 500, query_retention_ms=7 * 86_400_000, sweep_interval_ms=sweep_interval_ms)
+    return SegmentCollector(store, machine, commits, clock, Problems(machine), rules)
+
+
+def expired(world: World, query: str) -> bool:
+    return Query.parse("query", world.data(PATHS.query(query)) or b"").expired_ms > 0
+
+
+def test_too_many_segments_pause_the_fetchers_until_a_query_has_finished_enough_of_them(
+    world: World, backlog: Backlog
+) -> None:
+    coordinator(world, max_backlog_segments=10, sweep_interval_ms=600_000)  # a sweep that no test lives to see
+    names = backlog.seal(11)
+
+    reason = backlog.paused("no query reads the group")
+    assert reason.startswith("the backlog is full: 11 of at most 10 segments, 11.0 KiB of at most 4.0 GiB")
+    backlog.query("slow")
+    backlog.paused("query slow has not finished them")
+    backlog.query("slow", backlog.czxid(names[1]))
+    eventually(lambda: world.names(PATHS.segments) == names[2:], 10, "what it has finished is collected")
+    assert backlog.record.paused, "nine of ten are too many to go on"
+    backlog.query("slow", backlog.czxid(names[2]))
+    backlog.goes_on()
+    assert world.names(PATHS.segments) == names[3:]
+    assert backlog.files == 8
+
+
+def test_a_small_backlog_is_collected_with_the_next_sweep_only(world: World, backlog: Backlog) -> None:
+    """A query that begins soon after another has ended finds what that one has read."""
+    machine = Machine()
+    names = backlog.seal(50)
+    backlog.query("q", backlog.czxid(names[-1]))
+    collector = collector_on(world, machine, bounds=Bounds(100, 1 << 30), sweep_interval_ms=10_000)
+
+    collector.collect(["g"])
+    assert len(world.names(PATHS.segments)) == 50
+    machine.ahead_s += 10
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == []
+
+    names = backlog.seal(51)
+    backlog.query("q", backlog.czxid(names[-1]))
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == [], "over half of the bound it does not wait"
+
+
+def test_too_many_bytes_pause_the_fetchers(world: World, backlog: Backlog) -> None:
+    coordinator(world, max_backlog_bytes=10 * KIB)
+    backlog.query("q")
+    names = backlog.seal(2, size=5 * KIB)
+    eventually(lambda: not backlog.record.paused, 5, "as many as may be")
+    names += backlog.seal(1, size=1)
+
+    assert "10.0 KiB of at most 10.0 KiB; query q" in backlog.paused("the backlog is full")
+
+    backlog.query("q", backlog.czxid(names[0]))
+    backlog.goes_on()
+
+
+def test_a_group_whose_queries_znode_was_removed_is_paused_all_the_same(world: World, backlog: Backlog) -> None:
+    world.remove(PATHS.queries)
+    coordinator(world, max_backlog_segments=1)
+    backlog.seal(2)
+
+    backlog.paused("no query reads the group")
+
+
+def test_the_next_coordinator_goes_on_from_what_stands_there(world: World, backlog: Backlog) -> None:
+    first = world.coordinator(backlog_interval_ms=50, max_backlog_segments=10)
+    names = backlog.seal(11)
+    backlog.query("q")
+    reason = backlog.paused("query q")
+    world.stop_coordinator(first)
+    backlog.query("q", backlog.czxid(names[1]))
+
+    coordinator(world, max_backlog_segments=10)
+
+    eventually(lambda: world.names(PATHS.segments) == names[2:], 10, "collection goes on")
+    assert backlog.record.paused == reason
+    backlog.query("q", backlog.czxid(names[-1]))
+    backlog.goes_on()
+
+
+def test_a_pause_keeps_what_was_collected_and_a_collection_keeps_the_pause(world: World, backlog: Backlog) -> None:
+    coordinator(world, max_backlog_segments=10)
+    names = backlog.seal(13)
+    backlog.query("q")
+    backlog.paused("query q")
+    collected = backlog.czxid(names[0])
+
+    backlog.query("q", collected)
+
+    eventually(lambda: backlog.record.collected == collected, 10, "one is collected")
+    assert backlog.record.paused
+    backlog.query("q", last := backlog.czxid(names[-1]))
+    backlog.goes_on()
+    assert backlog.record.collected == last
+
+
+def test_a_pause_by_hand_stays_until_it_is_taken_away_by_hand(world: World, backlog: Backlog) -> None:
+    coordinator(world)
+    names = backlog.seal(2)
+    world.put(PATHS.segments, SegmentsRecord(paused="moving the storage").to_bytes())
+
+    backlog.query("q", backlog.czxid(names[0]))
+
+    eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "collection goes on")
+    assert backlog.record.paused == "moving the storage"
+
+
+class Before(FrontStore):
+    """A store before whose next commit something else happens."""
+
+    def __init__(self, store: Store, happens: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._happens: Callable[[], None] | None = happens
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        happens, self._happens = self._happens, None
+        if happens:
+            happens()
+        return super().commit(operations)
+
+
+def test_a_query_that_registers_before_a_collection_was_sent_keeps_its_segments(world: World, backlog: Backlog) -> None:
+    """The set of queries moves with each registration, and what was decided before is refused."""
+    names = backlog.seal(3)
+    backlog.query("fast", backlog.czxid(names[-1]))
+    collector = collector_on(world, store=Before(world.store, lambda: backlog.query("late", 0)))
+
+    for _ in range(3):
+        collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == names
+    assert backlog.record.collected == 0
+
+
+def test_a_query_that_gives_a_sign_of_life_before_its_expiry_was_sent_does_not_expire(
+    world: World, backlog: Backlog
+) -> None:
+    machine = Machine()
+    backlog.seal(1)
+    backlog.query("q")
+    collector = collector_on(world, machine, store=Before(world.store, lambda: backlog.query("q", 0)))
+    collector.collect(["g"])
+    machine.ahead_s += 8 * 86_400
+
+    collector.collect(["g"])
+
+    assert not expired(world, "q")
+
+
+def test_what_stands_in_segments_is_not_overwritten_when_another_has_changed_it(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(3)
+    backlog.query("q")
+    newer = SegmentsRecord(backlog.czxid(names[0]), paused="moving the storage")
+    collector = collector_on(
+        world,
+        bounds=Bounds(2, 1 << 30),
+        store=Before(world.store, lambda: world.put(PATHS.segments, newer.to_bytes())),
+    )
+
+    for _ in range(3):
+        collector.collect(["g"])
+
+    assert backlog.record == newer
+
+
+def test_many_segments_are_collected_in_several_multis(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(650)
+    backlog.query("q", backlog.czxid(names[-2]))
+    coordinator(world)
+
+    eventually(lambda: world.names(PATHS.segments) == names[-1:], 20, "all but one are collected")
+    eventually(lambda: backlog.files == 1, 10, "their files too")
+
+
+def test_a_backlog_that_one_round_cannot_read_is_read_over_several(
+    world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.collect_segments.READ_A_ROUND", 10)
+    monkeypatch.setattr("coordinator.collect_segments.MULTIS_A_ROUND", 1)
+    monkeypatch.setattr("coordinator.collect_segments.SEGMENTS_A_MULTI", 3)
+    names = backlog.seal(25)
+    collector = collector_on(world, bounds=Bounds(25, 25 * KIB - 1))
+
+    found = []
+    for _ in range(3):
+        collector.collect(["g"])
+        found.append(backlog.record.paused is not None)
+    assert found == [False, False, True], "the bytes are over their bound once all are read"
+    backlog.query("q", backlog.czxid(names[-2]))
+    left = []
+    while len(world.names(PATHS.segments)) > 1:
+        collector.collect(["g"])
+        left.append(len(world.names(PATHS.segments)))
+    assert left == [22, 19, 16, 13, 10, 7, 4, 1]
+
+
+def test_a_segment_and_a_query_that_cannot_be_read_are_reported_and_stop_nobody_else(
+    world: World, backlog: Backlog
+) -> None:
+    service = world.coordinator(backlog_interval_ms=50, max_backlog_segments=3)
+    backlog.seal(3)
+    bad_segment = world.store.commit([Create(PATHS.segment_prefix, b"garbage", sequential=True)])[0]
+    world.put(PATHS.query("bad"), b"garbage")
+
+    backlog.paused("the znode of query bad cannot be read")
+    found = eventually(lambda: service.problems.current(), 5, "both are reported")
+    assert {bad_segment, PATHS.query("bad")} <= set(found)
+    assert service.problems.count == 2
+    world.store.commit([Delete(bad_segment)])
+    eventually(lambda: set(service.problems.current()) == {PATHS.query("bad")}, 5, "the other is no problem any more")
+
+
+def test_segments_files_that_this_node_cannot_reach_are_left_to_the_pools_sweep(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(1)
+    elsewhere = Segment("g/c/abc-0000000009.arrow", "/nowhere/on/this/host", 1, 1, (), "c", "abc", 1)
+    world.store.commit([Create(PATHS.segment_prefix, elsewhere.to_bytes(), sequential=True)])
+    backlog.query("q", 2**60)
+
+    coordinator(world)
+
+    eventually(lambda: world.names(PATHS.segments) == [], 10, f"both are collected, {names} too")
+
+
+# ---- how often to seal
+
+
+def members(world: World, intervals: list[int], group: str = "g") -> None:
+    """Registered fetchers that seal so often by themselves."""
+    paths = GroupPaths(group)
+    for number, interval in enumerate(intervals):
+        record = Registration(f"i{number}", {"t": 1}, seal_interval_ms=interval)
+        world.store.commit([Create(paths.id(f"m{number}"), record.to_bytes(), ephemeral=True)])
+
+
+def test_a_longer_seal_interval_is_published_while_it_is_needed(world: World, backlog: Backlog) -> None:
+    backlog.seal(1)
+    coordinator(world, max_seals_per_s=10)
+    members(world, [200, 200, 200, 5000])
+
+    eventually(lambda: backlog.record.seal_interval_ms == 310, 10, "3 of them share 9.8 seals a second")
+
+    for number in (1, 2):
+        world.store.commit([Delete(PATHS.id(f"m{number}"))])
+    eventually(lambda: backlog.record.seal_interval_ms is None, 10, "the rest may seal as they like")
+
+
+def test_seals_are_counted_over_all_groups_that_seal_and_no_others(world: World, backlog: Backlog) -> None:
+    other, plain = GroupPaths("other"), GroupPaths("plain")
+    for paths in (other, plain):
+        ensure(world.store, paths.skeleton)
+    segment = Segment("other/c/abc-0000000001.arrow", "/nowhere", 1, 1, (), "c", "abc", 1)
+    world.store.commit([Create(other.segment_prefix, segment.to_bytes(), sequential=True)])
+    backlog.seal(1)
+    coordinator(world, max_seals_per_s=10)
+    members(world, [200, 200], "plain")
+
+    members(world, [200])
+    members(world, [200, 1000], "other")
+
+    def published(paths: GroupPaths) -> int | None:
+        return SegmentsRecord.parse("segments", world.data(paths.segments) or b"").seal_interval_ms
+
+    eventually(lambda: (published(PATHS), published(other)) == (230, 230), 10, "10 seals a second of three")
+    assert published(plain) is None
+
+
+# ---- expiry
+
+
+class WrongClock(ServerClock):
+    """As if the server that wrote the epoch had been a year ahead."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + YEAR_MS
+
+
+def test_a_coordinator_whose_wall_clock_is_wrong_expires_nobody_who_lives(world: World, backlog: Backlog) -> None:
+    machine = Machine()
+    world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
+    clock = ServerClock(world.store, machine)
+    backlog.seal(1)
+    backlog.query("q")
+    collector = collector_on(world, machine, clock)
+    collector.collect(["g"])
+
+    machine.ahead_s += 3600  # so long it has seen nothing of the query, which is still far from seven days
+    collector.collect(["g"])
+    assert not expired(world, "q")
+
+    machine.ahead_s += 7 * 86_400
+    collector.collect(["g"])
+    assert expired(world, "q")
+
+
+def test_no_clock_lets_a_query_expire_that_gives_its_signs_of_life(world: World, backlog: Backlog) -> None:
+    machine = Machine()
+    backlog.seal(1)
+    backlog.query("lively")
+    backlog.query("silent")
+    world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
+    collector = collector_on(world, machine, WrongClock(world.store, machine))
+
+    for _ in range(5):
+        collector.collect(["g"])
+        machine.ahead_s += 60
+        backlog.query("lively", 0)
+
+    assert expired(world, "silent"), "after a year by ZooKeeper's clock, and three minutes of silence"
+    assert not expired(world, "lively")
+
+
+def test_a_silent_query_expires_and_holds_nothing_back(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(2)
+    backlog.query("silent")
+    backlog.query("lively", backlog.czxid(names[0]))
+    before = world.store.get(PATHS.queries)
+
+    def is_expired() -> bool:
+        backlog.query("lively", backlog.czxid(names[0]) if names[0] in world.names(PATHS.segments) else collected)
+        return Query.parse("query", world.data(PATHS.query("silent")) or b"").expired_ms > 0
+
+    collected = backlog.czxid(names[0])
+    coordinator(world, query_retention_ms=1000)
+    eventually(is_expired, 10, "it is marked", pause_s=0.1)
+
+    eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "what the other has finished is collected")
+    after = world.store.get(PATHS.queries)
+    assert before is not None and after is not None
+    assert after.stat.version == before.stat.version + 1, "whoever reads the set of queries sees that it is another"
+
+
+def test_the_znode_of_an_expired_query_is_removed_after_as_long_again(world: World, backlog: Backlog) -> None:
+    backlog.seal(1)
+    backlog.query("silent")
+    coordinator(world, query_retention_ms=1000)
+
+    eventually(lambda: world.names(PATHS.queries) == [], 15, "it is removed")
+
+
+def test_a_query_that_waits_for_its_first_batch_does_not_expire(world: World, backlog: Backlog) -> None:
+    backlog.seal(1)
+    data = Query("run", 0, 0).to_bytes()
+    world.store.commit([SetData(PATHS.queries, b""), Create(PATHS.query("new"), data, ephemeral=True)])
+    backlog.query("silent")
+    coordinator(world, query_retention_ms=1000)
+
+    eventually(lambda: world.names(PATHS.queries) == ["new"], 15, "the silent one is gone")
+    assert world.data(PATHS.query("new")) == data

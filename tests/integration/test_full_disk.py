@@ -1,0 +1,188 @@
+"""A disk that is full, for real, while slots seal: nothing is sealed, nothing is lost, it is said, and it goes on."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from consumer.segment_files import SegmentFolder
+from coordinator.zk.paths import GroupPaths
+from tests.integration.test_sealing import Bench
+from tests.support.sealed import batches
+from tests.support.wait import eventually
+from tests.support.world import World, a_world
+
+PATHS = GroupPaths("g")
+FILE = "g/c/abc-0000000001.arrow"
+DISK = "4m"
+
+
+class Disk:
+    """A small file system of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "segments"
+        self.folder.mkdir()
+
+    def fill(self) -> None:
+        """Leave not a byte."""
+        with (self.root / "filler").open("ab", buffering=0) as filler:
+            for size in (1 << 16, 1 << 12, 1):
+                try:
+                    while True:
+                        filler.write(b"x" * size)
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+
+    def make_room(self) -> None:
+        (self.root / "filler").unlink()
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    root = tmp_path / "disk"
+    root.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(root)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        reason = f"a small disk cannot be mounted here: {mounted.stderr.strip()}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    try:
+        yield Disk(root)
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+@pytest.fixture
+def bench(zk: str, disk: Disk) -> Iterator[Bench]:
+    with a_world(zk) as world:
+        bench = a_bench(world, disk.folder)
+        yield bench
+        bench.close()
+
+
+def a_bench(world: World, folder: Path) -> Bench:
+    world.topic("t", 4)
+    world.coordinator()
+    bench = Bench(world, folder)
+    bench.post.keep(10)
+    return bench
+
+
+def test_a_full_disk_stops_sealing_loses_nothing_and_is_said_until_there_is_room(
+    bench: Bench, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    slot = bench.slot(0)
+    bench.end(100)
+    bench.all_sealed(4, 100)
+    sealed, files = len(bench.segments()), disk.files
+
+    with caplog.at_level(logging.ERROR):
+        disk.fill()
+        bench.end(500)
+        eventually(lambda: slot.sealer.counts.failed >= 3, 15, "it has tried again and again")
+
+    assert "No space left on device" in str(slot.sealer.problem)
+    said = [record.getMessage() for record in caplog.records if record.name == "consumer.segments"]
+    assert len(said) == 1 and said[0].startswith("not sealed, will try again: consumer=p-slot-0 reason=")
+    assert len(bench.segments()) == sealed
+    assert slot.member.may_fetch, "it keeps its lease and its partitions"
+    disk.make_room()
+    bench.all_sealed(4, 500)
+    assert slot.sealer.problem is None
+    assert slot.sealer.counts.refetched == 0, "what it had fetched it kept"
+    assert len(disk.files) == len(bench.segments()) > len(files), "nothing half-written is left"
+
+
+def test_partitions_that_move_while_the_disk_is_full_lose_nothing(bench: Bench, disk: Disk) -> None:
+    first = bench.slot(0)
+    bench.end(100)
+    bench.all_sealed(4, 100)
+    disk.fill()
+    bench.end(500)
+    eventually(lambda: first.sealer.counts.failed >= 1, 15, "the disk is full")
+
+    bench.slot(1)
+    state = bench.world.stable("g", 2)
+    first.stop("one is enough")
+    bench.world.stable("g", 1, above=state.generation)
+
+    assert set(bench.world.offsets("g").values()) == {100}, "nothing has moved"
+    disk.make_room()
+    bench.all_sealed(4, 500)
+    assert len(disk.files) == len(bench.segments())
+
+
+def test_a_file_that_fills_the_disk_half_way_is_removed(disk: Disk) -> None:
+    large = [batch for _ in range(200) for batch in batches(0, 0, 1000)]
+    assert sum(batch.nbytes for batch in large) > 2 * (4 << 20)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        SegmentFolder(str(disk.folder)).write(FILE, large)
+
+    assert disk.files == []
+
+
+def test_a_folder_that_cannot_be_made_stops_sealing_until_it_can(zk: str, tmp_path: Path) -> None:
+    (tmp_path / "segments").write_text("in the way")
+    with a_world(zk) as world:
+        bench = a_bench(world, tmp_path / "segments")
+        try:
+            slot = bench.slot(0)
+            bench.end(100)
+            eventually(lambda: slot.sealer.counts.failed >= 2, 15, "it has tried")
+            assert str(tmp_path / "segments") in str(slot.sealer.problem)
+            assert bench.segments() == []
+            (tmp_path / "segments").unlink()
+            bench.all_sealed(4, 100)
+        finally:
+            bench.close()
+
+
+def test_a_folder_that_vanishes_is_made_again(zk: str, tmp_path: Path) -> None:
+    with a_world(zk) as world:
+        bench = a_bench(world, tmp_path / "segments")
+        try:
+            bench.slot(0)
+            bench.end(100)
+            bench.all_sealed(4, 100)
+            (tmp_path / "segments").rename(tmp_path / "gone")
+            bench.grow(200)
+        finally:
+            bench.close()
+        assert [path for path in (tmp_path / "segments").rglob("*.arrow")]
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_a_sync_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Of the data, and of each folder in which a name is new."""
+    calls, fsync = [], os.fsync
+
+    def failing(descriptor: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == call:
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(descriptor)
+
+    folder = SegmentFolder(str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            folder.write(FILE, batches(0, 0, 10))
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    size = folder.write(FILE, batches(0, 0, 10))
+    assert folder.sizes([FILE]) == [size]

@@ -1,0 +1,94 @@
+"""A group whose segments, queries and channels are made by hand: real files, real znodes, no fetcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from consumer.segment_files import SegmentFolder
+from coordinator.zk.fenced import ensure
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import Channel
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Query, SealedRange, Segment
+from coordinator.zk.store import Create, Delete, SetData, Store
+from tests.support.memlog import MemoryLog
+
+
+class SealedGroup:
+    """Group `g`, whose consumer `c` lives as incarnation `abc` and has sealed topic `t` with id `id`."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store = store
+        self.paths = GroupPaths("g")
+        self.folder = SegmentFolder(str(folder))
+        self.ends: dict[int, int] = {}
+        self._number = 0
+        ensure(store, [*self.paths.skeleton, self.paths.channel("c")])
+        self.channel(Channel(incarnation="abc"))
+
+    def channel(self, channel: Channel) -> None:
+        """What consumer `c` says of itself."""
+        self.store.commit([SetData(self.paths.channel("c"), channel.to_bytes())])
+
+    def write(self, rows: int = 10, partition: int = 0, first: int | None = None) -> Segment:
+        """One more file, which no znode names yet."""
+        self._number += 1
+        first = self.ends.get(partition, 0) if first is None else first
+        self.ends[partition] = first + rows
+        file = f"g/c/abc-{self._number:010d}.arrow"
+        size = self.folder.write(file, batches(partition, first, rows))
+        ranges = (SealedRange("t", "id", partition, first, first + rows),)
+        return Segment(file, self.folder.url, rows, size, ranges, "c", "abc", 1)
+
+    def name(self, segment: Segment) -> str:
+        """Make the znode that names a segment; its name."""
+        (path,) = self.store.commit([Create(self.paths.segment_prefix, segment.to_bytes(), sequential=True)])
+        return path.rsplit("/", 1)[1]
+
+    def seal(self, rows: int = 10, partition: int = 0, first: int | None = None) -> str:
+        """One more segment; its name."""
+        return self.name(self.write(rows, partition, first))
+
+    def remove(self, name: str) -> None:
+        """As a hand removes a segment's znode."""
+        self.store.commit([Delete(self.paths.segment(name))])
+
+    def segment(self, name: str) -> Segment:
+        node = self.store.get(self.paths.segment(name))
+        assert node is not None
+        return Segment.parse(name, node.data)
+
+    def path(self, name: str) -> Path:
+        """Where a segment's file is."""
+        return Path(self.folder.path(self.segment(name).file))
+
+    def czxid(self, name: str) -> int:
+        node = self.store.get(self.paths.segment(name))
+        assert node is not None
+        return node.stat.czxid
+
+    def query(self, name: str, after: str = "", expired_ms: int = 0, ephemeral: bool = False) -> None:
+        """Register a query that has finished everything up to segment `after`."""
+        finished = self.czxid(after) if after else 0
+        data = Query("run", finished, ThreadRuntime().wall_ms(), expired_ms).to_bytes()
+        self.store.commit([SetData(self.paths.queries, b""), Create(self.paths.query(name), data, ephemeral=ephemeral)])
+
+    @property
+    def set_of_queries(self) -> int:
+        """The version that stands for the set of queries."""
+        node = self.store.get(self.paths.queries)
+        assert node is not None
+        return node.stat.version
+
+
+def batches(partition: int, first: int, rows: int) -> list[pa.RecordBatch]:
+    """Records of a partition, from `first` on."""
+    source = MemoryLog(first + rows)
+    found: list[pa.RecordBatch] = []
+    while first < source.end:
+        fetched = source.fetch("t", "id", partition, first, 1 << 20, rows)
+        found += fetched.batches
+        first = fetched.next_offset
+    return found

@@ -1,0 +1,152 @@
+"""Back-pressure is decided from what stands in the znodes alone: when to pause and go on, and how often to seal."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.backlog import (
+    UNKNOWN,
+    Backlog,
+    Bounds,
+    directions,
+    finished_by_all,
+    published_interval_ms,
+    shortest_interval_ms,
+    shown_bytes,
+)
+from coordinator.zk.sealed import SegmentsRecord
+
+BOUNDS = Bounds(segments=100, size=1000)
+FREE = SegmentsRecord(collected=7)
+
+
+def directed(before: SegmentsRecord, segments: int, size: int = 0, **readers: int) -> SegmentsRecord:
+    return directions(before, Backlog(segments, size), BOUNDS, readers, None)
+
+
+def paused(segments: int = 101, size: int = 0, **readers: int) -> SegmentsRecord:
+    record = directed(FREE, segments, size, **readers)
+    assert record.paused
+    return record
+
+
+@pytest.mark.parametrize(("segments", "size"), [(100, 1000), (0, 0)])
+def test_a_backlog_within_its_bounds_pauses_nobody(segments: int, size: int) -> None:
+    assert directed(FREE, segments, size, q=1) == FREE
+
+
+@pytest.mark.parametrize(("segments", "size"), [(101, 0), (1, 1001)])
+def test_a_backlog_over_either_bound_pauses_the_fetchers_and_says_how_much_of_what(segments: int, size: int) -> None:
+    text = directed(FREE, segments, size, q=1).paused
+
+    assert text == (
+        f"the backlog is full: {segments} of at most 100 segments, {shown_bytes(size)} of at most 1000 bytes; "
+        "query q has not finished them"
+    )
+
+
+def test_the_reason_names_the_query_that_is_farthest_behind() -> None:
+    assert "query slow has" in str(paused(fast=30, slow=10, tied=10).paused)
+
+
+def test_the_reason_says_that_no_query_is_there() -> None:
+    assert "no query reads the group" in str(paused().paused)
+
+
+def test_the_reason_names_a_query_whose_znode_cannot_be_read() -> None:
+    assert "the znode of query bad cannot be read" in str(paused(bad=UNKNOWN, good=10).paused)
+
+
+@pytest.mark.parametrize(
+    ("segments", "size", "goes_on"), [(81, 0, False), (80, 800, True), (80, 801, False), (0, 0, True)]
+)
+def test_fetchers_go_on_only_when_the_backlog_is_at_four_fifths_of_both_bounds(
+    segments: int, size: int, goes_on: bool
+) -> None:
+    assert (directed(paused(q=1), segments, size, q=1).paused is None) == goes_on
+
+
+def test_no_pause_is_lifted_before_the_bytes_of_all_segments_are_known() -> None:
+    before = paused(q=1)
+
+    assert directions(before, Backlog(50, 0, unread=10), BOUNDS, {"q": 1}, None) == before
+    assert directions(FREE, Backlog(101, 0, unread=10), BOUNDS, {"q": 1}, None).paused
+    assert directions(FREE, Backlog(50, 0, unread=10), BOUNDS, {"q": 1}, None) == FREE
+
+
+def test_a_reason_stands_unchanged_while_its_cause_does() -> None:
+    before = paused(101, q=1)
+
+    assert directed(before, 108, q=5) == before
+
+
+def test_a_reason_is_told_anew_when_its_cause_is_another() -> None:
+    assert "query q has" in str(directed(paused(), 108, q=0).paused)
+
+
+def test_a_pause_by_hand_is_left_alone() -> None:
+    by_hand = SegmentsRecord(7, paused="the storage is being moved")
+
+    assert directed(by_hand, 0, q=1) == by_hand
+    assert directed(by_hand, 1000, q=1) == by_hand
+
+
+def test_what_was_collected_is_kept_whatever_else_changes() -> None:
+    assert paused().collected == 7
+    assert directed(paused(), 0).collected == 7
+
+
+def test_a_new_interval_is_published_also_while_fetchers_are_paused() -> None:
+    before = paused(q=1)
+
+    assert directions(before, Backlog(101, 0), BOUNDS, {"q": 1}, 500).seal_interval_ms == 500
+
+
+@pytest.mark.parametrize(
+    ("readers", "finished"),
+    [({}, None), ({"a": 0, "b": 5}, None), ({"a": 3, "b": 5}, 3), ({"a": UNKNOWN, "b": 5}, None)],
+)
+def test_only_what_every_query_has_finished_may_be_collected(readers: dict[str, int], finished: int | None) -> None:
+    assert finished_by_all(readers) == finished
+
+
+def test_bytes_are_shown_as_people_read_them() -> None:
+    shown = [shown_bytes(size) for size in (0, 1023, 1024, 3 << 30, 5 << 50)]
+    assert shown == ["0 bytes", "1023 bytes", "1.0 KiB", "3.0 GiB", "5120.0 TiB"]
+
+
+# ---- how often to seal
+
+
+def test_fetchers_whose_seals_zookeeper_bears_keep_their_own_interval() -> None:
+    assert shortest_interval_ms([200] * 100, 500) == 0
+    assert shortest_interval_ms([], 1) == 0
+
+
+def test_over_what_zookeeper_bears_all_share_it() -> None:
+    assert shortest_interval_ms([200] * 101, 500) == 210
+    assert shortest_interval_ms([200] * 200, 500) == 400
+
+
+def test_a_fetcher_that_seals_seldom_by_itself_leaves_the_others_more() -> None:
+    assert shortest_interval_ms([100, 10_000], 5) == 210
+
+
+def test_only_a_group_with_a_fetcher_that_would_seal_more_often_is_told() -> None:
+    assert published_interval_ms([200, 1000], 400) == 400
+    assert published_interval_ms([400, 1000], 400) is None
+    assert published_interval_ms([200], 0) is None
+    assert published_interval_ms([], 400) is None
+
+
+@given(st.lists(st.integers(1, 60_000), max_size=50), st.integers(1, 1000))
+def test_with_the_shortest_interval_the_bound_holds_and_a_shorter_one_would_break_it(own: list[int], most: int) -> None:
+    def rate(shortest: float) -> float:
+        return sum(1000 / max(interval, shortest) for interval in own)
+
+    shortest = shortest_interval_ms(own, most)
+
+    assert rate(shortest) <= most * 1.000001
+    assert shortest == 0 or rate(shortest - 10) > most * 0.999999 or shortest == 10
