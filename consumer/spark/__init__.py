@@ -9,7 +9,8 @@ with FetcherPool(spark, zk="host:2181/app", group="g", topics={"flights": 1}, lo
 
 from __future__ import annotations
 
-from .pool import FetcherPool, SlotStatus
+from .pool import FetcherPool
 from .source import ZkGroupDataSource, register
+from .supervisor import SlotStatus
 
 __all__ = ["FetcherPool", "SlotStatus", "ZkGroupDataSource", "register"]

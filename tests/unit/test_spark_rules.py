@@ -10,9 +10,10 @@ import pytest
 from consumer.spark.config import SlotConfig
 from consumer.spark.offset import SourceOffset
 from consumer.spark.planner import SourceConfig, source_config
-from consumer.spark.pool import pool_name, reason_of, slot_config, subscription_of
+from consumer.spark.pool import pool_name, slot_config, subscription_of
 from consumer.spark.resources import Cluster, cluster_of, context_of
 from consumer.spark.sealed_segments import Sealed, gaps
+from consumer.spark.supervisor import reason_of
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.names import is_name
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
