@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from consumer.logs.producer import Producer
+from consumer.spark import register
+from coordinator.zk.fenced import ensure
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.sealed import Query, Segment
 from tests.support.spark import Delivered, pool, produce, query, read
@@ -120,6 +122,85 @@ def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
     running = query(read(spark, sealed, "g", query="q"), Delivered(), tmp_path / "checkpoint", availableNow=True)
     with pytest.raises(StreamingQueryException, match=f"segment {name} \\(t-. offsets .* cannot be read"):
         running.awaitTermination(120)
+
+
+# ---- batch reads, and where a query begins
+
+
+def batch(spark: SparkSession, world: World, **options: str) -> DataFrame:
+    register(spark)
+    return spark.read.format("zk_group").option("zk", world.zk).option("group", "g").options(**options).load()
+
+
+def test_a_batch_read_is_what_is_sealed_with_the_streams_columns(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    frame = batch(spark, sealed, readers="3")
+    assert frame.schema == read(spark, sealed, "g").schema
+    rows = sorted((row.partition, row.offset, bytes(row.value)[:6]) for row in frame.collect())
+    assert rows == [
+        (n, offset, f"t-{n}-{offset % 25}".encode().ljust(6, b".")[:6]) for n in (0, 1) for offset in range(100)
+    ]
+    assert frame.where("partition = 1 and offset >= 50").count() == 50
+    assert batch(spark, sealed, includeHeaders="true").columns == [*frame.columns, "headers"]
+    assert sealed.names(PATHS.queries) == []
+    names = sorted(segments(sealed))
+    some = batch(spark, sealed, startingSegments=names[1], endingSegments=names[2]).count()
+    assert some == sum(segments(sealed)[name].rows for name in names[1:3])
+
+
+def test_a_batch_read_before_anything_is_sealed_is_empty(spark: SparkSession, world: World) -> None:
+    ensure(world.store, PATHS.skeleton)
+    assert batch(spark, world).collect() == []
+
+
+def test_a_batch_read_whose_segments_are_collected_after_its_plan_fails_by_name(
+    spark: SparkSession, sealed: World
+) -> None:
+    name, segment = next(iter(segments(sealed).items()))
+    frame = batch(spark, sealed)
+    assert frame.count() == 200
+    frame.rdd  # noqa: B018  plans it
+    Path(segment.segments_dir, segment.file).unlink()
+    with pytest.raises(PySparkException, match=f"segment {name} .*may have been collected since"):
+        frame.collect()
+
+
+@pytest.mark.parametrize("options", [{"startingSegments": "latest"}, {"startingSegments": "newest"}])
+def test_a_batch_read_from_a_start_that_makes_no_sense_is_refused(
+    spark: SparkSession, sealed: World, options: dict[str, str]
+) -> None:
+    with pytest.raises(PySparkException, match="startingSegments"):
+        batch(spark, sealed, **options).collect()
+
+
+def test_a_query_that_starts_at_the_latest_segment_delivers_what_comes_afterwards(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    sink = Delivered()
+    stream = query(read(spark, sealed, "g", startingSegments="latest"), sink, tmp_path / "checkpoint")
+    eventually(lambda: stream.lastProgress is not None, 60, "it has begun")
+    produce(sealed, tmp_path / "log", "t", 30)
+    with pool(spark, sealed, "g", tmp_path, {"t": 1}):
+        eventually(lambda: sink.count >= 60, 90, "the later ones came")
+    stream.stop()
+    assert {partition: sorted(offsets) for (_, partition), offsets in sink.offsets.items()} == {
+        0: list(range(100, 130)),
+        1: list(range(100, 130)),
+    }
+    again = Delivered()  # with a checkpoint, it goes on there
+    ended = query(
+        read(spark, sealed, "g", startingSegments="earliest"), again, tmp_path / "checkpoint", availableNow=True
+    )
+    assert ended.awaitTermination(120)
+    assert again.count <= 60
+
+
+def test_a_stream_without_an_end_takes_no_end(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
+    frame = read(spark, sealed, "g", endingSegments="segment-0000000001")
+    stream = query(frame, Delivered(), tmp_path / "checkpoint", availableNow=True)
+    with pytest.raises(StreamingQueryException, match="endingSegments is for batch reads"):
+        stream.awaitTermination(120)
 
 
 # ---- the whole application
