@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from consumer.spark import FetcherPool
 from consumer.spark.ship import ship
 from coordinator.zk.errors import UsageError
-from tests.support.spark import Delivered, pool, produce, query, read
+from tests.support.object_store import object_store
+from tests.support.spark import Delivered, Records, pool, produce, query, read
 from tests.support.spark_processes import executors, slots
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -40,34 +41,6 @@ def running(spark: SparkSession, world: World, folder: Path) -> Iterator[tuple[F
             yield fetchers, sink
         finally:
             stream.stop()
-
-
-class Records:
-    """Records that are added to topic `t` all the time."""
-
-    def __init__(self, world: World, log_dir: Path) -> None:
-        self.count = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(world, log_dir), daemon=True)
-        self._thread.start()
-
-    def _run(self, world: World, log_dir: Path) -> None:
-        while not self._stopping.wait(0.05):
-            produce(world, log_dir, "t", 20)
-            self.count += 20
-
-    def stop(self) -> None:
-        self._stopping.set()
-        self._thread.join(30)
-
-
-@contextmanager
-def produced(world: World, log_dir: Path) -> Iterator[Records]:
-    records = Records(world, log_dir)
-    try:
-        yield records
-    finally:
-        records.stop()
 
 
 def test_every_record_comes_out_of_a_query_exactly_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
@@ -95,6 +68,18 @@ def test_a_killed_process_costs_no_record_and_brings_none_twice(
             os.kill(find(os.getpid(), zk_port(world))[0], signal.SIGKILL)
         produce(world, tmp_path / "log", "t", 1000)
         eventually(lambda: sink.has_exactly("t", 4, 3000), 90, "every record came once")
+
+
+def test_segments_may_stand_on_an_object_store(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    sink = Delivered()
+    with object_store() as uri, pool(spark, world, "g", tmp_path, {"t": 1}, segments_dir=uri):
+        produce(world, tmp_path / "log", "t", 500)
+        stream = query(read(spark, world, "g"), sink, tmp_path / "checkpoint")
+        eventually(lambda: sink.has_exactly("t", 2, 500), 90, "every record came once")
+        stream.stop()
+        assert not (tmp_path / "segments").exists()
 
 
 def test_a_slot_that_cannot_run_is_tried_again_and_its_status_says_why(
@@ -132,7 +117,7 @@ def incarnations(world: World, slots: int) -> list[str]:
 def test_a_pool_is_resized_while_records_flow_and_the_slots_that_stay_are_not_disturbed(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    with running(spark, world, tmp_path) as (fetchers, sink), produced(world, tmp_path / "log") as records:
+    with running(spark, world, tmp_path) as (fetchers, sink), Records.produced(world, tmp_path / "log") as records:
         before = world.stable("g", 2, timeout_s=90)
         lives = incarnations(world, 2)
 

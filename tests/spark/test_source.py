@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,8 +13,8 @@ from consumer.spark import register
 from coordinator.zk.fenced import ensure
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.sealed import Query, Segment
+from tests.support.applications import application, batches, delivered_exactly, total
 from tests.support.spark import Delivered, pool, produce, query, read
-from tests.support.spark_processes import below
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -206,52 +199,16 @@ def test_a_stream_without_an_end_takes_no_end(spark: SparkSession, sealed: World
 # ---- the whole application
 
 
-@contextmanager
-def application(world: World, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver with a pool and a query in a process of its own; killed at the end with all that is below it."""
-    command = [sys.executable, "-m", "tests.support.spark_driver", world.zk, "g", "t", str(folder)]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-    with (folder / "driver.log").open("ab") as log:
-        driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=Path(__file__).parents[2])
-    try:
-        yield driver
-    finally:
-        family = [driver.pid, *below(driver.pid)]
-        for pid in family[:1]:
-            os.kill(pid, signal.SIGKILL)
-        driver.wait(10)
-        eventually(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], 30, "all of it is gone")
-
-
-def batches(folder: Path) -> dict[int, list[list[list[object]]]]:
-    """Batch -> what each life of the application delivered as this batch."""
-    found: dict[int, list[list[list[object]]]] = {}
-    for path in sorted((folder / "batches").glob("*.json"), key=lambda path: int(path.name.partition("-")[0])):
-        found.setdefault(int(path.name.partition("-")[0]), []).append(json.loads(path.read_text()))
-    return found
-
-
 def test_a_killed_application_goes_on_from_its_checkpoint_with_the_same_batches(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     for life in range(1, 4):
-        with application(world, tmp_path) as driver:
+        with application(world, "g", tmp_path, "--pool", "killed", "--topic", "t", "--query", "checkpoint") as driver:
             for _ in range(4):
                 so_far = len(batches(tmp_path))
                 produce(world, tmp_path / "log", "t", 500)
                 eventually(lambda: len(batches(tmp_path)) > so_far, 120, f"life {life} delivers")  # noqa: B023
             if life == 3:
                 eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "everything came")
-            assert driver.poll() is None
-    delivered = batches(tmp_path)
-    assert sorted(delivered) == list(range(len(delivered)))
-    assert all(run == runs[0] for runs in delivered.values() for run in runs)
-    offsets: dict[object, list[object]] = {}
-    for _, runs in sorted(delivered.items()):
-        for _, partition, offset in runs[0]:
-            offsets.setdefault(partition, []).append(offset)
-    assert offsets == {number: list(range(6000)) for number in range(4)}
-
-
-def total(folder: Path) -> int:
-    return sum(len(runs[0]) for runs in batches(folder).values())
+            assert driver.is_running
+    delivered_exactly(tmp_path, 4, 6000)
