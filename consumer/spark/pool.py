@@ -55,7 +55,8 @@ class FetcherPool:
     :param topics: topic -> threads a slot, or just topic names; or one regular expression as `white_list` or
         `black_list`.
     :param options: any field of `SlotConfig`; they also come from the environment, as `ZK_GROUP_SLOTS`. The pool's
-        name is made from the application's: an application that is started again takes over from what is left of it.
+        name is made from the application's: an application that is started again takes over from what is left of it,
+        and two applications in one group need two names (option `pool`).
     :raises UsageError: when an option is wrong, or the Spark application cannot run it.
     """
 
