@@ -1,7 +1,11 @@
 """Files of sealed segments: Arrow IPC files of `LOG_SCHEMA`, written once, durably, and never changed.
 
 A file belongs to one incarnation of a consumer, `[group]/[consumer]/[incarnation]-[number].arrow` below the segments
-folder, which is a local path or any URL that pyarrow has a file system for.
+folder, which is a local path or any URI that pyarrow has a file system for. How a file becomes whole and durable:
+
+- local (a path, `file://`): written under another name, synced, moved into place, the folder synced.
+- an object store (`s3://`, `gs://`, `abfs://`): one object, which appears whole when its upload has ended.
+- any other (`hdfs://`): written under its own name. Nobody reads a file before its segment is sealed, which is later.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import fs
@@ -30,6 +34,8 @@ BATCH_BYTES = 1 << 20
 SUFFIX = ".arrow"
 TEMPORARY_PREFIX = ".tmp-"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_SECRET = re.compile(r"(?i)secret|password|token|signature|access_?key|account_?key")
+OBJECT_STORES = ("s3", "gcs", "abfs")
 _FILE = re.compile(r"(?:\.tmp-)?([A-Za-z0-9]{1,64})-\d{10}\.arrow")
 
 
@@ -102,18 +108,21 @@ class SegmentFolder:
     """The segments folder.
 
     :ivar url: where it is, as segment znodes say it: an absolute path when it is local.
-    :raises UsageError: when pyarrow has no file system for it.
+    :raises UsageError: when pyarrow has no file system for it, or it has credentials, which everybody could read in the
+        znodes.
     """
 
     def __init__(self, segments_dir: str) -> None:
         if not segments_dir:
             raise UsageError("segments need a place that all executors share: give segments_dir a folder or a URL")
+        _refuse_credentials(segments_dir)
         try:
             place = segments_dir if _URL.match(segments_dir) else str(Path(segments_dir).absolute())
             self._fs, self._root = fs.FileSystem.from_uri(place)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UsageError(f"{shown(segments_dir)} is no folder for segments: {error}") from error
         self._is_local = isinstance(self._fs, fs.LocalFileSystem)
+        self._is_object_store = self._fs.type_name in OBJECT_STORES
         self.url = self._root if self._is_local else place.rstrip("/")
 
     def path(self, file: str) -> str:
@@ -126,7 +135,7 @@ class SegmentFolder:
         return f"{self._root.rstrip('/')}/{file}"
 
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
-        """Write a new file; when this returns it is whole and durable. An object store's file appears whole by itself.
+        """Write a new file; when this returns it is whole and durable.
 
         :returns: its bytes.
         :raises OSError: when it could not be written; nothing of it remains under its name.
@@ -134,9 +143,10 @@ class SegmentFolder:
         path = self.path(file)
         folder, _, name = path.rpartition("/")
         missing = _missing(folder) if self._is_local else []
-        self._fs.create_dir(folder, recursive=True)
+        if not self._is_object_store:  # which has no folders, only empty objects that look like some
+            self._fs.create_dir(folder, recursive=True)
         if not self._is_local:
-            return self._stream(path, batches)
+            return self._put(path, batches)
         temporary = f"{folder}/{TEMPORARY_PREFIX}{name}"
         try:
             size = self._stream(temporary, batches)
@@ -151,12 +161,22 @@ class SegmentFolder:
             raise
         return size
 
+    def _put(self, path: str, batches: Iterable[pa.RecordBatch]) -> int:
+        # In memory first: a stream that is closed because its writer failed ends the upload, and leaves half a file.
+        whole = pa.BufferOutputStream()
+        size = _write_ipc(whole, batches)
+        try:
+            with self._fs.open_output_stream(path) as sink:
+                sink.write(whole.getvalue())
+        except BaseException:
+            with suppress(OSError):
+                self._fs.delete_file(path)
+            raise
+        return size
+
     def _stream(self, path: str, batches: Iterable[pa.RecordBatch]) -> int:
         with self._fs.open_output_stream(path) as sink:
-            with pa.ipc.new_file(sink, LOG_SCHEMA) as writer:
-                for batch in arranged(batches):
-                    writer.write_batch(batch)
-            return int(sink.tell())
+            return _write_ipc(sink, batches)
 
     def remove(self, file: str) -> None:
         """Remove a file, if it is there.
@@ -199,11 +219,16 @@ class SegmentFolder:
             reason = str(error).partition("\n")[0]
             raise SegmentError(f"the file {self.path(file)} cannot be read: {reason}") from error
 
+    def _fetched(self, path: str, size: int) -> pa.BufferReader:
+        """A file in memory, by one request: one for each batch would take a round trip each."""
+        with self._fs.open_input_file(path) as source:
+            _check_size(source.size(), size)
+            return pa.BufferReader(source.read_buffer(size))
+
     def _read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
         path = self.path(file)
-        with pa.memory_map(path) if self._is_local else self._fs.open_input_file(path) as source:
-            if source.size() != size:
-                raise ValueError(f"it has {source.size()} bytes and should have {size}")
+        with pa.memory_map(path) if self._is_local else self._fetched(path, size) as source:
+            _check_size(source.size(), size)
             reader = pa.ipc.open_file(source)
             if not reader.schema.equals(LOG_SCHEMA):
                 raise ValueError("its columns are not those of a segment")
@@ -214,6 +239,33 @@ class SegmentFolder:
                 yield batch
         if rows:
             raise ValueError(f"it has {abs(rows)} records too {'few' if rows > 0 else 'many'}")
+
+
+def _check_size(found: int, size: int) -> None:
+    if found != size:
+        raise ValueError(f"it has {found} bytes and should have {size}")
+
+
+def _write_ipc(sink: Any, batches: Iterable[pa.RecordBatch]) -> int:
+    with pa.ipc.new_file(sink, LOG_SCHEMA) as writer:
+        for batch in arranged(batches):
+            writer.write_batch(batch)
+    return int(sink.tell())
+
+
+def _refuse_credentials(place: str) -> None:
+    """
+    :raises UsageError: when a URI has a password or the like; the message does not repeat it.
+    """
+    if not _URL.match(place):
+        return
+    authority, _, query = place.partition("?")
+    user = re.match(r"[^:]+:/*([^@?]*)@", authority)
+    if (user and ":" in user[1]) or any(_SECRET.search(item.partition("=")[0]) for item in query.split("&")):
+        raise UsageError(
+            "segments_dir has credentials, which everybody could read in the znodes of segments: leave them out, and "
+            "give them to driver and executors by their environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
 
 
 def _missing(folder: str) -> list[str]:

@@ -20,7 +20,8 @@ class SlotConfig:
     :ivar pool: the pool's name; its consumers are `[pool]-slot-[number]`.
     :ivar slots: how many fetchers run.
     :ivar log_dir: the log to fetch from, a folder or URL that every executor reaches.
-    :ivar segments_dir: where sealed segments go, a folder or URL that every executor and the driver reach.
+    :ivar segments_dir: where sealed segments go, a folder or URI (`s3://bucket/prefix`) that every executor and the
+        driver reach; without credentials, which come from their environment.
     :ivar max_poll_interval_ms: a slot that hangs for so long leaves, and may seal nothing more.
     :ivar seal_interval_ms: how long fetched records wait for others before they are sealed.
     :ivar seal_bytes: Arrow memory that is sealed at once, at most.

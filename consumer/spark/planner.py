@@ -10,7 +10,7 @@ from typing import TypeVar
 from coordinator.zk.config import require
 from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
 from coordinator.zk.fenced import ensure
-from coordinator.zk.names import checked_name
+from coordinator.zk.names import checked_name, shown
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store, StoreFactory
@@ -19,11 +19,13 @@ from ..errors import SegmentError
 from ..segment_files import SegmentFolder
 from .offset import SourceOffset
 from .query import QueryPost
-from .sealed_segments import Ends, Sealed, SealedSegments, gaps, gone_text, joined
+from .sealed_segments import Ends, Sealed, SealedSegments, gaps, gone_text, is_segment, joined
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+EARLIEST = "earliest"
+LATEST = "latest"
 MOST_PROBLEMS = 5
 TRY_AGAIN_S = 0.1
 
@@ -36,6 +38,9 @@ class SourceConfig:
     :ivar max_rows: `maxRecordsPerTrigger`: a batch ends with the segment before this would be passed; 0 for no limit.
     :ivar readers: tasks that read a batch, at most.
     :ivar fail_on_data_loss: false delivers what is still there, and warns.
+    :ivar starting_segments: `earliest`, the first that is still there, or `latest`, after the newest; for a batch read
+        `earliest` or a segment's name. A query with a checkpoint goes on where that stands.
+    :ivar ending_segments: of a batch read, `latest`, when it is planned, or a segment's name.
     :ivar zk_wait_ms: how long a ZooKeeper that does not answer is waited for before the query fails.
     """
 
@@ -46,6 +51,8 @@ class SourceConfig:
     include_headers: bool = False
     readers: int = 2
     fail_on_data_loss: bool = True
+    starting_segments: str = EARLIEST
+    ending_segments: str = LATEST
     session_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000
     zk_wait_ms: int = 120_000
@@ -57,6 +64,9 @@ class SourceConfig:
             checked_name("query", self.query)
         require(self.max_rows >= 0, "maxRecordsPerTrigger must be positive")
         require(1 <= self.readers <= 1000, "readers must be from 1 to 1000")
+        for option, value in (("startingSegments", self.starting_segments), ("endingSegments", self.ending_segments)):
+            known = value in (EARLIEST, LATEST) or is_segment(value)
+            require(known, f"{option} must be {EARLIEST}, {LATEST} or a segment's name, not {shown(value)}")
 
 
 class Planner:
@@ -73,17 +83,31 @@ class Planner:
         self._ends: Ends = {}
         self._ends_at = -1
         self._target: int | None = None
+        self._initial_offset: SourceOffset | None = None
         self._folders: dict[str, SegmentFolder] = {}
 
     def initial(self) -> SourceOffset:
-        """Where a new query begins: at the earliest segment that is still there."""
+        """Where a new query begins: at the earliest segment that is still there, or after the newest.
+
+        Segments that were collected before are no loss: nobody was promised them.
+        """
         return self._patiently(self._initial)
 
     def _initial(self, store: Store) -> SourceOffset:
         name = self._post.query if self._post else self._config.query or f"query-{self._runtime.random_id()[:12]}"
         self._begin(store, name, None, is_new=True)
         self._segments.refresh(store, force=True)
-        return SourceOffset(self._segments.record.collected, self._segments.root, name)
+        collected, root = self._segments.record.collected, self._segments.root
+        newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
+        offset = (
+            SourceOffset(newest[0].czxid, root, name, newest[0].name) if newest else SourceOffset(collected, root, name)
+        )
+        log.info(
+            "query begins: group=%s query=%s after=%s collected_up_to=%d",
+            self._config.group, name, offset.segment or "earliest", collected,
+        )  # fmt: skip
+        self._initial_offset = offset
+        return offset
 
     def prepare_available_now(self) -> None:
         """From now on, nothing that is sealed later belongs to this run."""
@@ -105,7 +129,8 @@ class Planner:
         return self._patiently(lambda store: self._latest(store, start, max_rows))
 
     def _latest(self, store: Store, start: SourceOffset, max_rows: int) -> SourceOffset:
-        post = self._begin(store, start.query, start, is_new=not start.segment)
+        is_new = not start.segment or start == self._initial_offset
+        post = self._begin(store, start.query, start, is_new)
         post.publish(store, start.czxid)
         self._segments.refresh(store)
         self._check_root(start)
@@ -256,7 +281,7 @@ def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
 
 
 def source_config(options: Mapping[str, str]) -> SourceConfig:
-    """The options of a `readStream`, whose names are Spark's style.
+    """The options of a `readStream` or `read`, whose names are Spark's style.
 
     :raises UsageError: when one is missing or wrong.
     """
@@ -279,6 +304,8 @@ def source_config(options: Mapping[str, str]) -> SourceConfig:
         include_headers=flag("includeHeaders", "false"),
         readers=number("readers", 2),
         fail_on_data_loss=flag("failOnDataLoss", "true"),
+        starting_segments=options.get("startingSegments", EARLIEST).strip().lower(),
+        ending_segments=options.get("endingSegments", LATEST).strip().lower(),
         session_timeout_ms=number("sessionTimeoutMs", 10_000),
         connect_timeout_ms=number("connectTimeoutMs", 15_000),
         zk_wait_ms=number("zkWaitMs", 120_000),

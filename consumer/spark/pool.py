@@ -1,15 +1,15 @@
 """A pool of fetcher slots in Spark executors, started, watched over and stopped from the driver.
 
-Each slot is a Spark job of one task, so that what befalls one slot touches no other. A thread for each starts it again,
-with backoff, whenever it ends unasked.
+Each slot is a Spark job of one task, so that what befalls one slot touches no other, and a pool that is resized leaves
+those alone that stay. A supervisor for each starts it again, with backoff, whenever it ends unasked.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,33 +33,20 @@ from .post import UNANSWERED, PoolPost
 from .resources import cluster_of, context_of, slot_profile, wait_for_executors
 from .ship import ship
 from .slot import run_slot
+from .supervisor import SlotStatus, SlotSupervisor, reason_of
 from .sweep import sweep
 
 log = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S = 0.2
-LONGEST_BACKOFF_S = 30.0
-GOOD_WHILE_S = 60.0
 KEEP_S = 0.5
 SWEEP_S = 600.0
 CANCEL_S = 5.0
+LOOK_S = 0.1
 POST_TRIES = 10
 
-
-@dataclass(frozen=True, slots=True)
-class SlotStatus:
-    """One slot as the driver sees it.
-
-    :ivar state: `new`, `running` (its job does), `waiting` (for its next attempt) or `ended`.
-    :ivar attempts: jobs started so far.
-    :ivar last_error: why the last job ended unasked, None when none did.
-    """
-
-    slot: int
-    consumer: str
-    state: str = "new"
-    attempts: int = 0
-    last_error: str | None = None
+INHERITED = ("spark.jobGroup.id", "spark.job.interruptOnCancel", "spark.job.tags", "spark.sql.execution.id")
+"""What a slot's job must not take over from the thread that started it: who ends a query that resizes the pool in
+`foreachBatch` would cancel the slots with it."""
 
 
 class FetcherPool:
@@ -68,7 +55,8 @@ class FetcherPool:
     :param topics: topic -> threads a slot, or just topic names; or one regular expression as `white_list` or
         `black_list`.
     :param options: any field of `SlotConfig`; they also come from the environment, as `ZK_GROUP_SLOTS`. The pool's
-        name is made from the application's: an application that is started again takes over from what is left of it.
+        name is made from the application's: an application that is started again takes over from what is left of it,
+        and two applications in one group need two names (option `pool`).
     :raises UsageError: when an option is wrong, or the Spark application cannot run it.
     """
 
@@ -96,10 +84,10 @@ class FetcherPool:
         self._posting = self._runtime.lock()
         self._stopping = self._runtime.event()
         self._closed = self._runtime.event()
-        self._threads: list[InheritableThread] = []
+        self._resizing = self._runtime.lock()
         self._keeper: InheritableThread | None = None
         self._profile: ResourceProfile | None = None
-        self._slots = {n: SlotStatus(n, config.consumer(n)) for n in range(config.slots)}
+        self._slots = {number: self._supervisor(number) for number in range(config.slots)}
         self._is_superseded = False
         self._is_released = True
         self.problem: str | None = None
@@ -112,7 +100,7 @@ class FetcherPool:
         :raises ZooKeeperUnreachable: when no server answers.
         :raises CoordinatorError: when no executor comes.
         """
-        require(not self._threads, "a pool starts once: make another one")
+        require(self._keeper is None, "a pool starts once: make another one")
         wait_for_executors(self._sc, self._cluster, self._runtime, self.config.executors_timeout_ms / 1000)
         ship(self._sc)
         self._profile = slot_profile(self._cluster, self.config.slot_cpus)
@@ -121,39 +109,63 @@ class FetcherPool:
         except CoordinatorError:
             self._post.close()
             raise
-        self._keeper = self._thread(self._keep, "pool-keeper")
-        self._threads = [self._thread(self._supervisor(n), f"pool-slot-{n}") for n in self._slots]
+        self._keeper = InheritableThread(target=self._keep, name="pool-keeper", daemon=True)
+        self._keeper.start()
+        for slot in self._slots.values():
+            slot.start()
         log.info("pool started: group=%s pool=%s slots=%d", self.config.group, self.config.pool, self.config.slots)
         return self
+
+    def resize(self, slots: int, timeout_s: float = 30.0) -> bool:
+        """Run `slots` slots from now on. Those that stay are not disturbed: only the group is rebalanced.
+
+        Of fewer slots, those with the highest numbers seal and leave; after `timeout_s` they are cancelled. One call is
+        carried out after the other.
+
+        :returns: whether every consumer that had to leave is gone from the group.
+        :raises UsageError: when there cannot be so many slots, or the pool does not run; it stays as it is.
+        """
+        self._check_size(slots)
+        deadline = self._runtime.monotonic() + timeout_s
+        with self._resizing:
+            require(self._keeper is not None, "only a pool that runs can be resized: start it first")
+            require(not self._stopping.is_set(), f"the pool has stopped{f': {self.problem}' if self.problem else ''}")
+            before, self.config = self.config.slots, replace(self.config, slots=slots)
+            leaving = [slot for number, slot in self._slots.items() if number >= slots]
+            for slot in leaving:
+                slot.end()
+            self._tell()
+            is_released = self._end(leaving, deadline)
+            if self._stopping.is_set():
+                return is_released  # `stop` waits for all that there are
+            self._slots = {number: slot for number, slot in self._slots.items() if number < slots}
+            for number in range(len(self._slots), slots):
+                self._add(number)
+            log.info("pool resized: group=%s pool=%s from=%d to=%d", self.config.group, self.config.pool, before, slots)
+            return is_released
 
     def stop(self, timeout_s: float = 30.0) -> bool:
         """Let every slot seal and leave; then, after `timeout_s`, cancel what still runs.
 
         :returns: whether every consumer of the pool is gone from the group, or another driver's by now.
         """
-        if not self._threads or self._closed.is_set():
+        if self._keeper is None or self._closed.is_set():
             return self._is_released
         deadline = self._runtime.monotonic() + timeout_s
-        self._stopping.set()
-        self._tell(0)
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - self._runtime.monotonic()))
-        for number, thread in enumerate(self._threads):
-            if thread.is_alive():
-                log.warning("slot cancelled: consumer=%s", self.config.consumer(number))
-                self._sc.cancelJobsWithTag(self._tag(number))
-                thread.join(CANCEL_S)
-        self._is_released = self._is_superseded or self._wait_released(deadline)
+        self._end_all()
+        self._tell()
+        with self._resizing:
+            self._is_released = self._end(list(self._slots.values()), deadline, is_stop=True)
         self._closed.set()
-        if self._keeper is not None:
-            self._keeper.join(CANCEL_S)
+        self._keeper.join(CANCEL_S)
         self._post.close()
         log.info("pool stopped: group=%s pool=%s released=%s", self.config.group, self.config.pool, self._is_released)
         return self._is_released
 
     def status(self) -> list[SlotStatus]:
         """All slots, in order."""
-        return [self._slots[number] for number in sorted(self._slots)]
+        slots = self._slots
+        return [slots[number].status for number in sorted(slots)]
 
     def sweep(self) -> int:
         """Remove segment files that nobody will ever name; how many. The pool does so itself every ten minutes.
@@ -164,40 +176,66 @@ class FetcherPool:
         return sweep(self._post.store(), self._runtime, self._folder, self.config.group)
 
     def __enter__(self) -> Self:
-        return self if self._threads else self.start()
+        return self if self._keeper is not None else self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
 
-    # ---- one slot
+    # ---- slots
 
-    def _supervisor(self, number: int) -> Callable[[], None]:
-        return lambda: self._supervise(number)
+    def _check_size(self, slots: int) -> None:
+        require(type(slots) is int, f"a pool has a whole number of slots, not {shown(str(slots))}")
+        replace(self.config, slots=slots)
+        if refusal := self._cluster.refusal(slots, self.config.slot_cpus):
+            raise UsageError(refusal)
 
-    def _supervise(self, number: int) -> None:
-        """Run the slot's job, again and again, with backoff unless it ran for a good while."""
-        backoff_s = FIRST_BACKOFF_S
-        while not self._stopping.is_set() and not self._has_ended():
-            started = self._runtime.monotonic()
-            self._note(number, state="running", attempts=self._slots[number].attempts + 1)
-            problem = self._run_job(number)
-            if self._stopping.is_set():
-                break
-            if self._runtime.monotonic() - started >= GOOD_WHILE_S:
-                backoff_s = FIRST_BACKOFF_S
-            self._note(number, state="waiting", last_error=problem)
-            log.warning("slot starts again: slot=%d in_s=%.1f reason=%s", number, backoff_s, problem)
-            self._stopping.wait(backoff_s)
-            backoff_s = min(LONGEST_BACKOFF_S, 2 * backoff_s)
-        self._note(number, state="ended")
+    def _supervisor(self, number: int) -> SlotSupervisor:
+        return SlotSupervisor(number, self.config.consumer(number), self._runtime, self._run_job, self._is_over)
+
+    def _add(self, number: int) -> None:
+        slot = self._supervisor(number)
+        self._slots = {**self._slots, number: slot}
+        if self._stopping.is_set():  # since the pool was asked to grow
+            slot.end()
+        slot.start()
+
+    def _end_all(self) -> None:
+        self._stopping.set()
+        for slot in self._slots.values():
+            slot.end()
+
+    def _end(self, slots: Sequence[SlotSupervisor], deadline: float, is_stop: bool = False) -> bool:
+        """Wait for slots that were told to end, and cancel those that still run at `deadline`.
+
+        Unless `is_stop`, it gives up when the pool is stopped meanwhile.
+
+        :returns: whether all of them are released.
+        """
+        running = [slot for slot in slots if not self._joined(slot, deadline, is_stop)]
+        for slot in running if is_stop or not self._stopping.is_set() else ():
+            log.warning("slot cancelled: consumer=%s", slot.status.consumer)
+            self._sc.cancelJobsWithTag(self._tag(slot.number))
+            slot.join(CANCEL_S)
+        return self._is_superseded or self._wait_released([slot.status.consumer for slot in slots], deadline, is_stop)
+
+    def _joined(self, slot: SlotSupervisor, deadline: float, is_stop: bool) -> bool:
+        while not slot.join(min(LOOK_S, deadline - self._runtime.monotonic())):
+            if self._is_late(deadline, is_stop):
+                return False
+        return True
+
+    def _is_late(self, deadline: float, is_stop: bool) -> bool:
+        return self._runtime.monotonic() >= deadline or (self._stopping.is_set() and not is_stop)
 
     def _run_job(self, number: int) -> str:
         """The slot's life; why it ended."""
         config = self.config
         spec = SlotSpec(config, self._subscription, number, self.run, coordinator.__version__)
         try:
+            for name in INHERITED:
+                self._sc.setLocalProperty(name, None)  # type: ignore[arg-type]
             self._sc.addJobTag(self._tag(number))
             self._sc.setJobDescription(f"{config.consumer(number)} of group {config.group}")
             rdd = self._sc.parallelize([spec], 1)
@@ -208,14 +246,11 @@ class FetcherPool:
         except Exception as error:  # noqa: BLE001  whatever ended the job, the slot is started again
             return reason_of(error)
 
-    def _note(self, number: int, **changes: Any) -> None:
-        self._slots[number] = replace(self._slots[number], **changes)
-
     def _tag(self, number: int) -> str:
         return f"zk-group-{self.run}-slot-{number}"
 
-    def _has_ended(self) -> bool:
-        """Whether the Spark application has."""
+    def _is_over(self) -> bool:
+        """Whether the Spark application has ended."""
         return self._sc._jsc is None or bool(self._sc._jsc.sc().isStopped())
 
     # ---- the pool's znode
@@ -233,20 +268,21 @@ class FetcherPool:
         """Keep the znode, and sweep now and then, until the pool is closed."""
         swept_at = self._runtime.monotonic()
         while not self._closed.wait(KEEP_S):
-            self._tell(0 if self._stopping.is_set() else self.config.slots)
+            self._tell()
             if self._runtime.monotonic() - swept_at >= SWEEP_S:
                 swept_at = self._runtime.monotonic()
                 self._sweep_quietly()
 
-    def _tell(self, slots: int) -> None:
+    def _tell(self) -> None:
+        """Make the znode say which slots shall run; what fails now is done by the keeper later."""
         with self._posting:
             try:
-                self._post.keep(slots)
+                self._post.keep(0 if self._stopping.is_set() else self.config.slots)
                 self.problem = None
             except Superseded as over:
                 self.problem = str(over)
                 self._is_superseded = True
-                self._stopping.set()
+                self._end_all()
             except UNANSWERED as error:
                 self.problem = str(error)
                 log.info("pool is posted later: pool=%s reason=%s", self.config.pool, error)
@@ -257,25 +293,21 @@ class FetcherPool:
         except (OSError, *UNANSWERED) as error:
             log.warning("orphans are swept later: group=%s reason=%s", self.config.group, error)
 
-    def _wait_released(self, deadline: float) -> bool:
-        """Wait until no consumer of the pool holds anything; False when `deadline` came first."""
-        left = consumers = [status.consumer for status in self.status()]
-        while True:
+    def _wait_released(self, consumers: list[str], deadline: float, is_stop: bool) -> bool:
+        """Wait until none of them holds anything; False when that took too long."""
+        left = consumers
+        while left:
             try:
                 with self._posting:
-                    if not (left := self._post.unreleased(consumers)):
-                        return True
+                    left = self._post.unreleased(consumers)
             except UNANSWERED as error:
                 log.info("not known yet what is released: reason=%s", error)
-            if self._runtime.monotonic() >= deadline:
+            if left and self._is_late(deadline, is_stop):
                 log.warning("not released in time: group=%s consumers=%s", self.config.group, left)
                 return False
-            self._runtime.sleep(0.05)
-
-    def _thread(self, function: Callable[[], None], name: str) -> InheritableThread:
-        thread = InheritableThread(target=function, name=name, daemon=True)
-        thread.start()
-        return thread
+            if left:
+                self._runtime.sleep(0.05)
+        return True
 
 
 def pool_name(application: str) -> str:
@@ -310,13 +342,3 @@ def slot_config(options: Mapping[str, Any], pool: str) -> SlotConfig:
         require(name in known, f"a pool has no option {shown(name)}: known are {', '.join(known)}")
     given = {"pool": pool, **{name: value for name, value in options.items() if value is not None}}
     return load(SlotConfig, given)
-
-
-def reason_of(error: Exception) -> str:
-    """One line of what ended a job: the last line of a Python task's traceback where there is one."""
-    text = str(error)
-    _, found, traceback = text.rpartition("Traceback (most recent call last):")
-    if not found:
-        return text.partition("\n")[0]
-    lines = [line for line in traceback.split("\n")[1:] if line and not line[0].isspace()]
-    return lines[0] if lines else text.partition("\n")[0]

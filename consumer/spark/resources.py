@@ -53,14 +53,25 @@ class Cluster:
         )
 
 
-def context_of(spark: SparkSession) -> SparkContext:
+def classic_context(spark: SparkSession) -> SparkContext:
     """The session's context.
+
+    :raises UsageError: when the session is a Spark Connect client.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise UsageError(
+            "zk-group-coordinator does not run on Spark Connect, where it can start no Spark jobs and send executors "
+            "no modules: use a classic session (SparkSession.builder.master, or spark-submit without --remote)"
+        )
+    return spark.sparkContext
+
+
+def context_of(spark: SparkSession) -> SparkContext:
+    """The context of a session that can run a pool.
 
     :raises UsageError: when the session is a Spark Connect client, or would kill idle workers.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise UsageError("a pool starts Spark jobs of its own, which Spark Connect cannot: use a classic session")
-    sc = spark.sparkContext
+    sc = classic_context(spark)
     kills = sc.getConf().get("spark.python.worker.killOnIdleTimeout", "false") == "true"
     if kills and _seconds(sc.getConf().get("spark.python.worker.idleTimeoutSeconds", "0")) > 0:
         raise UsageError(

@@ -91,7 +91,7 @@ class SealedSegments:
         if listing.stat.czxid != self.root:
             self.root, self.listed = listing.stat.czxid, 0
             self._known.clear()
-        names = {name for name in listing.names if name.startswith(SEGMENT_PREFIX) and sequence(name) is not None}
+        names = {name for name in listing.names if is_segment(name)}
         self._known = {name: sealed for name, sealed in self._known.items() if name in names}
         new = sorted(names - set(self._known))
         is_whole = True
@@ -104,6 +104,11 @@ class SealedSegments:
 
     def _on_change(self, path: str) -> None:
         self._is_dirty = True
+
+
+def is_segment(name: str) -> bool:
+    """Whether `name` is one that a segment's znode may have."""
+    return name.startswith(SEGMENT_PREFIX) and sequence(name) is not None
 
 
 def gaps(previous: str, batch: Sequence[Sealed]) -> list[str]:

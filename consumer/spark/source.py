@@ -1,6 +1,7 @@
-"""`spark.readStream.format("zk_group")`: the records that a group's fetchers have sealed, exactly once.
+"""`format("zk_group")`: what a group's fetchers have sealed; as a stream exactly once, as a batch what is there now.
 
-Columns are those of Spark's Kafka source. The driver's part is `planner.py`; what runs in executors is `read`.
+Columns are those of Spark's Kafka source. The driver's parts are `planner.py` and `batch.py`; what runs in executors is
+`read`.
 """
 
 from __future__ import annotations
@@ -11,26 +12,34 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import StoreFactory
 
 from ..errors import SegmentError
 from ..logs.base import LOG_SCHEMA
 from ..segment_files import SegmentFolder
+from .batch import MAY_BE_COLLECTED, BatchPlanner, check_batch, check_stream
 from .offset import SourceOffset
 from .planner import Planner, SourceConfig, source_config
+from .resources import classic_context
 from .sealed_segments import Sealed
+from .ship import ship
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("zk_group")` known to a session."""
+    """Make `format("zk_group")` known to a session, and this project's modules to its executors.
+
+    :raises UsageError: when the session is a Spark Connect client.
+    """
+    ship(classic_context(spark))
     spark.dataSource.register(ZkGroupDataSource)
 
 
@@ -45,7 +54,10 @@ class ZkGroupDataSource(DataSource):
         return f"{COLUMNS}, {HEADERS}" if source_config(self.options).include_headers else COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return ZkGroupStreamReader(source_config(self.options))
+        return ZkGroupStreamReader(check_stream(source_config(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ZkGroupBatchReader(check_batch(source_config(self.options)))
 
 
 @dataclass
@@ -69,9 +81,7 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def planner(self) -> Planner:
         """The driver's part, made when it is first needed."""
         if self._planner is None:
-            config = self._config
-            opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-            self._planner = Planner(config, opener, ThreadRuntime())
+            self._planner = Planner(self._config, opener_of(self._config), ThreadRuntime())
         return self._planner
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -104,9 +114,34 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.close()
 
 
-def records(segments: Sequence[Sealed], include_headers: bool) -> Iterator[pa.RecordBatch]:
+class ZkGroupBatchReader(DataSourceReader):
+    """Reads what is sealed when it is planned. Pickled to the executors as well."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+
+    def partitions(self) -> Sequence[InputPartition]:
+        planner = BatchPlanner(self._config, opener_of(self._config), ThreadRuntime())
+        try:
+            return [SegmentsPartition(tuple(run)) for run in planner.plan_all()]
+        finally:
+            planner.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Where there is nothing to read, Spark asks for one partition of its own making.
+        segments = partition.segments if isinstance(partition, SegmentsPartition) else ()
+        return records(segments, self._config.include_headers, MAY_BE_COLLECTED)
+
+
+def opener_of(config: SourceConfig) -> StoreFactory:
+    """What opens a session."""
+    return kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+
+
+def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str = "") -> Iterator[pa.RecordBatch]:
     """The records of `segments`, in order.
 
+    :param if_missing: what to say beside a file that is missing.
     :raises SegmentError: when a file is missing or damaged; the message names the segment and its offsets.
     """
     names = [name for name in LOG_SCHEMA.names if include_headers or name != "headers"]
@@ -118,4 +153,5 @@ def records(segments: Sequence[Sealed], include_headers: bool) -> Iterator[pa.Re
             for batch in folder.read(segment.file, segment.size, segment.rows):
                 yield batch.select(names)
         except SegmentError as error:
-            raise SegmentError(f"segment {sealed}: {error}") from error
+            more = f"; {if_missing}" if if_missing and isinstance(error.__cause__, FileNotFoundError) else ""
+            raise SegmentError(f"segment {sealed}: {error}{more}") from error

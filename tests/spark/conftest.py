@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.object_store import CREDENTIALS
 from tests.support.spark import spark_home
 from tests.support.world import World, a_world
 
@@ -27,7 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two executors with two cores each, as processes of their own."""
     home = spark_home(tmp_path_factory.mktemp("spark"))
-    os.environ |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    os.environ |= CREDENTIALS | {
+        "SPARK_HOME": str(home),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    temporary = tmp_path_factory.mktemp("java")
     session = (
         SparkSession.builder.master("local-cluster[2,2,1024]")
         .appName("zk-group tests")
@@ -35,11 +42,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "1g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.local.dir", str(home / "local"))
+        # Native libraries are unpacked there, and left by a JVM that is killed.
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
+        .config("spark.executor.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 @pytest.fixture

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from consumer.spark import FetcherPool
 from consumer.spark.ship import ship
 from coordinator.zk.errors import UsageError
-from tests.support.spark import Delivered, pool, produce, query, read
+from tests.support.object_store import object_store
+from tests.support.spark import Delivered, Records, pool, produce, query, read
 from tests.support.spark_processes import executors, slots
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -67,6 +70,18 @@ def test_a_killed_process_costs_no_record_and_brings_none_twice(
         eventually(lambda: sink.has_exactly("t", 4, 3000), 90, "every record came once")
 
 
+def test_segments_may_stand_on_an_object_store(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    sink = Delivered()
+    with object_store() as uri, pool(spark, world, "g", tmp_path, {"t": 1}, segments_dir=uri):
+        produce(world, tmp_path / "log", "t", 500)
+        stream = query(read(spark, world, "g"), sink, tmp_path / "checkpoint")
+        eventually(lambda: sink.has_exactly("t", 2, 500), 90, "every record came once")
+        stream.stop()
+        assert not (tmp_path / "segments").exists()
+
+
 def test_a_slot_that_cannot_run_is_tried_again_and_its_status_says_why(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
@@ -91,6 +106,122 @@ def test_the_newest_driver_has_the_pool(spark: SparkSession, world: World, tmp_p
             world.stable("g", 2, timeout_s=60)
             assert older.stop(10) is True
             assert {s.state for s in newer.status()} == {"running"}
+
+
+def incarnations(world: World, slots: int) -> list[str]:
+    channels = [world.channel("g", f"p-slot-{number}") for number in range(slots)]
+    assert all(channel.is_live for channel in channels)
+    return [channel.incarnation for channel in channels]
+
+
+def test_a_pool_is_resized_while_records_flow_and_the_slots_that_stay_are_not_disturbed(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    with running(spark, world, tmp_path) as (fetchers, sink), Records.produced(world, tmp_path / "log") as records:
+        before = world.stable("g", 2, timeout_s=90)
+        lives = incarnations(world, 2)
+
+        assert fetchers.resize(4) is True
+        grown = world.stable("g", 4, timeout_s=60, above=before.generation)
+        assert [status.consumer for status in fetchers.status()] == [f"p-slot-{number}" for number in range(4)]
+        assert incarnations(world, 4)[:2] == lives
+        flows_on(sink)
+
+        assert fetchers.resize(1) is True
+        shrunk = world.stable("g", 1, timeout_s=60, above=grown.generation)
+        assert incarnations(world, 1) == lives[:1]
+        assert [(status.slot, status.state, status.attempts) for status in fetchers.status()] == [(0, "running", 1)]
+        assert all(not world.channel("g", f"p-slot-{number}").is_live for number in range(1, 4))
+        flows_on(sink)
+
+        assert fetchers.resize(1) is True  # nothing to do, and nothing done
+        assert fetchers.resize(2) is True
+        world.stable("g", 2, timeout_s=60, above=shrunk.generation)
+        assert incarnations(world, 2)[0] == lives[0]
+        flows_on(sink)
+        records.stop()
+        eventually(lambda: sink.has_exactly("t", 4, records.count), 90, "every record came once")
+
+
+def flows_on(sink: Delivered) -> None:
+    so_far = sink.count
+    eventually(lambda: sink.count > so_far, 30, "records flow on")
+
+
+def test_a_slot_that_waits_for_its_next_attempt_leaves_too_and_comes_back(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.topic("t", 1)
+    world.coordinator()
+    fetchers = pool(spark, world, "g", tmp_path, {"t": 1}, slots=2, log_dir="nonsense:/log")
+    with fetchers:
+        eventually(lambda: fetchers.status()[1].attempts >= 3, 60, "it waits longer and longer")
+        eventually(lambda: fetchers.status()[1].state == "waiting", 30, "it waits")
+        assert fetchers.resize(1, timeout_s=10) is True
+        assert [status.slot for status in fetchers.status()] == [0]
+        assert fetchers.resize(2) is True
+        eventually(lambda: fetchers.status()[1].attempts >= 1, 30, "tried anew")
+
+
+def test_resizes_at_the_same_time_are_carried_out_one_after_the_other(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    with running(spark, world, tmp_path) as (fetchers, sink):
+        produce(world, tmp_path / "log", "t", 500)
+        world.stable("g", 2, timeout_s=90)
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(fetchers.resize, (4, 1, 3, 2, 4, 3)))
+        wanted = fetchers.config.slots
+        assert [status.slot for status in fetchers.status()] == list(range(wanted))
+        world.stable("g", wanted, timeout_s=60)
+        eventually(lambda: sink.has_exactly("t", 4, 500), 60, "every record came once")
+
+
+def test_a_pool_that_a_query_resizes_outlives_that_query(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    with pool(spark, world, "g", tmp_path, {"t": 1}, slots=1) as fetchers:
+        resized = threading.Event()
+
+        def resize(frame: DataFrame, batch: int) -> None:
+            fetchers.resize(2)
+            resized.set()
+
+        produce(world, tmp_path / "log", "t", 10)
+        writer = read(spark, world, "g").writeStream.foreachBatch(resize)
+        stream = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+        assert resized.wait(90)
+        generation = world.stable("g", 2, timeout_s=60).generation
+        stream.stop()
+        sink = Delivered()
+        other = query(read(spark, world, "g"), sink, tmp_path / "checkpoint")
+        produce(world, tmp_path / "log", "t", 10)
+        eventually(lambda: sink.has_exactly("t", 2, 20), 60, "the slots fetch on")
+        other.stop()
+        assert [(status.state, status.attempts) for status in fetchers.status()] == [("running", 1)] * 2
+        assert world.state("g").generation == generation
+
+
+def test_a_size_that_cannot_be_is_refused_and_changes_nothing(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.topic("t", 1)
+    fetchers = pool(spark, world, "g", tmp_path, {"t": 1}, slots=1)
+    with pytest.raises(UsageError, match="start it first"):
+        fetchers.resize(2)
+    with fetchers:
+        for wrong, why in (
+            (0, "slots must be from 1 to 1000"),
+            (1001, "slots must be from 1 to 1000"),
+            ("2", "a whole number of slots, not '2'"),
+            (True, "a whole number of slots, not 'True'"),
+            (10, "may leave no room"),
+        ):
+            with pytest.raises(UsageError, match=why):
+                fetchers.resize(wrong)  # type: ignore[arg-type]
+        assert [status.slot for status in fetchers.status()] == [0]
+    with pytest.raises(UsageError, match="the pool has stopped"):
+        fetchers.resize(1)
 
 
 def test_executors_run_the_drivers_own_modules(spark: SparkSession) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from consumer.logs.producer import Producer
+from consumer.spark import register
+from coordinator.zk.fenced import ensure
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.sealed import Query, Segment, SegmentsRecord
 from coordinator.zk.store import Delete, SetData
+from tests.support.applications import application, batches, delivered_exactly, total
 from tests.support.spark import Delivered, pool, produce, query, read
-from tests.support.spark_processes import below
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -195,55 +190,98 @@ def test_a_running_query_that_is_removed_fails_and_says_so(spark: SparkSession, 
     assert sealed.store.get(PATHS.query("q")) is None
 
 
+# ---- batch reads, and where a query begins
+
+
+def batch(spark: SparkSession, world: World, **options: str) -> DataFrame:
+    register(spark)
+    return spark.read.format("zk_group").option("zk", world.zk).option("group", "g").options(**options).load()
+
+
+def test_a_batch_read_is_what_is_sealed_with_the_streams_columns(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    frame = batch(spark, sealed, readers="3")
+    assert frame.schema == read(spark, sealed, "g").schema
+    rows = sorted((row.partition, row.offset, bytes(row.value)[:6]) for row in frame.collect())
+    assert rows == [
+        (n, offset, f"t-{n}-{offset % 25}".encode().ljust(6, b".")[:6]) for n in (0, 1) for offset in range(100)
+    ]
+    assert frame.where("partition = 1 and offset >= 50").count() == 50
+    assert batch(spark, sealed, includeHeaders="true").columns == [*frame.columns, "headers"]
+    assert sealed.names(PATHS.queries) == []
+    names = sorted(segments(sealed))
+    some = batch(spark, sealed, startingSegments=names[1], endingSegments=names[2]).count()
+    assert some == sum(segments(sealed)[name].rows for name in names[1:3])
+
+
+def test_a_batch_read_before_anything_is_sealed_is_empty(spark: SparkSession, world: World) -> None:
+    ensure(world.store, PATHS.skeleton)
+    assert batch(spark, world).collect() == []
+
+
+def test_a_batch_read_whose_segments_are_collected_after_its_plan_fails_by_name(
+    spark: SparkSession, sealed: World
+) -> None:
+    name, segment = next(iter(segments(sealed).items()))
+    frame = batch(spark, sealed)
+    assert frame.count() == 200
+    frame.rdd  # noqa: B018  plans it
+    Path(segment.segments_dir, segment.file).unlink()
+    with pytest.raises(PySparkException, match=f"segment {name} .*may have been collected since"):
+        frame.collect()
+
+
+@pytest.mark.parametrize("options", [{"startingSegments": "latest"}, {"startingSegments": "newest"}])
+def test_a_batch_read_from_a_start_that_makes_no_sense_is_refused(
+    spark: SparkSession, sealed: World, options: dict[str, str]
+) -> None:
+    with pytest.raises(PySparkException, match="startingSegments"):
+        batch(spark, sealed, **options).collect()
+
+
+def test_a_query_that_starts_at_the_latest_segment_delivers_what_comes_afterwards(
+    spark: SparkSession, sealed: World, tmp_path: Path
+) -> None:
+    sink = Delivered()
+    stream = query(read(spark, sealed, "g", startingSegments="latest"), sink, tmp_path / "checkpoint")
+    eventually(lambda: stream.lastProgress is not None, 60, "it has begun")
+    produce(sealed, tmp_path / "log", "t", 30)
+    with pool(spark, sealed, "g", tmp_path, {"t": 1}):
+        eventually(lambda: sink.count >= 60, 90, "the later ones came")
+    stream.stop()
+    assert {partition: sorted(offsets) for (_, partition), offsets in sink.offsets.items()} == {
+        0: list(range(100, 130)),
+        1: list(range(100, 130)),
+    }
+    again = Delivered()  # with a checkpoint, it goes on there
+    ended = query(
+        read(spark, sealed, "g", startingSegments="earliest"), again, tmp_path / "checkpoint", availableNow=True
+    )
+    assert ended.awaitTermination(120)
+    assert again.count <= 60
+
+
+def test_a_stream_without_an_end_takes_no_end(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
+    frame = read(spark, sealed, "g", endingSegments="segment-0000000001")
+    stream = query(frame, Delivered(), tmp_path / "checkpoint", availableNow=True)
+    with pytest.raises(StreamingQueryException, match="endingSegments is for batch reads"):
+        stream.awaitTermination(120)
+
+
 # ---- the whole application
-
-
-@contextmanager
-def application(world: World, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A driver with a pool and a query in a process of its own; killed at the end with all that is below it."""
-    command = [sys.executable, "-m", "tests.support.spark_driver", world.zk, "g", "t", str(folder)]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-    with (folder / "driver.log").open("ab") as log:
-        driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=Path(__file__).parents[2])
-    try:
-        yield driver
-    finally:
-        family = [driver.pid, *below(driver.pid)]
-        for pid in family[:1]:
-            os.kill(pid, signal.SIGKILL)
-        driver.wait(10)
-        eventually(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], 30, "all of it is gone")
-
-
-def batches(folder: Path) -> dict[int, list[list[list[object]]]]:
-    """Batch -> what each life of the application delivered as this batch."""
-    found: dict[int, list[list[list[object]]]] = {}
-    for path in sorted((folder / "batches").glob("*.json"), key=lambda path: int(path.name.partition("-")[0])):
-        found.setdefault(int(path.name.partition("-")[0]), []).append(json.loads(path.read_text()))
-    return found
 
 
 def test_a_killed_application_goes_on_from_its_checkpoint_with_the_same_batches(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     for life in range(1, 4):
-        with application(world, tmp_path) as driver:
+        with application(world, "g", tmp_path, "--pool", "killed", "--topic", "t", "--query", "checkpoint") as driver:
             for _ in range(4):
                 so_far = len(batches(tmp_path))
                 produce(world, tmp_path / "log", "t", 500)
                 eventually(lambda: len(batches(tmp_path)) > so_far, 120, f"life {life} delivers")  # noqa: B023
             if life == 3:
                 eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "everything came")
-            assert driver.poll() is None
-    delivered = batches(tmp_path)
-    assert sorted(delivered) == list(range(len(delivered)))
-    assert all(run == runs[0] for runs in delivered.values() for run in runs)
-    offsets: dict[object, list[object]] = {}
-    for _, runs in sorted(delivered.items()):
-        for _, partition, offset in runs[0]:
-            offsets.setdefault(partition, []).append(offset)
-    assert offsets == {number: list(range(6000)) for number in range(4)}
-
-
-def total(folder: Path) -> int:
-    return sum(len(runs[0]) for runs in batches(folder).values())
+            assert driver.is_running
+    delivered_exactly(tmp_path, 4, 6000)

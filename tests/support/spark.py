@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,38 @@ def produce(world: World, log_dir: Path, topic: str, records: int, size: int = 2
         for partition in producer.topic(topic).partitions:
             values = [f"{topic}-{partition}-{number}".encode().ljust(size, b".") for number in range(records)]
             producer.send_batch(topic, partition, values)
+
+
+class Records:
+    """Records that are added to each partition of topic `t` all the time, until `stop`.
+
+    :ivar count: so many in each partition.
+    """
+
+    def __init__(self, world: World, log_dir: Path) -> None:
+        self.count = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(world, log_dir), daemon=True)
+        self._thread.start()
+
+    @classmethod
+    @contextmanager
+    def produced(cls, world: World, log_dir: Path) -> Iterator[Records]:
+        """Stopped at the end."""
+        records = cls(world, log_dir)
+        try:
+            yield records
+        finally:
+            records.stop()
+
+    def _run(self, world: World, log_dir: Path) -> None:
+        while not self._stopping.wait(0.1):
+            produce(world, log_dir, "t", 20)
+            self.count += 20
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(30)
 
 
 class Delivered:

@@ -1,33 +1,60 @@
-"""A Spark application of its own process, with a pool and a query, for tests that kill it.
+"""A Spark application of its own process, for tests that kill it: a pool, a query, or both.
 
-`python -m tests.support.spark_driver ZK GROUP TOPIC FOLDER` runs until it is killed. Each batch is written to
-`FOLDER/batches/[batch]-[process].json`, whole or not at all.
+`python -m tests.support.spark_driver ZK GROUP FOLDER [--pool NAME --topic TOPIC] [--slots N] [--query NAME]` runs until
+it is killed, or gets SIGTERM, which ends it cleanly: the query, the pool, Spark. Log, segments and checkpoint are in
+`FOLDER`. Each batch is written to `FOLDER/batches/[batch]-[process].json`, whole or not at all.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import sys
-import time
+import signal
+import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import FetcherPool, register
 
 
-def main(zk: str, group: str, topic: str, folder: Path) -> None:
+def session(name: str, folder: Path) -> SparkSession:
+    local = folder / f"local-{os.getpid()}"
+    local.mkdir()
     spark = (
         SparkSession.builder.master("local[4]")
-        .appName("killed")
+        .appName(name)
         .config("spark.ui.enabled", "false")
-        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.local.dir", str(local))
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={local}")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
+    return spark
+
+
+def pool_of(spark: SparkSession, options: argparse.Namespace) -> FetcherPool:
+    folder = Path(options.folder)
+    return FetcherPool(
+        spark,
+        {options.topic: 1},
+        zk=options.zk,
+        group=options.group,
+        pool=options.pool,
+        slots=options.slots,
+        session_timeout_ms=4000,
+        seal_interval_ms=50,
+        log_dir=str(folder / "log"),
+        segments_dir=str(folder / "segments"),
+    )
+
+
+def query_of(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery:
+    folder = Path(options.folder)
     (folder / "batches").mkdir(exist_ok=True)
+    register(spark)
 
     def write(frame: DataFrame, batch: int) -> None:
         rows = [
@@ -37,25 +64,32 @@ def main(zk: str, group: str, topic: str, folder: Path) -> None:
         target.with_suffix(".tmp").write_text(json.dumps(rows))
         target.with_suffix(".tmp").rename(target)
 
-    pool = FetcherPool(
-        spark,
-        {topic: 1},
-        zk=zk,
-        group=group,
-        slots=2,
-        session_timeout_ms=4000,
-        seal_interval_ms=50,
-        log_dir=str(folder / "log"),
-        segments_dir=str(folder / "segments"),
-    )
-    pool.start()
-    stream = spark.readStream.format("zk_group").option("zk", zk).option("group", group).load()
-    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
-    running = writer.trigger(processingTime="50 milliseconds").start()
-    while running.isActive:
-        time.sleep(0.1)
-    running.awaitTermination()
+    stream = spark.readStream.format("zk_group").option("zk", options.zk).option("group", options.group).load()
+    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / options.query))
+    return writer.trigger(processingTime="50 milliseconds").start()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("zk", "group", "folder"):
+        parser.add_argument(name)
+    for name in ("--pool", "--topic", "--query"):
+        parser.add_argument(name, default="")
+    parser.add_argument("--slots", type=int, default=2)
+    options = parser.parse_args()
+    stopping = threading.Event()
+    spark = session(options.pool or options.query, Path(options.folder))
+    signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
+    fetchers = pool_of(spark, options).start() if options.pool else None
+    query = query_of(spark, options) if options.query else None
+    while not stopping.wait(0.1) and (query is None or query.isActive):
+        pass
+    if query is not None:
+        query.stop() if stopping.is_set() else query.awaitTermination()
+    if fetchers is not None:
+        fetchers.stop()
+    spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))
+    main()

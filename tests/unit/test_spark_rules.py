@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from consumer.spark.batch import check_batch, check_stream
 from consumer.spark.config import SlotConfig
 from consumer.spark.offset import SourceOffset
 from consumer.spark.planner import SourceConfig, source_config
-from consumer.spark.pool import pool_name, reason_of, slot_config, subscription_of
+from consumer.spark.pool import pool_name, slot_config, subscription_of
 from consumer.spark.resources import Cluster, cluster_of, context_of
 from consumer.spark.sealed_segments import Sealed, gaps
+from consumer.spark.supervisor import reason_of
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.names import is_name
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
@@ -146,3 +148,31 @@ def test_numbers_of_segments_go_on_after_two_to_the_31() -> None:
     assert gaps("segment-2147483647", [sealed("segment--2147483648"), sealed("segment--2147483647")]) == []
     assert len(gaps("segment-0000000001", [sealed("segment-0000000003")])) == 1
     assert gaps("", [sealed("segment-0000000003")]) == []
+
+
+def test_where_a_query_starts_and_ends_is_read_and_checked() -> None:
+    options = {"zk": "h:1", "group": "g"}
+    default = source_config(options)
+    assert (default.starting_segments, default.ending_segments) == ("earliest", "latest")
+    assert source_config(options | {"startingSegments": "LATEST"}).starting_segments == "latest"
+    name = "segment-0000000007"
+    assert source_config(options | {"endingSegments": name}).ending_segments == name
+    for option in ("startingSegments", "endingSegments"):
+        for wrong in ("", "newest", "7", "segment-7", "../x"):
+            with pytest.raises(UsageError, match=f"{option} must be earliest, latest or a segment's name, not"):
+                source_config(options | {option: wrong})
+
+
+@pytest.mark.parametrize(
+    ("check", "options", "why"),
+    [
+        (check_batch, {"startingSegments": "latest"}, "startingSegments=latest makes no sense for a batch read"),
+        (check_batch, {"endingSegments": "earliest"}, "endingSegments=earliest makes no sense for a batch read"),
+        (check_stream, {"startingSegments": "segment-0000000007"}, "must be earliest or latest for a streaming query"),
+        (check_stream, {"endingSegments": "segment-0000000007"}, "endingSegments is for batch reads"),
+    ],
+)
+def test_a_start_or_end_that_makes_no_sense_is_refused(check: Any, options: dict[str, str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        check(source_config({"zk": "h:1", "group": "g"} | options))
+    assert check(source_config({"zk": "h:1", "group": "g"}))

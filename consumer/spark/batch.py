@@ -1,0 +1,114 @@
+"""What a batch read, `spark.read.format("zk_group")`, decides on the driver: it reads what is sealed by then.
+
+It registers no query, so it holds nothing back: the coordinator may collect what it reads. What goes between the
+listing and the check of the files is planned anew; what goes later fails the task that finds its file gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from coordinator.zk.config import require
+from coordinator.zk.store import Store
+
+from ..errors import SegmentError
+from .planner import EARLIEST, LATEST, Planner, SourceConfig, packed
+from .sealed_segments import Sealed, gaps, is_segment, joined
+
+log = logging.getLogger(__name__)
+
+PLANS = 5
+
+MAY_BE_COLLECTED = (
+    "it was there when this read was planned; a batch read registers no query, so it may have been collected since: "
+    "read again, or let a streaming query hold the segments back"
+)
+
+
+class BatchPlanner(Planner):
+    """Plans one batch read. Of a `Planner` it takes the session, the listing and the checks."""
+
+    def plan_all(self) -> list[list[Sealed]]:
+        """The segments of the read, packed for the readers: each gets consecutive ones.
+
+        :raises SegmentError: when the group does not exist, a segment that an option names is not there, one between
+            others is gone, or a file is missing or of another size.
+        """
+        return self._patiently(self._plan_all)
+
+    def _plan_all(self, store: Store) -> list[list[Sealed]]:
+        for _ in range(PLANS):
+            batch = self._listed(store)
+            files = self._file_problems(batch)
+            unjoined, _ = joined({}, batch)
+            problems = [*gaps("", batch), *unjoined, *files.values()]
+            if not files or not self._is_collected(store, batch):
+                break
+        self._refuse(problems)
+        return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
+
+    def _listed(self, store: Store) -> list[Sealed]:
+        if store.get(self._paths.segments) is None:
+            raise SegmentError(f"there is no group {self._config.group} at {self._config.zk}: nothing was ever sealed")
+        self._segments.refresh(store, force=True)
+        found = bounded(self._segments.between(0), self._config.starting_segments, self._config.ending_segments)
+        if self._segments.record.collected and self._config.starting_segments == EARLIEST:
+            log.info(
+                "segments before the earliest were collected: group=%s up_to=%d",
+                self._config.group,
+                self._segments.record.collected,
+            )
+        return found
+
+    def _is_collected(self, store: Store, batch: Sequence[Sealed]) -> bool:
+        """Whether some of `batch` were collected since they were listed; their files went with them."""
+        self._segments.refresh(store, force=True)
+        still = {sealed.name for sealed in self._segments.between(0)}
+        return any(sealed.name not in still for sealed in batch)
+
+
+def bounded(segments: Sequence[Sealed], starting: str, ending: str) -> list[Sealed]:
+    """Those of `segments` from `starting` to `ending`, both included.
+
+    :raises SegmentError: when one of them is named and not there.
+    """
+    by_name = {sealed.name: sealed.czxid for sealed in segments}
+    for option, name in (("startingSegments", starting), ("endingSegments", ending)):
+        if is_segment(name) and name not in by_name:
+            there = f"{segments[0].name} to {segments[-1].name} are there" if segments else "none is there"
+            raise SegmentError(f"{option}: {name} was collected, or was never sealed; {there}")
+    first = by_name.get(starting, 0)
+    last = by_name.get(ending, segments[-1].czxid if segments else 0)
+    return [sealed for sealed in segments if first <= sealed.czxid <= last]
+
+
+def check_batch(config: SourceConfig) -> SourceConfig:
+    """
+    :raises UsageError: when an option makes no sense for a batch read.
+    """
+    require(
+        config.starting_segments != LATEST,
+        "startingSegments=latest makes no sense for a batch read, which would always be empty: "
+        "use earliest or a segment's name",
+    )
+    require(
+        config.ending_segments != EARLIEST,
+        "endingSegments=earliest makes no sense for a batch read, which would always be empty: "
+        "use latest or a segment's name",
+    )
+    return config
+
+
+def check_stream(config: SourceConfig) -> SourceConfig:
+    """
+    :raises UsageError: when an option makes no sense for a stream.
+    """
+    require(
+        not is_segment(config.starting_segments), "startingSegments must be earliest or latest for a streaming query"
+    )
+    require(
+        config.ending_segments == LATEST,
+        "endingSegments is for batch reads (spark.read): a streaming query ends with trigger(availableNow=True)",
+    )
+    return config

@@ -1,0 +1,125 @@
+"""Segments on an object store: written whole or not at all, read, collected and swept."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+import pytest
+
+from consumer.errors import SegmentError
+from consumer.segment_files import SegmentFolder, segment_file
+from consumer.spark.sweep import ORPHAN_AFTER_S, sweep
+from coordinator.zk.errors import UsageError
+from coordinator.zk.fenced import ensure
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import Channel
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Segment
+from coordinator.zk.store import Create, Delete
+from tests.support.memlog import MemoryLog
+from tests.support.object_store import CREDENTIALS, object_store
+from tests.support.world import World
+
+PATHS = GroupPaths("g")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with object_store() as uri:
+        yield uri
+
+
+@pytest.fixture
+def folder(bucket: str, monkeypatch: pytest.MonkeyPatch) -> SegmentFolder:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    return SegmentFolder(bucket)
+
+
+def batches(rows: int = 10) -> Iterator[pa.RecordBatch]:
+    return iter(MemoryLog(rows).fetch("t", "id", 0, 0, 1 << 20, rows).batches)
+
+
+def test_a_segment_is_written_read_listed_and_removed(folder: SegmentFolder, bucket: str) -> None:
+    file = segment_file("written", "c", "abc", 1)
+    size = folder.write(file, batches())
+    assert folder.url == bucket
+    assert folder.sizes([file, segment_file("written", "c", "abc", 2)]) == [size, None]
+    assert [found.file for found in folder.list("written")] == [file]
+    assert pa.Table.from_batches(SegmentFolder(folder.url).read(file, size, 10)).num_rows == 10
+    folder.remove(file)
+    folder.remove(file)
+    assert folder.list("written") == []
+    assert folder.list("nothing") == []
+
+
+def test_a_file_that_is_missing_or_of_another_size_is_said(folder: SegmentFolder) -> None:
+    file = segment_file("said", "c", "abc", 1)
+    with pytest.raises(SegmentError, match="is missing"):
+        list(folder.read(file, 10, 10))
+    size = folder.write(file, batches())
+    with pytest.raises(SegmentError, match=f"has {size} bytes and should have {size - 1}"):
+        list(folder.read(file, size - 1, 10))
+
+
+def test_nothing_of_a_file_remains_whose_records_could_not_be_written(folder: SegmentFolder) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from batches()
+        raise OSError("the records end here")
+
+    with pytest.raises(OSError, match="the records end here"):
+        folder.write(segment_file("broken", "c", "abc", 1), broken())
+    assert folder.list("broken") == []
+
+
+def test_a_file_is_one_object_and_no_folders_are_made(folder: SegmentFolder, bucket: str) -> None:
+    file = segment_file("objects", "c", "abc", 1)
+    folder.write(file, batches())
+    address = parse_qs(urlsplit(bucket).query)["endpoint_override"][0]
+    with urllib.request.urlopen(f"http://{address}/bucket?list-type=2&prefix=segments/objects") as answer:
+        assert re.findall("<Key>(.*?)</Key>", answer.read().decode()) == [f"segments/{file}"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3://key:word@bucket/x",
+        "s3://key:wo/rd@bucket/x",
+        "abfs://:word@account.dfs.core.windows.net/x",
+        "s3://bucket/x?secret_key=word",
+        "abfs://account/x?sas_token=word",
+    ],
+)
+def test_a_uri_with_credentials_is_refused_and_not_repeated(place: str) -> None:
+    with pytest.raises(UsageError, match="segments_dir has credentials") as refused:
+        SegmentFolder(place)
+    assert "word" not in str(refused.value)
+
+
+class Later(ThreadRuntime):
+    """A clock that is ahead, so that files are old enough."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + int(ORPHAN_AFTER_S * 1000) + 60_000
+
+
+def test_the_sweep_removes_the_files_of_segments_that_were_collected(folder: SegmentFolder, world: World) -> None:
+    ensure(world.store, PATHS.skeleton)
+    files = [segment_file("g", "c", "abc", number) for number in range(1, 5)]
+    names = []
+    for file in files[:3]:
+        segment = Segment(file, folder.url, 10, folder.write(file, batches()), (), "c", "abc", 1)
+        (path,) = world.store.commit([Create(PATHS.segment_prefix, segment.to_bytes(), sequential=True)])
+        names.append(path)
+    folder.write(files[3], batches())  # written, and not sealed yet
+    channel = Channel(incarnation="abc", sealed=files[2])
+    world.store.commit([Create(PATHS.channel("c"), channel.to_bytes())])
+    world.store.commit([Delete(names[0])])  # the coordinator, which reaches no object store
+
+    assert sweep(world.store, ThreadRuntime(), folder, "g") == 0  # too young
+    assert sweep(world.store, Later(), folder, "g") == 1
+    assert sorted(found.file for found in folder.list("g")) == files[1:]
