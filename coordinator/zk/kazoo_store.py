@@ -6,6 +6,7 @@ import logging
 import select
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,11 +153,19 @@ class _OneSession(KazooClient):  # type: ignore[misc]
             super()._session_callback(state)
 
     def _call(self, request: Any, async_object: Any) -> Any:
+        """As kazoo's, whose bare `except` takes a Ctrl-C that comes just here for a closed connection."""
         with self._gate:
-            if self.over:
+            if self.over or self._state in _CLOSED:
                 async_object.set_exception(kz.SessionExpiredError())
                 return False
-            return super()._call(request, async_object)
+            self._queue.append((request, async_object))
+            wake = self._connection._write_sock
+            with suppress(OSError):  # closed meanwhile
+                if wake is not None:
+                    wake.send(b"\0")
+                    return None
+            async_object.set_exception(kz.ConnectionClosedError("Connection has been closed"))
+            return None
 
 
 def open_kazoo(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, make_chroot: bool = True) -> Store:

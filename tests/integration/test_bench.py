@@ -1,0 +1,43 @@
+"""`scripts/bench`: what it tells is there, measured, and of the shape that programs read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BENCH, *arguments], capture_output=True, text=True, timeout=170, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("--processes",)], ids=["threads", "processes"])
+def test_a_rebalance_bench_tells_every_figure_in_its_last_line(options: tuple[str, ...]) -> None:
+    sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
+
+    done = bench("rebalance", *sizes, "--json", *options)
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for figure in ("join_ms", "leave_ms", "resign_ms", "kill_ms", "transactions", "commands", "waves"):
+        assert set(told[figure]) == {"min", "median", "max"}, figure
+        assert 0 < told[figure]["min"] <= told[figure]["median"] <= told[figure]["max"], figure
+    # Range is eager: each of two stops, each of three starts; a first turn, a last one, and one for each wave.
+    assert told["commands"]["median"] == 5
+    assert told["transactions"]["min"] >= 2 + 5 + 1
+    assert told["kill_ms"]["max"] > 1000, "nobody acts before a dead coordinator's session is over"
+    assert {"busy_before_percent", "load_1m_before", "cpus", "coordinator_peak_mb"} <= set(told)
+
+
+def test_a_size_that_makes_no_sense_is_refused_in_a_sentence() -> None:
+    done = bench("rebalance", "--members", "0")
+
+    assert done.returncode == 2
+    assert "--members" in done.stderr
+    assert "Traceback" not in done.stderr

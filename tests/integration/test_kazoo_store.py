@@ -1,0 +1,76 @@
+"""What the real store adds to kazoo, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.zk.errors import Refused
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.multi import MOST_PATHS
+from coordinator.zk.store import Check, Create, Delete, SetData
+
+
+class Interrupted:
+    """kazoo's socket to itself; Ctrl-C comes while it is written to."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+
+    def send(self, data: bytes) -> int:
+        self._socket.send(data)
+        raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+def test_an_interrupt_while_a_request_is_handed_over_is_not_lost(zk: str) -> None:
+    store = open_kazoo(zk, 4000)
+    connection = store._client._connection  # type: ignore[attr-defined]
+    socket, connection._write_sock = connection._write_sock, Interrupted(connection._write_sock)
+
+    with pytest.raises(KeyboardInterrupt):
+        store.get("/")
+
+    connection._write_sock = socket
+    store.close()
+
+
+def test_many_znodes_are_read_in_the_order_in_which_they_were_asked_for(zk: str) -> None:
+    store = open_kazoo(zk, 4000)
+    store.commit([Create("/many"), *(Create(f"/many/{n}", b"x" * n) for n in range(MOST_PATHS + 50))])
+    paths = [f"/many/{n}" for n in reversed(range(MOST_PATHS + 60))]
+
+    read = store.get_many(paths)
+
+    assert [node.data if node else None for node in read] == [
+        b"x" * n if n < MOST_PATHS + 50 else None for n in reversed(range(MOST_PATHS + 60))
+    ]
+    assert read == [store.get(path) for path in paths]
+    assert store.get_many(paths, watch=lambda path: None) == read
+    store.close()
+
+
+def test_a_commit_tells_what_it_created_and_which_operation_was_refused(zk: str) -> None:
+    store = open_kazoo(zk, 4000)
+    created = store.commit(
+        [Create("/a"), Create("/a/n-", "é".encode(), sequential=True), SetData("/a", b"1"), Check("/a", 1)]
+    )
+    assert created == ["/a", "/a/n-0000000000", "", ""]
+
+    for wrong, reason in (
+        (Check("/a", 7), "bad-version"),
+        (SetData("/b", b""), "no-node"),
+        (Create("/a"), "node-exists"),
+        (Delete("/a"), "not-empty"),
+    ):
+        with pytest.raises(Refused) as refused:
+            store.commit([SetData("/a", b"2"), wrong, Create("/c")])
+        assert (refused.value.index, refused.value.path, refused.value.reason) == (1, wrong.path, reason)
+
+    node = store.get("/a")
+    assert node is not None and node.data == b"1"
+    assert store.get("/c") is None
+    store.close()

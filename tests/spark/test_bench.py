@@ -1,0 +1,27 @@
+"""`scripts/bench stream`: every record goes from the log to the DataFrame, and what it took is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
+
+
+@pytest.mark.timeout(400)
+def test_a_stream_bench_tells_records_a_second_and_a_processor_second() -> None:
+    sizes = ("--records", "20000", "--record-bytes", "100", "--rounds", "1")
+
+    done = subprocess.run(
+        [BENCH, "stream", *sizes, "--json"],
+        capture_output=True, text=True, timeout=380, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["records"] == 20000
+    for figure in ("records_per_s", "records_per_cpu_s"):
+        assert 0 < told[figure]["min"] <= told[figure]["median"] <= told[figure]["max"]
