@@ -162,6 +162,8 @@ class Handlers:
         except (LeaseLapsed, Retryable) as error:
             log.info("request not answered yet: group=%s reason=%s", group, error)
             self.requests.request(group, requested.trigger, ASK_AGAIN_S)
+        except Exception as error:  # noqa: BLE001  it stands, and the next turn tries again
+            log.error("request not answered: group=%s reason=%s", group, error)
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:
