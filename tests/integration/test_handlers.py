@@ -1,8 +1,8 @@
-"""The request handlers on a real ZooKeeper: no turn ends a handler."""
+"""The request handlers on a real ZooKeeper: which turn sees which change, and that no turn ends a handler."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from coordinator.asked import Asked
@@ -12,7 +12,7 @@ from coordinator.handlers import Handlers
 from coordinator.zk.asked import TurnRequest
 from coordinator.zk.errors import StoreError
 from coordinator.zk.paths import GroupPaths
-from coordinator.zk.store import Node, Store, Watch
+from coordinator.zk.store import Node, Operation, SetData, Store, Watch
 from tests.support.hand import Hand, Stage
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -37,6 +37,41 @@ def handlers_of(hand: Hand, stage: Stage, store: Store, asked: Asked, debounce_m
         handlers.stop()
         for task in tasks:
             task.join(5)
+
+
+class Interrupted(FrontStore):
+    """Calls `then` once, while the multi that begins the first generation is on its way."""
+
+    def __init__(self, store: Store, then: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._then: Callable[[], None] | None = then
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        begins = any(isinstance(o, SetData) and o.path == PATHS.state for o in operations)
+        then, self._then = (self._then, None) if begins else (None, self._then)
+        if then is not None:
+            then()
+        return self.behind.commit(operations)
+
+
+def test_what_changes_while_a_generation_begins_makes_one_turn_with_what_follows_soon(
+    world: World, stage: Stage
+) -> None:
+    hand = stage.hand()
+    stage.topic("t", 4)
+    asked = Asked(hand.store, hand.runtime, hand.term, hand.problems)
+
+    def joins(name: str) -> None:
+        stage.puppet("g", name, {"t": 1})
+        handlers.ask("g", f"joined {name}")
+
+    with handlers_of(hand, stage, Interrupted(hand.store, lambda: joins("c2")), asked, debounce_ms=1500) as handlers:
+        joins("c1")
+        eventually(lambda: world.data(PATHS.state) is not None and world.state("g").generation >= 1, 5, "it began")
+        joins("c3")
+        eventually(lambda: set(world.state("g").target) == {"c1", "c2", "c3"}, 5, "all of them have a part")
+
+    assert world.state("g").generation == 2
 
 
 class Shut(FrontStore):
