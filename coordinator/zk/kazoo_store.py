@@ -29,7 +29,7 @@ from .errors import (
     UsageError,
     ZooKeeperUnreachable,
 )
-from .multi import MOST_PATHS, NO_NODE, AddTreeWatch, Failure, Multi, MultiRead
+from .multi import MOST_PATHS, NO_NODE, TREE_EVENTS, AddTreeWatch, Failure, Multi, MultiRead
 from .store import (
     Listing,
     Node,
@@ -89,9 +89,6 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return super().select(*arguments, **options)
 
 
-_TREE_EVENTS = {1: "created", 2: "deleted", 3: "changed"}
-
-
 class _OneSession(KazooClient):  # type: ignore[misc]
     """A kazoo client that answers nothing after its first session has ended.
 
@@ -135,7 +132,7 @@ class _OneSession(KazooClient):  # type: ignore[misc]
         """Kazoo takes watches off as they fire, and knows them by the path of the event only."""
         for root, on_event in self.tree_watches:
             notification, _ = Notification.deserialize(buffer, offset)
-            kind, path = _TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
+            kind, path = TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
             if kind is not None and (path == root or path.startswith(f"{root}/")):
                 self.handler.dispatch_callback(Callback("watch", on_event, (TreeEvent(kind, path, self._event_zxid),)))
         self._read_watch_event_of_kazoo(buffer, offset)
@@ -218,7 +215,7 @@ class KazooStore(TreeStore):
             )
 
     def _find_chroot(self, make_chroot: bool) -> None:
-        chroot, self._client.chroot = self._client.chroot, ""
+        chroot, self._client.chroot = self._client.chroot.rstrip("/"), ""  # `Multi` joins paths as they are
         try:
             if not chroot or self._wait(self._client.exists_async(chroot)) is not None:
                 return
@@ -284,7 +281,7 @@ class KazooStore(TreeStore):
         read = [found for answer in asked for found in self._read(answer)]
         for path, found in zip(paths, read, strict=True):
             if isinstance(found, Failure) and found.code != NO_NODE:
-                raise StoreError(f"ZooKeeper refused to read {path}: {kz.EXCEPTIONS[found.code]()!r}")
+                raise StoreError(f"ZooKeeper refused to read {path}: {_reason(found.code)}")
         return [None if isinstance(found, Failure) else found for found in read]
 
     def _ask(self, request: Multi | MultiRead) -> Any:
@@ -377,12 +374,17 @@ def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) 
     """What was done; the operation that failed is the one whose code is not that of a mere consequence."""
     for index, result in enumerate(results):
         if isinstance(result, Failure) and result.code not in _CONSEQUENCES:
-            failure = kz.EXCEPTIONS[result.code]
-            raise Refused(index, operations[index].path, _REASONS.get(failure, failure.__name__))
+            raise Refused(index, operations[index].path, _reason(result.code))
     done = [result for result in results if isinstance(result, str)]
     if len(done) < len(operations):
         raise Refused(0, operations[0].path, "rolled back")
     return done
+
+
+def _reason(code: int) -> str:
+    """ZooKeeper's word for an error; newer servers have codes that kazoo does not know."""
+    known = kz.EXCEPTIONS.get(code)
+    return _REASONS.get(known, known.__name__) if known is not None else f"error {code}"
 
 
 def _stat(stat: Any) -> Stat:
