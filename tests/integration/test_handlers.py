@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import pytest
+
 from coordinator.asked import Asked
 from coordinator.assignors.range import RangeAssignor
 from coordinator.config import CoordinatorConfig
 from coordinator.handlers import Handlers
 from coordinator.zk.asked import TurnRequest
-from coordinator.zk.errors import StoreError
+from coordinator.zk.errors import ConnectionLost, StoreError
 from coordinator.zk.paths import GroupPaths
-from coordinator.zk.store import Node, Operation, SetData, Store, Watch
+from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, Watch
 from tests.support.hand import Hand, Stage
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -100,3 +102,53 @@ def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World
         eventually(lambda: handlers.turns == 1, 5, "a turn")
         handlers.ask("g", "again")
         eventually(lambda: handlers.turns > 1, 5, "the handler lives on")
+
+
+class Deaf(FrontStore):
+    """Loses the connection where the channels that were just commanded are to be watched, once, after `before`."""
+
+    def __init__(self, store: Store, before: Callable[[], None]) -> None:
+        super().__init__(store)
+        self._before = before
+        self._has_sent = False
+        self.has_lost = False
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        made = self.behind.commit(operations)
+        self._has_sent |= any(
+            isinstance(o, Create) and o.path.startswith(PATHS.command_prefix("c1")) for o in operations
+        )
+        return made
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        if self._has_sent and not self.has_lost and paths == [PATHS.channel("c1")]:
+            self.has_lost = True
+            self._before()
+            raise ConnectionLost("ZooKeeper did not answer: the connection was lost")
+        return self.behind.children_many(paths, watch)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_command_whose_channel_could_not_be_watched_is_followed_up_all_the_same(
+    world: World, stage: Stage, is_fast: bool
+) -> None:
+    """No sweep here, and no timer before the eviction: only the retry of the turn can see what became of it."""
+    hand = stage.hand()
+    stage.topic("t", 4)
+    puppet = stage.puppet("g", "c1", {"t": 1})
+    store = Deaf(hand.store, puppet.obey if is_fast else lambda: None)
+    asked = Asked(hand.store, hand.runtime, hand.term, hand.problems)
+    world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
+    asked.read_requests(["g"], lambda path: None)
+
+    with handlers_of(hand, stage, store, asked) as handlers:
+        handlers.ask("g", "joined c1")
+        eventually(lambda: store.has_lost, 5, "the connection was lost")
+        if not is_fast:
+            eventually(lambda: handlers.turns == 1, 5, "the turn is taken again")
+            puppet.obey()
+        eventually(lambda: world.state("g").state == "Stable", 5, "the group is Stable")
+        eventually(lambda: world.data(PATHS.request) is None, 5, "the request is answered")
+
+    (rebalance,) = world.history("g")
+    assert rebalance.trigger == "joined c1" and rebalance.finished_ms is not None
