@@ -272,7 +272,10 @@ class KazooStore(TreeStore):
         if watch is None and len(paths) > 1:
             return self._multi_read(paths)
         asked = [self._client.get_async(path, watch=_wrapped(watch, path)) for path in paths]
-        return [self._node(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
+        found = [self._node(answer) for answer in asked]
+        for index in self._appeared(paths, found, watch):
+            found[index] = self.get(paths[index], watch)
+        return found
 
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
         whole = [f"{self._client.chroot}{path}" for path in paths]
@@ -296,7 +299,10 @@ class KazooStore(TreeStore):
         asked = [
             self._client.get_children_async(path, watch=_wrapped(watch, path), include_data=True) for path in paths
         ]
-        return [self._listing(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
+        found = [self._listing(answer) for answer in asked]
+        for index in self._appeared(paths, found, watch):
+            found[index] = self.children(paths[index], watch)
+        return found
 
     def watch_tree(self, path: str, on_event: TreeWatch) -> None:
         try:
@@ -308,31 +314,31 @@ class KazooStore(TreeStore):
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
         answer = self._client.get_async(path)
-        return lambda: self._node(path, answer, None)
+        return lambda: self._node(answer)
 
     def sync(self) -> None:
         # The path only chooses nothing: a sync concerns the whole server. The root exists in every chroot.
         self._read(self._client.sync_async("/"))
 
-    def _node(self, path: str, answer: Any, watch: Watch | None) -> Node | None:
+    def _node(self, answer: Any) -> Node | None:
         try:
             data, stat = self._read(answer)
             return Node(data or b"", _stat(stat))
         except kz.NoNodeError:
-            return self.get(path, watch) if self._appeared(path, watch) else None
+            return None
 
-    def _listing(self, path: str, answer: Any, watch: Watch | None) -> Listing | None:
+    def _listing(self, answer: Any) -> Listing | None:
         try:
             names, stat = self._read(answer)
             return Listing(names, _stat(stat))
         except kz.NoNodeError:
-            return self.children(path, watch) if self._appeared(path, watch) else None
+            return None
 
-    def _appeared(self, path: str, watch: Watch | None) -> bool:
-        """Leave a watch for the creation of `path`; whether it exists by now."""
-        if watch is None:
-            return False
-        return self._read(self._client.exists_async(path, watch=_wrapped(watch, path))) is not None
+    def _appeared(self, paths: Sequence[str], found: Sequence[object], watch: Watch | None) -> list[int]:
+        """Leave watches for the creation of what was not `found`; the indexes of what exists by now."""
+        missing = [index for index, one in enumerate(found) if one is None and watch is not None]
+        asked = [self._client.exists_async(paths[i], watch=_wrapped(watch, paths[i])) for i in missing]
+        return [i for i, answer in zip(missing, asked, strict=True) if self._read(answer) is not None]
 
     def _wait(self, answer: Any) -> Any:
         # Twice the session: by then the answer has come or the connection has been given up.
