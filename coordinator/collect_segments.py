@@ -61,6 +61,7 @@ class _Group:
     """What is known of a group that seals.
 
     :ivar root: the data of `segments` with its stat, as this round has read or written it.
+    :ivar has_read: whether `record.collected` is known: it was read once, or written with a collection.
     :ivar life: the czxid of `segments`, in which each name stands for one segment.
     :ivar listed: (czxid, pzxid) of `segments` when all that it lists had been read.
     :ivar unread: segments that are there and have not been read yet.
@@ -71,6 +72,7 @@ class _Group:
     paths: GroupPaths
     root: Node
     record: SegmentsRecord = field(default_factory=SegmentsRecord)
+    has_read: bool = False
     life: int = 0
     listed: tuple[int, int] = (0, 0)
     segments: dict[str, _Known] = field(default_factory=dict)
@@ -158,16 +160,20 @@ class SegmentCollector:
             if node is None or not (node.stat.cversion or node.data):
                 continue
             group = self._groups.get(paths.group) or _Group(paths, node)
-            group.root, group.record = node, self._record(paths, node)
+            group.root = node
+            self._read_record(group)
             found[paths.group] = group
         self._groups = found
 
-    def _record(self, paths: GroupPaths, node: Node) -> SegmentsRecord:
+    def _read_record(self, group: _Group) -> None:
+        """What `segments` says. Of data that cannot be read only `collected` stays as it was read before: it must never
+        go back, or a query that returns would not be told of what is gone."""
+        path = group.paths.segments
         try:
-            return SegmentsRecord.parse(paths.segments, node.data)
+            group.record, group.has_read = SegmentsRecord.parse(path, group.root.data), True
         except BadData as error:
-            self._problems.report(paths.segments, str(error))
-            return SegmentsRecord()
+            self._problems.report(path, str(error))
+            group.record = SegmentsRecord(group.record.collected)
 
     def _look_at_members(self, groups: Sequence[_Group]) -> None:
         """How often each fetcher seals by itself; read again when somebody came or went."""
@@ -284,6 +290,8 @@ class SegmentCollector:
         paths = group.paths
         nodes = self._store.get_many([paths.segment(name) for name in names])
         found = [(name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+        if not found:  # somebody else has removed them
+            return False
         collected = max([group.record.collected, *(node.stat.czxid for _, node in found)])
         operations: list[Operation] = [
             Check(paths.queries, version),
@@ -291,6 +299,7 @@ class SegmentCollector:
         ]
         if not self._write(group, replace(group.record, collected=collected), operations):
             return False
+        group.has_read = True
         log.info("segments collected: group=%s segments=%d up_to=%d", paths.group, len(found), collected)
         self._metrics.collected(paths.group, segments=len(found))
         for name in names:
@@ -300,6 +309,8 @@ class SegmentCollector:
 
     def _direct(self, group: _Group, readers: Mapping[str, int], shortest_ms: int) -> None:
         """Tell the fetchers to pause, to go on, or to seal less often."""
+        if not group.has_read:
+            return
         before = group.record
         interval_ms = published_interval_ms(group.intervals, shortest_ms)
         after = directions(before, group.backlog, self._rules.bounds, readers, interval_ms)

@@ -115,6 +115,8 @@ class Handlers:
         requested = self._asked.requested(group)
         changes = _changes(request)
         began = self._runtime.monotonic()
+        quiet_until = began + self._config.rebalance_debounce_ms / 1000
+        before = self._be_quiet(group, quiet_until) if changes else None
         try:
             turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)))
         except (Fenced, SessionLost) as error:
@@ -131,7 +133,9 @@ class Handlers:
             self._failures.pop(group, None)
             self._failing_since.pop(group, None)
             if turn.is_new_generation:
-                self._be_quiet(group)
+                self._be_quiet(group, quiet_until)
+            elif before is not None:
+                self._be_quiet(group, before)
             if requested is not None and turn.state is not None:
                 self._answer(group, requested)
             if turn.again_s is not None:
@@ -139,10 +143,17 @@ class Handlers:
             elif turn.state is None:
                 self._keep_nothing(group)
 
-    def _be_quiet(self, group: str) -> None:
-        """A first change was acted upon at once; those that follow soon make one turn together."""
+    def _be_quiet(self, group: str, until: float) -> float:
+        """A first change is acted upon at once; those that follow soon, already during its turn, make one together.
+
+        Where its turn changed nothing, what held before it holds again.
+
+        :returns: until when the group was quiet before.
+        """
         with self._lock:
-            self._quiet_until[group] = self._runtime.monotonic() + self._config.rebalance_debounce_ms / 1000
+            before = self._quiet_until.get(group, 0.0)
+            self._quiet_until[group] = until
+            return before
 
     def _keep_nothing(self, group: str) -> None:
         """There is no group, or not yet. Called in its turn, so that nobody is using what is dropped."""
@@ -162,6 +173,8 @@ class Handlers:
         except (LeaseLapsed, Retryable) as error:
             log.info("request not answered yet: group=%s reason=%s", group, error)
             self.requests.request(group, requested.trigger, ASK_AGAIN_S)
+        except Exception as error:  # noqa: BLE001  it stands, and the next turn tries again
+            log.error("request not answered: group=%s reason=%s", group, error)
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:

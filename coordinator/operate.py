@@ -12,6 +12,7 @@ from typing import TypeVar
 from .zk.asked import LONGEST_REASON, NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
 from .zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, Retryable, UsageError
 from .zk.fenced import ensure
+from .zk.fields import MAX_ZNODE_BYTES
 from .zk.names import is_name, shown
 from .zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
 from .zk.records import CoordinatorRecord, EpochRecord
@@ -33,7 +34,7 @@ def pause(store: Store, group: str | None, by: str, since_ms: int, reason: str |
     """Let `group` (None: every group) take no turns until `resume`; a pause that stands already stays as it is.
 
     :returns: all that is paused afterwards.
-    :raises UsageError: when there is no such group, or the reason is too long.
+    :raises UsageError: when there is no such group, the reason is too long, or too many are paused one by one.
     """
     if group is not None:
         _existing(store, group)
@@ -98,6 +99,10 @@ def _change_paused(
             operation = Create(PAUSED, after.to_bytes())
         else:
             operation = SetData(PAUSED, after.to_bytes(), version) if after else Delete(PAUSED, version)
+        if not isinstance(operation, Delete) and len(operation.data) > MAX_ZNODE_BYTES:
+            raise UsageError(
+                f"{PAUSED} cannot hold so many pauses: shorten the reasons, or pause every group with `pause`"
+            )
         try:
             store.commit([operation])
             return after

@@ -30,7 +30,7 @@ from .errors import (
     UsageError,
     ZooKeeperUnreachable,
 )
-from .multi import MOST_PATHS, NO_NODE, AddTreeWatch, Failure, Multi, MultiRead
+from .multi import MOST_PATHS, NO_NODE, TREE_EVENTS, AddTreeWatch, Failure, Multi, MultiRead
 from .store import (
     Listing,
     Node,
@@ -90,9 +90,6 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             return super().select(*arguments, **options)
 
 
-_TREE_EVENTS = {1: "created", 2: "deleted", 3: "changed"}
-
-
 class _OneSession(KazooClient):  # type: ignore[misc]
     """A kazoo client that answers nothing after its first session has ended.
 
@@ -136,7 +133,7 @@ class _OneSession(KazooClient):  # type: ignore[misc]
         """Kazoo takes watches off as they fire, and knows them by the path of the event only."""
         for root, on_event in self.tree_watches:
             notification, _ = Notification.deserialize(buffer, offset)
-            kind, path = _TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
+            kind, path = TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
             if kind is not None and (path == root or path.startswith(f"{root}/")):
                 self.handler.dispatch_callback(Callback("watch", on_event, (TreeEvent(kind, path, self._event_zxid),)))
         self._read_watch_event_of_kazoo(buffer, offset)
@@ -227,7 +224,7 @@ class KazooStore(TreeStore):
             )
 
     def _find_chroot(self, make_chroot: bool) -> None:
-        chroot, self._client.chroot = self._client.chroot, ""
+        chroot, self._client.chroot = self._client.chroot.rstrip("/"), ""  # `Multi` joins paths as they are
         try:
             if not chroot or self._wait(self._client.exists_async(chroot)) is not None:
                 return
@@ -284,7 +281,10 @@ class KazooStore(TreeStore):
         if watch is None and len(paths) > 1:
             return self._multi_read(paths)
         asked = [self._client.get_async(path, watch=_wrapped(watch, path)) for path in paths]
-        return [self._node(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
+        found = [self._node(answer) for answer in asked]
+        for index in self._appeared(paths, found, watch):
+            found[index] = self.get(paths[index], watch)
+        return found
 
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
         whole = [f"{self._client.chroot}{path}" for path in paths]
@@ -293,7 +293,7 @@ class KazooStore(TreeStore):
         read = [found for answer in asked for found in self._read(answer)]
         for path, found in zip(paths, read, strict=True):
             if isinstance(found, Failure) and found.code != NO_NODE:
-                raise StoreError(f"ZooKeeper refused to read {path}: {kz.EXCEPTIONS[found.code]()!r}")
+                raise StoreError(f"ZooKeeper refused to read {path}: {_reason(found.code)}")
         return [None if isinstance(found, Failure) else found for found in read]
 
     def _ask(self, request: Multi | MultiRead) -> Any:
@@ -308,7 +308,10 @@ class KazooStore(TreeStore):
         asked = [
             self._client.get_children_async(path, watch=_wrapped(watch, path), include_data=True) for path in paths
         ]
-        return [self._listing(path, answer, watch) for path, answer in zip(paths, asked, strict=True)]
+        found = [self._listing(answer) for answer in asked]
+        for index in self._appeared(paths, found, watch):
+            found[index] = self.children(paths[index], watch)
+        return found
 
     def watch_tree(self, path: str, on_event: TreeWatch) -> None:
         try:
@@ -320,31 +323,31 @@ class KazooStore(TreeStore):
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
         answer = self._client.get_async(path)
-        return lambda: self._node(path, answer, None)
+        return lambda: self._node(answer)
 
     def sync(self) -> None:
         # The path only chooses nothing: a sync concerns the whole server. The root exists in every chroot.
         self._read(self._client.sync_async("/"))
 
-    def _node(self, path: str, answer: Any, watch: Watch | None) -> Node | None:
+    def _node(self, answer: Any) -> Node | None:
         try:
             data, stat = self._read(answer)
             return Node(data or b"", _stat(stat))
         except kz.NoNodeError:
-            return self.get(path, watch) if self._appeared(path, watch) else None
+            return None
 
-    def _listing(self, path: str, answer: Any, watch: Watch | None) -> Listing | None:
+    def _listing(self, answer: Any) -> Listing | None:
         try:
             names, stat = self._read(answer)
             return Listing(names, _stat(stat))
         except kz.NoNodeError:
-            return self.children(path, watch) if self._appeared(path, watch) else None
+            return None
 
-    def _appeared(self, path: str, watch: Watch | None) -> bool:
-        """Leave a watch for the creation of `path`; whether it exists by now."""
-        if watch is None:
-            return False
-        return self._read(self._client.exists_async(path, watch=_wrapped(watch, path))) is not None
+    def _appeared(self, paths: Sequence[str], found: Sequence[object], watch: Watch | None) -> list[int]:
+        """Leave watches for the creation of what was not `found`; the indexes of what exists by now."""
+        missing = [index for index, one in enumerate(found) if one is None and watch is not None]
+        asked = [self._client.exists_async(paths[i], watch=_wrapped(watch, paths[i])) for i in missing]
+        return [i for i, answer in zip(missing, asked, strict=True) if self._read(answer) is not None]
 
     def _wait(self, answer: Any) -> Any:
         # Twice the session: by then the answer has come or the connection has been given up.
@@ -386,12 +389,17 @@ def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) 
     """What was done; the operation that failed is the one whose code is not that of a mere consequence."""
     for index, result in enumerate(results):
         if isinstance(result, Failure) and result.code not in _CONSEQUENCES:
-            failure = kz.EXCEPTIONS[result.code]
-            raise Refused(index, operations[index].path, _REASONS.get(failure, failure.__name__))
+            raise Refused(index, operations[index].path, _reason(result.code))
     done = [result for result in results if isinstance(result, str)]
     if len(done) < len(operations):
         raise Refused(0, operations[0].path, "rolled back")
     return done
+
+
+def _reason(code: int) -> str:
+    """ZooKeeper's word for an error; newer servers have codes that kazoo does not know."""
+    known = kz.EXCEPTIONS.get(code)
+    return _REASONS.get(known, known.__name__) if known is not None else f"error {code}"
 
 
 def _stat(stat: Any) -> Stat:

@@ -21,6 +21,7 @@ MOST_PATHS = 200
 _CREATE, _DELETE, _GET_DATA, _SET_DATA, _CHECK, _ERROR = 1, 2, 4, 5, 13, -1
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 _PERSISTENT_RECURSIVE = 1
+TREE_EVENTS = {1: "created", 2: "deleted", 3: "changed"}
 _HEADER = struct.Struct("!i?i")
 _INT = struct.Struct("!i")
 _STAT = struct.Struct("!qqqqiiiqiiq")

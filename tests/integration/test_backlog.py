@@ -477,3 +477,40 @@ def test_a_query_that_waits_for_its_first_batch_does_not_expire(world: World, ba
 
     eventually(lambda: world.names(PATHS.queries) == ["new"], 15, "the silent one is gone")
     assert world.data(PATHS.query("new")) == data
+
+
+@pytest.mark.parametrize("bad", [b"paused", b'{"collected":-1}'])
+def test_a_pause_beside_data_that_cannot_be_read_keeps_what_has_been_collected(
+    world: World, backlog: Backlog, bad: bytes
+) -> None:
+    """With `collected` at 0 a query that comes back would miss what is gone, and nothing would tell it."""
+    names = backlog.seal(6)
+    backlog.query("q", backlog.czxid(names[1]))
+    collector = collector_on(world, bounds=Bounds(3, 1 << 30))
+    collector.collect(["g"])
+    collected = backlog.record.collected
+    assert collected > 0
+    world.put(PATHS.segments, bad)
+
+    collector.collect(["g"])
+
+    assert backlog.record.paused
+    assert backlog.record.collected == collected
+
+
+def test_who_never_could_read_what_was_collected_writes_it_only_with_a_collection(
+    world: World, backlog: Backlog
+) -> None:
+    names = backlog.seal(6)
+    backlog.query("q")
+    world.put(PATHS.segments, b"no json")
+    collector = collector_on(world, bounds=Bounds(3, 1 << 30))
+
+    collector.collect(["g"])
+    unread = world.data(PATHS.segments)
+    czxid = backlog.czxid(names[1])
+    backlog.query("q", czxid)
+    collector.collect(["g"])
+
+    assert unread == b"no json"
+    assert backlog.record.collected == czxid and backlog.record.paused

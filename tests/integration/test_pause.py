@@ -10,7 +10,8 @@ import pytest
 
 from coordinator import operate
 from coordinator.asked import Asked
-from coordinator.zk.asked import PausedRecord
+from coordinator.zk.asked import Pause, PausedRecord
+from coordinator.zk.fenced import ensure
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import PAUSED, GroupPaths
 from coordinator.zk.store import Node, Watch
@@ -248,3 +249,15 @@ def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: W
 
     assert set(after.groups) == {"g", "h", *(["first"] if stands_already else [])}
     assert PausedRecord.parse(PAUSED, world.data(PAUSED) or b"") == after
+
+
+def test_more_pauses_than_a_coordinator_reads_are_refused(world: World) -> None:
+    """One that was written all the same would be unreadable, and lift every other for the next coordinator."""
+    pauses = {f"g{number}": Pause("somebody", 1, "\N{ELEPHANT}" * 1000) for number in range(42)}
+    world.put(PAUSED, PausedRecord(None, pauses).to_bytes())
+    ensure(world.store, PATHS.skeleton)
+
+    refused = run(world.zk, "pause", "g", "--reason", "\N{ELEPHANT}" * 1000)
+
+    assert refused.exit_code == 2 and "cannot hold so many pauses" in refused.stderr
+    assert PausedRecord.parse(PAUSED, world.data(PAUSED) or b"").groups.keys() == pauses.keys()
