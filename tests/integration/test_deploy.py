@@ -83,11 +83,13 @@ def test_nodes_and_fetchers_cost_zookeeper_what_the_page_says(tmp_path: Path, mo
             create_topic(group.store, Brokers(), "t", 4)
             group.driver()
             group.slots(2)
+            settled(counts)
+            group.slots(3)  # from now on each partition has been given up once, and has its offset
             before = settled(counts)
             group.node()
             came(before, costs("a node, standby"), "a standby")
             before = settled(counts)
-            group.slots(3)
+            group.slots(4)
             znodes, ephemerals, watches = costs("a fetcher, idle")
             came(before, [znodes + 1, ephemerals, watches], "a fetcher, and the history of one more rebalance")
         finally:
