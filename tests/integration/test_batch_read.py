@@ -181,7 +181,7 @@ def test_earliest_is_the_first_segment_that_is_still_there(bench: Bench, caplog:
     planner = bench.planner()
     with caplog.at_level("INFO"):
         start = planner.initial()
-    assert f"at=earliest collected_up_to_transaction={collected}" in caplog.text
+    assert f"after=earliest collected_up_to={collected}" in caplog.text
     assert names(planner.plan(start, later(planner, start))) == sealed[1:]
 
 
