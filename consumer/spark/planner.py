@@ -84,6 +84,7 @@ class Planner:
         self._ends_at = -1
         self._target: int | None = None
         self._initial_offset: SourceOffset | None = None
+        self._begins_empty = False
         self._folders: dict[str, SegmentFolder] = {}
 
     def initial(self) -> SourceOffset:
@@ -94,6 +95,8 @@ class Planner:
         return self._patiently(self._initial)
 
     def _initial(self, store: Store) -> SourceOffset:
+        if self._initial_offset is not None:
+            return self._initial_offset  # Spark asks again when it plans the first batch, and more is sealed by then
         name = self._post.query if self._post else self._config.query or f"query-{self._runtime.random_id()[:12]}"
         self._begin(store, name, None, is_new=True)
         self._segments.refresh(store, force=True)
@@ -107,6 +110,7 @@ class Planner:
             self._config.group, name, offset.segment or "earliest", collected,
         )  # fmt: skip
         self._initial_offset = offset
+        self._begins_empty = self._config.starting_segments == LATEST
         return offset
 
     def prepare_available_now(self) -> None:
@@ -134,6 +138,11 @@ class Planner:
         post.publish(store, start.czxid)
         self._segments.refresh(store)
         self._check_root(start)
+        if self._begins_empty and start == self._initial_offset:
+            # No checkpoint has an initial offset: a first batch that is planned again by another run begins at a newer
+            # one. Where its end is the initial offset itself, nothing lies between.
+            self._begins_empty = False
+            return start
         end, rows = start, 0
         for sealed in self._segments.between(start.czxid, self._target):
             rows += sealed.segment.rows
@@ -158,6 +167,7 @@ class Planner:
         return self._patiently(lambda store: self._plan(store, start, end))
 
     def _plan(self, store: Store, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
+        start = min(start, end, key=lambda offset: offset.czxid)  # of the first batch, when it is planned again
         self._begin(store, end.query, start, is_new=False)
         self._segments.refresh(store, force=self._segments.listed < end.czxid)
         self._check_root(start)
