@@ -133,6 +133,7 @@ class Member:
         try:
             channel = self._registered()
             if channel is None:
+                self._drain.dirty.clear()  # there is nothing to obey yet: whoever waits for it shall wait
                 return
             channel.settle()
             self._obey(channel)

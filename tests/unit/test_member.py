@@ -215,6 +215,19 @@ def test_a_consumer_that_left_by_itself_comes_back_with_the_next_poll_as_another
     assert incarnation(life) != first
 
 
+def test_a_consumer_that_waits_to_come_back_lets_the_processor_rest(life: Life) -> None:
+    while life.member.channel is not None:
+        life.world.tree.put(PATHS.channel("a"), b"nonsense")
+        with pytest.raises(IncarnationOver):
+            life.member.advance({})
+        for _ in range(2):  # it drops everything, and registers again unless the back-off runs
+            life.poll()
+    life.poll()
+
+    assert life.member.channel is None
+    assert not life.member.wake.is_set(), "whoever waits for something to do waits"
+
+
 def test_a_process_that_lost_its_name_does_not_come_back_under_it(life: Life) -> None:
     newer = life.another("a", Held())
     life.poll(newer)
