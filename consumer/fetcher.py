@@ -146,7 +146,7 @@ class Fetcher:
         except UnknownTopic:
             unknown.add((partition.topic, position.topic_id))
             return None  # nothing has been written to it yet
-        except CoordinatorError as error:
+        except (CoordinatorError, OSError) as error:
             self._complain(partition, str(error))
             return None
         if next_offset == position.offset:

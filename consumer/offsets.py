@@ -67,7 +67,7 @@ class Offsets:
             try:
                 found[partition] = self._start(partition, channel.topics.get(partition.topic, ""), node)
                 self._complaints.pop(partition, None)
-            except CoordinatorError as error:
+            except (CoordinatorError, OSError) as error:
                 self._complain(partition, str(error))
                 self._not_before[partition] = now + READ_AGAIN_S
         return replace(channel, running={**channel.running, **found})
