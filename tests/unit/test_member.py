@@ -17,7 +17,7 @@ from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.records import OffsetRecord
-from coordinator.zk.store import Create
+from coordinator.zk.store import Create, Delete
 from tests.property.group_world import PATHS, World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -157,6 +157,19 @@ def test_a_partition_whose_owner_znode_is_in_the_way_is_left_out_and_told(life: 
     channel = life.world.channels()["a"]
     assert (set(channel.running), channel.refused, channel.command) == ({T0, T1}, {TopicPartition("t", 2)}, name)
     assert life.commands == []
+
+
+def test_an_offset_that_could_not_be_published_is_published_the_next_time_though_it_has_not_moved(life: Life) -> None:
+    parent = PATHS.offsets_of("t")
+    life.world.tree.commit([Delete(parent)], 0)
+    life.world.runtime.now += 61.0
+    life.member.advance({T0: 5})
+    life.world.tree.put(parent, b"")
+    life.world.runtime.now += 61.0
+
+    life.member.advance({T1: 7})
+
+    assert (life.offset(T0), life.offset(T1)) == (5, 7)
 
 
 # ---- the end of an incarnation
