@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from coordinator.zk.config import require
@@ -84,7 +84,6 @@ class Planner:
         self._ends_at = -1
         self._target: int | None = None
         self._initial_offset: SourceOffset | None = None
-        self._begins_empty = False
         self._folders: dict[str, SegmentFolder] = {}
 
     def initial(self) -> SourceOffset:
@@ -102,15 +101,13 @@ class Planner:
         self._segments.refresh(store, force=True)
         collected, root = self._segments.record.collected, self._segments.root
         newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
-        offset = (
-            SourceOffset(newest[0].czxid, root, name, newest[0].name) if newest else SourceOffset(collected, root, name)
-        )
+        czxid, segment = (newest[0].czxid, newest[0].name) if newest else (collected, "")
+        offset = SourceOffset(czxid, root, name, segment, begun=czxid)
         log.info(
             "query begins: group=%s query=%s after=%s collected_up_to=%d",
             self._config.group, name, offset.segment or "earliest", collected,
         )  # fmt: skip
         self._initial_offset = offset
-        self._begins_empty = self._config.starting_segments == LATEST
         return offset
 
     def prepare_available_now(self) -> None:
@@ -138,17 +135,12 @@ class Planner:
         post.publish(store, start.czxid)
         self._segments.refresh(store)
         self._check_root(start)
-        if self._begins_empty and start == self._initial_offset:
-            # No checkpoint has an initial offset: a first batch that is planned again by another run begins at a newer
-            # one. Where its end is the initial offset itself, nothing lies between.
-            self._begins_empty = False
-            return start
         end, rows = start, 0
         for sealed in self._segments.between(start.czxid, self._target):
             rows += sealed.segment.rows
             if max_rows and rows > max_rows and end is not start:
                 break
-            end = SourceOffset(sealed.czxid, start.root, start.query, sealed.name)
+            end = SourceOffset(sealed.czxid, start.root, start.query, sealed.name, start.begun)
         return end
 
     @property
@@ -167,7 +159,8 @@ class Planner:
         return self._patiently(lambda store: self._plan(store, start, end))
 
     def _plan(self, store: Store, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
-        start = min(start, end, key=lambda offset: offset.czxid)  # of the first batch, when it is planned again
+        if start.begun != end.begun:  # the first batch, planned by an earlier run: it began where its end says
+            start = replace(end, czxid=end.begun, segment="")
         self._begin(store, end.query, start, is_new=False)
         self._segments.refresh(store, force=self._segments.listed < end.czxid)
         self._check_root(start)

@@ -195,6 +195,19 @@ def test_a_first_batch_that_another_run_plans_again_holds_back_what_comes_after_
     assert delivered + names(second.plan(end, later(second, end))) == sealed
 
 
+def test_a_first_batch_that_another_run_plans_again_fails_when_some_of_it_was_collected(bench: Bench) -> None:
+    sealed = [bench.seal(), bench.seal(), bench.seal()]
+    first = bench.planner()
+    start = first.initial()
+    end = first.latest(start)
+    first.plan(start, end)
+    first.close()
+    bench.collect(sealed[:2], node_of(bench, sealed[1]).stat.czxid)
+    second = bench.planner()
+    with pytest.raises(SegmentError, match=r"gone, with t-0 offsets up to 19: .* query q was silent"):
+        second.plan(second.initial(), end)
+
+
 def test_latest_with_nothing_sealed_is_the_beginning(bench: Bench) -> None:
     planner = bench.planner(starting_segments="latest")
     start = planner.initial()
