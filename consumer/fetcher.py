@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 LOOK_FOR_DATA_S = 0.02
 """How often an empty log is looked at again, at most."""
 
+LONGEST_WAIT_S = 1.0
+"""The longest wait, however long the last look took: a log that hung for a minute must not be left alone for nine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -50,7 +53,7 @@ class Fetch(NamedTuple):
 
 
 class Looks:
-    """When to look again for records where there were none: often, but never for more than a tenth of the time.
+    """When to look again for records where there were none: often, but not for more than a tenth of the time.
 
     A look costs some microseconds a partition. Without this, a thousand idle partitions would keep a processor busy.
     """
@@ -71,7 +74,7 @@ class Looks:
     def note(self, began: float, is_empty: bool) -> None:
         """Count a look that began at `began`."""
         now = self._runtime.monotonic()
-        self._next = now + max(LOOK_FOR_DATA_S, 9 * (now - began)) if is_empty else now
+        self._next = now + min(LONGEST_WAIT_S, max(LOOK_FOR_DATA_S, 9 * (now - began))) if is_empty else now
 
 
 class Fetcher:
@@ -143,7 +146,7 @@ class Fetcher:
         except UnknownTopic:
             unknown.add((partition.topic, position.topic_id))
             return None  # nothing has been written to it yet
-        except CoordinatorError as error:
+        except (CoordinatorError, OSError) as error:
             self._complain(partition, str(error))
             return None
         if next_offset == position.offset:

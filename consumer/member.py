@@ -133,6 +133,7 @@ class Member:
         try:
             channel = self._registered()
             if channel is None:
+                self._drain.dirty.clear()  # there is nothing to obey yet: whoever waits for it shall wait
                 return
             channel.settle()
             self._obey(channel)
@@ -329,6 +330,7 @@ class Member:
         try:
             if operations := self._offsets.publish(self._store, fenced.channel):
                 fenced.guarded(operations)
+                self._offsets.published()
         except (IncarnationOver, StoreError) as error:  # the next `tend` hears of what is over
             log.info("offsets are published later: consumer=%s reason=%s", self._config.consumer, error)
 

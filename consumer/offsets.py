@@ -36,6 +36,7 @@ class Offsets:
         self._paths = paths
         self._earliest = earliest
         self._published: dict[TopicPartition, int | None] = {}
+        self._publishing: dict[TopicPartition, int | None] = {}
         self._complaints: dict[TopicPartition, str] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._has_znode: dict[TopicPartition, bool] = {}
@@ -67,7 +68,7 @@ class Offsets:
             try:
                 found[partition] = self._start(partition, channel.topics.get(partition.topic, ""), node)
                 self._complaints.pop(partition, None)
-            except CoordinatorError as error:
+            except (CoordinatorError, OSError) as error:
                 self._complain(partition, str(error))
                 self._not_before[partition] = now + READ_AGAIN_S
         return replace(channel, running={**channel.running, **found})
@@ -133,13 +134,16 @@ class Offsets:
         return replace(channel, running={}, topics={}, ended=reason, refused=NONE), released + ids
 
     def publish(self, store: Store, channel: Channel) -> list[Operation]:
-        """Operations that write the offsets that moved since the last call into `offsets/`: for people and tools.
+        """Operations that write the offsets that moved since they were `published` last into `offsets/`: for people.
 
         At most one multi's worth; the rest goes with the next call.
         """
         moved = [p for p, o in sorted(channel.running.items()) if o is not None and self._published.get(p) != o]
         some = moved[: MAX_OPERATIONS - 10]
-        self._published |= {partition: channel.running[partition] for partition in some}
-        known = self.known(store, some)
-        self._has_znode |= dict.fromkeys(some, True)
-        return offset_operations(self._paths, channel, some, known)
+        self._publishing = {partition: channel.running[partition] for partition in some}
+        return offset_operations(self._paths, channel, some, self.known(store, some))
+
+    def published(self) -> None:
+        """The operations of the last `publish` have been committed."""
+        self._published |= self._publishing
+        self._has_znode |= dict.fromkeys(self._publishing, True)

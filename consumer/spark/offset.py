@@ -19,12 +19,14 @@ class SourceOffset:
     :ivar root: the czxid of the segments znode, which tells one ensemble, or life of a group, from another.
     :ivar query: the query's name.
     :ivar segment: that segment's name, whose number is one below the next one's; empty when none is included.
+    :ivar begun: the czxid of the query's initial offset, which no checkpoint has: where the first batch begins.
     """
 
     czxid: int
     root: int
     query: str
     segment: str = ""
+    begun: int = 0
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> SourceOffset:
@@ -38,6 +40,7 @@ class SourceOffset:
             fields.number("root"),
             checked_name("query", fields.text("query")),
             fields.text("segment", ""),
+            fields.number("begun", 0),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -48,4 +51,5 @@ class SourceOffset:
             "root": self.root,
             "query": self.query,
             "segment": self.segment,
+            "begun": self.begun,
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from coordinator.zk.config import require
@@ -94,14 +94,15 @@ class Planner:
         return self._patiently(self._initial)
 
     def _initial(self, store: Store) -> SourceOffset:
+        if self._initial_offset is not None:
+            return self._initial_offset  # Spark asks again when it plans the first batch, and more is sealed by then
         name = self._post.query if self._post else self._config.query or f"query-{self._runtime.random_id()[:12]}"
         self._begin(store, name, None, is_new=True)
         self._segments.refresh(store, force=True)
         collected, root = self._segments.record.collected, self._segments.root
         newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
-        offset = (
-            SourceOffset(newest[0].czxid, root, name, newest[0].name) if newest else SourceOffset(collected, root, name)
-        )
+        czxid, segment = (newest[0].czxid, newest[0].name) if newest else (collected, "")
+        offset = SourceOffset(czxid, root, name, segment, begun=czxid)
         log.info(
             "query begins: group=%s query=%s after=%s collected_up_to=%d",
             self._config.group, name, offset.segment or "earliest", collected,
@@ -139,7 +140,7 @@ class Planner:
             rows += sealed.segment.rows
             if max_rows and rows > max_rows and end is not start:
                 break
-            end = SourceOffset(sealed.czxid, start.root, start.query, sealed.name)
+            end = SourceOffset(sealed.czxid, start.root, start.query, sealed.name, start.begun)
         return end
 
     @property
@@ -158,6 +159,8 @@ class Planner:
         return self._patiently(lambda store: self._plan(store, start, end))
 
     def _plan(self, store: Store, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
+        if start.begun != end.begun:  # the first batch, planned by an earlier run: it began where its end says
+            start = replace(end, czxid=end.begun, segment="")
         self._begin(store, end.query, start, is_new=False)
         self._segments.refresh(store, force=self._segments.listed < end.czxid)
         self._check_root(start)

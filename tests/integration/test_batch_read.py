@@ -166,6 +166,48 @@ def test_a_new_query_that_starts_at_the_latest_holds_everything_back_until_its_f
     assert node is not None and not node.stat.ephemeral_owner and bench.finished() == start.czxid
 
 
+def test_what_is_sealed_between_the_first_offset_and_the_first_batch_is_not_passed_over(bench: Bench) -> None:
+    bench.seal()
+    planner = bench.planner(starting_segments="latest")
+    start = planner.initial()
+    sealed = [bench.seal()]
+    end = planner.latest(start)
+    sealed.append(bench.seal())
+    again = planner.initial()  # as Spark does for the first batch
+    delivered = names(planner.plan(again, end))
+    assert bench.finished() <= end.czxid, "what is not delivered yet is held back"
+    delivered += names(planner.plan(end, later(planner, end)))
+    assert delivered == sealed
+
+
+def test_a_first_batch_that_another_run_plans_again_holds_back_what_comes_after_it(bench: Bench) -> None:
+    bench.seal()
+    first = bench.planner(starting_segments="latest")
+    start = first.initial()
+    sealed = [bench.seal()]
+    end = first.latest(start)
+    delivered = names(first.plan(start, end))  # and then the driver dies
+    first.close()
+    sealed.append(bench.seal())
+    second = bench.planner(starting_segments="latest")
+    assert names(second.plan(second.initial(), end)) == delivered
+    assert bench.finished() <= end.czxid
+    assert delivered + names(second.plan(end, later(second, end))) == sealed
+
+
+def test_a_first_batch_that_another_run_plans_again_fails_when_some_of_it_was_collected(bench: Bench) -> None:
+    sealed = [bench.seal(), bench.seal(), bench.seal()]
+    first = bench.planner()
+    start = first.initial()
+    end = first.latest(start)
+    first.plan(start, end)
+    first.close()
+    bench.collect(sealed[:2], node_of(bench, sealed[1]).stat.czxid)
+    second = bench.planner()
+    with pytest.raises(SegmentError, match=r"gone, with t-0 offsets up to 19: .* query q was silent"):
+        second.plan(second.initial(), end)
+
+
 def test_latest_with_nothing_sealed_is_the_beginning(bench: Bench) -> None:
     planner = bench.planner(starting_segments="latest")
     start = planner.initial()

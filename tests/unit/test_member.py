@@ -17,7 +17,7 @@ from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.records import OffsetRecord
-from coordinator.zk.store import Create
+from coordinator.zk.store import Create, Delete
 from tests.property.group_world import PATHS, World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -159,6 +159,19 @@ def test_a_partition_whose_owner_znode_is_in_the_way_is_left_out_and_told(life: 
     assert life.commands == []
 
 
+def test_an_offset_that_could_not_be_published_is_published_the_next_time_though_it_has_not_moved(life: Life) -> None:
+    parent = PATHS.offsets_of("t")
+    life.world.tree.commit([Delete(parent)], 0)
+    life.world.runtime.now += 61.0
+    life.member.advance({T0: 5})
+    life.world.tree.put(parent, b"")
+    life.world.runtime.now += 61.0
+
+    life.member.advance({T1: 7})
+
+    assert (life.offset(T0), life.offset(T1)) == (5, 7)
+
+
 # ---- the end of an incarnation
 
 
@@ -213,6 +226,19 @@ def test_a_consumer_that_left_by_itself_comes_back_with_the_next_poll_as_another
     assert life.held.told[1] == "lost"
     assert set(life.held.starts) == {T0, T1}
     assert incarnation(life) != first
+
+
+def test_a_consumer_that_waits_to_come_back_lets_the_processor_rest(life: Life) -> None:
+    while life.member.channel is not None:
+        life.world.tree.put(PATHS.channel("a"), b"nonsense")
+        with pytest.raises(IncarnationOver):
+            life.member.advance({})
+        for _ in range(2):  # it drops everything, and registers again unless the back-off runs
+            life.poll()
+    life.poll()
+
+    assert life.member.channel is None
+    assert not life.member.wake.is_set(), "whoever waits for something to do waits"
 
 
 def test_a_process_that_lost_its_name_does_not_come_back_under_it(life: Life) -> None:
