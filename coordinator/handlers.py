@@ -69,6 +69,7 @@ class Handlers:
         self._rebalancers: dict[str, Rebalancer] = {}
         self._quiet_until: dict[str, float] = {}
         self._failures: dict[str, int] = {}
+        self._outstanding: dict[str, set[str]] = {}
         self._failing_since: dict[str, float] = {}
         self._topics: Callable[[], Mapping[str, Topic]] = dict
         self.requests = RequestQueue(runtime)
@@ -87,8 +88,13 @@ class Handlers:
 
     def on_acknowledge(self, path: str) -> None:
         """The watch on a channel: `path` is `.../groups/[group]/channel/[consumer]`."""
-        group = path[len(GROUPS) + 1 :].split("/", 1)[0]
-        self.requests.request(group, ACKNOWLEDGED, ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S)
+        group, _, consumer = path[len(GROUPS) + 1 :].replace("/channel/", "/", 1).partition("/")
+        with self._lock:
+            outstanding = self._outstanding.get(group, set())
+            was_last = outstanding == {consumer}
+            outstanding.discard(consumer)
+        # The last one of a wave waits for nobody.
+        self.requests.request(group, ACKNOWLEDGED, 0.0 if was_last else ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S)
 
     def forget(self, group: str) -> None:
         """The group is gone: a last turn sees that, clears what was reported of it, and keeps nothing."""
@@ -131,6 +137,8 @@ class Handlers:
             self.turns += 1
             self._metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
             self._failures.pop(group, None)
+            with self._lock:
+                self._outstanding[group] = set(turn.outstanding)
             self._failing_since.pop(group, None)
             if turn.is_new_generation:
                 self._be_quiet(group, quiet_until)
@@ -158,7 +166,13 @@ class Handlers:
     def _keep_nothing(self, group: str) -> None:
         """There is no group, or not yet. Called in its turn, so that nobody is using what is dropped."""
         with self._lock:
-            for kept in (self._rebalancers, self._quiet_until, self._failures, self._failing_since):
+            for kept in (
+                self._rebalancers,
+                self._quiet_until,
+                self._failures,
+                self._failing_since,
+                self._outstanding,
+            ):
                 kept.pop(group, None)
         self._metrics.group_gone(group)
 

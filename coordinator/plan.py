@@ -51,6 +51,7 @@ class Plan:
     :ivar replaced: the record of the rebalance that this one replaces before it was through.
     :ivar again_s: seconds until the next turn is due, None when only a change asks for one.
     :ivar forgotten: generations whose history is removed.
+    :ivar outstanding: consumers that have a command to acknowledge afterwards.
     """
 
     state: GroupState
@@ -63,6 +64,7 @@ class Plan:
     replaced: Rebalance | None = None
     forgotten: tuple[int, ...] = ()
     again_s: float | None = None
+    outstanding: frozenset[str] = frozenset()
 
     def changes(self, before: GroupState) -> bool:
         """Whether there is anything to write."""
@@ -125,6 +127,7 @@ def plan(snapshot: Snapshot, assignor: Assignor, trigger: str = "") -> Plan:
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
         again_s=min(work.timers, default=None),
+        outstanding=frozenset(work.kept).union(consumer for consumer, _ in (*stops, *starts)),
     )
 
 

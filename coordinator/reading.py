@@ -85,16 +85,20 @@ class GroupReader:
             self._problems.done()
             return None
         channels = self._channels()
-        members = self._members()
-        owners, owner_parents = self._partitions_below(self._paths.owners)
-        offsets, offset_parents = self._partitions_below(self._paths.offsets)
-        history = self._history()
         state = self._state(state_node, channels, topics)
+        consumers, owned, written, rebalances = self._listings(
+            self._paths.ids, self._paths.owners, self._paths.offsets, self._paths.history
+        )
+        history = _generations(rebalances)
+        members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
+        (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
+            (self._paths.owners, self._usable(self._paths.owners, owned)),
+            (self._paths.offsets, self._usable(self._paths.offsets, written)),
+        )
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
         self._memory.forget_unseen()
-        rebalance = self._rebalance(history, state.generation)
         self._problems.done()
         return Snapshot(
             group=self._group,
@@ -173,31 +177,43 @@ class GroupReader:
         age_s = self._memory.age_s(*key)
         return age_s if commands else 0.0
 
-    # ---- members
+    # ---- members, and then owners and offsets: all that needs nothing of each other goes in one request, or pipelined
 
-    def _members(self) -> dict[str, Member]:
-        names = self._names(self._paths.ids)
-        paths = [self._paths.id(name) for name in names]
+    def _listings(self, *paths: str) -> list[list[str]]:
+        return [sorted(listing.names) if listing else [] for listing in self._store.children_many(paths)]
+
+    def _members(self, names: Iterable[str], generation: int | None) -> tuple[dict[str, Member], Rebalance | None]:
+        """The registrations, and beside them what the history has of `generation`."""
+        known = list(self._usable(self._paths.ids, names))
+        history = [self._paths.rebalance(generation)] if generation is not None else []
+        paths = [*(self._paths.id(name) for name in known), *history]
+        nodes = self._store.get_many(paths)
         members = {}
-        for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+        for name, path, node in zip(known, paths, nodes, strict=False):
             if node is not None:
                 registration = self._parsed(path, node, lambda p, n: Registration.parse(p, n.data))
                 members[name] = Member(name, node.stat.czxid, registration)
-        return members
+        last = nodes[-1] if history else None
+        return members, self._parsed(history[0], last, lambda p, n: Rebalance.parse(p, n.data)) if last else None
 
-    # ---- owners and offsets
-
-    def _partitions_below(self, root: str) -> tuple[PartitionSet, frozenset[str]]:
-        topics = self._names(root)
-        listings = self._store.children_many([f"{root}/{topic}" for topic in topics])
-        parents = {topic for topic, listing in zip(topics, listings, strict=True) if listing is not None}
-        found = {
-            TopicPartition(topic, int(name))
-            for topic, listing in zip(topics, listings, strict=True)
-            for name in (listing.names if listing else ())
-            if is_partition(name)
-        }
-        return frozenset(found), frozenset(parents)
+    def _partitions_below(self, *roots: tuple[str, Iterable[str]]) -> list[tuple[PartitionSet, frozenset[str]]]:
+        """Of each root, given with its topics: the partitions that have a znode, and the topics that have."""
+        places = [(root, topic) for root, topics in roots for topic in topics]
+        listings = self._store.children_many([f"{root}/{topic}" for root, topic in places])
+        there = [(root, topic, each.names) for (root, topic), each in zip(places, listings, strict=True) if each]
+        return [
+            (
+                frozenset(
+                    TopicPartition(topic, int(name))
+                    for other, topic, names in there
+                    if other == root
+                    for name in names
+                    if is_partition(name)
+                ),
+                frozenset(topic for other, topic, _ in there if other == root),
+            )
+            for root, _ in roots
+        ]
 
     # ---- state and history
 
@@ -209,19 +225,6 @@ class GroupReader:
             mark = _anybody(topics, str(node.stat.czxid))
             state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions else ())
         return state
-
-    def _history(self) -> tuple[int, ...]:
-        listing = self._store.children(self._paths.history)
-        names = listing.names if listing else []
-        numbers = (sequence(name) for name in names if name.startswith(REBALANCE_PREFIX))
-        return tuple(sorted(number for number in numbers if number is not None))
-
-    def _rebalance(self, history: Sequence[int], generation: int) -> Rebalance | None:
-        if generation not in history:
-            return None
-        path = self._paths.rebalance(generation)
-        node = self._store.get(path)
-        return self._parsed(path, node, lambda p, n: Rebalance.parse(p, n.data)) if node else None
 
     # ---- untrusted names and data
 
@@ -242,6 +245,11 @@ class GroupReader:
         except BadData as error:
             self._problems.report(path, str(error))
             return None
+
+
+def _generations(names: Iterable[str]) -> tuple[int, ...]:
+    numbers = (sequence(name) for name in names if name.startswith(REBALANCE_PREFIX))
+    return tuple(sorted(number for number in numbers if number is not None))
 
 
 def _anybody(topics: Mapping[str, Topic], life: str) -> Mark:

@@ -45,11 +45,13 @@ class Turn:
 
     :ivar again_s: when the next one is due, None when only a change asks for one.
     :ivar is_new_generation: whether it began a rebalance.
+    :ivar outstanding: consumers that have a command to acknowledge.
     """
 
     again_s: float | None
     state: GroupState | None = None
     is_new_generation: bool = False
+    outstanding: frozenset[str] = frozenset()
 
 
 class Rebalancer:
@@ -98,13 +100,13 @@ class Rebalancer:
                 return Turn(REFUSED_PAUSE_S if self._store.get(self._paths.ids) is not None else None)
             decided = plan(snapshot, self._assignor, trigger)
             if not decided.changes(snapshot.state):
-                return Turn(decided.again_s, snapshot.state)
+                return Turn(decided.again_s, snapshot.state, outstanding=decided.outstanding)
             if self._is_suspect(snapshot, decided):
                 continue
             if self._commit(snapshot, decided):
                 _tell(snapshot, decided)
                 self._metrics.turn_written(snapshot, decided)
-                return Turn(self._watch(decided), decided.state, decided.is_new_generation)
+                return Turn(self._watch(decided), decided.state, decided.is_new_generation, decided.outstanding)
         return Turn(REFUSED_PAUSE_S)
 
     def fail(self, reason: str) -> None:
