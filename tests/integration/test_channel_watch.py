@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,10 @@ class Watching:
         self._stop = threading.Event()
 
         def opened() -> KazooStore:
-            self.stores.append(opener())
-            return self.stores[-1]
+            store = opener()
+            if not self._stop.is_set():  # the last one, which only tells that it shall end, is closed with the watch
+                self.stores.append(store)
+            return store
 
         self._events = ChannelWatch(opened, ThreadRuntime(), "g", consumer)
         self._thread = threading.Thread(target=self._run, name="watching", daemon=True)
@@ -56,10 +58,11 @@ class Watching:
 
     def _run(self) -> None:
         try:
-            for told in self._events.events(60):
-                self.told.append(told)
-                if self._stop.is_set():
-                    return
+            with closing(self._events.events(60)) as events:
+                for told in events:
+                    if self._stop.is_set():
+                        return
+                    self.told.append(told)
         except BaseException as error:  # noqa: BLE001  a test looks at it
             self.error = error
 
@@ -79,8 +82,10 @@ class Watching:
 
     def close(self) -> None:
         self._stop.set()
-        for store in self.stores:
+        for store in tuple(self.stores):
             store.close()
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "it would go on in the tests that follow"
 
 
 def opener(zk: str, timeout_ms: int = 4000) -> Callable[[], Any]:
