@@ -186,6 +186,7 @@ class Consumer:
         began = self._runtime.monotonic()
         fetched = self._fetcher.fetch(min(bounds, default=2**31), self._config.fetch_max_bytes)
         self._looks.note(began, is_empty=not fetched)
+        self._member.fetched(fetched)
         return {fetch.partition: records_of(fetch) for fetch in fetched}
 
 

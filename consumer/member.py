@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.zk.errors import (
@@ -31,10 +31,12 @@ from .channel import FencedChannel
 from .commands import CommandDrain
 from .config import ConsumerConfig, Subscription
 from .errors import ChannelGone, Superseded
+from .fetcher import Fetch
 from .holder import Holder, Start
 from .metrics import Meter, unread
 from .offsets import Offsets
 from .registration import register
+from .trace import Trace
 
 log = logging.getLogger(__name__)
 
@@ -72,15 +74,13 @@ class Member:
         self._channel: FencedChannel | None = None
         self._lease: Lease | None = None
         self._keeper: Task | None = None
+        self._trace = Trace(runtime, config.group, config.consumer)
         self._held: dict[TopicPartition, str] = {}
         self._held_as: Channel | None = None
         self._own_incarnations: set[str] = set()
         self._backoff_s = FIRST_BACKOFF_S
         self._not_before = float("-inf")
-        self._last_poll = runtime.monotonic()
-        self._last_commit = runtime.monotonic()
-        self._last_offsets = runtime.monotonic()
-        self._last_look = runtime.monotonic()
+        self._last_poll = self._last_commit = self._last_offsets = self._last_look = runtime.monotonic()
         self._closing = runtime.event()
         self._meter = meter or unread()
         self._meter.reads_member(lambda: self.lease_left_s, lambda: runtime.monotonic() - self._last_poll)
@@ -184,8 +184,7 @@ class Member:
             return
         try:
             fenced.settle()
-            self._holder.revoke(frozenset(fenced.channel.running))
-            self._held.clear()
+            self._give_up(frozenset(fenced.channel.running))
             self._end(fenced, reason)
         except (CoordinatorError, OSError) as error:
             log.warning("left without a word: consumer=%s reason=%s", self._config.consumer, error)
@@ -197,6 +196,11 @@ class Member:
         self.leave()
         self._close_session()
         self._meter.gone()
+
+    def fetched(self, fetched: Sequence[Fetch]) -> None:
+        """These records came; for the history."""
+        if fetched and self._channel is not None:
+            self._trace.fetched(self._channel.incarnation, fetched)
 
     # ---- registering
 
@@ -226,7 +230,7 @@ class Member:
         channel, version = register(store, self._paths, consumer, registration, own)
         self._own_incarnations = {channel.incarnation}
         fenced = FencedChannel(store, self._runtime, self._paths, consumer, channel, version)
-        lease = Lease(store, self._runtime, fenced.check)
+        lease = Lease(store, self._runtime, fenced.check, "consumer")
         lease.renew()
         self._channel, self._lease = fenced, lease
         self._keeper = self._runtime.spawn(lambda: self._keep(store, fenced, lease), f"keeper-{consumer}")
@@ -234,6 +238,7 @@ class Member:
         self._drain.dirty.set()
         self.registrations += 1
         self._meter.registered()
+        self._trace.registered(channel.incarnation, store.session_id)
         log.info("registered: group=%s consumer=%s incarnation=%s", self._config.group, consumer, channel.incarnation)
         return fenced
 
@@ -293,8 +298,7 @@ class Member:
         if held:
             self._held_as = None
             self._holder.revoke(held)
-            for partition in held:
-                del self._held[partition]
+            self._let_go(held, "revoked")
 
     def _hold_what_runs(self, fenced: FencedChannel) -> None:
         """Make the fetchers equal to the channel: what runs is held, what does not is dropped."""
@@ -304,8 +308,7 @@ class Member:
         gone = frozenset(part for part, life in self._held.items() if part not in running or life != fenced.incarnation)
         if gone:
             self._holder.lost(gone)
-            for partition in gone:
-                del self._held[partition]
+            self._let_go(gone, "lost")
         unread = {part for part, offset in running.items() if offset is None}
         if unread and self._store is not None:
             fenced.channel = self._offsets.read(self._store, fenced.channel, unread)
@@ -317,9 +320,14 @@ class Member:
         }
         if starts:
             self._held |= dict.fromkeys(starts, fenced.incarnation)
+            self._trace.began(channel, starts)
             self._holder.assigned(starts)
         self._held_as = channel if len(self._held) == len(channel.running) else None
         self._meter.holds(len(self._held), len(channel.refused), channel.generation)
+
+    def _let_go(self, partitions: PartitionSet, why: str) -> None:
+        """Note that the holder holds `partitions` no more."""
+        self._trace.halted({partition: self._held.pop(partition) for partition in partitions}, why)
 
     def _publish(self, fenced: FencedChannel) -> None:
         """Every `offsets_interval_ms` the offsets that moved go into `offsets/` too."""
@@ -347,13 +355,15 @@ class Member:
 
     def _drop_everything(self, reason: str) -> None:
         held = frozenset(self._held)
-        self._held.clear()
+        if self._channel is not None:
+            self._trace.over(self._channel.incarnation, reason)
         self._held_as = None
         self._meter.holds(0, 0, 0)
         self._channel = None
         self._lease = None
         if held:
             log.warning("partitions lost: consumer=%s count=%d reason=%s", self._config.consumer, len(held), reason)
+            self._let_go(held, "lost")
             self._holder.lost(held)
 
     def _close_session(self) -> None:

@@ -8,7 +8,7 @@ truth: a file that does not begin where the channel stands is dropped, and what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -47,6 +47,7 @@ class Membership(Protocol):
     def advance(
         self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
     ) -> None: ...
+    def fetched(self, fetched: Sequence[Fetch]) -> None: ...
 
 
 class Files(Protocol):
@@ -186,6 +187,7 @@ class Sealer:
             self._opened_at = self._runtime.monotonic()
         for fetch in fetched:
             self._open.add(fetch)
+        self._membership.fetched(fetched)
         return sum(fetch.rows for fetch in fetched)
 
     def seal_if_due(self, interval_ms: int | None = None) -> float:

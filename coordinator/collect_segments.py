@@ -8,7 +8,7 @@ else that decides it reads anew, so that another coordinator goes on where this 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -111,7 +111,9 @@ class SegmentCollector:
         problems: Problems,
         rules: SegmentRules,
         metrics: CoordinatorMetrics | None = None,
+        remove: Callable[[Path], None] = Path.unlink,
     ) -> None:
+        self._remove = remove
         self._store = store
         self._commits = commits
         self._clock = clock
@@ -304,7 +306,7 @@ class SegmentCollector:
         self._metrics.collected(paths.group, segments=len(found))
         for name in names:
             del group.segments[name]
-        _remove_files(paths, found)
+        self._remove_files(paths, found)
         return True
 
     def _direct(self, group: _Group, readers: Mapping[str, int], shortest_ms: int) -> None:
@@ -333,6 +335,19 @@ class SegmentCollector:
         group.root, group.record = Node(change.data, stat._replace(version=stat.version + 1)), record
         return True
 
+    def _remove_files(self, paths: GroupPaths, done: Sequence[tuple[str, Node]]) -> None:
+        """Remove files after their znodes, where this node can reach them; elsewhere a fetcher pool's sweep does."""
+        for name, node in done:
+            try:
+                segment = Segment.parse(paths.segment(name), node.data)
+                root = Path(segment.segments_dir.removeprefix("file://"))
+                if root.is_absolute() and _is_own_file(paths.group, segment):
+                    self._remove(root / segment.file)
+            except FileNotFoundError:
+                continue
+            except (BadData, OSError, ValueError) as error:
+                log.warning("segment file not removed: segment=%s reason=%s", name, error)
+
 
 def _known(path: str, node: Node) -> _Known:
     """A segment; of one that cannot be read nobody knows the bytes."""
@@ -348,18 +363,6 @@ def _own_interval_ms(path: str, node: Node) -> int:
         return Registration.parse(path, node.data).seal_interval_ms or SEAL_INTERVAL_MS
     except BadData:
         return SEAL_INTERVAL_MS
-
-
-def _remove_files(paths: GroupPaths, done: Sequence[tuple[str, Node]]) -> None:
-    """Remove the files after their znodes, where this node can reach them; elsewhere a fetcher pool's sweep does."""
-    for name, node in done:
-        try:
-            segment = Segment.parse(paths.segment(name), node.data)
-            root = Path(segment.segments_dir.removeprefix("file://"))
-            if root.is_absolute() and _is_own_file(paths.group, segment):
-                (root / segment.file).unlink(missing_ok=True)
-        except (BadData, OSError, ValueError) as error:
-            log.warning("segment file not removed: segment=%s reason=%s", name, error)
 
 
 def _is_own_file(group: str, segment: Segment) -> bool:

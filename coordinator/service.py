@@ -106,6 +106,7 @@ class CoordinatorService:
         if term is None:
             return
         self.term = term
+        self._runtime.record("elected", epoch=term.epoch, session=store.session_id)
         coordinator = Coordinator(
             self._config, store, self._runtime, term, self._assignor, self.problems, self._wake, self._metrics
         )
@@ -138,7 +139,7 @@ class Coordinator:
         self._ended = runtime.event()
         self._look_at_znode = runtime.event()
         self._sweep_s = config.sweep_interval_ms / 1000
-        self._lease = Lease(store, runtime, lambda: term.check(store))
+        self._lease = Lease(store, runtime, lambda: term.check(store), "coordinator")
         asked = Asked(store, runtime, term, problems)
         self._handlers = Handlers(
             config, store, runtime, term, self._lease, assignor, problems, self._end, asked, metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from coordinator.zk.config import require
 from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
@@ -69,10 +69,26 @@ class SourceConfig:
             require(known, f"{option} must be {EARLIEST}, {LATEST} or a segment's name, not {shown(value)}")
 
 
-class Planner:
-    """Plans the batches of one run of a query, on one ZooKeeper session after the other."""
+class Folder(Protocol):
+    """What planning needs of a `SegmentFolder`."""
 
-    def __init__(self, config: SourceConfig, open_store: StoreFactory, runtime: Runtime) -> None:
+    def path(self, file: str) -> str: ...
+    def sizes(self, files: Sequence[str]) -> list[int | None]: ...
+
+
+class Planner:
+    """Plans the batches of one run of a query, on one ZooKeeper session after the other.
+
+    :param open_folder: gives the folder that a segment names.
+    """
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        open_store: StoreFactory,
+        runtime: Runtime,
+        open_folder: Callable[[str], Folder] = SegmentFolder,
+    ) -> None:
         self._config = config
         self._open_store = open_store
         self._runtime = runtime
@@ -84,7 +100,8 @@ class Planner:
         self._ends_at = -1
         self._target: int | None = None
         self._initial_offset: SourceOffset | None = None
-        self._folders: dict[str, SegmentFolder] = {}
+        self._open_folder = open_folder
+        self._folders: dict[str, Folder] = {}
 
     def initial(self) -> SourceOffset:
         """Where a new query begins: at the earliest segment that is still there, or after the newest.
@@ -210,7 +227,9 @@ class Planner:
         for sealed in batch:
             by_folder.setdefault(sealed.segment.segments_dir, []).append(sealed)
         for url, some in by_folder.items():
-            folder = self._folders.setdefault(url, SegmentFolder(url))
+            if url not in self._folders:
+                self._folders[url] = self._open_folder(url)
+            folder = self._folders[url]
             sizes = folder.sizes([sealed.segment.file for sealed in some])
             for sealed, size in zip(some, sizes, strict=True):
                 path = folder.path(sealed.segment.file)

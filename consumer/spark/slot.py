@@ -31,7 +31,7 @@ from ..logs import Log, open_log
 from ..member import Member
 from ..metrics import ConsumerMetrics
 from ..segment_files import SegmentFolder
-from ..segments import Sealer
+from ..segments import Files, Sealer
 from ..watched import WatchedNode
 from .config import SlotSpec
 
@@ -94,9 +94,14 @@ def _segments_record(path: str, node: Node | None) -> SegmentsRecord:
 
 
 class Slot:
-    """One slot. Built and run in the task's main thread; `stop` may be called from a signal handler."""
+    """One slot. Built and run in the task's main thread; `stop` may be called from a signal handler.
 
-    def __init__(self, spec: SlotSpec, source: Log, open_store: StoreFactory, runtime: Runtime) -> None:
+    :param files: where segments are written; the folder that the configuration names when it is not given.
+    """
+
+    def __init__(
+        self, spec: SlotSpec, source: Log, open_store: StoreFactory, runtime: Runtime, files: Files | None = None
+    ) -> None:
         config = spec.config.consumer_config(spec.number)
         metrics = ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
@@ -106,7 +111,7 @@ class Slot:
         self._stopping: str | None = None
         self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
-        files = SegmentFolder(spec.config.segments_dir)
+        files = files or SegmentFolder(spec.config.segments_dir)
         fetcher = Fetcher(source, self._meter)
         self._meter.reads_log(*lag_readers(source, fetcher, runtime))
         self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)

@@ -20,12 +20,14 @@ class Lease:
     """A lease on one session.
 
     :param read_fence: reads the own fence; raises when somebody newer has moved it.
+    :param role: whose it is, for the history: `coordinator` or `consumer`.
     """
 
-    def __init__(self, store: Store, runtime: Runtime, read_fence: Callable[[], None]) -> None:
+    def __init__(self, store: Store, runtime: Runtime, read_fence: Callable[[], None], role: str) -> None:
         self._store = store
         self._runtime = runtime
         self._read_fence = read_fence
+        self._role = role
         self._renewed_at = float("-inf")
 
     @property
@@ -59,3 +61,5 @@ class Lease:
         self._store.sync()
         self._read_fence()
         self._renewed_at = max(self._renewed_at, sent_at)
+        until = self._renewed_at + self.length_s
+        self._runtime.record("lease", role=self._role, session=self._store.session_id, until=until)

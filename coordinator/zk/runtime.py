@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -64,6 +64,16 @@ class Runtime(Protocol):
     def random_id(self) -> str:
         """A name that nobody had before, 32 hexadecimal digits."""
 
+    def record(self, event: str, **fields: Any) -> None:
+        """Put an event into the process's history, where one is kept (`coordinator/checker/history.md`).
+
+        :param fields: plain values; `until` is a moment of the monotonic clock.
+        """
+
+
+Recorder = Callable[[str, dict[str, Any]], None]
+"""Keeps an event of this process with its fields."""
+
 
 class ThreadQueue(Queue[T]):
     """`queue.SimpleQueue`, with None for a time-out."""
@@ -82,7 +92,13 @@ class ThreadQueue(Queue[T]):
 
 
 class ThreadRuntime(Runtime):
-    """Operating-system threads and clocks."""
+    """Operating-system threads and clocks.
+
+    :param recorder: keeps the process's history; without one there is none.
+    """
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        self._recorder = recorder
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -112,3 +128,7 @@ class ThreadRuntime(Runtime):
 
     def random_id(self) -> str:
         return uuid.uuid4().hex
+
+    def record(self, event: str, **fields: Any) -> None:
+        if self._recorder is not None:
+            self._recorder(event, fields)

@@ -121,7 +121,7 @@ def collector_on(
         world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
     node = world.store.get(COORDINATOR_EPOCH)
     assert node is not None
-    lease = Lease(world.store, ThreadRuntime(), lambda: None)
+    lease = Lease(world.store, ThreadRuntime(), lambda: None, "coordinator")
     lease.renew()
     store, machine = store or world.store, machine or Machine()
     clock = clock or ServerClock(world.store, machine)

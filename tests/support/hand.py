@@ -134,7 +134,7 @@ class Hand:
         term = Elector(self.store, self.runtime, node, "host", self.runtime.event()).stand(self.runtime.event())
         assert term is not None
         self.term = term
-        self.lease = Lease(self.store, self.runtime, lambda: term.check(self.store))
+        self.lease = Lease(self.store, self.runtime, lambda: term.check(self.store), "coordinator")
         self.lease.renew()
         self._assignor = assignor or RangeAssignor()
         self._rebalancers: dict[str, Rebalancer] = {}

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coordinator.zk.runtime import Condition, Event, Queue, Runtime, Task
 
@@ -56,6 +56,9 @@ class ManualRuntime(Runtime):
     def random_id(self) -> str:
         self._ids += 1
         return f"{self._ids:032x}"
+
+    def record(self, event: str, **fields: Any) -> None:
+        pass
 
 
 class _Event:

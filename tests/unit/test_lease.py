@@ -22,7 +22,7 @@ class Server:
         self.fence_error: Exception | None = None
         self.asked: list[str] = []
         store = Tree().open(self._answer, TIMEOUT_S)
-        self.lease = Lease(store, self.runtime, self._read_fence)
+        self.lease = Lease(store, self.runtime, self._read_fence, "consumer")
 
     def _answer(self) -> None:
         self.asked.append("sync")
@@ -132,7 +132,7 @@ def test_a_slow_renewal_never_shortens_a_lease_that_a_later_one_has_renewed(serv
         runtime.now += 1.0
 
     store = Tree().open(renewed_meanwhile, TIMEOUT_S)
-    slow = Lease(store, runtime, lambda: None)
+    slow = Lease(store, runtime, lambda: None, "consumer")
     slow.renew()
     assert slow.left_s == pytest.approx(2.0)
     assert lease.left_s == pytest.approx(3.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.fetcher import Fetcher
+from consumer.fetcher import Fetch, Fetcher
 from consumer.holder import Start
 from consumer.logs.base import LOG_SCHEMA
 from consumer.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
@@ -76,6 +76,9 @@ class Membership:
         if fate == "happened":
             raise OutcomeUnknown("the reply was lost")
         self.channel = self.truth
+
+    def fetched(self, fetched: Sequence[Fetch]) -> None:
+        pass
 
 
 class Folder(SegmentFolder):

@@ -1,0 +1,62 @@
+"""What a consumer does, for the history of its process (`coordinator/checker/history.md`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import Channel
+from coordinator.zk.runtime import Runtime
+
+from .fetcher import Fetch
+from .holder import Start
+
+
+class Trace:
+    """Records the events of one consumer."""
+
+    def __init__(self, runtime: Runtime, group: str, consumer: str) -> None:
+        self._runtime = runtime
+        self._names = {"group": group, "consumer": consumer}
+
+    def registered(self, incarnation: str, session: int) -> None:
+        """An incarnation has begun."""
+        self._record("registered", incarnation, session=session)
+
+    def over(self, incarnation: str, why: str) -> None:
+        """The consumer knows that an incarnation has ended."""
+        self._record("over", incarnation, why=why)
+
+    def began(self, channel: Channel, starts: Mapping[TopicPartition, Start]) -> None:
+        """Fetching of these partitions is about to begin."""
+        offsets: dict[str, dict[str, int]] = {}
+        for partition, start in sorted(starts.items()):
+            offsets.setdefault(partition.topic, {})[str(partition.partition)] = start.offset
+        topics = {partition.topic: start.topic_id for partition, start in sorted(starts.items())}
+        self._record("begin", channel.incarnation, generation=channel.generation, partitions=offsets, topics=topics)
+
+    def halted(self, lives: Mapping[TopicPartition, str], why: str) -> None:
+        """Fetching of these partitions, each held by that incarnation, has ended."""
+        by_life: dict[str, dict[str, list[int]]] = {}
+        for partition, incarnation in sorted(lives.items()):
+            by_life.setdefault(incarnation, {}).setdefault(partition.topic, []).append(partition.partition)
+        for incarnation, numbers in by_life.items():
+            self._record("halt", incarnation, partitions=numbers, why=why)
+
+    def fetched(self, incarnation: str, fetched: Sequence[Fetch]) -> None:
+        """Records have come."""
+        ranges = [
+            {
+                "topic": fetch.partition.topic,
+                "topic_id": fetch.topic_id,
+                "partition": fetch.partition.partition,
+                "first": fetch.first,
+                "next": fetch.next,
+            }
+            for fetch in fetched
+        ]
+        self._record("fetch", incarnation, ranges=ranges)
+
+    def _record(self, event: str, incarnation: str, **fields: Any) -> None:
+        self._runtime.record(event, **self._names, incarnation=incarnation, **fields)
