@@ -32,6 +32,7 @@ class ConsumerConfig:
     :ivar offsets_interval_ms: how often offsets that moved are also written into `offsets/`.
     :ivar metrics_port: where `/metrics` is served; 0 serves none.
     :ivar metrics_host: the address to serve it on.
+    :ivar history_dir: a folder for the history that the checker decides invariants from; empty keeps none.
     """
 
     zk: str
@@ -47,6 +48,7 @@ class ConsumerConfig:
     offsets_interval_ms: int = 60_000
     metrics_port: int = 0
     metrics_host: str = EVERYWHERE
+    history_dir: str = ""
 
     def __post_init__(self) -> None:
         checked_name("group", self.group)

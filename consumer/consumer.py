@@ -23,6 +23,7 @@ from .lag import lag_readers
 from .logs import Log, UnknownTopic, open_log
 from .member import Member
 from .metrics import ConsumerMetrics
+from .trace import recorder_of
 
 COMMIT_TRIES = 5
 
@@ -76,7 +77,7 @@ class Consumer:
         metrics: ConsumerMetrics | None = None,
     ) -> None:
         self._config = config
-        self._runtime = runtime or ThreadRuntime()
+        self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
         self._log = source or open_log(config.log_dir)
         self._looks = Looks(self._runtime)
         metrics = metrics or ConsumerMetrics()

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.recorder import recorder_in
 from coordinator.zk.records import Channel
-from coordinator.zk.runtime import Runtime
+from coordinator.zk.runtime import Recorder, Runtime
 
+from .config import ConsumerConfig
 from .fetcher import Fetch
 from .holder import Start
 
@@ -60,3 +62,11 @@ class Trace:
 
     def _record(self, event: str, incarnation: str, **fields: Any) -> None:
         self._runtime.record(event, **self._names, incarnation=incarnation, **fields)
+
+
+def recorder_of(config: ConsumerConfig, kind: str) -> Recorder | None:
+    """Where a consumer's own process keeps its history.
+
+    :raises UsageError: when it cannot be written there.
+    """
+    return recorder_in(config.history_dir, config.consumer, kind=kind, group=config.group, consumer=config.consumer)

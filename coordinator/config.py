@@ -29,6 +29,7 @@ class CoordinatorConfig:
     :ivar max_seals_per_s: seals of all groups together; were there more, fetchers are told to seal less often.
     :ivar metrics_port: where `/metrics` is served; 0 serves none.
     :ivar metrics_host: the address to serve it on.
+    :ivar history_dir: a folder for the history that the checker decides invariants from; empty keeps none.
     """
 
     zk: str
@@ -48,6 +49,7 @@ class CoordinatorConfig:
     max_seals_per_s: int = 500
     metrics_port: int = 0
     metrics_host: str = EVERYWHERE
+    history_dir: str = ""
 
     def __post_init__(self) -> None:
         checked_name("node", self.node)

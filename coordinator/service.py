@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from .asked import Asked
 from .assignors import Assignor
@@ -41,6 +42,7 @@ class CoordinatorService:
 
     :param open_store: opens a new session each time that it is called.
     :param metrics: what is counted and measured; its registry is served by whoever wants to.
+    :param remove_file: removes the file of a segment that was collected.
     """
 
     def __init__(
@@ -50,7 +52,9 @@ class CoordinatorService:
         runtime: Runtime,
         assignor: Assignor | None = None,
         metrics: CoordinatorMetrics | None = None,
+        remove_file: Callable[[Path], None] = Path.unlink,
     ) -> None:
+        self._remove_file = remove_file
         self._config = config
         self._open_store = open_store
         self._runtime = runtime
@@ -108,7 +112,15 @@ class CoordinatorService:
         self.term = term
         self._runtime.record("elected", epoch=term.epoch, session=store.session_id)
         coordinator = Coordinator(
-            self._config, store, self._runtime, term, self._assignor, self.problems, self._wake, self._metrics
+            self._config,
+            store,
+            self._runtime,
+            term,
+            self._assignor,
+            self.problems,
+            self._wake,
+            self._metrics,
+            self._remove_file,
         )
         coordinator.coordinate(self._stopping)
 
@@ -129,6 +141,7 @@ class Coordinator:
         problems: Problems,
         wake: Event,
         metrics: CoordinatorMetrics,
+        remove_file: Callable[[Path], None],
     ) -> None:
         self._runtime = runtime
         self._epoch = term.epoch
@@ -153,7 +166,7 @@ class Coordinator:
         bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
         rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
         self._backlog_s = config.backlog_interval_ms / 1000
-        self._segments = SegmentCollector(store, runtime, commits, clock, problems, rules, metrics)
+        self._segments = SegmentCollector(store, runtime, commits, clock, problems, rules, metrics, remove_file)
         store.add_listener(self._on_state)
 
     def coordinate(self, stopping: Event) -> None:

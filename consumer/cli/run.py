@@ -31,6 +31,7 @@ HELPS = {
     "offsets_interval_ms": "How often moved offsets also go into offsets/.",
     "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
     "metrics_host": "The address to serve it on.",
+    "history_dir": "Keep a history of what this consumer does in this folder, for the checker.",
 }
 
 

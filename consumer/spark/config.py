@@ -30,6 +30,7 @@ class SlotConfig:
     :ivar executors_timeout_ms: how long the start waits for executors.
     :ivar metrics_port: slot n serves `/metrics` on this port + n, wherever it runs; 0 serves none.
     :ivar metrics_host: the address to serve it on.
+    :ivar history_dir: a folder on each executor's machine for the slots' histories; empty keeps none.
     """
 
     zk: str
@@ -51,6 +52,7 @@ class SlotConfig:
     executors_timeout_ms: int = 120_000
     metrics_port: int = 0
     metrics_host: str = EVERYWHERE
+    history_dir: str = ""
 
     def __post_init__(self) -> None:
         checked_name("pool", self.pool)
@@ -86,6 +88,7 @@ class SlotConfig:
             offsets_interval_ms=self.offsets_interval_ms,
             metrics_port=self.metrics_port + number if self.metrics_port else 0,
             metrics_host=self.metrics_host,
+            history_dir=self.history_dir,
         )
 
     def seal_config(self) -> SealConfig:

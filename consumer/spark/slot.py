@@ -32,6 +32,7 @@ from ..member import Member
 from ..metrics import ConsumerMetrics
 from ..segment_files import SegmentFolder
 from ..segments import Files, Sealer
+from ..trace import recorder_of
 from ..watched import WatchedNode
 from .config import SlotSpec
 
@@ -203,7 +204,8 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     config = spec.config
     source = open_log(config.log_dir)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-    slot = Slot(spec, source, opener, ThreadRuntime())
+    runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))
+    slot = Slot(spec, source, opener, runtime)
     # PySpark's daemon sets these to their defaults before each task, and gives SIGHUP when the executor goes.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, frame: slot.stop(f"signal {received}"))

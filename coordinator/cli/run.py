@@ -12,6 +12,7 @@ from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
 from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
 from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.recorder import recorder_in
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.serving import MetricsServer
 
@@ -33,6 +34,7 @@ HELPS = {
     "max_seals_per_s": "Seals of all groups together; for more, fetchers are told to seal less often.",
     "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
     "metrics_host": "The address to serve it on.",
+    "history_dir": "Keep a history of what this node does in this folder, for the checker.",
 }
 
 
@@ -44,7 +46,8 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     log_to_stderr(log_level, log_format)
     config = built(CoordinatorConfig, options)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-    runtime, metrics = ThreadRuntime(), CoordinatorMetrics()
+    runtime = ThreadRuntime(recorder_in(config.history_dir, config.node, kind="node"))
+    metrics = CoordinatorMetrics()
     service = CoordinatorService(config, opener, runtime, metrics=metrics)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())

@@ -71,8 +71,8 @@ class Runtime(Protocol):
         """
 
 
-Recorder = Callable[[str, dict[str, Any]], None]
-"""Keeps an event of this process with its fields."""
+Recorder = Callable[[float, str, dict[str, Any]], None]
+"""Keeps an event of this process: when by its monotonic clock, what, and the fields."""
 
 
 class ThreadQueue(Queue[T]):
@@ -131,4 +131,4 @@ class ThreadRuntime(Runtime):
 
     def record(self, event: str, **fields: Any) -> None:
         if self._recorder is not None:
-            self._recorder(event, fields)
+            self._recorder(self.monotonic(), event, fields)
