@@ -70,11 +70,19 @@ class ServerClock:
         :raises Retryable: when ZooKeeper did not answer.
         """
         if self._began is None:
-            node = self._store.get(COORDINATOR_EPOCH)
-            if node is None:
-                return 0
-            self._began, self._began_ms = self._runtime.monotonic(), node.stat.mtime_ms
+            self.begin()
+        if self._began is None:
+            return 0
         return self._began_ms + round(1000 * (self._runtime.monotonic() - self._began))
+
+    def begin(self) -> None:
+        """Count from now, right after the election: begun only when somebody asks, it would be behind by so much.
+
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        node = self._store.get(COORDINATOR_EPOCH)
+        if node is not None:
+            self._began, self._began_ms = self._runtime.monotonic(), node.stat.mtime_ms
 
 
 class Collector:

@@ -161,7 +161,8 @@ class Coordinator:
         self._listeners = Listeners(
             store, runtime, brokers, Interests(runtime), self._handlers.ask, problems, asked, self._handlers.forget
         )
-        commits, clock = FencedCommits(store, term, self._lease), ServerClock(store, runtime)
+        self._clock = clock = ServerClock(store, runtime)
+        commits = FencedCommits(store, term, self._lease)
         self._collector = Collector(store, runtime, commits, clock, problems, config.channel_retention_ms, metrics)
         bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
         rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
@@ -202,6 +203,7 @@ class Coordinator:
         `_on_state` hears; 6 starts the request handlers.
         """
         self._lease.renew()
+        self._clock.begin()
         self._listeners.start()
         parts = {
             "lease": self._keep_lease,
