@@ -36,6 +36,7 @@ from .holder import Holder, Start
 from .metrics import Meter, unread
 from .offsets import Offsets
 from .registration import register
+from .session import Session
 from .trace import Trace
 
 log = logging.getLogger(__name__)
@@ -65,12 +66,11 @@ class Member:
         self._config = config
         self._seal_interval_ms = seal_interval_ms
         self._subscription = subscription
-        self._open_store = open_store
         self._runtime = runtime
         self._holder = holder
         self._paths = GroupPaths(config.group)
         self._offsets = Offsets(runtime, self._paths, earliest)
-        self._store: Store | None = None
+        self._session = Session(open_store, runtime, self._on_state)
         self._channel: FencedChannel | None = None
         self._lease: Lease | None = None
         self._keeper: Task | None = None
@@ -109,7 +109,7 @@ class Member:
     @property
     def store(self) -> Store | None:
         """The session of the current incarnation."""
-        return self._store
+        return self._session.store
 
     @property
     def paths(self) -> GroupPaths:
@@ -143,7 +143,7 @@ class Member:
             raise
         except (SessionLost, ChannelGone) as lost:
             self._drop_everything(str(lost))
-            self._close_session()
+            self._session.close()
         except IncarnationOver as over:
             self._drop_everything(str(over))
         except StoreError as error:
@@ -194,7 +194,7 @@ class Member:
         """Leave, end the session and the keeper."""
         self._closing.set()
         self.leave()
-        self._close_session()
+        self._session.close()
         self._meter.gone()
 
     def fetched(self, fetched: Sequence[Fetch]) -> None:
@@ -207,7 +207,7 @@ class Member:
     def _registered(self) -> FencedChannel | None:
         """The channel of a living incarnation; None while the back-off runs or ZooKeeper does not answer."""
         if self._channel is not None and self._channel.over is None:
-            if self._store is not None and self._store.lost:
+            if self.store is not None and self.store.lost:
                 raise SessionLost("the session with ZooKeeper is over")
             return self._channel
         if self._channel is not None and self._channel.over is not None:
@@ -219,8 +219,11 @@ class Member:
 
     def _register(self) -> FencedChannel | None:
         self._back_off()
-        store = self._session()
-        if store is None:
+        try:
+            store = self._session.open()
+        except ZooKeeperUnreachable:
+            if self.registrations == 0:
+                raise
             return None
         registration = self._registration(store)
         consumer = self._config.consumer
@@ -230,7 +233,7 @@ class Member:
         channel, version = register(store, self._paths, consumer, registration, own)
         self._own_incarnations = {channel.incarnation}
         fenced = FencedChannel(store, self._runtime, self._paths, consumer, channel, version)
-        lease = Lease(store, self._runtime, fenced.check, "consumer")
+        lease = self._session.lease(store, fenced.check)
         lease.renew()
         self._channel, self._lease = fenced, lease
         self._keeper = self._runtime.spawn(lambda: self._keep(store, fenced, lease), f"keeper-{consumer}")
@@ -254,19 +257,6 @@ class Member:
             seal_interval_ms=self._seal_interval_ms,
         )
 
-    def _session(self) -> Store | None:
-        if self._store is not None and not self._store.lost:
-            return self._store
-        self._close_session()
-        try:
-            self._store = self._open_store()
-        except ZooKeeperUnreachable:
-            if self.registrations == 0:
-                raise
-            return None
-        self._store.add_listener(self._on_state)
-        return self._store
-
     def _back_off(self) -> None:
         self._not_before = self._runtime.monotonic() + self._backoff_s
         self._backoff_s = min(LONGEST_BACKOFF_S, self._backoff_s * 2)
@@ -277,11 +267,11 @@ class Member:
     # ---- commands and what runs
 
     def _obey(self, fenced: FencedChannel) -> None:
-        if self._store is None or not self._drain.dirty.is_set():
+        if self.store is None or not self._drain.dirty.is_set():
             return
         self._drain.dirty.clear()
         try:
-            self._drain.drain(self._store, fenced, self._give_up)
+            self._drain.drain(self.store, fenced, self._give_up)
             self._backoff_s = FIRST_BACKOFF_S
         except Refused as refused:
             # Withdrawn meanwhile, or an owner znode appeared: look again.
@@ -310,8 +300,8 @@ class Member:
             self._holder.lost(gone)
             self._let_go(gone, "lost")
         unread = {part for part, offset in running.items() if offset is None}
-        if unread and self._store is not None:
-            fenced.channel = self._offsets.read(self._store, fenced.channel, unread)
+        if unread and self.store is not None:
+            fenced.channel = self._offsets.read(self.store, fenced.channel, unread)
         channel = fenced.channel
         starts = {
             part: Start(channel.topics.get(part.topic, ""), offset)
@@ -332,11 +322,11 @@ class Member:
     def _publish(self, fenced: FencedChannel) -> None:
         """Every `offsets_interval_ms` the offsets that moved go into `offsets/` too."""
         now = self._runtime.monotonic()
-        if self._store is None or now - self._last_offsets < self._config.offsets_interval_ms / 1000:
+        if self.store is None or now - self._last_offsets < self._config.offsets_interval_ms / 1000:
             return
         self._last_offsets = now
         try:
-            if operations := self._offsets.publish(self._store, fenced.channel):
+            if operations := self._offsets.publish(self.store, fenced.channel):
                 fenced.guarded(operations)
                 self._offsets.published()
         except (IncarnationOver, StoreError) as error:  # the next `tend` hears of what is over
@@ -346,10 +336,10 @@ class Member:
 
     def _end(self, fenced: FencedChannel, reason: str) -> None:
         """End it in ZooKeeper, whole when it fits into one multi; else the coordinator writes the rest out."""
-        if self._store is None:
+        if self.store is None:
             return
         over = IncarnationOver(reason)
-        after, operations = self._offsets.ended(self._store, self._config.consumer, fenced.channel, reason)
+        after, operations = self._offsets.ended(self.store, self._config.consumer, fenced.channel, reason)
         fenced.end(after, operations, over)
         log.info("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)
 
@@ -366,11 +356,6 @@ class Member:
             self._let_go(held, "lost")
             self._holder.lost(held)
 
-    def _close_session(self) -> None:
-        store, self._store = self._store, None
-        if store is not None:
-            store.close()
-
     # ---- the keeper: the only other thread
 
     def _keep(self, store: Store, fenced: FencedChannel, lease: Lease) -> None:
@@ -385,7 +370,7 @@ class Member:
                 break
             except StoreError as error:
                 log.warning("keeper tries again: lease_left_s=%.1f reason=%s", lease.left_s, error)
-            self._closing.wait(min(lease.interval_s, self._config.max_poll_interval_ms / 6000))
+            self._closing.wait(min(lease.due_s, self._config.max_poll_interval_ms / 6000))
         self._drain.dirty.set()
 
     def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:

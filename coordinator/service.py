@@ -262,7 +262,7 @@ class Coordinator:
                 log.warning("lease not renewed: left_s=%.1f reason=%s", self._lease.left_s, error)
             except CoordinatorError as error:
                 self._end(str(error))
-            self._ended.wait(self._lease.interval_s)
+            self._ended.wait(self._lease.due_s)
 
     def _listen(self) -> None:
         try:

@@ -95,13 +95,62 @@ def test_a_renewal_without_an_answer_leaves_the_lease_as_it_was(server: Server) 
     assert server.lease.left_s == pytest.approx(3.0)
 
 
-def test_a_renewal_resumes_a_lease_that_has_lapsed(server: Server) -> None:
+def test_a_lease_that_has_lapsed_is_resumed_by_two_renewals(server: Server) -> None:
     server.lease.renew()
     server.runtime.now += 60.0
 
     server.lease.renew()
+    assert not server.lease.is_held, "the leader may not have heard of it"
 
-    assert server.lease.left_s == pytest.approx(4.0)
+    assert server.lease.due_s < server.lease.interval_s
+    server.runtime.now += server.lease.due_s
+    waited_s = server.lease.due_s
+    server.lease.renew()
+    assert server.lease.left_s == pytest.approx(4.0 - waited_s)
+
+
+def test_a_renewal_counts_from_the_sync_before_it_of_which_the_leader_has_heard(server: Server) -> None:
+    server.lease.renew()
+    for _ in range(5):
+        server.runtime.now += 1.0
+        server.lease.renew()
+
+    assert server.lease.left_s == pytest.approx(3.0)
+
+
+def test_a_sync_that_follows_another_within_half_a_tick_confirms_nothing(server: Server) -> None:
+    server.lease.renew()
+    server.runtime.now += 1.0
+    server.lease.renew()
+    for _ in range(7):
+        server.runtime.now += 0.1
+        server.lease.renew()
+
+    assert server.lease.left_s == pytest.approx(4.0 - 1.7), "the first is confirmed, the second not yet"
+    server.runtime.now += 0.1
+    server.lease.renew()
+    assert server.lease.left_s == pytest.approx(4.0 - 0.8)
+
+
+def test_a_session_that_was_just_opened_has_a_lease_from_before_that(server: Server) -> None:
+    lease = Lease(Tree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", server.runtime.now)
+    server.runtime.now += 0.5
+    assert not lease.is_held, "nobody has read the fence"
+
+    lease.renew()
+
+    assert lease.left_s == pytest.approx(3.5)
+
+
+def test_a_session_of_which_nothing_is_known_has_no_lease_before_a_sync_is_confirmed(server: Server) -> None:
+    lease = Lease(Tree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", server.runtime.now - 5)
+
+    lease.renew()
+    assert not lease.is_held
+
+    server.runtime.now += 1.0
+    lease.renew()
+    assert lease.left_s == pytest.approx(3.0)
 
 
 def test_a_fence_that_has_moved_renews_nothing(server: Server) -> None:
