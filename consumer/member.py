@@ -371,6 +371,8 @@ class Member:
             except StoreError as error:
                 log.warning("keeper tries again: lease_left_s=%.1f reason=%s", lease.left_s, error)
             self._closing.wait(min(lease.due_s, self._config.max_poll_interval_ms / 6000))
+        if isinstance(fenced.over, ChannelGone):
+            store.close()  # the owners of what the channel said ran go with the session, and who hangs will not end it
         self._drain.dirty.set()
 
     def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:

@@ -143,7 +143,9 @@ def test_a_session_that_was_just_opened_has_a_lease_from_before_that(server: Ser
 
 
 def test_a_session_of_which_nothing_is_known_has_no_lease_before_a_sync_is_confirmed(server: Server) -> None:
-    lease = Lease(Tree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", server.runtime.now - 5)
+    lease = Lease(
+        Tree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", server.runtime.now - 5
+    )
 
     lease.renew()
     assert not lease.is_held

@@ -17,7 +17,7 @@ from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import IncarnationOver
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.records import OffsetRecord
-from coordinator.zk.store import Create, Delete
+from coordinator.zk.store import Create, Delete, SetData
 from tests.property.group_world import PATHS, World
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -278,3 +278,14 @@ def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life)
 
     assert "lost" in life.held.told
     assert set(life.held.starts) == {T0, T1}
+
+
+def test_the_owners_of_a_consumer_that_hangs_go_when_its_channel_was_destroyed() -> None:
+    life = Life()
+    life.settle()
+    assert life.world.owners() == {T0, T1}
+    life.world.tree.commit([SetData(PATHS.channel("a"), b"nonsense")], session=0)
+
+    life.keep()  # nobody polls
+
+    assert life.world.owners() == frozenset(), "they would stand for as long as the process hangs"
