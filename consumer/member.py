@@ -388,9 +388,9 @@ class Member:
             self._last_commit = now
 
     def _look_again(self, store: Store) -> None:
-        """Once a session timeout the channel is read though no watch asks for it: one may have been lost."""
-        now = self._runtime.monotonic()
-        if now - self._last_look >= store.negotiated_timeout_s:
+        """Once a session timeout, and before it is evicted, the channel is read unasked: a watch may have been lost."""
+        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
+        if now - self._last_look >= min(store.negotiated_timeout_s, limit_s / 2):
             self._last_look = now
             self._drain.dirty.set()
 

@@ -85,6 +85,14 @@ def test_the_coordinator_never_imports_the_consumer_but_for_its_commands_which_m
     )
 
 
+def test_the_checker_judges_the_others_and_imports_neither_them_nor_any_library() -> None:
+    own = [each for each in IMPORTS if each.file.startswith("coordinator/checker/")]
+    ours = ("coordinator.zk", "coordinator.checker")
+    foreign = [e for e in own if not any(e.is_of(name) for name in ours) and e.top not in sys.stdlib_module_names]
+
+    assert_none(foreign)
+
+
 def test_what_both_sides_share_imports_neither_side() -> None:
     shared = [each for each in IMPORTS if each.file.startswith("coordinator/zk/")]
     ours = [each for each in shared if each.top in ("coordinator", "consumer")]
