@@ -1,13 +1,9 @@
-"""The producer of the embedded log: where records go, when they are written, and what survives a crash or a race."""
+"""The producer of the embedded log: where records go, and when they are written."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +17,6 @@ from consumer.logs.partitioner import murmur2, partition_of
 from consumer.logs.producer import Producer
 from coordinator.zk.errors import UsageError
 from coordinator.zk.records import Topic
-from tests.support.wait import eventually
 
 ID = "0kqJ7XyNT_aWnRk5bWq8Zg"
 FLIGHTS = Topic("flights", ID, (0, 1, 2, 3))
@@ -233,95 +228,3 @@ def test_a_producer_of_a_topic_that_was_deleted_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(UnknownTopic, match="the data of topic flights was removed"):
         producer.flush()
-
-
-ENDLESS = """
-import time
-from consumer.logs.append import Appender
-from consumer.logs.chain import Chain
-from consumer.logs.columns import stored_batches
-
-end = Chain.end
-
-def end_and_dawdle(chain):
-    # Between looking for the end and taking it is where producers get in each other's way: make that long.
-    found = end(chain)
-    time.sleep({dawdle_s})
-    return found
-
-Chain.end = end_and_dawdle
-
-appender = Appender({log_dir!r}, "flights", {topic_id!r}, 0)
-number = 0
-while number < {most}:
-    appender.append(stored_batches([b"%s %d %d" % ({name!r}.encode(), number, row) for row in range({rows})]))
-    number += 1
-"""
-
-
-def start(log_dir: Path, name: str, rows: int, most: int, dawdle_s: float = 0.0) -> subprocess.Popen[bytes]:
-    code = ENDLESS.replace("{log_dir!r}", "__import__('pathlib').Path({log_dir!r})")
-    code = code.format(log_dir=str(log_dir), topic_id=ID, name=name, rows=rows, most=most, dawdle_s=dawdle_s)
-    return subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
-
-
-def test_a_producer_that_is_killed_leaves_only_whole_batches(tmp_path: Path) -> None:
-    rows, folder = 2000, tmp_path / "flights" / ID / "0"
-    for life in range(6):
-        wanted = len(list(folder.glob("*.arrow"))) + 2 + life
-        process = start(tmp_path, f"life{life}", rows, LARGE)
-        try:
-            eventually(lambda wanted=wanted: len(list(folder.glob("*.arrow"))) >= wanted, 30, "a few batches")
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-
-    batches = Counter(tuple(str(value).split(" ")[:2]) for value in values(tmp_path, 0))
-
-    assert len(batches) >= 12
-    assert set(batches.values()) == {rows}
-    appender = Appender(tmp_path, "flights", ID, 0)
-    assert appender.append(stored_batches([b"next"])) == len(batches) * rows
-
-
-@pytest.mark.parametrize(("moment", "whole"), [("before", []), ("after", [b"x", b"y"])])
-def test_a_producer_that_dies_over_the_link_has_written_all_or_nothing(
-    tmp_path: Path, moment: str, whole: list[bytes]
-) -> None:
-    code = f"""
-import os, signal
-from pathlib import Path
-from consumer.logs.append import Appender
-from consumer.logs.columns import stored_batches
-link = os.link
-def die(source, target):
-    if {moment!r} == "after":
-        link(source, target)
-    os.kill(os.getpid(), signal.SIGKILL)
-os.link = die
-Appender(Path({str(tmp_path)!r}), "flights", {ID!r}, 0).append(stored_batches([b"x", b"y"]))
-"""
-    died = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=60)
-
-    assert died.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.rglob(".tmp-*"))) == 1
-    assert values(tmp_path, 0) == whole
-    assert Appender(tmp_path, "flights", ID, 0).append(stored_batches([b"z"])) == len(whole)
-    assert values(tmp_path, 0) == [*whole, b"z"]
-
-
-def test_producers_that_race_neither_lose_nor_overwrite_anything(tmp_path: Path) -> None:
-    # One writes many small batches and the other few large ones: the slow one must not starve.
-    racers = [("quick", 3, 120), ("slow", 5000, 12)]
-
-    processes = [start(tmp_path, *racer, dawdle_s=0.002) for racer in racers]
-    codes = [process.wait(60) for process in processes]
-
-    assert codes == [0, 0]
-    seen: dict[str, list[tuple[int, int]]] = {"quick": [], "slow": []}
-    for value in values(tmp_path, 0):
-        name, number, row = bytes(value).decode().split(" ")  # type: ignore[call-overload]
-        seen[name].append((int(number), int(row)))
-    for name, rows, most in racers:
-        assert seen[name] == [(number, row) for number in range(most) for row in range(rows)]
-    assert list(tmp_path.rglob(".tmp-*")) == []
