@@ -1,0 +1,133 @@
+"""S6: what it means that a command is gone."""
+
+from __future__ import annotations
+
+from .channel_data import ChannelData
+from .commits import GONE, LIFE, NAMED, SERVER, Commit
+from .invariant import Invariant
+from .ordered import removed
+from .reading import CommandData
+from .texts import Partition
+from .verdict import Event, moment
+from .views import ChannelChange, ChannelView, CommandView
+from .world import World
+
+
+class Acknowledged(Invariant):
+    """Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied afterwards.
+
+    Done: the channel that the same commit leaves names it; after a stop its partitions run no more and nobody fetches
+    them for that incarnation, after a start they run or are refused. A consumer removes one that is not done only
+    when it is stale: for another incarnation, older than the channel, unreadable. What a hand has made or removed is
+    not judged.
+    """
+
+    name = "S6"
+    sentence = "Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied."
+    wants = GONE | NAMED | LIFE
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+
+    def on_commit(self, commit: Commit) -> None:
+        if commit.by_hand or commit.who == SERVER:
+            return
+        for change in commit.channels:
+            self._judge_named(change, commit)
+        for view, command in commit.gone:
+            if command.by_hand:
+                continue
+            if self._is_coordinator(view, commit):
+                view.withdrawn[command.name] = commit.event
+            else:
+                self._judge_removed(view, command, commit)
+
+    def _is_coordinator(self, view: ChannelView, commit: Commit) -> bool:
+        return commit.who != view.owner and self.world.process(commit.who).is_node
+
+    def _judge_named(self, change: ChannelChange, commit: Commit) -> None:
+        """A channel comes to name a command that was withdrawn."""
+        view, before, after = change.view, change.before, change.after
+        if after is None or not after.command or view.by_hand:
+            return
+        is_news = before is None or before.incarnation != after.incarnation or before.command != after.command
+        if is_news and after.command in view.withdrawn and removed(commit, view, after.command) is None:
+            self.broken(
+                f"{after.command} of {view.consumer} in group {view.group.name} was withdrawn and then applied at "
+                f"{moment(commit.at)}",
+                view.withdrawn[after.command],
+                commit.event,
+            )
+
+    def _judge_removed(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
+        after, before = view.data, view.data
+        for change in commit.channels:
+            if change.view is view:
+                before = change.before
+        if view.by_hand or after is None:
+            return
+        if after.command == command.name and before is not None and before.incarnation == after.incarnation:
+            self._judge_done(view, command, before, after, commit)
+        elif not _is_stale(command.data, before, after) and commit.who == view.owner:
+            self.broken(
+                f"{command.name} was removed by {view.consumer} of group {view.group.name} at {moment(commit.at)}, "
+                "neither applied nor stale",
+                command.made,
+                commit.event,
+            )
+
+    def _judge_done(
+        self, view: ChannelView, command: CommandView, before: ChannelData, after: ChannelData, commit: Commit
+    ) -> None:
+        data = command.data
+        if data is None:
+            return
+        if data.is_start:
+            left = sorted(data.partitions - after.running.keys() - after.refused)
+            what = "neither runs nor is refused"
+        else:
+            named = data.partitions or before.running.keys() | after.running.keys()
+            left = sorted(named & after.running.keys())
+            what = "still runs"
+        if left:
+            self._tell(view, command, left[0], what, commit)
+        elif not data.is_start:
+            self._judge_silence(view, command, data, before, commit)
+
+    def _judge_silence(
+        self, view: ChannelView, command: CommandView, data: CommandData, before: ChannelData, commit: Commit
+    ) -> None:
+        """Nothing that was stopped is fetched any more."""
+        holds = self.world.fetching.of(view.group.name, view.consumer, before.incarnation)
+        for (_, topic, _, number), hold in holds.items():
+            is_stopped = (topic, number) in data.partitions or not data.partitions
+            if is_stopped and hold.lease.until > commit.at and not hold.is_suspended:
+                what = f"is still fetched by {hold.who}"
+                self._tell(view, command, (topic, number), what, commit, hold.begun, hold.lease.event)
+                return
+
+    def _tell(
+        self,
+        view: ChannelView,
+        command: CommandView,
+        partition: Partition,
+        what: str,
+        commit: Commit,
+        *more: Event | None,
+    ) -> None:
+        option = "start" if command.data is not None and command.data.is_start else "stop"
+        self.broken(
+            f"{command.name}, a {option}, was acknowledged by {view.consumer} of group {view.group.name} at "
+            f"{moment(commit.at)}, and {partition[0]}-{partition[1]} {what}",
+            command.made,
+            *more,
+            commit.event,
+        )
+
+
+def _is_stale(command: CommandData | None, before: ChannelData | None, after: ChannelData) -> bool:
+    if command is None or before is None or after.ended is not None:
+        return True
+    if command.incarnation != before.incarnation or before.incarnation != after.incarnation:
+        return True
+    return (command.epoch, command.generation) < (before.epoch, before.generation)

@@ -1,0 +1,96 @@
+"""What one transaction has changed, and which path means what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .texts import Partition
+from .verdict import Event
+from .views import (
+    ChannelChange,
+    ChannelView,
+    CommandView,
+    Group,
+    MemberView,
+    OffsetView,
+    QueryView,
+    SegmentView,
+    StateView,
+    TopicView,
+)
+
+HAND, SERVER = "hand", "server"
+CREATE, SET, DELETE, CHECK = "create", "set", "delete", "check"
+
+CHANNEL, LIFE, RUNNING, NAMED = 1, 2, 4, 8
+"""A channel was written; and what is new in it: who lives there, which partitions run, the command that it names."""
+STATE, SENT, GONE, MEMBER, OWNER, OFFSET = 16, 32, 64, 128, 256, 512
+SEALED, COLLECTED, QUERY, TOPIC, EPOCH, IN_GROUP = 1024, 2048, 4096, 8192, 16384, 32768
+HISTORY = 65536
+ANYTHING = -1
+
+
+class Commit:
+    """What one transaction, or the end of a session, has changed.
+
+    :ivar mask: which kinds of things; each has its list below.
+    :ivar made: commands sent, each with its channel.  :ivar gone: commands removed, likewise.
+    :ivar states: (group, state before, state after).  :ivar members: (group, before, after).
+    :ivar offsets: (group, partition, offset), those that were written.
+    :ivar sealed: segments made.  :ivar removed: segments that went.
+    :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
+    """
+
+    mask = 0
+    channels: tuple[ChannelChange, ...] = ()
+    made: tuple[tuple[ChannelView, CommandView], ...] = ()
+    gone: tuple[tuple[ChannelView, CommandView], ...] = ()
+    states: tuple[tuple[Group, StateView | None, StateView | None], ...] = ()
+    members: tuple[tuple[Group, MemberView | None, MemberView | None], ...] = ()
+    offsets: tuple[tuple[Group, Partition, OffsetView], ...] = ()
+    sealed: tuple[SegmentView, ...] = ()
+    removed: tuple[SegmentView, ...] = ()
+    queries: tuple[tuple[Group, QueryView | None, QueryView | None], ...] = ()
+    topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.at: float = event["at"]
+        self.who: str = event["who"]
+        self.zxid: int = event["zxid"]
+        self.session: object = event.get("session")
+        self.by_hand = self.who == HAND
+
+
+Handler = Callable[[Commit, "Route", str, Event], None]
+
+
+class Route:
+    """Who reads a path, and what it names."""
+
+    __slots__ = ("group", "handler", "name", "parent", "path")
+
+    def __init__(self, path: str, handler: Handler, group: Group, parent: str = "", name: str = "") -> None:
+        self.path = path
+        self.handler = handler
+        self.group = group
+        self.parent = parent
+        self.name = name
+
+    @property
+    def partition(self) -> Partition:
+        """Of an owner or an offset."""
+        return self.parent, int(self.name)
+
+
+class Process:
+    """A process of the history."""
+
+    __slots__ = ("consumer", "group", "is_node", "kind", "who")
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self.kind = ""
+        self.group = ""
+        self.consumer = ""
+        self.is_node = False

@@ -1,0 +1,147 @@
+"""Under which conditions something could be expected: whether a coordinator acted, which faults there were, what was
+paused.
+
+Liveness is promised only while somebody can act. Where a fault could be what delays, nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.zk.asked import NOTHING_PAUSED, PausedRecord
+from coordinator.zk.errors import BadData
+from coordinator.zk.paths import PAUSED
+
+from .verdict import Event
+
+NEVER = float("-inf")
+FOREVER = float("inf")
+STUCK_KINDS = frozenset({"stuck", "hang", "pause"})
+"""Faults by which a process lives and does nothing."""
+
+_NOBODY = frozenset({"server", "hand"})
+_NOT_NAMES = frozenset({"at", "event", "kind", "until"})
+
+
+class Fault:
+    """A fault, with what it hit: any text in it may be a name. `until` is its own moment for one that does not last."""
+
+    __slots__ = ("at", "event", "kind", "names", "until")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.at: float = event["at"]
+        self.kind: str = event.get("kind", "")
+        until = event.get("until")
+        self.until: float = self.at if until is None else until
+        texts = _texts(value for key, value in event.items() if key not in _NOT_NAMES)
+        self.names = frozenset(texts) - _NOBODY
+
+    def hit(self, *names: str) -> bool:
+        """Whether it hit one of them; a process may be named without the number of its life."""
+        return any(name and (name in self.names or name.partition("#")[0] in self.names) for name in names)
+
+
+def _texts(values: Iterable[object]) -> Iterable[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from _texts(value.values())
+        elif isinstance(value, list | tuple | set | frozenset):
+            yield from _texts(value)
+
+
+class Conditions:
+    """What held at each moment so far.
+
+    :ivar coordinator: the process elected last, on `session`.
+    :ivar elected: its `elected` event.
+    :ivar calm: the event that ends the faults.
+    :ivar disturbed_until: the end of the last fault; `STUCK_KINDS` of processes that are no nodes are kept apart, in
+        `stuck`.
+    """
+
+    def __init__(self) -> None:
+        self.coordinator = ""
+        self.elected: Event | None = None
+        self.calm: Event | None = None
+        self.disturbed_until = NEVER
+        self.stuck: list[Fault] = []
+        self._session: object = None
+        self._until = NEVER
+        self._leases: dict[tuple[str, object], float] = {}
+        self._acting_since = FOREVER
+        self._paused = NOTHING_PAUSED
+        self._paused_changes: list[tuple[float, PausedRecord]] = []
+
+    # ---- the coordinator
+
+    def on_elected(self, event: Event) -> None:
+        self.elected, self.coordinator, self._session = event, event["who"], event.get("session")
+        self._acting_since = event["at"]
+        self._until = max(event["at"], self._leases.get((self.coordinator, self._session), NEVER))
+
+    def on_lease(self, event: Event) -> None:
+        self._leases[event["who"], event.get("session")] = event["until"]
+        if event["who"] != self.coordinator or event.get("session") != self._session:
+            return
+        if self._until < event["at"]:
+            self._acting_since = event["at"]
+        self._until = max(self._until, event["until"])
+
+    def on_exit(self, event: Event) -> None:
+        if event["who"] == self.coordinator:
+            self._until = NEVER
+
+    def acting_since(self, now: float) -> float:
+        """Since when there has been a coordinator with a lease; infinity while there is none."""
+        return self._acting_since if self._until >= now else FOREVER
+
+    # ---- faults
+
+    def on_fault(self, fault: Fault, is_private: bool) -> None:
+        """
+        :param is_private: whether it hit processes that are no nodes, and nothing else.
+        """
+        if fault.kind in STUCK_KINDS and is_private:
+            if fault.until == fault.at:
+                fault.until = FOREVER
+            self.stuck.append(fault)
+        else:
+            self.disturbed_until = max(self.disturbed_until, fault.until)
+
+    def on_calm(self, event: Event) -> None:
+        self.calm = event
+        if event.get("stuck"):
+            fault = Fault(event)
+            fault.until = FOREVER
+            self.stuck.append(fault)
+        self.disturbed_until = min(self.disturbed_until, event["at"])
+
+    def undisturbed_since(self, now: float) -> float:
+        """Since when a coordinator has acted and nothing else went on; infinity while that is not so."""
+        since = self.acting_since(now)
+        return max(since, self.disturbed_until) if self.disturbed_until <= now else FOREVER
+
+    # ---- pauses
+
+    def on_paused(self, at: float, text: str) -> None:
+        try:
+            self._paused = PausedRecord.parse(PAUSED, text.encode())
+        except BadData:
+            return  # the coordinator goes on with what it knew
+        self._paused_changes.append((at, self._paused))
+
+    def unpaused_since(self, group: str) -> float:
+        """Since when the group takes its turns; infinity while it is paused."""
+        if self._paused.of(group) is not None:
+            return FOREVER
+        found = NEVER
+        for at, record in reversed(self._paused_changes):
+            if record.of(group) is not None:
+                break
+            found = at
+        else:
+            return NEVER
+        return found

@@ -1,0 +1,95 @@
+"""S2: what a Stable generation assigns."""
+
+from __future__ import annotations
+
+from coordinator.zk.state import STABLE
+
+from .commits import STATE, Commit
+from .invariant import Invariant
+from .reading import StateData
+from .verdict import Event, moment
+from .views import Group, StateView
+from .wanted import runs_but_refused, subscribed
+
+
+class Covering(Invariant):
+    """In a Stable generation the assignments are disjoint and cover every assignable partition of every subscribed
+    topic.
+
+    Judged when a coordinator makes a state Stable. What changed less than `notice` before that it need not have seen
+    (longer where faults went on meanwhile); what `left_out` names it has explained. And each consumer that the target
+    is meant for then runs exactly its share, but for what its channel says it was refused.
+    """
+
+    name = "S2"
+    sentence = "In a Stable generation the assignments are disjoint and cover every assignable partition."
+    wants = STATE
+    needs_bounds = True
+
+    def on_commit(self, commit: Commit) -> None:
+        for group, before, after in commit.states:
+            state = after.data if after is not None and not after.by_hand else None
+            if state is not None and state.state == STABLE and _is_new(before, state):
+                self._judge(group, state, commit)
+
+    def _judge(self, group: Group, state: StateData, commit: Commit) -> None:
+        if state.twice is not None:
+            topic, number = state.twice
+            self.broken(
+                f"generation {state.generation} of group {group.name} gives {topic}-{number} to two, Stable at "
+                f"{moment(commit.at)}",
+                commit.event,
+            )
+        if self.world.bounds:
+            self._judge_cover(group, state, commit)
+        for name, share in sorted(state.target.items()):
+            view = group.channels.get(name)
+            if view is None or view.by_hand or view.data is None or not view.data.is_live:
+                continue
+            if view.data.incarnation == share.incarnation and not runs_but_refused(share.partitions, view.data):
+                odd = sorted(share.partitions ^ view.data.running.keys())
+                topic, number = odd[0]
+                what = "does not run" if odd[0] in share.partitions else "still runs"
+                self.broken(
+                    f"group {group.name} became Stable at {moment(commit.at)} in generation {state.generation} while "
+                    f"{name} {what} {topic}-{number}",
+                    view.written,
+                    commit.event,
+                )
+
+    def _judge_cover(self, group: Group, state: StateData, commit: Commit) -> None:
+        seen_by = commit.at - self._notice(commit.at)
+        assigned = set().union(*(share.partitions for share in state.target.values()))
+        subscribers: dict[str, Event] = {}
+        for name in group.live_members:
+            member, channel = group.members[name], group.channels[name]
+            if max(member.written["at"], channel.since["at"]) > seen_by or name in state.left_out:
+                continue
+            for topic in subscribed(self.world, member):
+                subscribers.setdefault(topic, member.written)
+        for topic, subscription in sorted(subscribers.items()):
+            view = self.world.topics.get(topic)
+            if view is None or view.data is None or topic in state.left_out or view.written["at"] > seen_by:
+                continue
+            for number in view.data.partitions:
+                if (topic, number) not in assigned and f"{topic}-{number}" not in state.left_out:
+                    self.broken(
+                        f"generation {state.generation} of group {group.name} became Stable at {moment(commit.at)} "
+                        f"with {topic}-{number} assigned to nobody, and it does not say why",
+                        view.written,
+                        subscription,
+                        commit.event,
+                    )
+                    break
+
+    def _notice(self, now: float) -> float:
+        """How long ago a change must be to be seen for sure."""
+        bounds, conditions = self.world.bounds, self.world.conditions
+        notice = bounds["notice"]
+        longer = notice + bounds["session_timeout"]
+        return longer if conditions.disturbed_until > now - longer else notice
+
+
+def _is_new(before: StateView | None, after: StateData) -> bool:
+    known = before.data if before is not None else None
+    return known is None or known.state != STABLE or known.generation != after.generation or known.raw != after.raw

@@ -1,0 +1,139 @@
+"""S5, second half: what queries delivered is what was sealed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .verdict import Event, moment
+from .views import Group, SegmentView
+from .world import World
+
+Rows = dict[tuple[str, str, int], list[tuple[int, int]]]
+"""Topic, topic id, partition -> ranges, joined where they join, in order."""
+
+Report = Callable[..., None]
+
+
+LOST = ("is missing", " bytes, not ", "cannot be read")
+"""What a query's error says of a file that should be there."""
+
+COLLECTED = "collected while query"
+
+
+class DataFrames:
+    """The DataFrame of each query: its chain of batches, the newest attempt of each number.
+
+    A run that begins again with an old number replaces what came after. Each batch begins where the one before ended,
+    and delivers exactly the segments between its two offsets, whatever run it is of: so a batch that is delivered
+    again is the same, and no record is missing or comes twice. Batches over segments that a hand has made or removed
+    are not judged. Nor may a query fail because a segment that was not collected has lost its file.
+    """
+
+    def __init__(self, world: World, report: Report) -> None:
+        self._world = world
+        self._report = report
+        self._chains: dict[tuple[str, str], dict[int, Event]] = {}
+        self._started: dict[str, float] = {}
+
+    def on_start(self, event: Event) -> None:
+        self._started[event["who"]] = event["at"]
+
+    def on_failed(self, event: Event) -> None:
+        """A query may end with an error that names what was collected while it was silent; never for a lost file."""
+        why = str(event.get("why"))
+        if any(text in why for text in LOST) and COLLECTED not in why:
+            self._report(f"query {event['query']} of group {event['group']} cannot go on: {why}", event)
+
+    def on_batch(self, event: Event) -> None:
+        chain = self._chains.setdefault((event["group"], event["query"]), {})
+        number = event["batch"]
+        for later in [later for later in chain if later >= number]:
+            del chain[later]
+        before = chain[max(chain)] if chain else None
+        chain[number] = event
+        if before is not None and before["upto"] != event["after"]:
+            self._report(
+                f"batch {number} of query {event['query']} of group {event['group']} begins after {event['after']}, "
+                f"and batch {before['batch']} ended at {before['upto']}",
+                before,
+                event,
+            )
+        group = self._world.groups.get(event["group"])
+        if group is not None:
+            self._judge(group, event)
+
+    def _judge(self, group: Group, event: Event) -> None:
+        segments = _between(group, event["after"], event["upto"])
+        if any(segment.is_lost or segment.ranges is None for segment in segments):
+            return
+        what = f"batch {event['batch']} of query {event['query']} of group {group.name} at {moment(event['at'])}"
+        named = event["segments"]
+        told = set(named)
+        segments = [each for each in segments if each.name in told or self._is_promised(each, event)]
+        missing = [segment for segment in segments if segment.name not in told]
+        if missing:
+            self._report(f"{what} leaves out {missing[0].name}", missing[0].made, event)
+            return
+        if len(named) > len(segments):
+            known = {segment.name for segment in segments}
+            odd = next((name for name in named if name not in known), named[-1])
+            self._report(f"{what} has {odd} {'twice' if odd in known else 'which is not in it'}", event)
+            return
+        ranges = event["rows"]
+        delivered = _joined(_range(item) for item in (ranges["ranges"] if isinstance(ranges, Mapping) else ranges))
+        expected = _joined(each for segment in segments for each in segment.ranges or () if each[3] < each[4])
+        if delivered != expected:
+            self._tell(what, segments, delivered, expected, event)
+
+    def _is_promised(self, segment: SegmentView, batch: Event) -> bool:
+        """Whether the batch must have it: a query that begins anew is promised what was there when it began."""
+        if batch["batch"] > 0 or segment.gone is None:
+            return True
+        gone: float = segment.gone["at"]
+        return gone > self._started.get(batch["who"], gone)
+
+    def _tell(self, what: str, segments: list[SegmentView], delivered: Rows, expected: Rows, event: Event) -> None:
+        key = min(key for key in delivered.keys() | expected.keys() if delivered.get(key) != expected.get(key))
+        topic, topic_id, number = key
+        guilty = [s.made for s in segments if any(each[:3] == key for each in s.ranges or ())]
+        self._report(
+            f"{what} delivered {_shown(delivered.get(key, []))} of {topic}-{number} (id {topic_id}), and sealed was "
+            f"{_shown(expected.get(key, []))}",
+            *guilty[:3],
+            event,
+        )
+
+
+def _between(group: Group, after: int, upto: int) -> list[SegmentView]:
+    """The segments sealed after `after`, up to `upto`."""
+    sealed = group.sealed
+    first = bisect_right(sealed, after, key=lambda segment: segment.czxid)
+    return sealed[first : bisect_right(sealed, upto, key=lambda segment: segment.czxid)]
+
+
+def _range(item: Mapping[str, Any]) -> tuple[str, str, int, int, int]:
+    return item["topic"], item["topic_id"], item["partition"], item["first"], item["next"]
+
+
+def _joined(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
+    found: Rows = {}
+    for topic, topic_id, number, first, following in ranges:
+        found.setdefault((topic, topic_id, number), []).append((first, following))
+    return {key: _merged(some) for key, some in found.items()}
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, those that join made one; those that overlap stay, so that nothing that came twice is hidden."""
+    found: list[tuple[int, int]] = []
+    for first, following in sorted(ranges):
+        if found and found[-1][1] == first:
+            found[-1] = (found[-1][0], following)
+        elif first < following:
+            found.append((first, following))
+    return found
+
+
+def _shown(ranges: list[tuple[int, int]]) -> str:
+    return ", ".join(f"{first} to {following}" for first, following in ranges) or "nothing"

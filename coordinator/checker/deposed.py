@@ -1,0 +1,62 @@
+"""S4: a coordinator that was deposed."""
+
+from __future__ import annotations
+
+from .commits import ANYTHING, EPOCH, HISTORY, IN_GROUP, SENT, SERVER, STATE, Commit
+from .invariant import Invariant
+from .verdict import Event, moment
+from .world import World
+
+ONLY_A_COORDINATOR = STATE | SENT | HISTORY
+"""What nobody else writes: whoever does without being elected is caught, too."""
+
+
+class Deposed(Invariant):
+    """Nothing that a coordinator of epoch e writes appears after the bump to e + 1.
+
+    By effect, in the order of zxid: once a session has raised the epoch, everything that nodes write below groups
+    comes from it, until another one raises the epoch. State, commands and history are written by nobody else at all
+    (but a hand).
+    """
+
+    name = "S4"
+    sentence = "Nothing that a coordinator of epoch e writes appears after the bump to e + 1."
+    wants = ANYTHING
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._session: object = None
+        self._who = ""
+        self._bump: Event | None = None
+        self._epoch: int | None = None
+        self._bumps: dict[object, Event] = {}
+
+    def on_commit(self, commit: Commit) -> None:
+        mask = commit.mask
+        if mask & EPOCH and not commit.by_hand:
+            self._session, self._who = commit.session, commit.who
+            self._bump, self._epoch = commit.event, self.world.epoch
+            self._bumps[commit.session] = commit.event
+            return
+        if commit.session == self._session and commit.who == self._who:
+            return
+        if not mask & IN_GROUP or commit.by_hand or commit.who == SERVER:
+            return
+        if mask & ONLY_A_COORDINATOR or self.world.process(commit.who).is_node:
+            self._refute(commit)
+
+    def _refute(self, commit: Commit) -> None:
+        if self._bump is None:
+            self.broken(
+                f"{commit.who} wrote what only a coordinator writes at {moment(commit.at)}, and nobody was elected yet",
+                commit.event,
+            )
+            return
+        own = self._bumps.get(commit.session)
+        self.broken(
+            f"{commit.who} wrote as a coordinator at {moment(commit.at)}, after {self._who} had raised the epoch to "
+            f"{self._epoch} at {moment(self._bump['at'])}",
+            own,
+            self._bump,
+            commit.event,
+        )

@@ -1,0 +1,163 @@
+"""S7: what the dead leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from coordinator.zk.records import OwnerRecord
+
+from .commits import MEMBER, Commit
+from .invariant import Invariant
+from .reading import read_owner
+from .verdict import Event, moment
+from .views import ChannelView, Group, QueryView, SegmentView
+from .world import World
+
+Remnant = tuple[str, Event | None, float, float]
+"""What remains, the event since which it is dead, when that was, and how long it may remain."""
+
+
+class Remains(Invariant):
+    """Nothing of the dead remains after the collection period.
+
+    Judged at the end: no ephemeral of a closed session, no owner znode of an incarnation that is over, no commands and
+    nothing `running` in a channel that has ended, no channel of a consumer that is gone (after `channel_retention`), no
+    segment that every query has finished. The period counts from the death, or from when a coordinator has been able to
+    act without a break (and twice the session timeout: it must have watched for itself); what a hand has made stays.
+    """
+
+    name = "S7"
+    sentence = "Nothing of the dead remains after the collection period."
+    wants = MEMBER
+    needs_bounds = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._ended: Event | None = None
+        self._excused: str | None = None
+        self._owners: dict[str, OwnerRecord | None] = {}
+        self._left: dict[tuple[str, str], Event] = {}
+
+    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
+        return {"end": self._on_end}
+
+    def on_commit(self, commit: Commit) -> None:
+        for group, before, after in commit.members:
+            if before is not None and after is None:
+                self._left[group.name, before.consumer] = commit.event
+
+    def undecided(self) -> tuple[str, bool] | None:
+        if self._ended is None:
+            return "the history has no `end`", True
+        return (self._excused, False) if self._excused is not None else None
+
+    def _on_end(self, event: Event) -> None:
+        self._ended = event
+        if not self.world.bounds:
+            return
+        now: float = event["at"]
+        acting = self.world.conditions.undisturbed_since(now) + 2 * self.world.bounds["session_timeout"]
+        for name in sorted(self.world.groups):
+            group = self.world.groups[name]
+            turns = max(acting, self.world.conditions.unpaused_since(name))
+            for what, since, at, _ in self._of_sessions(group):
+                self._tell(what, since, at, now, event)
+            for remnants, able in ((self._of_turns(group), turns), (self._of_collection(group), acting)):
+                for what, since, at, allowed in remnants:
+                    if now - max(at, able) > allowed:
+                        self._tell(what, since, at, now, event)
+                    elif now - at > allowed:
+                        self._excused = self._excused or f"{what} remains, and nobody could act for long enough"
+
+    def _tell(self, what: str, since: Event | None, at: float, now: float, end: Event) -> None:
+        self.broken(f"{what} is dead since {moment(at)}, and there at {moment(now)}", since, end)
+
+    def _of_sessions(self, group: Group) -> Iterator[Remnant]:
+        for partition, owner in sorted(group.owners.items()):
+            closed = self.world.closed.get(owner.session) if owner.session is not None else None
+            if closed is not None:
+                yield f"owner {partition[0]}-{partition[1]} of group {group.name}", closed, closed["at"], 0.0
+        for name, member in sorted(group.members.items()):
+            closed = self.world.closed.get(member.session) if member.session is not None else None
+            if closed is not None:
+                yield f"the registration of {name} in group {group.name}", closed, closed["at"], 0.0
+
+    # ---- what a turn clears away
+
+    def _of_turns(self, group: Group) -> Iterator[Remnant]:
+        allowed = self.world.bounds["collection"]
+        for name, view in sorted(group.channels.items()):
+            if view.by_hand or view.data is None:
+                continue
+            for command in view.commands.values():
+                is_dead = view.data.ended is not None or (
+                    command.data is not None and command.data.incarnation != view.data.incarnation
+                )
+                if is_dead and not command.by_hand:
+                    since = max(view.since, command.made, key=lambda event: event["at"])
+                    yield f"{command.name} for {name} of group {group.name}", since, since["at"], allowed
+            if view.data.ended is not None and view.data.running:
+                topic, number = min(view.data.running)
+                what = f"{topic}-{number} in `running` of {name}, ended, in group {group.name}"
+                yield what, view.since, view.since["at"], allowed
+        for partition, owner in sorted(group.owners.items()):
+            death = self._death_of_owner(group, owner.text, owner.made)
+            if death is not None:
+                yield f"owner {partition[0]}-{partition[1]} of group {group.name}", death, death["at"], allowed
+
+    def _death_of_owner(self, group: Group, text: str, made: Event) -> Event | None:
+        """The commit that ended the incarnation that an owner znode is of; None while it lives, or nobody knows."""
+        if text not in self._owners:  # one thread's are all the same
+            self._owners[text] = read_owner("", text)
+        owner = self._owners[text]
+        view = group.channels.get(owner.consumer) if owner is not None else None
+        if owner is None or view is None or view.by_hand or view.data is None:
+            return None
+        if view.data.incarnation == owner.incarnation and view.data.ended is None:
+            return None
+        return max(view.since, made, key=lambda event: event["at"])
+
+    # ---- what is collected
+
+    def _of_collection(self, group: Group) -> Iterator[Remnant]:
+        bounds = self.world.bounds
+        allowed = bounds["channel_retention"] + bounds["collection"]
+        for name, view in sorted(group.channels.items()):
+            data = view.data
+            if data is None or name in group.members or data.is_live or data.running or view.commands:
+                continue
+            since = self._last_sign(group, view)
+            yield f"the channel of {name} in group {group.name}", since, since["at"], allowed
+        finished = self._finished(group)
+        for segment in group.segments.values():
+            death = finished(segment)
+            if death is not None:
+                what = f"{segment.name} of group {group.name}, finished by every query,"
+                yield what, death, death["at"], bounds["collection"]
+
+    def _last_sign(self, group: Group, view: ChannelView) -> Event:
+        """What happened last to a consumer that is gone: its channel was written, or its registration went."""
+        left = self._left.get((group.name, view.consumer))
+        return view.written if left is None or left["at"] < view.written["at"] else left
+
+    def _finished(self, group: Group) -> Callable[[SegmentView], Event | None]:
+        """Gives the event by which the last of the queries had finished a segment; None while one has not."""
+        readers = [q for q in group.queries.values() if q.data is None or not q.data.expired_ms]
+        changed = group.readers_changed
+
+        def death(segment: SegmentView) -> Event | None:
+            if not readers or changed is None:
+                return None
+            steps = [_finishing(query, segment.czxid) for query in readers]
+            found = [step for step in steps if step is not None]
+            if len(found) < len(steps):
+                return None
+            return max([*found, changed, segment.made], key=lambda event: event["at"])
+
+        return death
+
+
+def _finishing(query: QueryView, czxid: int) -> Event | None:
+    if query.data is None:
+        return None
+    return next((event for finished, event in query.steps if finished >= czxid), None)

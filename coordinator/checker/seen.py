@@ -1,0 +1,104 @@
+"""L2: no change is overlooked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from .commits import LIFE, MEMBER, STATE, TOPIC, Commit
+from .invariant import Invariant
+from .verdict import Event, moment
+from .views import Group
+from .wanted import Item, mismatches, told
+from .world import World
+
+
+class Seen(Invariant):
+    """Every change is seen though its watch event was lost.
+
+    A member that comes or goes, another subscription, a topic that is made, removed, made anew or gets partitions:
+    the target of the group's state reflects it within `notice`. The time counts from the change, or from when a
+    coordinator acts without a break and undisturbed (then with the session timeout added); after `calm` nothing
+    excuses for longer than it takes to elect another one. A target is compared for what it covers, not for how it
+    deals it out.
+    """
+
+    name = "L2"
+    sentence = "Every change is seen though its watch event was lost."
+    wants = STATE | MEMBER | TOPIC | LIFE
+    needs_bounds = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._items: dict[str, dict[Item, Event]] = {}
+        self._ended: Event | None = None
+
+    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
+        return {"end": self._on_end}
+
+    def on_commit(self, commit: Commit) -> None:
+        if commit.mask & TOPIC:
+            groups = set(self.world.groups.values())
+        else:
+            groups = {change.view.group for change in commit.channels}
+            groups.update(group for group, _, _ in commit.states)
+            groups.update(group for group, _, _ in commit.members)
+        for group in groups:
+            self._compare(group, commit.event)
+
+    def _compare(self, group: Group, event: Event) -> None:
+        known = self._items.get(group.name)
+        found = mismatches(self.world, group)
+        if not found:
+            if known:
+                del self._items[group.name]
+        elif known:
+            self._items[group.name] = {item: known.get(item, event) for item in found}
+        else:
+            self._items[group.name] = dict.fromkeys(found, event)
+
+    def on_tick(self, now: float) -> None:
+        if self._items and self.world.bounds:
+            for name in list(self._items):
+                self._judge(self.world.groups[name], now, None)
+
+    def _judge(self, group: Group, now: float, end: Event | None) -> None:
+        items = self._items[group.name]
+        due = [item for item, event in items.items() if self._is_overdue(group, event["at"], now)]
+        if due:
+            item = due[0]
+            since = items[item]
+            for each in due:
+                items[each] = {**since, "at": float("inf")}  # said once
+            self.broken(
+                f"{told(item)}, group {group.name}: so since {moment(since['at'])}, and not in the target at "
+                f"{moment(now)}",
+                since,
+                group.state.written if group.state is not None else None,
+                end,
+            )
+
+    def _is_overdue(self, group: Group, since: float, now: float) -> bool:
+        bounds, conditions = self.world.bounds, self.world.conditions
+        able = max(conditions.undisturbed_since(now), conditions.unpaused_since(group.name))
+        if conditions.calm is not None and conditions.unpaused_since(group.name) < float("inf"):
+            able = min(able, conditions.calm["at"] + bounds["session_timeout"] + 2 * bounds["tick"] + 1)
+        late = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
+        return now - max(since, able) > late
+
+    def _on_end(self, event: Event) -> None:
+        self._ended = event
+        if self.world.bounds:
+            for name in list(self._items):
+                self._judge(self.world.groups[name], event["at"], event)
+
+    def undecided(self) -> tuple[str, bool] | None:
+        if self._ended is None:
+            return "the history has no `end`", True
+        if self._items:
+            name, items = min(self._items.items())
+            item, since = min(items.items(), key=lambda pair: pair[1]["at"])
+            return (
+                f"{told(item)}, group {name}, since {moment(since['at'])}: the history ends before that is due",
+                False,
+            )
+        return None

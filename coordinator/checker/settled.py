@@ -1,0 +1,170 @@
+"""L1: the group is Stable soon after the last fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from coordinator.zk.state import STABLE
+
+from .commits import LIFE, MEMBER, RUNNING, STATE, Commit
+from .conditions import NEVER, Fault
+from .invariant import Invariant
+from .verdict import Event, moment
+from .views import Group
+from .wanted import runs_target
+from .world import World
+
+LOST_STATE_S = 40.0
+"""When a group's state was lost or written by a hand, its partitions wait this long: whom a mark covered is not
+known."""
+
+
+class _Unsettled:
+    """Since when a group is not settled, and why, as it stands."""
+
+    __slots__ = ("since", "state", "why")
+
+    def __init__(self, since: Event, group: Group) -> None:
+        self.since = since
+        self.why = _why(group)
+        self.state = group.state.written if group.state is not None else None
+
+
+class Settled(Invariant):
+    """After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; with a live but stuck
+    consumer, its rebalance timeout + lease + 1 s.
+
+    From then on until the end every group with live members is Stable and each of them runs its target. The time
+    counts from `calm`, or from when a coordinator has written anew a state that a hand had written (and 40 s: its
+    marks are lost). Not judged: groups that are paused, that have a registration which a hand has made unreadable, or
+    whose state is still as a hand has left it.
+    """
+
+    name = "L1"
+    sentence = (
+        "After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; "
+        "with a stuck consumer, its rebalance timeout + lease + 1 s."
+    )
+    wants = LIFE | RUNNING | MEMBER | STATE
+    needs_bounds = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._calm: Event | None = None
+        self._stuck: Fault | None = None
+        self._unsettled: dict[str, _Unsettled] = {}
+        self._rewritten: dict[str, float] = {}
+        self._late: str | None = "there is no `calm` event"
+        self._is_due = False
+
+    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
+        return {"calm": self._on_calm, "end": self._on_end}
+
+    def bound(self, group: Group) -> float:
+        """Seconds after `calm` in which the group must settle."""
+        bounds = self.world.bounds
+        found: float = bounds["session_timeout"] + 2 * bounds["tick"] + 1
+        if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
+            found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
+        return found
+
+    def _is_stuck(self, group: Group, consumer: str) -> bool:
+        owner = group.channels[consumer].owner if consumer in group.channels else ""
+        names = (consumer, f"{group.name}/{consumer}", owner, owner.partition("#")[0])
+        return self._stuck is not None and self._stuck.hit(*names)
+
+    def deadline(self, group: Group) -> float:
+        """When the group must have settled; infinity while that is not judged."""
+        if self._calm is None or not self.world.bounds:
+            return float("inf")
+        calm: float = self._calm["at"]
+        return max(calm, self._rewritten.get(group.name, NEVER)) + self.bound(group)
+
+    def is_judged(self, group: Group) -> bool:
+        """Whether no hand, and no pause, keeps the group as it is."""
+        state = group.state
+        if state is not None and state.by_hand:
+            return False
+        if any(member.by_hand and member.registration is None for member in group.members.values()):
+            return False
+        return self.world.conditions.unpaused_since(group.name) < float("inf")
+
+    def on_commit(self, commit: Commit) -> None:
+        for group, before, after in commit.states:
+            was_lost = before is not None and before.by_hand
+            was_lost = was_lost or (before is None and group.state_hand_at > NEVER)
+            if was_lost and after is not None and not commit.by_hand:
+                self._rewritten[group.name] = commit.at + LOST_STATE_S
+        if self._calm is None:
+            return
+        groups = {change.view.group.name: change.view.group for change in commit.channels}
+        groups |= {group.name: group for group, _, _ in commit.states + commit.members}
+        for group in groups.values():
+            self._look(group, commit.event)
+
+    def _look(self, group: Group, event: Event) -> None:
+        known = self._unsettled.get(group.name)
+        if not is_settled(group):
+            self._unsettled[group.name] = _Unsettled(known.since if known is not None else event, group)
+        elif known is not None:
+            del self._unsettled[group.name]
+            if self.is_judged(group) and event["at"] > self.deadline(group):
+                self._tell(group, known, event)
+
+    def _tell(self, group: Group, unsettled: _Unsettled, until: Event) -> None:
+        since = unsettled.since
+        self.broken(
+            f"group {group.name} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
+            f", and had to be at {moment(self.deadline(group))}",
+            unsettled.state,
+            self._calm,
+            since,
+            until,
+        )
+
+    def _on_calm(self, event: Event) -> None:
+        self._calm = event
+        self._stuck = Fault({**event, "kind": "stuck"}) if event.get("stuck") else None
+        self._unsettled.clear()
+        for group in self.world.groups.values():
+            if not is_settled(group):
+                self._unsettled[group.name] = _Unsettled(event, group)
+
+    def _on_end(self, event: Event) -> None:
+        if self._calm is None or not self.world.bounds:
+            return
+        self._late = None
+        for name, group in sorted(self.world.groups.items()):
+            if not group.live_members and name not in self._unsettled:
+                continue
+            deadline = self.deadline(group)
+            if event["at"] <= deadline:
+                self._late = f"the history ends at {moment(event['at'])}, before {moment(deadline)}"
+                self._is_due = True
+            elif name in self._unsettled and self.is_judged(group):
+                self._tell(group, self._unsettled[name], event)
+
+    def undecided(self) -> tuple[str, bool] | None:
+        if self._calm is not None and self._late is not None and not self._is_due:
+            return "the history has no `end`", True
+        return (self._late, self._is_due) if self._late is not None else None
+
+
+def is_settled(group: Group) -> bool:
+    """Whether a group has no live members, or is Stable and each of them runs its target."""
+    live = group.live_members
+    if not live:
+        return True
+    state = group.state.data if group.state is not None else None
+    return state is not None and state.state == STABLE and all(runs_target(group, state, name) for name in live)
+
+
+def _why(group: Group) -> str:
+    """Why a group is not settled."""
+    state = group.state.data if group.state is not None else None
+    if state is None:
+        return "its state is missing or cannot be read"
+    if state.state != STABLE:
+        return f"{state.state} in generation {state.generation}"
+    odd = [name for name in group.live_members if not runs_target(group, state, name)]
+    return f"{odd[0]} does not run its target"

@@ -1,0 +1,158 @@
+"""ZooKeeper's own transaction log as the events of a history: what really took effect, told by nobody who took part.
+
+A server writes each transaction to `version-2/log.*` in its data folder before it answers. The format is jute's, as
+`FileTxnLog` writes it: a header of 16 bytes, then for each transaction a checksum, its length, its bytes and a `B`.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..zk.errors import BadData
+
+MAGIC = b"ZKLG"
+LARGEST = 64 << 20
+_CREATE, _DELETE, _SET_DATA, _CHECK, _MULTI, _CREATE_2 = 1, 2, 5, 13, 14, 15
+_ERROR, _OPEN_SESSION, _CLOSE_SESSION = -1, -10, -11
+_HEADER = struct.Struct(">qiqqi")
+
+
+class Transaction(NamedTuple):
+    """A transaction as it was logged. `cxid` is 0 for those that no client asked for."""
+
+    session: int
+    cxid: int
+    zxid: int
+    time_ms: int
+    kind: int
+    body: bytes
+
+
+class _Reader:
+    """Reads jute's types from the front of some bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def integer(self) -> int:
+        return int(self._unpacked(">i"))
+
+    def flag(self) -> bool:
+        return bool(self._unpacked(">?"))
+
+    def buffer(self) -> bytes:
+        length = self.integer()
+        if length > len(self._data) - self._at:
+            raise BadData("a transaction is cut short")
+        found = self._data[self._at : self._at + max(0, length)]
+        self._at += max(0, length)
+        return found
+
+    def text(self) -> str:
+        return self.buffer().decode("utf-8", "backslashreplace")
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._at >= len(self._data)
+
+    def _unpacked(self, form: str) -> Any:
+        (value,) = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return value
+
+
+def events_of(
+    version_folder: Path, who: Mapping[int, str], clock: Callable[[int], float], chroot: str = ""
+) -> list[dict[str, Any]]:
+    """The events `session`, `commit` and `closed` of what stands in a server's transaction logs.
+
+    :param version_folder: the server's `version-2`.
+    :param who: session -> process; `hand` for those that it does not name.
+    :param clock: a server's wall clock in milliseconds -> `at`.
+    :param chroot: only what stands below it, without it.
+    :raises BadData: when a log is damaged in its middle; an end that was cut short is where the server stopped.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for path in sorted(version_folder.glob("log.*")):
+        for transaction in transactions(path):
+            event = _event(transaction, chroot)
+            if event is not None:
+                frame = {"at": clock(transaction.time_ms), "who": who.get(transaction.session, "hand")}
+                found[transaction.zxid] = {**frame, **event}
+    return [found[zxid] for zxid in sorted(found)]
+
+
+def transactions(path: Path) -> Iterator[Transaction]:
+    """What stands in one log.
+
+    :raises BadData: when it is none, or damaged.
+    """
+    with path.open("rb") as file:
+        if file.read(16)[:4] != MAGIC:
+            raise BadData(f"{path} is no transaction log of ZooKeeper")
+        while len(head := file.read(12)) == 12:
+            checksum, length = struct.unpack(">qi", head)
+            if length <= 0:  # the file is made longer in advance, with zeros
+                return
+            if length > LARGEST:
+                raise BadData(f"{path} has a transaction of {length} bytes")
+            body = file.read(length)
+            if len(body) < length or file.read(1) != b"B":
+                return
+            if zlib.adler32(body) != checksum:
+                raise BadData(f"{path} has a transaction whose checksum is wrong")
+            session, cxid, zxid, time_ms, kind = _HEADER.unpack_from(body)
+            yield Transaction(session, cxid, zxid, time_ms, kind, body[_HEADER.size :])
+
+
+def _event(transaction: Transaction, chroot: str) -> dict[str, Any] | None:
+    session, zxid = transaction.session, transaction.zxid
+    if transaction.kind == _OPEN_SESSION:
+        return {"event": "session", "session": session, "timeout": _Reader(transaction.body).integer() / 1000}
+    if transaction.kind == _CLOSE_SESSION:
+        why = "closed" if transaction.cxid else "expired"
+        paths = [path.removeprefix(chroot) for path in _paths(transaction.body) if path.startswith(f"{chroot}/")]
+        return {"event": "closed", "session": session, "zxid": zxid, "why": why, "paths": paths}
+    if transaction.kind == _MULTI:
+        reader = _Reader(transaction.body)
+        parts = [(reader.integer(), reader.buffer()) for _ in range(reader.integer())]
+        if any(kind == _ERROR for kind, _ in parts):
+            return None  # refused as a whole; what stood before the part that was refused is logged all the same
+    else:
+        parts = [(transaction.kind, transaction.body)]
+    operations = [operation for kind, body in parts if (operation := _operation(kind, body)) is not None]
+    below = [
+        {**operation, "path": operation["path"].removeprefix(chroot)}
+        for operation in operations
+        if operation["path"].startswith(f"{chroot}/")
+    ]
+    return {"event": "commit", "session": session, "zxid": zxid, "ops": below} if below else None
+
+
+def _paths(body: bytes) -> list[str]:
+    reader = _Reader(body)
+    return [] if reader.is_at_end else [reader.text() for _ in range(reader.integer())]
+
+
+def _operation(kind: int, body: bytes) -> dict[str, Any] | None:
+    """One operation; None for kinds that change no data."""
+    reader = _Reader(body)
+    if kind in (_CREATE, _CREATE_2):
+        path, data = reader.text(), reader.text()
+        for _ in range(reader.integer()):
+            reader.integer()
+            reader.buffer()
+            reader.buffer()
+        return {"op": "create", "path": path, "data": data, "ephemeral": reader.flag()}
+    if kind == _SET_DATA:
+        return {"op": "set", "path": reader.text(), "data": reader.text(), "version": reader.integer()}
+    if kind == _DELETE:
+        return {"op": "delete", "path": reader.text()}
+    if kind == _CHECK:
+        return {"op": "check", "path": reader.text(), "version": reader.integer() - 1}  # the server logs the one after
+    return None

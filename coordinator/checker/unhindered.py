@@ -1,0 +1,147 @@
+"""L3: nobody waits for one that is stuck."""
+
+from __future__ import annotations
+
+from coordinator.zk.state import STABLE
+
+from .commits import RUNNING, STATE, Commit
+from .conditions import Fault
+from .invariant import Invariant
+from .settled import is_settled
+from .texts import Partition
+from .verdict import moment
+from .views import Group
+from .wanted import mismatches
+from .world import World
+
+MORE_S = 1.0
+"""What a rebalance itself may take on top of `notice`: the debounce, a straggler's half second, the round trips."""
+
+
+class Unhindered(Invariant):
+    """A stuck group or consumer delays nobody else's partitions.
+
+    While a process is stuck (a fault of kind `stuck`, `hang` or `pause` that did not hit a node) and nothing else
+    goes on: a group that it is no member of is Stable within `notice` + 1 s of its last change; and in its own group
+    no partition that is free waits for longer than that, free meaning that no channel runs it, no command for another
+    names it, no mark covers it and no owner znode stands there.
+    """
+
+    name = "L3"
+    sentence = "A stuck group or consumer delays nobody else's partitions."
+    wants = STATE | RUNNING
+    needs_bounds = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._unsettled: dict[str, float] = {}
+        self._waiting: dict[tuple[str, str, Partition], float] = {}
+
+    def on_commit(self, commit: Commit) -> None:
+        if not self._unsettled and not self._waiting:
+            return
+        for group, _, after in commit.states:
+            if after is not None and after.data is not None and after.data.state == STABLE:
+                self._unsettled.pop(group.name, None)
+        for change in commit.channels:
+            name, running = change.view.group.name, change.after.running if change.after is not None else {}
+            for key in [key for key in self._waiting if key[0] == name and key[2] in running]:
+                del self._waiting[key]
+
+    def on_tick(self, now: float) -> None:
+        conditions = self.world.conditions
+        stuck = [fault for fault in conditions.stuck if fault.until >= now]
+        able = conditions.undisturbed_since(now)
+        if not stuck or not self.world.bounds or able > now:
+            if self._unsettled or self._waiting:
+                self._unsettled.clear()
+                self._waiting.clear()
+            return
+        able = max(conditions.acting_since(now), conditions.disturbed_until + self._effects_s)
+        felt = [fault for fault in conditions.stuck if fault.until + self._effects_s >= now]
+        waiting: dict[tuple[str, str, Partition], float] = {}
+        for name, group in self.world.groups.items():
+            faults = [each for each in felt if hits(each, group, self.world)]
+            if faults:
+                self._unsettled.pop(name, None)
+                waiting |= {(name, *each): self._waiting.get((name, *each), now) for each in self._kept(group, faults)}
+            elif not self._is_busy(group):
+                self._unsettled.pop(name, None)
+            else:
+                since = self._unsettled.setdefault(name, now)
+                self._judge_group(group, stuck[0], max(since, able), now)
+        self._waiting = waiting
+        for (name, consumer, partition), since in waiting.items():
+            self._judge_partition(self.world.groups[name], consumer, partition, max(since, able), now)
+
+    @property
+    def _effects_s(self) -> float:
+        """How long a fault that is over may still be felt: a session that it ended must expire first."""
+        return self.world.bounds["session_timeout"] + 2 * self.world.bounds["tick"] + 1
+
+    @property
+    def _allowed_s(self) -> float:
+        return self.world.bounds["notice"] + MORE_S
+
+    def _is_busy(self, group: Group) -> bool:
+        return not is_settled(group) or bool(mismatches(self.world, group))
+
+    def _judge_group(self, group: Group, fault: Fault, since: float, now: float) -> None:
+        state, since = group.state, max(since, group.changed_at, self.world.topics_changed_at, group.hand_at)
+        since = max(since, self.world.conditions.unpaused_since(group.name))
+        if now - since <= self._allowed_s or (state is not None and state.by_hand):
+            return
+        self._unsettled[group.name] = float("inf")
+        self.broken(
+            f"group {group.name} has waited from {moment(since)} to {moment(now)} to become Stable, while only "
+            f"{', '.join(sorted(fault.names)) or 'somebody'} of another group was stuck",
+            fault.event,
+            state.written if state is not None else None,
+        )
+
+    def _kept(self, group: Group, faults: list[Fault]) -> list[tuple[str, Partition]]:
+        """(consumer, partition) that it does not run, though nothing stands against it."""
+        state = group.state
+        if state is None or state.by_hand or state.data is None:
+            return []
+        taken: set[Partition] = set(group.owners)
+        for marked in state.data.marks.values():
+            taken |= marked
+        for view in group.channels.values():
+            if view.data is None:
+                return []
+            taken |= view.data.running.keys()
+            for command in view.commands.values():
+                if command.data is not None and command.data.is_start:
+                    taken |= command.data.partitions
+        found = []
+        for name in group.live_members:
+            view, share = group.channels[name], state.data.target.get(name)
+            if share is None or view.data is None or share.incarnation != view.data.incarnation:
+                continue
+            if not any(fault.hit(name, view.owner) for fault in faults) and not view.by_hand:
+                found += [(name, partition) for partition in share.partitions - taken]
+        return found
+
+    def _judge_partition(self, group: Group, consumer: str, partition: Partition, since: float, now: float) -> None:
+        since = max(since, group.hand_at, self.world.conditions.unpaused_since(group.name))
+        if now - since <= self._allowed_s:
+            return
+        self._waiting[group.name, consumer, partition] = float("inf")
+        fault = next(each for each in self.world.conditions.stuck if hits(each, group, self.world))
+        self.broken(
+            f"{partition[0]}-{partition[1]} of group {group.name} was kept from {consumer} from {moment(since)} to "
+            f"{moment(now)}, though nobody else had it",
+            fault.event,
+            group.state.written if group.state is not None else None,
+        )
+
+
+def hits(fault: Fault, group: Group, world: World) -> bool:
+    """Whether a fault hit a member of the group, or the group itself."""
+    if fault.hit(group.name):
+        return True
+    for name, view in group.channels.items():
+        if fault.hit(name, view.owner, f"{group.name}/{name}"):
+            return True
+    return any(process.group == group.name and fault.hit(process.who) for process in world.processes.values())

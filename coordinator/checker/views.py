@@ -1,0 +1,212 @@
+"""What is known of the world while a history is read: znodes that matter, each with the event that last wrote it."""
+
+from __future__ import annotations
+
+from coordinator.zk.records import Registration, Topic
+from coordinator.zk.sealed import Query
+
+from .channel_data import ChannelData
+from .reading import CommandData, OffsetData, Range, StateData
+from .texts import Partition
+from .verdict import Event
+
+
+class ChannelView:
+    """A channel.
+
+    :ivar data: None when it cannot be read.
+    :ivar written: the commit that wrote it last.  :ivar since: the one with which this incarnation, or its end, began.
+    :ivar owner: the process that registered the incarnation.
+    :ivar by_hand: whether a hand has written it since the incarnation registered.
+    :ivar applied: commands that it has named, since it was made.  :ivar withdrawn: those that a coordinator removed.
+    """
+
+    __slots__ = (
+        "applied", "by_hand", "commands", "consumer", "data", "group", "owner", "since", "withdrawn", "written",
+    )  # fmt: skip
+
+    def __init__(self, group: Group, consumer: str, written: Event) -> None:
+        self.group = group
+        self.consumer = consumer
+        self.data: ChannelData | None = None
+        self.written = written
+        self.since = written
+        self.owner = ""
+        self.by_hand = False
+        self.commands: dict[str, CommandView] = {}
+        self.applied: dict[str, Event] = {}
+        self.withdrawn: dict[str, Event] = {}
+
+    @property
+    def is_live(self) -> bool:
+        return self.data is not None and self.data.is_live
+
+
+class CommandView:
+    """A command; `data` is None when it cannot be read."""
+
+    __slots__ = ("by_hand", "data", "made", "name")
+
+    def __init__(self, name: str, data: CommandData | None, made: Event, by_hand: bool) -> None:
+        self.name = name
+        self.data = data
+        self.made = made
+        self.by_hand = by_hand
+
+
+class MemberView:
+    """An `ids` znode; `registration` is None when it cannot be read."""
+
+    __slots__ = ("by_hand", "consumer", "czxid", "registration", "session", "subscribed", "written")
+
+    def __init__(
+        self, consumer: str, registration: Registration | None, written: Event, session: object, czxid: int
+    ) -> None:
+        self.consumer = consumer
+        self.registration = registration
+        self.written = written
+        self.session = session
+        self.czxid = czxid
+        self.by_hand = False
+        self.subscribed: tuple[int, frozenset[str]] | None = None
+
+
+class OwnerView:
+    """An owner znode; its data is read when somebody asks."""
+
+    __slots__ = ("made", "session", "text")
+
+    def __init__(self, text: str, session: object, made: Event) -> None:
+        self.text = text
+        self.session = session
+        self.made = made
+
+
+class OffsetView:
+    """An offset; `data` is None when it cannot be read."""
+
+    __slots__ = ("by_hand", "data", "written")
+
+    def __init__(self, data: OffsetData | None, written: Event, by_hand: bool) -> None:
+        self.data = data
+        self.written = written
+        self.by_hand = by_hand
+
+
+class SegmentView:
+    """A sealed segment.
+
+    :ivar ranges: None when it cannot be read.
+    :ivar gone: the commit that removed it, None while it is there.
+    """
+
+    __slots__ = ("consumer", "czxid", "gone", "group", "is_lost", "made", "name", "ranges")
+
+    def __init__(self, group: Group, name: str, czxid: int, made: Event) -> None:
+        self.group = group
+        self.name = name
+        self.czxid = czxid
+        self.made = made
+        self.consumer = ""
+        self.ranges: tuple[Range, ...] | None = None
+        self.gone: Event | None = None
+        self.is_lost = False
+
+
+class QueryView:
+    """A query's znode.
+
+    :ivar data: None when it cannot be read.
+    :ivar steps: (finished, the commit that said so), rising; begun anew when it went back.
+    """
+
+    __slots__ = ("data", "name", "steps", "written")
+
+    def __init__(self, name: str, data: Query | None, written: Event) -> None:
+        self.name = name
+        self.data = data
+        self.written = written
+        self.steps: list[tuple[int, Event]] = []
+
+
+class StateView:
+    """A group's state; `data` is None when it cannot be read."""
+
+    __slots__ = ("by_hand", "data", "written")
+
+    def __init__(self, data: StateData | None, written: Event, by_hand: bool) -> None:
+        self.data = data
+        self.written = written
+        self.by_hand = by_hand
+
+
+class TopicView:
+    """A topic; `data` is None when it cannot be read."""
+
+    __slots__ = ("czxid", "data", "partitions", "written")
+
+    def __init__(self, data: Topic | None, written: Event, czxid: int) -> None:
+        self.data = data
+        self.written = written
+        self.czxid = czxid
+        self.partitions = frozenset(data.partitions) if data is not None else frozenset()
+
+
+class Group:
+    """A group.
+
+    :ivar state: None while there is no such znode.
+    :ivar sealed: every segment that there ever was, in the order of their czxid; `segments` those that are there.
+    :ivar changed_at: when a member came, went or changed last.
+    :ivar readers_changed: the last event by which the set of queries changed.
+    :ivar hand_at: when a hand last wrote anything of the group; `state_hand_at` likewise its state, whose marks are
+        then lost; minus infinity for never.
+    """
+
+    __slots__ = (
+        "changed_at", "channels", "hand_at", "members", "name", "offsets", "owners", "queries", "readers_changed",
+        "sealed", "segments", "state", "state_hand_at",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state: StateView | None = None
+        self.channels: dict[str, ChannelView] = {}
+        self.members: dict[str, MemberView] = {}
+        self.owners: dict[Partition, OwnerView] = {}
+        self.offsets: dict[Partition, OffsetView] = {}
+        self.segments: dict[str, SegmentView] = {}
+        self.sealed: list[SegmentView] = []
+        self.queries: dict[str, QueryView] = {}
+        self.readers_changed: Event | None = None
+        self.changed_at = float("-inf")
+        self.hand_at = float("-inf")
+        self.state_hand_at = float("-inf")
+
+    def live(self, consumer: str) -> bool:
+        """Whether the registered incarnation is the one that the channel shows, not ended."""
+        member, channel = self.members.get(consumer), self.channels.get(consumer)
+        return (
+            member is not None
+            and member.registration is not None
+            and channel is not None
+            and channel.data is not None
+            and channel.data.is_live
+            and channel.data.incarnation == member.registration.incarnation
+        )
+
+    @property
+    def live_members(self) -> list[str]:
+        """The live members, in order."""
+        return sorted(name for name in self.members if self.live(name))
+
+
+class ChannelChange:
+    """A channel was written or removed; `before` and `after` are None where it was not there or cannot be read."""
+
+    __slots__ = ("after", "before", "view")
+
+    def __init__(self, view: ChannelView, before: ChannelData | None, after: ChannelData | None) -> None:
+        self.view = view
+        self.before = before
+        self.after = after

@@ -1,0 +1,112 @@
+"""What a group's target must be: every live member, and every partition of every topic that they subscribe to."""
+
+from __future__ import annotations
+
+from coordinator.zk.errors import BadData
+from coordinator.zk.patterns import TopicFilter
+from coordinator.zk.records import STATIC, Registration
+
+from .channel_data import ChannelData
+from .reading import StateData
+from .views import Group, MemberView
+from .world import World
+
+Item = tuple[str, ...]
+"""One way in which a target is not what it must be; the first text says which, the others of what."""
+
+
+def subscribed(world: World, member: MemberView) -> frozenset[str]:
+    """The topics that exist of those that a member subscribes to; those that it names when it names them."""
+    if member.subscribed is None or member.subscribed[0] != world.topics_changed:
+        member.subscribed = (world.topics_changed, _topics(world, member.registration))
+    return member.subscribed[1]
+
+
+def _topics(world: World, registration: Registration | None) -> frozenset[str]:
+    if registration is None:
+        return frozenset()
+    if registration.pattern == STATIC:
+        return frozenset(registration.subscription)
+    try:
+        topics = TopicFilter(registration.pattern, next(iter(registration.subscription)))
+    except BadData:
+        return frozenset()
+    return frozenset(name for name in world.topics if topics.allows(name))
+
+
+def cover(world: World, group: Group, members: list[str]) -> set[str]:
+    """The topics that `members` subscribe to."""
+    return set().union(*(subscribed(world, group.members[name]) for name in members))
+
+
+def mismatches(world: World, group: Group) -> list[Item]:
+    """In what the target does not reflect the members and topics that there are; nothing where a hand has written
+    it."""
+    state = group.state
+    if state is None:
+        return [("state",)] if group.live_members and group.state_hand_at == float("-inf") else []
+    if state.data is None or state.by_hand:
+        return []
+    live = group.live_members
+    return _of_members(group, state.data, live) + _of_topics(world, group, state.data, live)
+
+
+def _of_members(group: Group, state: StateData, live: list[str]) -> list[Item]:
+    found: list[Item] = []
+    for name in live:
+        registration = group.members[name].registration
+        incarnation = registration.incarnation if registration is not None else ""
+        if name not in state.target or state.target[name].incarnation != incarnation:
+            found.append(("member", name, incarnation))
+    gone = [name for name in state.target if name not in live]
+    return found + [("gone", name, state.target[name].incarnation) for name in gone]
+
+
+def _of_topics(world: World, group: Group, state: StateData, live: list[str]) -> list[Item]:
+    found: list[Item] = []
+    assigned: dict[str, set[int]] = {}
+    for share in state.target.values():
+        for topic, number in share.partitions:
+            assigned.setdefault(topic, set()).add(number)
+    wanted = cover(world, group, live)
+    for topic in sorted(wanted | set(assigned)):
+        view = world.topics.get(topic)
+        if view is not None and view.data is None:
+            continue  # the coordinator goes on with what it read before
+        there = view.partitions if view is not None and topic in wanted else frozenset()
+        mine = assigned.get(topic, set())
+        if view is not None and view.data is not None and mine and there and state.topics.get(topic) != view.data.id:
+            found.append(("topic", topic, view.data.id))
+            continue
+        found += [("missing", topic, str(n)) for n in sorted(there - mine) if f"{topic}-{n}" not in state.left_out]
+        found += [("extra", topic, str(number)) for number in sorted(mine - there)]
+    return found
+
+
+def told(item: Item) -> str:
+    """An item in words."""
+    what, *names = item
+    if what == "state":
+        return "there is no state"
+    if what == "member":
+        return f"{names[0]} (incarnation {names[1]}) has no part in the target"
+    if what == "gone":
+        return f"{names[0]} (incarnation {names[1]}) is gone and still has its part in the target"
+    if what == "topic":
+        return f"the target is of another topic {names[0]} than the one with id {names[1]}"
+    if what == "missing":
+        return f"{names[0]}-{names[1]} is assigned to nobody"
+    return f"{names[0]}-{names[1]} is assigned, and there is no such partition to assign"
+
+
+def runs_target(group: Group, state: StateData, consumer: str) -> bool:
+    """Whether a live member runs exactly what the target gives it."""
+    channel, share = group.channels.get(consumer), state.target.get(consumer)
+    if channel is None or channel.data is None or share is None or share.incarnation != channel.data.incarnation:
+        return False
+    return share.partitions == channel.data.running.keys()
+
+
+def runs_but_refused(share_of: frozenset[tuple[str, int]], channel: ChannelData) -> bool:
+    """Whether a channel runs its share but for what it says it was refused."""
+    return share_of - channel.refused <= channel.running.keys() <= share_of

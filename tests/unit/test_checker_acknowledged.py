@@ -1,0 +1,156 @@
+"""S6: removed by the consumer means done; removed by the coordinator means withdrawn, and never applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.zk.commands import Command
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.store import Check, Create, Delete, SetData
+from tests.support.made_histories import Made
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import changed, held, names, only, spoilt
+
+P3 = TopicPartition("flights", 3)
+
+
+def acknowledges(history: Story, consumer: str, **more: object) -> str:
+    """A consumer removes the command in its channel and names it, but does nothing else than `more`; gives its name."""
+    life, path = history.lives[consumer], history.command_of(consumer)
+    command = Command.parse(path, history.tree[path][0].encode())
+    name = path.rpartition("/")[2]
+    done = replace(life.channel, epoch=command.epoch, generation=command.generation, command=name, **more)  # type: ignore[arg-type]
+    history.set_channel(life, done, Delete(path))
+    return name
+
+
+def test_a_stop_that_is_acknowledged_while_its_partition_runs_on_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        acknowledges(history, "s1")
+        raise Enough
+
+    finding = only(spoilt("stop sent", happen), "S6")
+
+    assert names(finding) == ["b#1 commit g/state", "s1#1 commit channel/s1"]
+    assert "a stop, was acknowledged by s1 of group g" in finding.why and "flights-3 still runs" in finding.why
+
+
+def test_a_stop_of_everything_that_leaves_something_running_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.fenced("g", history.states["g"], history.stop("s2"))
+        acknowledges(history, "s2")
+        raise Enough
+
+    assert "flights-3 still runs" in only(spoilt("joined", happen), "S6").why
+
+
+def test_a_stop_that_is_acknowledged_while_its_partition_is_fetched_breaks_it() -> None:
+    def forget(events: list[Made]) -> None:
+        halt = next(e for e in events if e["event"] == "halt" and e["who"] == "s1#1")
+        done = next(e for e in events[events.index(halt) :] if e["event"] == "commit")
+        events.remove(halt)
+        events.insert(events.index(done) + 1, {**halt, "at": done["at"]})
+
+    finding = only(changed(forget), "S6")
+
+    assert names(finding) == ["s1#1 begin", "s1#1 lease", "b#1 commit g/state", "s1#1 commit channel/s1"]
+    assert "flights-3 is still fetched by s1#1" in finding.why
+
+
+def test_a_start_that_is_acknowledged_and_does_not_run_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        acknowledges(history, "s2")
+        raise Enough
+
+    finding = only(spoilt("start sent", happen), "S6")
+
+    assert names(finding) == ["b#1 commit g/state", "s2#1 commit channel/s2"]
+    assert "a start, was acknowledged by s2" in finding.why and "flights-3 neither runs nor is refused" in finding.why
+
+
+def test_a_start_may_be_refused() -> None:
+    def happen(history: Story) -> None:
+        acknowledges(history, "s2", refused=frozenset({P3}))
+        raise Enough
+
+    held(spoilt("start sent", happen))
+
+
+def test_a_command_that_its_consumer_removes_unapplied_though_it_is_for_it_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
+        raise Enough
+
+    finding = only(spoilt("start sent", happen), "S6")
+
+    assert names(finding) == ["b#1 commit g/state", "s2#1 commit s2/command-0000000000"]
+    assert "was removed by s2 of group g" in finding.why and finding.why.endswith("neither applied nor stale")
+
+
+def test_a_stale_command_may_be_removed_unapplied() -> None:
+    def remove(history: Story, **fields: object) -> None:
+        history.fenced("g", history.states["g"], history.start("s2", {"flights": "3"}, **fields))
+        history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
+        raise Enough
+
+    held(spoilt("joined", lambda history: remove(history, incarnation="s2-old")))
+    held(spoilt("joined", lambda history: remove(history, epoch=1)))
+    held(spoilt("joined", lambda history: remove(history, generation=1)))
+
+
+def test_a_command_that_nobody_can_read_may_be_removed_unapplied() -> None:
+    def happen(history: Story) -> None:
+        create = Create(G.command_prefix("s2"), b"{}", sequential=True)
+        history.fenced("g", history.states["g"], create)
+        history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_a_command_that_was_withdrawn_and_is_applied_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        path = history.command_of("s2")
+        history.fenced("g", history.states["g"], Delete(path))
+        life = history.lives["s2"]
+        history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2], epoch=2, generation=2))
+        raise Enough
+
+    finding = only(spoilt("start sent", happen), "S6")
+
+    assert names(finding) == ["b#1 commit g/state", "s2#1 commit channel/s2"]
+    assert "command-0000000000 of s2 in group g was withdrawn and then applied" in finding.why
+
+
+def test_a_command_may_be_withdrawn_while_it_is_applied_bit_by_bit() -> None:
+    """The channel names it from its first commit on, and goes on naming it."""
+
+    def happen(history: Story) -> None:
+        path = history.command_of("s2")
+        life = history.lives["s2"]
+        begun = replace(life.channel, command=path.rpartition("/")[2], epoch=2, generation=2)
+        history.set_channel(life, begun, Check(path, -1))
+        history.fenced("g", history.states["g"], Delete(path))
+        history.set_channel(life, replace(begun, touched=1))
+        raise Enough
+
+    held(spoilt("start sent", happen))
+
+
+def test_a_process_that_takes_a_name_removes_what_was_sent_to_the_one_before() -> None:
+    def happen(history: Story) -> None:
+        history.register(history.consumer("s2#2", "g"), "s2-x")
+        raise Enough
+
+    held(spoilt("start sent", happen))
+
+
+def test_what_a_hand_has_made_or_removed_is_not_judged() -> None:
+    def happen(history: Story) -> None:
+        history.hand(history.start("s0", {"flights": "0-1"}))
+        history.commit("s0#1", Check(G.channel("s0"), 1), Delete(history.command_of("s0")))
+        history.hand(Delete(history.command_of("s2")))
+        history.hand(SetData(G.channel("s2"), b"{"))
+        raise Enough
+
+    held(spoilt("start sent", happen))

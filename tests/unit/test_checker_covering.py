@@ -1,0 +1,171 @@
+"""S2: in a Stable generation the assignments are disjoint and cover every assignable partition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import Brokers
+from coordinator.zk.store import Delete, SetData
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import held, names, only, spoilt
+
+P1, P3 = TopicPartition("flights", 1), TopicPartition("flights", 3)
+
+SHARES = {"s0": {"flights": "0"}, "s2": {"flights": "3"}, "s3": {"flights": "1-2"}}
+"""What runs after the eviction."""
+
+
+def give_up(history: Story, **more: str) -> None:
+    """s2 gives up what it runs, and nobody else gets it; `more` is what the state says of it."""
+    shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {}}
+    state = replace(history.rebalance("g", shares), topics={"flights": "T1"}, left_out=more)
+    history.fenced("g", state, history.stop("s2"))
+    history.obey("s2")
+    history.stable("g")
+    raise Enough
+
+
+"""What runs after the eviction."""
+
+
+def test_a_partition_that_two_get_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2-3"}, "s2": {"flights": "3"}}
+        history.fenced("g", history.rebalance("g", shares))
+        history.stable("g")
+        raise Enough
+
+    finding = spoilt("joined", happen)["S2"].findings[0]
+
+    assert "generation 3 of group g gives flights-3 to two" in finding.why
+    assert names(finding) == ["b#1 commit g/state"]
+
+
+def test_a_partition_that_two_threads_of_one_consumer_get_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        state = history.states["g"]
+        share = state.target["s0"]
+        twice = replace(share, threads={**share.threads, "s0-1": frozenset({P1})})
+        history.fenced("g", replace(state, generation=3, target={**state.target, "s0": twice}))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S2")
+
+    assert "gives flights-1 to two" in finding.why
+    assert names(finding) == ["b#1 commit g/state"]
+
+
+def test_a_partition_that_nobody_gets_breaks_it() -> None:
+    finding = only(spoilt("joined", give_up), "S2")
+
+    assert names(finding) == ["hand commit topics/flights", "s0#1 commit channel/s0", "b#1 commit g/state"]
+    assert "flights-3 assigned to nobody" in finding.why
+
+
+def test_a_partition_may_go_to_nobody_when_the_state_says_why() -> None:
+    held(spoilt("joined", lambda history: give_up(history, **{"flights-3": "no room"})))
+    held(spoilt("joined", lambda history: give_up(history, flights="the topic has no partitions")))
+
+
+def test_a_partition_that_has_just_come_need_not_have_been_seen() -> None:
+    def happen(history: Story) -> None:
+        history.topic("flights", "T1", 5)
+        history.fenced("g", history.rebalance("g", SHARES))
+        history.stable("g")
+        raise Enough
+
+    held(spoilt("handed on", happen))
+
+
+def test_a_partition_that_came_long_before_must_have_been_seen_unless_faults_went_on() -> None:
+    def happen(history: Story, after: float, fault: bool) -> None:
+        history.topic("flights", "T1", 5)
+        if fault:
+            history.event("fault", "server", kind="partition", servers=["1"], until=history.now + 5)
+        history.pass_(after)
+        history.fenced("g", history.rebalance("g", SHARES))
+        history.stable("g")
+        raise Enough
+
+    finding = spoilt("handed on", lambda history: happen(history, 11, fault=False))["S2"].findings[0]
+
+    assert names(finding) == ["s0#1 commit channel/s0", "hand commit topics/flights", "b#1 commit g/state"]
+    held(spoilt("handed on", lambda history: happen(history, 11, fault=True)))
+
+
+def test_a_subscription_by_wildcard_counts() -> None:
+    def happen(history: Story) -> None:
+        history.topic("cities-2", "C9", 1)
+        history.pass_(14)
+        share = {"cities-1": "0-1"}
+        others = {"cities-1": "2"}
+        history.fenced("h", history.rebalance("h", {"c1": share, "c2": others}))
+        history.stable("h")
+        raise Enough
+
+    finding = spoilt("handed on", happen)["S2"].findings[0]
+
+    assert "group h" in finding.why and "cities-2-0 assigned to nobody" in finding.why
+
+
+def test_a_stable_group_whose_consumer_does_not_run_its_share_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+        state = history.rebalance("g", shares)
+        history.fenced("g", state, history.stop("s2"))
+        history.obey("s2")
+        history.stable("g")
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S2")
+
+    assert names(finding) == ["s2#1 commit channel/s2", "b#1 commit g/state"]
+    assert "while s2 does not run flights-3" in finding.why
+
+
+def test_a_stable_group_whose_consumer_runs_more_than_its_share_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s0"]
+        history.set_channel(life, replace(life.channel, running={**life.channel.running, P3: None}))
+        raise_stable(history)
+
+    finding = spoilt("stop obeyed", happen)["S2"].findings[0]
+
+    assert names(finding) == ["s0#1 commit channel/s0", "b#1 commit g/state"]
+    assert "while s0 still runs flights-3" in finding.why
+
+
+def raise_stable(history: Story) -> None:
+    history.stable("g", left_out={"flights-3": "no room"})
+    raise Enough
+
+
+def test_what_a_consumer_was_refused_it_need_not_run() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s2"]
+        history.set_channel(life, replace(life.channel, generation=2, epoch=2, refused=frozenset({P3})))
+        history.stable("g")
+        raise Enough
+
+    held(spoilt("stop obeyed", happen))
+
+
+def test_a_state_that_a_hand_makes_stable_is_not_judged() -> None:
+    def happen(history: Story) -> None:
+        state = replace(history.states["g"], state="Stable", generation=9, target={})
+        history.hand(SetData(G.state, state.to_bytes()))
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_a_topic_that_is_gone_or_cannot_be_read_needs_no_cover() -> None:
+    for operation in (Delete(Brokers().topic("flights")), SetData(Brokers().topic("flights"), b"?")):
+
+        def happen(history: Story, operation: Delete | SetData = operation) -> None:
+            history.hand(operation)
+            history.pass_(2)
+            give_up(history)
+
+        held(spoilt("joined", happen))

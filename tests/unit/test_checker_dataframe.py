@@ -1,0 +1,139 @@
+"""S5, second half: the DataFrame of a query holds exactly what was sealed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from coordinator.checker import Verdicts
+from coordinator.zk.store import Delete
+from tests.support.made_histories import Made
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import changed, held, names, only, spoilt
+
+
+def with_batch(number: int, change: Any) -> Verdicts:
+    """The story with one of its batches changed: 0 and 1 of the first run, 1 again of the second, and 2."""
+
+    def spoil(events: list[Made]) -> None:
+        change([event for event in events if event["event"] == "batch"][number])
+
+    return changed(spoil)
+
+
+def test_a_batch_that_leaves_out_records_breaks_it() -> None:
+    finding = only(with_batch(0, lambda batch: batch["rows"].pop()), "S5")
+
+    assert names(finding) == ["s1#1 commit channel/s1", "q#1 batch"]
+    assert "delivered nothing of flights-2 (id T1), and sealed was 0 to 80" in finding.why
+
+
+def test_a_batch_that_delivers_records_twice_breaks_it() -> None:
+    finding = only(with_batch(0, lambda batch: batch["rows"].append(batch["rows"][0])), "S5")
+
+    assert names(finding) == ["s0#1 commit channel/s0", "q#1 batch"]
+    assert "delivered 0 to 100, 0 to 100 of flights-0 (id T1), and sealed was 0 to 100" in finding.why
+
+
+def test_a_batch_that_delivers_other_records_breaks_it() -> None:
+    finding = only(with_batch(0, lambda batch: batch["rows"][0].update(first=1)), "S5")
+
+    assert "delivered 1 to 100 of flights-0 (id T1), and sealed was 0 to 100" in finding.why
+
+
+def test_a_batch_may_be_read_in_pieces() -> None:
+    def halve(batch: Made) -> None:
+        whole = batch["rows"].pop(0)
+        batch["rows"][:0] = [{**whole, "next": 40}, {**whole, "first": 40}]
+
+    held(with_batch(0, halve))
+
+
+def test_a_batch_without_one_of_its_segments_breaks_it() -> None:
+    finding = only(with_batch(0, lambda batch: batch["segments"].pop()), "S5")
+
+    assert names(finding) == ["s1#1 commit channel/s1", "q#1 batch"]
+    assert "batch 0 of query q of group g" in finding.why and "leaves out segment-0000000001" in finding.why
+
+
+def test_a_batch_with_a_segment_that_is_not_in_it_or_twice_breaks_it() -> None:
+    alien = only(with_batch(0, lambda batch: batch["segments"].append("segment-0000000002")), "S5")
+    twice = only(with_batch(0, lambda batch: batch["segments"].append("segment-0000000000")), "S5")
+
+    assert "has segment-0000000002 which is not in it" in alien.why
+    assert "has segment-0000000000 twice" in twice.why
+    assert names(alien) == names(twice) == ["q#1 batch"]
+
+
+def test_a_batch_that_does_not_begin_where_the_one_before_ended_breaks_it() -> None:
+    def skip(events: list[Made]) -> None:
+        last = [event for event in events if event["event"] == "batch"][-1]
+        name = last["segments"].pop(0)
+        made = [e for e in events if e["event"] == "commit" and e["ops"][-1]["path"].endswith(name)]
+        last["after"] = made[0]["zxid"]
+        segment = json.loads(made[0]["ops"][-1]["data"])
+        del last["rows"][: sum(len(parts) for parts in segment["ranges"].values())]
+
+    finding = only(changed(skip), "S5")
+
+    assert names(finding) == ["q#1 batch", "q#1 batch"]
+    assert "batch 2 of query q of group g begins after" in finding.why and "batch 1 ended at" in finding.why
+
+
+def test_a_replay_that_delivers_something_else_than_the_first_time_breaks_it() -> None:
+    finding = only(with_batch(2, lambda batch: batch["rows"].pop()), "S5")
+
+    assert "batch 1 of query q" in finding.why
+    assert finding.witness[-1]["run"] == "r2"
+
+
+def test_a_run_that_begins_again_from_an_old_checkpoint_replaces_what_came_after() -> None:
+    def happen(history: Story) -> None:
+        history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
+        history.query("q#1", "g", "q", "r3", history.finished_by("q"))
+        history.batch("q#1", "g", "q", "r3", 2, history.finished_by("q"))
+
+    held(spoilt("joined", happen))
+
+
+def test_a_query_that_begins_anew_begins_where_it_likes() -> None:
+    def happen(history: Story) -> None:
+        history.query("q#2", "g", "q", "r3", history.zxid)
+        after = history.zxid
+        history.seal("s0", 10, 0)
+        history.batch("q#2", "g", "q", "r3", 0, after)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_batches_over_what_a_hand_has_removed_are_not_judged() -> None:
+    def happen(history: Story) -> None:
+        history.hand(Delete(max(path for path in history.tree if path.startswith(G.segment_prefix))))
+        history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_a_query_that_fails_because_a_segment_has_lost_its_file_breaks_it() -> None:
+    def fail(events: list[Made]) -> None:
+        last = [event for event in events if event["event"] == "batch"][-1]
+        why = "query q of group g has lost records: the file of segment-0000000003 is missing: /segments/g/s0/x.arrow"
+        failed = {"at": last["at"], "who": last["who"], "event": "query-failed", "group": G, "query": "q", "why": why}
+        events.insert(events.index(last) + 1, failed)
+
+    finding = only(changed(fail), "S5")
+
+    assert names(finding) == ["q#1 query-failed"]
+    assert "segment-0000000003 is missing" in finding.why
+
+
+def test_a_query_may_fail_because_it_was_silent_until_its_segments_were_collected() -> None:
+    def fail(events: list[Made]) -> None:
+        last = [event for event in events if event["event"] == "batch"][-1]
+        why = "segments are gone: collected while query q was silent; the file of segment-0000000003 is missing"
+        failed = {"at": last["at"], "who": last["who"], "event": "query-failed", "group": G, "query": "q", "why": why}
+        events.insert(events.index(last) + 1, failed)
+
+    held(changed(fail))

@@ -1,0 +1,122 @@
+"""S4: nothing that a coordinator of epoch e writes appears after the bump to e + 1."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH
+from coordinator.zk.records import EpochRecord
+from coordinator.zk.sealed import Query, SegmentsRecord
+from coordinator.zk.store import Create, Delete, Operation, SetData
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import changed, held, names, only, spoilt
+
+BUMP = "commit consumers/coordinator"
+
+
+def depose(history: Story) -> str:
+    """The other node is elected though this one lives; gives the name of the one that is deposed."""
+    history.session("a#1")
+    deposed = history.coordinator
+    history.tree.pop(COORDINATOR, None)
+    history.elect("a#1")
+    return deposed
+
+
+def late(history: Story, *operations: Operation) -> None:
+    """The deposed coordinator writes."""
+    deposed = depose(history)
+    history.commit(deposed, *operations)
+    raise Enough
+
+
+def test_each_kind_of_thing_that_a_deposed_coordinator_writes_breaks_it() -> None:
+    def writes(history: Story) -> dict[str, list[Operation]]:
+        life = history.lives["s0"]
+        ended = replace(life.channel, ended="evicted")
+        return {
+            "state": [SetData(G.state, history.states["g"].to_bytes())],
+            "a command": [history.start("s0", {"flights": "0-1"})],
+            "an end": [SetData(G.channel("s0"), ended.to_bytes())],
+            "an eviction": [Delete(G.id("s0"))],
+            "history": [Create(G.rebalance(9), b"{}")],
+            "collected": [SetData(G.segments, SegmentsRecord(1).to_bytes())],
+            "expiry": [SetData(G.query("q"), Query("r2", 50, 0, 1).to_bytes())],
+            "an answer": [Delete(G.request)],
+        }
+
+    for kind in ("state", "a command", "an end", "an eviction", "history", "collected", "expiry", "an answer"):
+
+        def happen(history: Story, kind: str = kind) -> None:
+            late(history, *writes(history)[kind])
+
+        verdict = spoilt("joined", happen)["S4"]
+
+        assert len(verdict.findings) == 1, kind
+        finding = verdict.findings[0]
+        assert names(finding)[:2] == [f"b#1 {BUMP}", f"a#1 {BUMP}"], kind
+        assert names(finding)[2].startswith("b#1 commit") and len(finding.witness) == 3, kind
+        assert "b#1 wrote as a coordinator" in finding.why and "a#1 had raised the epoch to 3" in finding.why
+
+
+def test_what_a_deposed_coordinator_wrote_breaks_nothing_else() -> None:
+    finding = only(spoilt("joined", lambda h: late(h, SetData(G.state, h.states["g"].to_bytes()))), "S4")
+
+    assert names(finding) == [f"b#1 {BUMP}", f"a#1 {BUMP}", "b#1 commit g/state"]
+
+
+def test_a_coordinator_that_is_elected_again_may_write() -> None:
+    def happen(history: Story) -> None:
+        deposed = depose(history)
+        history.session(deposed)
+        history.elect(deposed)
+        history.stable("g")
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_the_old_session_of_a_coordinator_that_is_elected_again_may_not() -> None:
+    def happen(history: Story) -> None:
+        deposed = depose(history)
+        old = history.sessions[deposed]
+        history.session(deposed)
+        history.elect(deposed)
+        history.sessions[deposed] = old
+        history.stable("g")
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S4")
+
+    assert names(finding) == [f"b#1 {BUMP}", f"b#1 {BUMP}", "b#1 commit g/state"]
+
+
+def test_state_that_somebody_writes_who_was_never_elected_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.commit("s0#1", SetData(G.state, history.states["g"].to_bytes()))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S4")
+
+    assert names(finding) == [f"b#1 {BUMP}", "s0#1 commit g/state"]
+
+
+def test_state_that_is_written_before_anybody_was_elected_breaks_it() -> None:
+    def unelect(events: list[dict[str, object]]) -> None:
+        bump = next(e for e in events if e["event"] == "commit")
+        bump["ops"] = []
+
+    verdict = changed(unelect)["S4"]
+
+    assert verdict.findings[0].why.startswith("a#1 wrote what only a coordinator writes at 1.05 s")
+    assert names(verdict.findings[0]) == ["a#1 commit g/state"]
+
+
+def test_a_hand_may_write_what_it_likes_and_moves_no_epoch_of_anybody() -> None:
+    def happen(history: Story) -> None:
+        history.hand(SetData(G.state, history.states["g"].to_bytes()))
+        history.hand(SetData(COORDINATOR_EPOCH, EpochRecord(40).to_bytes()))
+        history.stable("g")
+        raise Enough
+
+    held(spoilt("joined", happen))

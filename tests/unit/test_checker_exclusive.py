@@ -1,0 +1,257 @@
+"""S1: at any instant at most one fetcher runs a partition of a group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.checker import check
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.sealed import SealedRange
+from coordinator.zk.store import Delete, SetData
+from tests.support.made_histories import BOUNDS, Made, parted
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import changed, held, names, only, spoilt
+
+P2, P3 = TopicPartition("flights", 2), TopicPartition("flights", 3)
+
+
+def begins_early(history: Story) -> None:
+    """The newcomer fetches a partition before its holder has stopped."""
+    life = history.lives["s2"]
+    life.channel = replace(life.channel, topics={"flights": "T1"})
+    history.begin(life, [P3])
+    history.pass_(0.5)
+    history.halt(life, parted({"flights": "3"}), "revoked")
+    life.channel = replace(life.channel, running={}, topics={})
+
+
+def test_two_processes_that_fetch_a_partition_at_the_same_time_break_it() -> None:
+    finding = only(spoilt("stop sent", begins_early), "S1")
+
+    assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin"]
+    assert "flights-3 of group g was fetched by s1#1" in finding.why and "by s2#1" in finding.why
+
+
+def test_a_partition_may_be_begun_in_the_instant_in_which_its_holder_halts() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s2"]
+        life.channel = replace(life.channel, topics={"flights": "T1"})
+        history.begin(life, [P3])
+        history.halt(history.lives["s1"], parted({"flights": "3"}), "revoked")
+        history.halt(life, parted({"flights": "3"}), "revoked")
+        life.channel = replace(life.channel, running={}, topics={})
+
+    held(spoilt("stop sent", happen))
+
+
+def test_two_that_meet_in_one_instant_break_it_when_both_fetch_in_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s2"]
+        life.channel = replace(life.channel, topics={"flights": "T1"})
+        history.begin(life, [P3])
+        history.fetch("s2", 4, 3)
+        history.fetch("s1", 4, 3)
+        history.halt(history.lives["s1"], parted({"flights": "3"}), "revoked")
+        history.halt(life, parted({"flights": "3"}), "revoked")
+        life.channel = replace(life.channel, running={}, topics={})
+
+    finding = only(spoilt("stop sent", happen), "S1")
+
+    assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin", "s2#1 fetch", "s1#1 fetch"]
+
+
+def test_records_that_come_to_one_that_has_given_the_partition_up_break_it() -> None:
+    def happen(history: Story) -> None:
+        ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
+        history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S1")
+
+    assert names(finding) == ["s2#1 lease", "s2#1 begin", "s1#1 fetch"]
+    assert "flights-3 of group g was fetched by s1#1" in finding.why and "which does not run it" in finding.why
+
+
+def test_records_that_come_late_to_one_whose_name_or_lease_is_gone_are_nobodys() -> None:
+    def happen(history: Story) -> None:
+        ranges = [SealedRange("flights", "T1", 3, 60, 64)._asdict()]
+        history.event("fetch", "s2#1", group="g", consumer="s2", incarnation="s2-a", ranges=ranges)
+        raise Enough
+
+    held(spoilt("taken over", happen))
+
+    def lapsed(history: Story) -> None:
+        del history.roles["s1#1"]
+        history.pass_(5)
+        ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
+        history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
+        raise Enough
+
+    held(spoilt("joined", lapsed))
+
+
+def test_a_lease_that_is_renewed_after_the_partition_was_handed_on_breaks_it() -> None:
+    """The consumer that hangs has been evicted by then, and halts only when it wakes: its lease had lapsed."""
+
+    def renew(events: list[Made]) -> None:
+        place = next(number for number, event in enumerate(events) if event["at"] == 36.0)
+        model = next(event for event in events if event["event"] == "lease" and event["who"] == "s1#1")
+        events.insert(place, {**model, "at": 36.0, "until": 37.0})
+
+    finding = only(changed(renew), "S1")
+
+    assert names(finding) == ["s1#1 begin", "s3#1 begin", "s1#1 lease", "s3#1 lease"]
+    assert "at 36 s" in finding.why
+
+
+def test_a_lease_that_runs_for_longer_than_the_mark_breaks_it() -> None:
+    def lengthen(events: list[Made]) -> None:
+        last = [event for event in events if event["event"] == "lease" and event["who"] == "s1#1"]
+        before = [event for event in last if event["at"] < 30]
+        before[-1]["until"] = 34.5
+
+    finding = only(changed(lengthen), "S1")
+
+    assert names(finding) == ["s1#1 begin", "s1#1 lease", "s3#1 lease", "s3#1 begin"]
+
+
+def test_a_killed_process_fetches_no_more_whatever_its_lease_says() -> None:
+    def happen(history: Story) -> None:
+        history.event("exit", "s1#1", why="killed")
+        begins_early(history)
+        raise Enough
+
+    held(spoilt("stop sent", happen))
+
+
+def test_a_name_that_another_process_has_taken_over_fetches_no_more() -> None:
+    """In the story the old process halts only after the new one has begun."""
+
+    def be_the_same(events: list[Made]) -> None:
+        taken = next(e for e in events if e["event"] == "commit" and e["who"] == "s2#2" and len(e["ops"]) > 2)
+        taken["who"] = "s2#1"
+
+    finding = changed(be_the_same)["S1"].findings[0]
+
+    assert names(finding) == ["s2#1 begin", "s2#1 lease", "s2#2 lease", "s2#2 begin"]
+
+
+def test_a_process_that_begins_anew_without_giving_up_what_it_fetched_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s1"]
+        history.register(life, "s1-x")
+        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+        start = history.start("s1", shares["s1"], generation=history.states["g"].generation + 1)
+        history.turn("g", shares, start)
+        history.obey("s1")
+        history.pass_(1)
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S1")
+
+    assert names(finding) == ["s1#1 begin", "s1#1 lease", "s1#1 begin"]
+    assert "incarnation s1-a" in finding.why and "incarnation s1-x" in finding.why
+
+
+def test_a_consumer_that_has_left_in_zookeeper_fetches_no_more_though_its_application_hangs() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s1"]
+        ended = replace(life.channel, running={}, topics={}, ended="poll was not called")
+        history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
+        shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
+        start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
+        history.turn("g", shares, start)
+        history.obey("s2")
+        history.pass_(1)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_two_channels_that_run_a_partition_after_a_commit_break_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s0"]
+        running = {**life.channel.running, P2: None}
+        history.set_channel(life, replace(life.channel, running=running))
+        history.set_channel(life, life.channel.without([P2]))
+
+    finding = only(spoilt("joined", happen), "S1")
+
+    assert names(finding) == ["s1#1 commit channel/s1", "s0#1 commit channel/s0"]
+    assert "flights-2 of group g is in `running` of s0 and s1" in finding.why
+
+
+def test_an_ended_channel_that_still_runs_a_partition_keeps_it_from_others() -> None:
+    def happen(history: Story) -> None:
+        torn = replace(history.lives["s1"].channel, ended="evicted")
+        history.commit(history.coordinator, SetData(G.channel("s1"), torn.to_bytes()))
+        life = history.lives["s0"]
+        history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: None}))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S1")
+
+    assert names(finding) == ["s1#1 commit channel/s1", "s0#1 commit channel/s0"]
+
+
+def test_what_a_hand_has_put_into_a_channel_is_not_judged() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s0"]
+        running = {**life.channel.running, P2: 7}
+        history.hand(SetData(G.channel("s0"), replace(life.channel, running=running).to_bytes()))
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_what_a_consumer_fetches_after_a_hand_has_removed_its_registration_is_not_judged() -> None:
+    """It is ended as if its session had: the coordinator cannot know that its lease runs on."""
+
+    def happen(history: Story) -> None:
+        history.hand(Delete(G.id("s1")))
+        life = history.lives["s1"]
+        shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
+        start = history.start("s2", shares["s2"], generation=history.states["g"].generation + 1)
+        history.turn("g", shares, *history.end_of(life, "its session ended"), start)
+        history.obey("s2")
+        history.pass_(1)
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+RUN: Made = {"at": 0.0, "who": "server", "event": "run", "version": 1, "bounds": dict(BOUNDS)}
+
+
+def fetcher(who: str, session: int, began: float) -> list[Made]:
+    consumer = who.partition("#")[0]
+    names = {"group": "g", "consumer": consumer, "incarnation": f"of-{who}"}
+    return [
+        {"at": began - 0.2, "who": who, "event": "registered", **names, "session": session},
+        {"at": began - 0.1, "who": who, "event": "lease", "role": "consumer", "session": session, "until": began + 3.9},
+        {"at": began, "who": who, "event": "begin", **names, "generation": 1, "partitions": {"t": {"0": 0}}},
+    ]
+
+
+def killed(session: int, at: float, why: str) -> Made:
+    return {"at": at, "who": "server", "event": "closed", "session": session, "zxid": 9, "why": why, "paths": []}
+
+
+def in_order(*events: Made) -> list[Made]:
+    """The events, and a lease's renewal after them."""
+    later = {"at": 4.0, "who": "b#1", "event": "lease", "role": "consumer", "session": 2, "until": 7.9}
+    return [RUN, *sorted([*events, later], key=lambda event: event["at"])]
+
+
+def test_what_a_process_fetches_after_somebody_has_ended_its_session_does_not_count() -> None:
+    before = in_order(*fetcher("a#1", 1, 1.0), killed(1, 2.0, "killed"), *fetcher("b#1", 2, 2.5))
+    just_after = in_order(*fetcher("a#1", 1, 2.1), killed(1, 2.0, "killed"), *fetcher("b#1", 2, 2.5))
+
+    held(check(before))
+    held(check(just_after))
+
+
+def test_an_expired_session_is_no_excuse_for_fetching_within_a_lease() -> None:
+    finding = only(check(in_order(*fetcher("a#1", 1, 1.0), killed(1, 2.0, "expired"), *fetcher("b#1", 2, 2.5))), "S1")
+
+    assert names(finding) == ["a#1 lease", "a#1 begin", "b#1 lease", "b#1 begin"]

@@ -1,0 +1,206 @@
+"""Histories in files, and the command that checks them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from coordinator.checker import HELD, check, check_file, lines
+from coordinator.checker.__main__ import main
+from tests.support.made_histories import Made
+from tests.support.made_story import G, story
+from tests.support.spoilt import changed
+
+
+def write(path: Path, events: Iterable[Made | str]) -> Path:
+    path.write_text("".join((e if isinstance(e, str) else json.dumps(e)) + "\n" for e in events))
+    return path
+
+
+def test_a_file_gives_the_verdicts_of_its_events(tmp_path: Path) -> None:
+    events = story()
+
+    assert check_file(write(tmp_path / "history.jsonl", events)) == check(events)
+
+
+MALFORMED = [
+    "",
+    "what?",
+    "[]",
+    "1",
+    '{"at":1}',
+    '{"at":"soon","who":"a#1","event":"exit"}',
+    '{"at":1,"who":"a#1","event":"commit"}',
+    '{"at":1,"who":"a#1","event":"commit","zxid":1,"ops":[{"op":"dance","path":"/"}]}',
+    '{"at":1,"who":"a#1","event":"commit","zxid":1,"ops":[{"op":"set","path":"/","data":7}]}',
+    '{"at":1,"who":"a#1","event":"commit","zxid":"1","ops":[]}',
+    '{"at":1,"who":"a#1","event":"lease","role":"consumer","until":"late"}',
+    '{"at":1,"who":"a#1","event":"begin","group":"g","consumer":"c","incarnation":"i","partitions":{"t":{"x":1}}}',
+    '{"at":1,"who":"a#1","event":"halt","group":"g","consumer":"c","incarnation":"i","partitions":{"t":["x"]}}',
+    '{"at":1,"who":"a#1","event":"fetch","group":"g","consumer":"c","incarnation":"i","ranges":[{"topic":"t"}]}',
+    '{"at":1,"who":"a#1","event":"batch","group":"g","query":"q","batch":1,"after":0,"upto":0,"segments":[],"rows":7}',
+    '{"at":1,"who":"server","event":"run","bounds":{"tick":1}}',
+    '{"at":NaN,"who":"server","event":"calm"}',
+    "[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("line", MALFORMED[1:], ids=lambda line: line[:40])
+def test_a_line_that_cannot_be_read_is_set_aside_and_the_verdicts_say_so(tmp_path: Path, line: str) -> None:
+    events: list[Made | str] = [*story()]
+    events.insert(5, line)
+    path = write(tmp_path / "history.jsonl", events)
+
+    verdicts = check_file(path)
+
+    assert (verdicts.set_aside, len(verdicts.problems)) == (1, 1)
+    assert verdicts.problems[0].startswith(f"{path}:6: ")
+    assert {(v.outcome, v.is_due) for v in verdicts.verdicts.values()} == {("not decided", True)}
+    assert verdicts["S1"].why == "1 events could not be read and were set aside"
+    assert verdicts.is_inconclusive and "1 set aside" in verdicts.text()
+
+
+def test_empty_lines_are_no_events(tmp_path: Path) -> None:
+    path = write(tmp_path / "history.jsonl", ["", *story(), "  "])
+
+    assert check_file(path).set_aside == 0
+
+
+def test_a_line_that_is_too_long_is_set_aside_and_the_next_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "LONGEST_LINE", 10_000)
+    events: list[Made | str] = [*story()]
+    events.insert(3, " " * 35_000)
+    path = write(tmp_path / "history.jsonl", events)
+
+    verdicts = check_file(path)
+
+    assert verdicts.problems == (f"{path}:4: over 10000 bytes",)
+    assert verdicts.events == len(events) - 1
+
+
+def test_no_more_than_ten_problems_are_told(tmp_path: Path) -> None:
+    verdicts = check_file(write(tmp_path / "history.jsonl", ["?"] * 30))
+
+    assert (verdicts.set_aside, len(verdicts.problems)) == (30, 10)
+
+
+def test_what_is_broken_is_broken_though_lines_were_set_aside(tmp_path: Path) -> None:
+    events = [event for event in story() if event["event"] != "halt"]
+
+    verdicts = check_file(write(tmp_path / "history.jsonl", [*events, "?"]))
+
+    assert "S1" in [verdict.invariant for verdict in verdicts.broken]
+    assert not verdicts.is_inconclusive
+
+
+def test_unknown_events_and_fields_are_ignored() -> None:
+    def add(events: list[Made]) -> None:
+        for event in events:
+            event["novel"] = {"of": ["a", "later", "release"]}
+        events[5:5] = [{"at": 0.5, "who": "x#1", "event": "daydream", "about": 1}]
+
+    assert {verdict.outcome for verdict in changed(add).verdicts.values()} == {HELD}
+
+
+def test_whatever_a_history_lacks_or_mixes_up_a_verdict_comes_of_it() -> None:
+    events, random = story(), Random(7)
+    for round_ in range(30):
+        some = [event for event in events if random.random() < 0.8]
+        if round_ % 2:
+            random.shuffle(some)
+
+        assert check(some).events == len(some)
+
+
+def test_a_history_without_bounds_decides_nothing_that_needs_them() -> None:
+    verdicts = changed(lambda events: events.pop(0))
+
+    undecided = [v.invariant for v in verdicts.verdicts.values() if v.outcome == "not decided"]
+    assert undecided == ["S2", "S7", "L1", "L2", "L3", "L4"]
+    assert verdicts["S2"].why == "there is no `run` event, so no bounds are known"
+    assert verdicts.is_inconclusive
+
+
+def parted(folder: Path, events: list[Made]) -> list[str]:
+    """A file for each process, with no two events at the same moment."""
+    for number, event in enumerate(events):
+        event["at"] = round(event["at"] + number * 1e-6, 6)
+    paths = []
+    for number, who in enumerate(sorted({event["who"] for event in events})):
+        paths.append(write(folder / f"{number}.jsonl", [event for event in events if event["who"] == who]))
+    return [str(path) for path in paths]
+
+
+def test_the_files_of_several_processes_are_merged(tmp_path: Path) -> None:
+    assert main(parted(tmp_path, story())) == 0
+
+
+def test_a_commit_that_was_heard_of_late_happened_before_those_that_came_after_it(tmp_path: Path) -> None:
+    events = story()
+    seals = [e for e in events if e["event"] == "commit" and e["ops"][-1]["path"].startswith(G.segment_prefix)]
+    late, after = seals[0], seals[1]
+    assert (late["who"], after["who"], after["zxid"]) == ("s0#1", "s1#1", late["zxid"] + 1)
+    late["at"] = after["at"] + 0.3
+
+    assert main(parted(tmp_path, events)) == 0
+
+
+def test_the_command_says_that_everything_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "history.jsonl", story())
+
+    assert main([str(path)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith(" events") and printed[1:3] == ["S1 held", "S2 held"] and len(printed) == 13
+
+
+def test_the_command_says_what_was_broken_and_shows_the_witness(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = story()
+    halt = next(event for event in events if event["event"] == "halt" and event["who"] == "s1#1")
+    events.remove(halt)
+    path = write(tmp_path / "history.jsonl", events)
+
+    assert main([str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "S1 broken: flights-3 of group g was fetched by s1#1" in printed
+    assert "\n    1.08 s s1#1 begin " in printed
+
+    assert main([str(path), "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [each["invariant"] for each in document["verdicts"] if each["outcome"] == "broken"] == ["S1", "S6"]
+    assert document["verdicts"][0]["witness"][0]["event"] == "begin"
+
+
+def test_the_command_says_that_it_could_not_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "history.jsonl", story()[:-1])
+
+    assert main([str(path)]) == 3
+    assert "S7 not decided: the history has no `end`" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there_is_a_mistake_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none.jsonl")]) == 2
+    assert "cannot read" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert left.value.code == 2
+
+
+def test_what_a_history_says_cannot_move_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = story()
+    for event in events:
+        if event["event"] == "halt":
+            event["why"] = "\x1b[2J"
+    events.insert(1, {"at": 0, "who": "\x1b[31m", "event": "begin"})
+    halt = next(event for event in events if event["event"] == "halt" and event["who"] == "s1#1")
+    events.remove(halt)
+
+    assert main([str(write(tmp_path / "history.jsonl", events))]) == 1
+    assert "\x1b" not in capsys.readouterr().out

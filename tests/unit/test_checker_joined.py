@@ -1,0 +1,284 @@
+"""S5, first half: sealed ranges join without gap or overlap, and nothing is collected too early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import OffsetRecord
+from coordinator.zk.sealed import Query, SealedRange
+from coordinator.zk.store import Create, Delete, SetData
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import held, names, only, spoilt
+
+P2 = TopicPartition("flights", 2)
+CITIES = TopicPartition("cities-1", 0)
+
+
+def part(number: int, first: int, following: int, topic_id: str = "T1") -> SealedRange:
+    return SealedRange("flights", topic_id, number, first, following)
+
+
+def stands(history: Story, consumer: str, partition: TopicPartition, offset: int | None) -> None:
+    """What a consumer believes of its own position."""
+    life = history.lives[consumer]
+    life.channel = replace(life.channel, running={**life.channel.running, partition: offset})
+
+
+@pytest.mark.parametrize(("first", "kind"), [(120, "a gap in flights-2"), (90, "an overlap in flights-2")])
+def test_a_seal_by_the_next_holder_that_does_not_join_breaks_it(first: int, kind: str) -> None:
+    """s1 has sealed flights-2 up to 100; s3, which has it after the eviction, goes on elsewhere."""
+
+    def happen(history: Story) -> None:
+        history.sealed("s3", [part(2, first, first + 5)])
+        raise Enough
+
+    finding = only(spoilt("handed on, unsealed", happen), "S5")
+
+    assert names(finding) == ["s1#1 commit channel/s1", "s3#1 commit channel/s3"]
+    assert kind in finding.why and f"{first} to {first + 5} was made somebody's" in finding.why
+    assert "100 was reached at 3.02 s" in finding.why
+
+
+def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.sealed("s1", [part(2, 100, 120)])
+        stands(history, "s1", P2, 130)
+        history.sealed("s1", [part(2, 130, 140)])
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert names(finding) == ["s1#1 commit channel/s1"]
+    assert "went from 120 to 140" in finding.why and "its segment has 130 to 140" in finding.why
+
+
+def test_a_segment_that_does_not_say_what_its_commit_advances_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.sealed("s1", [part(2, 100, 120)], to=[part(2, 100, 150)])
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert names(finding) == ["s1#1 commit channel/s1"]
+    assert "flights-2 (id T1) of group g went from 100 to 150" in finding.why
+
+
+def test_a_segment_whose_commit_advances_nothing_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.sealed("s1", [part(2, 100, 120)], to=[])
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert "has flights-2 from 100 to 120, which its commit" in finding.why
+
+
+def test_a_segment_of_another_topic_id_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.sealed("s1", [part(2, 100, 120, topic_id="T0")])
+        raise Enough
+
+    assert only(spoilt("joined", happen), "S5").why.endswith("its segment has 100 to 120 of id T0")
+
+
+def test_a_slot_that_advances_without_a_segment_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.advance("s1", 20, 2)
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert "went from 100 to 120 at" in finding.why and finding.why.endswith("without a segment")
+    assert names(finding) == ["s1#1 commit channel/s1"]
+
+
+def test_two_segments_in_one_commit_break_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s0"]
+        some = [part(0, 110, 120), part(1, 130, 140)]
+        history.sealed("s0", some[:1])
+        del history.events[-1]
+        history.zxid -= 1
+        texts = []
+        for each in some:
+            history.sealed("s0", [each])
+            texts.append(history.events.pop()["ops"][1]["data"].encode())
+        creates = [Create(G.segment_prefix, text, sequential=True) for text in texts]
+        history.set_channel(life, life.channel, *creates)
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert "were sealed in one commit" in finding.why
+    assert names(finding) == ["s0#1 commit channel/s0"]
+
+
+def test_the_first_seal_of_a_partition_that_does_not_begin_at_its_beginning_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.sealed("s1", [part(2, 4, 20)])
+        raise Enough
+
+    finding = only(spoilt("stable", happen), "S5")
+
+    assert "a gap in flights-2 of group g: 4 to 20" in finding.why and "nothing was before" in finding.why
+    assert names(finding) == ["s1#1 commit channel/s1"]
+
+
+def test_the_first_seal_of_a_partition_may_begin_where_the_log_does() -> None:
+    def happen(history: Story) -> None:
+        history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=4)
+        history.sealed("s1", [part(2, 4, 20)])
+        raise Enough
+
+    held(spoilt("stable", happen))
+
+
+def again(history: Story, offset: int) -> None:
+    """c1 gives up what it has, gets it again, and begins at an offset; it stood at 7."""
+    share = {"cities-1": "0-2"}
+    history.fenced("h", history.states["h"], history.stop("c1"))
+    history.obey("c1")
+    history.fenced("h", history.states["h"], history.start("c1", share))
+    history.obey("c1", begins=False)
+    history.begin(history.lives["c1"], [CITIES], at=offset)
+    history.advance("c1", 3, 0, topic="cities-1")
+    raise Enough
+
+
+@pytest.mark.parametrize(("offset", "kind"), [(9, "a gap"), (5, "an overlap")])
+def test_a_plain_consumer_that_goes_on_elsewhere_breaks_it(offset: int, kind: str) -> None:
+    held(spoilt("grown", lambda history: again(history, 7)))
+
+    finding = only(spoilt("grown", lambda history: again(history, offset)), "S5")
+
+    assert f"{kind} in cities-1-0 of group h: {offset} to {offset + 3}" in finding.why
+    assert names(finding) == ["c1#1 commit channel/c1", "c1#1 commit channel/c1"]
+
+
+def test_a_plain_consumer_that_goes_back_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["c1"]
+        history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: 5}))
+        raise Enough
+
+    finding = only(spoilt("plain", happen), "S5")
+
+    assert "an overlap in cities-1-0 of group h: 7 to 5" in finding.why
+
+
+def test_a_hold_that_ends_without_its_offset_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s1"]
+        ended = replace(life.channel, running={}, topics={}, ended="gone")
+        history.halt(life, frozenset(life.channel.running), "lost")
+        history.commit(history.coordinator, SetData(G.channel("s1"), ended.to_bytes()))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert "s1 of group g gave up flights-2 at 100" in finding.why and "`offsets` says nothing" in finding.why
+    assert names(finding) == ["b#1 commit channel/s1"]
+
+
+def test_an_offset_that_is_written_wrong_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        data = OffsetRecord(99, "T1", 2).to_bytes()
+        history.commit("s1#1", Create(G.offset("flights", 2), data))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S5")
+
+    assert "was set to 99" in finding.why and "100 was reached at 3.02 s" in finding.why
+    assert names(finding) == ["s1#1 commit channel/s1", "s1#1 commit flights/2"]
+
+
+def test_under_another_topic_id_a_partition_begins_anew() -> None:
+    """In the story it does; here it goes on where the old topic was."""
+
+    def happen(history: Story) -> None:
+        history.obey("c1", begins=False)
+        history.begin(history.lives["c1"], [CITIES], at=7)
+        history.advance("c1", 3, 0, topic="cities-1")
+        raise Enough
+
+    finding = only(spoilt("starts of the topic made anew", happen), "S5")
+
+    assert "a gap in cities-1-0 of group h: 7 to 10" in finding.why and "nothing was before" in finding.why
+
+
+def test_what_a_hand_has_made_of_an_offset_is_where_it_goes_on_from() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s1"]
+        history.halt(life, frozenset(life.channel.running), "lost")
+        history.register(life, "s1-x")
+        history.hand(SetData(G.offset("flights", 2), OffsetRecord(500, "T1", 1).to_bytes()))
+        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+        history.turn("g", shares, history.start("s1", shares["s1"], generation=history.states["g"].generation + 1))
+        history.obey("s1")
+        history.seal("s1", 10, 2)
+        if goes_on:
+            stands(history, "s1", P2, 700)
+        history.sealed("s1", [part(2, 700, 710)] if goes_on else [part(2, 510, 520)])
+        raise Enough
+
+    goes_on = False
+    held(spoilt("joined", happen))
+    goes_on = True
+    assert spoilt("joined", happen)["S5"].outcome == "broken", "from there on it is judged again"
+
+
+def test_a_segment_that_is_collected_before_a_query_has_finished_it_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.collect("g", history.zxid)
+        raise Enough
+
+    finding = spoilt("queried", happen)["S5"].findings[0]
+
+    assert names(finding) == ["s0#1 commit channel/s0", "q#1 commit g/queries", "a#1 commit g/segments"]
+    assert "query q has finished 0" in finding.why
+
+
+def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.collect("g", history.zxid)
+        raise Enough
+
+    findings = spoilt("sealed", happen)["S5"].findings
+
+    assert names(findings[0]) == ["s0#1 commit channel/s0", "a#1 commit g/segments"]
+    assert findings[0].why.endswith("and no query reads the group")
+
+
+def test_a_query_that_cannot_be_read_holds_everything_back() -> None:
+    def happen(history: Story) -> None:
+        history.hand(SetData(G.query("q"), b"?"))
+        history.collect("g", history.zxid)
+        raise Enough
+
+    finding = spoilt("finished", happen)["S5"].findings[0]
+
+    assert names(finding) == ["s0#1 commit channel/s0", "hand commit queries/q", "a#1 commit g/segments"]
+    assert "query q cannot be read" in finding.why
+
+
+def test_an_expired_query_holds_nothing_back() -> None:
+    def happen(history: Story) -> None:
+        history.query("p#1", "g", "p", "r9", 0)
+        expired = Query("r9", 0, 0, 1).to_bytes()
+        history.commit(history.coordinator, SetData(G.queries, b""), SetData(G.query("p"), expired))
+
+    held(spoilt("finished", happen))
+
+
+def test_what_a_hand_removes_of_the_segments_is_not_judged() -> None:
+    def happen(history: Story) -> None:
+        first = min(path for path in history.tree if path.startswith(G.segment_prefix))
+        history.hand(Delete(first))
+        history.query("p#1", "g", "p", "r9", 0)
+        history.batch("p#1", "g", "p", "r9", 0, 0)
+        raise Enough
+
+    held(spoilt("sealed", happen))

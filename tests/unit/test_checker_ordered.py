@@ -1,0 +1,162 @@
+"""S3: (epoch, generation) never goes back within an incarnation; no command is applied twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.zk.store import Create, Delete, SetData
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import held, names, only, spoilt
+
+SHARE = {"flights": "0-1"}
+
+
+def test_a_channel_whose_generation_goes_back_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s2"]
+        history.set_channel(life, replace(life.channel, generation=1))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S3")
+
+    assert names(finding) == ["s2#1 commit channel/s2", "s2#1 commit channel/s2"]
+    assert "went back from epoch 2, generation 2 to 2, 1" in finding.why
+
+
+def test_a_channel_whose_epoch_goes_back_breaks_it_though_its_generation_rises() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s2"]
+        history.set_channel(life, replace(life.channel, epoch=1, generation=7))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S3")
+
+    assert "went back from epoch 2, generation 2 to 1, 7" in finding.why
+
+
+def test_another_incarnation_begins_at_nothing() -> None:
+    def happen(history: Story) -> None:
+        history.register(history.lives["s2"], "s2-x")
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def applied(history: Story, name: str, **fields: object) -> None:
+    """s0's channel comes to name a command."""
+    life = history.lives["s0"]
+    history.set_channel(life, replace(life.channel, command=name, **fields))  # type: ignore[arg-type]
+    raise Enough
+
+
+def test_a_command_that_is_applied_twice_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s0"]
+        first = life.channel.command
+        history.fenced("g", history.states["g"], history.start("s0", SHARE))
+        history.obey("s0")
+        applied(history, first)
+
+    finding = only(spoilt("joined", happen), "S3")
+
+    assert names(finding) == ["s0#1 commit channel/s0", "s0#1 commit channel/s0"]
+    assert "command-0000000000 was applied twice by s0 of group g" in finding.why
+
+
+def test_a_command_that_takes_several_commits_is_applied_once() -> None:
+    def happen(history: Story) -> None:
+        history.fenced("g", history.states["g"], history.start("s0", SHARE))
+        life, path = history.lives["s0"], history.command_of("s0")
+        begun = replace(life.channel, command=path.rpartition("/")[2], generation=2, epoch=2)
+        history.set_channel(life, begun)
+        history.set_channel(life, begun, Delete(path))
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_a_command_that_never_stood_in_the_channel_breaks_it() -> None:
+    finding = only(spoilt("joined", lambda history: applied(history, "command-0000000077")), "S3")
+
+    assert names(finding) == ["s0#1 commit channel/s0"]
+    assert "never stood in its channel" in finding.why
+
+
+def test_a_command_for_another_incarnation_that_is_applied_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.fenced("g", history.states["g"], history.start("s0", SHARE, incarnation="s0-old"))
+        history.obey("s0")
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S3")
+
+    assert names(finding) == ["b#1 commit g/state", "s0#1 commit channel/s0"]
+    assert "is for incarnation s0-old and was applied for s0-a" in finding.why
+
+
+def test_a_command_of_an_older_epoch_that_is_applied_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        start = history.start("s2", {"flights": "3"}, epoch=1, generation=9)
+        history.fenced("g", history.states["g"], start)
+        life, path = history.lives["s2"], history.command_of("s2")
+        history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]), Delete(path))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S3")
+
+    assert names(finding) == ["s2#1 commit channel/s2", "b#1 commit g/state", "s2#1 commit channel/s2"]
+    assert "is of epoch 1, generation 9 and was applied after epoch 2, generation 2" in finding.why
+
+
+def test_a_command_that_nobody_can_read_and_is_applied_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        create = Create(G.command_prefix("s0"), b'{"option":"dance"}', sequential=True)
+        history.fenced("g", history.states["g"], create)
+        path = history.command_of("s0")
+        life = history.lives["s0"]
+        history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]), Delete(path))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S3")
+
+    assert "cannot be read" in finding.why
+    assert names(finding) == ["b#1 commit g/state", "s0#1 commit channel/s0"]
+
+
+def test_a_command_that_a_hand_has_made_is_not_judged() -> None:
+    def happen(history: Story) -> None:
+        history.hand(history.start("s0", SHARE, incarnation="s0-old"))
+        history.obey("s0")
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def test_a_channel_that_a_hand_has_set_back_is_not_judged_until_the_next_incarnation() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s2"]
+        history.hand(SetData(G.channel("s2"), replace(life.channel, generation=99).to_bytes()))
+        history.set_channel(life, life.channel)
+        history.register(life, "s2-x")
+        history.set_channel(life, replace(life.channel, generation=5))
+        history.set_channel(life, replace(life.channel, generation=4))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S3")
+
+    assert "incarnation s2-x" in finding.why
+
+
+def test_the_commands_of_a_channel_that_was_made_anew_are_other_commands() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s2"]
+        ended = replace(life.channel, running={}, topics={}, ended="left")
+        history.set_channel(life, ended, *history.released(life, life.channel.running), Delete(G.id("s2")))
+        history.commit(history.coordinator, Delete(G.channel("s2")))
+        del history.sequences[G.command_prefix("s2")]
+        history.register(life, "s2-x")
+        history.fenced("g", history.rebalance("g", {"s2": {"flights": "3"}}), history.start("s2", {}))
+        history.obey("s2")
+        raise Enough
+
+    held(spoilt("joined", happen))

@@ -1,0 +1,135 @@
+"""L4: churn does not livelock, and does not postpone an eviction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordinator.checker import Verdicts
+from coordinator.zk.asked import Pause, PausedRecord
+from coordinator.zk.paths import PAUSED
+from coordinator.zk.state import STABLE
+from coordinator.zk.store import Create, Delete
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import changed, held, names, only, spoilt
+
+
+def waits(meanwhile: Callable[[Story], object], seconds: float) -> Verdicts:
+    """s1 hangs with a command since 20.02 s; 9 s and 7 s are allowed."""
+
+    def happen(history: Story) -> None:
+        meanwhile(history)
+        history.to(20.02 + seconds)
+        raise Enough
+
+    return spoilt("stuck", happen)
+
+
+def nothing(history: Story) -> None:
+    """Nobody does anything."""
+
+
+def replace_command(history: Story) -> None:
+    """A turn withdraws what s1 was sent; the next sends another."""
+    history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
+    history.pass_(0.3)
+    history.fenced("g", history.states["g"], history.stop("s1"))
+
+
+def test_a_consumer_that_is_not_evicted_in_time_breaks_it() -> None:
+    finding = only(waits(nothing, 18), "L4")
+
+    assert names(finding) == ["s1#1 commit channel/s1", "b#1 commit g/state"]
+    assert "s1 of group g has applied none of its commands from 20.03 s" in finding.why
+    assert "over its max_poll_interval_ms of 9 s" in finding.why
+    held(waits(nothing, 15.9))
+
+
+def test_churn_that_replaces_its_commands_does_not_postpone_an_eviction() -> None:
+    def churn(history: Story) -> None:
+        for _ in range(5):
+            history.pass_(3)
+            replace_command(history)
+
+    only(waits(churn, 18), "L4")
+
+
+def test_who_has_no_command_for_a_while_waits_anew() -> None:
+    def pause(history: Story) -> None:
+        history.pass_(10)
+        history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
+        history.pass_(3)
+        history.fenced("g", history.states["g"], history.stop("s1"))
+
+    held(waits(pause, 18))
+
+
+def test_who_applies_one_of_them_waits_anew() -> None:
+    def apply(history: Story) -> None:
+        history.pass_(10)
+        history.obey("s1")
+        history.fenced("g", history.states["g"], history.start("s1", {}))
+
+    held(waits(apply, 18))
+
+
+def test_who_begins_anew_waits_anew() -> None:
+    def register(history: Story) -> None:
+        history.pass_(10)
+        life = history.lives["s1"]
+        history.halt(life, frozenset(life.channel.running), "lost")
+        history.register(life, "s1-x")
+        history.fenced("g", history.states["g"], history.start("s1", {}))
+
+    verdicts = waits(register, 18)
+
+    assert verdicts["L4"].outcome == "not decided" and not verdicts["L4"].findings
+
+
+def test_a_coordinator_that_was_away_has_its_own_time() -> None:
+    def fail_over(history: Story) -> None:
+        history.pass_(10)
+        history.die("b#1")
+        history.pass_(6)
+        history.close("b#1")
+        history.session("a#1")
+        history.elect("a#1")
+
+    assert not waits(fail_over, 30)["L4"].findings
+    assert waits(fail_over, 36)["L4"].findings
+
+
+def test_a_consumer_of_a_paused_group_is_not_evicted() -> None:
+    def pause(history: Story) -> None:
+        history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
+
+    assert not waits(pause, 30)["L4"].findings
+
+
+def next_generation(history: Story) -> None:
+    """A generation that changes nothing."""
+    state = history.states["g"]
+    history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1))
+
+
+def test_a_generation_that_begins_without_a_change_long_after_calm_breaks_it() -> None:
+    finding = only(spoilt("collecting", next_generation), "L4")
+
+    assert names(finding) == ["b#1 commit g/state", "server calm", "b#1 commit g/state"]
+    assert "generation 7 of group g begins at 88.02 s, and nothing has changed since 60.02 s" in finding.why
+
+
+def test_a_generation_may_begin_soon_after_calm_or_after_a_change() -> None:
+    held(spoilt("calm", next_generation))
+
+    def removed(history: Story) -> None:
+        history.hand(Delete(G.owner("flights", 0)))
+        next_generation(history)
+
+    held(spoilt("collecting", removed))
+
+
+def test_without_a_calm_it_is_not_decided() -> None:
+    verdict = changed(lambda events: events.remove(next(e for e in events if e["event"] == "calm")))["L4"]
+
+    assert (verdict.outcome, verdict.why, verdict.is_due) == ("not decided", "there is no `calm` event", False)

@@ -1,0 +1,151 @@
+"""S7: nothing of the dead remains after the collection period."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from coordinator.checker import check
+from coordinator.zk.asked import Pause, PausedRecord
+from coordinator.zk.paths import PAUSED
+from coordinator.zk.records import OwnerRecord
+from coordinator.zk.store import Create
+from tests.support.made_histories import Made, edited
+from tests.support.made_story import G, H, Story, story
+from tests.support.spoilt import changed, held, names, only, spoilt
+
+
+def without(*paths: str, verb: str = "delete", skip: int = 0) -> Callable[[list[Made]], None]:
+    """Takes the operations on some paths out of a history."""
+
+    def drop(events: list[Made]) -> None:
+        found = [(event, op) for event in events if event["event"] == "commit" for op in event["ops"]]
+        for event, op in [(event, op) for event, op in found if op["op"] == verb and op["path"] in paths][skip:]:
+            event["ops"].remove(op)
+
+    return drop
+
+
+def test_an_ephemeral_that_outlives_its_session_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.session("x#1")
+        history.commit("x#1", Create(G.owner("flights", 9), b"{}", ephemeral=True))
+        del history.tree[G.owner("flights", 9)]
+        history.close("x#1")
+
+    finding = only(spoilt("before calm", happen), "S7")
+
+    assert names(finding) == ["server closed", "server end"]
+    assert "owner flights-9 of group g is dead since 70.02 s, and there at 110 s" in finding.why
+
+
+def test_a_registration_that_outlives_its_session_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        history.session("x#1")
+        history.commit("x#1", Create(G.id("x"), b"{}", ephemeral=True))
+        del history.tree[G.id("x")]
+        history.close("x#1")
+
+    assert "the registration of x in group g" in only(spoilt("before calm", happen), "S7").why
+
+
+def test_an_owner_of_an_incarnation_that_is_over_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        owner = OwnerRecord("s1-0", "s1", "s1-a", 3).to_bytes()
+        history.commit("s0#1", Create(G.owner("flights", 9), owner, ephemeral=True))
+
+    finding = only(spoilt("before calm", happen), "S7")
+
+    assert names(finding) == ["s0#1 commit flights/9", "server end"]
+
+
+def test_a_command_for_an_incarnation_that_is_over_breaks_it() -> None:
+    """The one that is withdrawn when its consumer is evicted stays."""
+    command = f"{G.channel('s1')}/command-0000000002"
+
+    finding = only(changed(without(command)), "S7")
+
+    assert names(finding) == ["s1#1 commit channel/s1", "server end"]
+    assert "command-0000000002 for s1 of group g is dead since 45.01 s" in finding.why
+
+
+def keep_running(events: list[Made]) -> None:
+    """A consumer that leaves keeps a partition in its channel, and so the channel is not collected."""
+    without(H.channel("c2"))(events)
+    left = next(e for e in events if e["event"] == "commit" and '"ended":"left"' in e["ops"][0].get("data", ""))
+    left["ops"][0]["data"] = edited(left["ops"][0]["data"], running={"old": {"0": 5}})
+
+
+def test_a_channel_that_has_ended_and_runs_something_breaks_it() -> None:
+    finding = only(changed(keep_running), "S7")
+
+    assert names(finding) == ["c2#1 commit channel/c2", "server end"]
+    assert "old-0 in `running` of c2, ended, in group h" in finding.why
+
+
+def test_the_channel_of_a_consumer_that_is_long_gone_breaks_it() -> None:
+    finding = only(changed(without(H.channel("c2"))), "S7")
+
+    assert names(finding) == ["c2#1 commit channel/c2", "server end"]
+    assert "the channel of c2 in group h is dead since 65.01 s" in finding.why
+
+
+def test_a_segment_that_every_query_has_finished_breaks_it() -> None:
+    segment = G.segment("segment-0000000003")
+
+    finding = only(changed(without(segment)), "S7")
+
+    assert names(finding) == ["q#1 commit queries/q", "server end"]
+    assert "segment-0000000003 of group g, finished by every query, is dead since 3.06 s" in finding.why
+
+
+def test_a_segment_that_one_query_has_not_finished_may_stay() -> None:
+    def happen(history: Story) -> None:
+        history.query("p#1", "g", "p", "r1", 0)
+
+    events = story("queried", happen)
+    without(G.segment("segment-0000000003"), G.segment("segment-0000000002"))(events)
+    without(G.segment("segment-0000000001"), G.segment("segment-0000000000"))(events)
+    held(check(events))
+
+
+def test_what_nobody_could_clear_away_is_not_judged_and_that_is_said() -> None:
+    def sleep(events: list[Made]) -> None:
+        without(H.channel("c2"))(events)
+        for event in [e for e in events if e["event"] == "lease" and e["role"] == "coordinator" and e["at"] > 80]:
+            events.remove(event)
+
+    verdict = changed(sleep)["S7"]
+
+    assert (verdict.outcome, verdict.is_due) == ("not decided", False)
+    assert verdict.why == "the channel of c2 in group h remains, and nobody could act for long enough"
+
+
+def test_what_only_a_turn_clears_away_may_stay_while_the_group_is_paused() -> None:
+    def happen(history: Story) -> None:
+        pause = PausedRecord(groups={"h": Pause("ann", 0)})
+        history.hand(Create(PAUSED, pause.to_bytes()))
+
+    events = story("left", happen)
+    keep_running(events)
+    verdict = check(events)["S7"]
+
+    assert (verdict.outcome, verdict.why) == (
+        "not decided", "old-0 in `running` of c2, ended, in group h remains, and nobody could act for long enough",
+    )  # fmt: skip
+
+
+def test_a_history_that_does_not_end_tells_nothing_of_what_remains() -> None:
+    verdict = changed(lambda events: events.pop())["S7"]
+
+    assert (verdict.outcome, verdict.why, verdict.is_due) == ("not decided", "the history has no `end`", True)
+
+
+def test_what_a_hand_has_put_there_may_stay() -> None:
+    def happen(history: Story) -> None:
+        history.hand(Create(f"{H.channel('c2')}/command-0000000088", json.dumps({"option": "dance"}).encode()))
+
+    events = story("left", happen)
+    without(H.channel("c2"))(events)
+
+    assert check(events)["S7"].outcome == "held"

@@ -1,0 +1,212 @@
+"""L2: every change is seen though its watch event was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from coordinator.checker import Verdicts
+from coordinator.zk.asked import Pause, PausedRecord
+from coordinator.zk.paths import PAUSED, Brokers
+from coordinator.zk.records import Registration
+from coordinator.zk.store import Create, Delete, SetData
+from tests.support.made_histories import Made
+from tests.support.made_story import Enough, G, Story
+from tests.support.spoilt import held, names, only, spoilt
+
+Change = Callable[[Story], object]
+
+
+def overlooked(change: Change, seconds: float = 8.0, point: str = "joined") -> Verdicts:
+    """A change, and nobody does anything about it for a while; the bound is 7 s."""
+
+    def happen(history: Story) -> None:
+        change(history)
+        history.pass_(seconds)
+        raise Enough
+
+    return spoilt(point, happen)
+
+
+def more_partitions(history: Story) -> None:
+    history.topic("flights", "T1", 5)
+
+
+def leaves(history: Story) -> None:
+    """s2 is gone; what it ran has been written out."""
+    life = history.lives["s2"]
+    ended = replace(life.channel, running={}, topics={}, ended="left")
+    history.halt(life, frozenset(life.channel.running), "revoked")
+    history.set_channel(life, ended, *history.released(life, life.channel.running), Delete(G.id("s2")))
+
+
+def subscribes(history: Story) -> None:
+    """s0 wants another topic, in place."""
+    registration = Registration("s0-a", {"flights": 1, "cities-1": 1}, lease_ms=4000, max_poll_interval_ms=9000)
+    history.commit("s0#1", SetData(G.id("s0"), registration.to_bytes()))
+
+
+CHANGES: list[tuple[str, Change, str, str]] = [
+    ("partitions are added", more_partitions, "flights-4 is assigned to nobody", "hand commit topics/flights"),
+    (
+        "a topic is removed", lambda history: history.hand(Delete(Brokers().topic("flights"))),
+        "flights-0 is assigned, and there is no such partition", "hand commit topics/flights",
+    ),
+    (
+        "a topic is made anew", lambda history: history.topic("flights", "T2", 4),
+        "another topic flights than the one with id T2", "hand commit topics/flights",
+    ),
+    (
+        "a topic comes that a wildcard means", lambda history: history.topic("cities-2", "C9", 1),
+        "cities-2-0 is assigned to nobody, group h", "hand commit topics/cities-2",
+    ),
+    (
+        "a member comes", lambda history: history.register(history.consumer("s9#1", "g"), "s9-a"),
+        "s9 (incarnation s9-a) has no part in the target", "s9#1 commit channel/s9",
+    ),
+    (
+        "a name has another incarnation", lambda history: history.register(history.consumer("s2#2", "g"), "s2-x"),
+        "s2 (incarnation s2-x) has no part in the target", "s2#2 commit channel/s2",
+    ),
+    ("a member leaves", leaves, "s2 (incarnation s2-a) is gone", "s2#1 commit channel/s2"),
+    (
+        "a session ends", lambda history: history.close("s2#1"), "s2 (incarnation s2-a) is gone", "server closed",
+    ),
+    ("a subscription changes", subscribes, "cities-1-0 is assigned to nobody, group g", "s0#1 commit ids/s0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "why", "event"), [each[1:] for each in CHANGES], ids=[each[0] for each in CHANGES])
+def test_a_change_that_is_not_in_the_target_in_time_breaks_it(change: Change, why: str, event: str) -> None:
+    finding = only(overlooked(change), "L2")
+
+    assert why in finding.why
+    assert names(finding) == ["a#1 commit h/state" if "group h" in why else "b#1 commit g/state", event]
+    held(overlooked(change, seconds=6.5))
+
+
+def test_a_group_that_gets_no_state_at_all_breaks_it() -> None:
+    finding = only(overlooked(lambda history: history.register(history.consumer("n1#1", "new"), "n1-a")), "L2")
+
+    assert finding.why.startswith("there is no state, group new")
+    assert names(finding) == ["n1#1 commit channel/n1"]
+
+
+def test_a_change_is_overlooked_though_others_are_seen_meanwhile() -> None:
+    def change(history: Story) -> None:
+        more_partitions(history)
+        history.pass_(4)
+        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
+        history.turn("g", shares)
+
+    finding = only(overlooked(change, seconds=4), "L2")
+
+    assert "flights-4 is assigned to nobody, group g: so since 15.09 s" in finding.why
+
+
+def test_each_change_has_its_own_time() -> None:
+    def change(history: Story) -> None:
+        more_partitions(history)
+        history.pass_(4)
+        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3-4"}}
+        history.fenced("g", history.rebalance("g", shares), history.start("s2", shares["s2"]))
+        history.obey("s2")
+        history.topic("flights", "T1", 6)
+
+    held(overlooked(change, seconds=6.5))
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("a lasting fault", {"kind": "partition", "servers": ["1"], "until": 30.0}),
+        ("the coordinator hangs", {"kind": "pause", "process": "b#1", "until": 30.0}),
+    ],
+)
+def test_while_a_fault_lasts_nothing_is_judged(name: str, fault: Made) -> None:
+    def change(history: Story) -> None:
+        more_partitions(history)
+        history.event("fault", "server", **fault)
+
+    held(overlooked(change, seconds=14))
+    assert only(overlooked(change, seconds=30), "L2"), f"{name}: after it, the time counts"
+
+
+def test_while_a_consumer_hangs_everything_is_judged() -> None:
+    def change(history: Story) -> None:
+        more_partitions(history)
+        history.event("fault", "server", kind="pause", process="s1#1", until=30.0)
+
+    only(overlooked(change), "L2")
+
+
+def test_while_there_is_no_coordinator_nothing_is_judged() -> None:
+    def change(history: Story) -> None:
+        more_partitions(history)
+        del history.roles["b#1"]
+
+    held(overlooked(change, seconds=20))
+
+
+def test_who_is_elected_later_has_the_session_timeout_more() -> None:
+    def change(history: Story) -> None:
+        more_partitions(history)
+        history.close("b#1")
+        history.pass_(5)
+        history.session("a#1")
+        history.elect("a#1")
+
+    held(overlooked(change, seconds=12.5))
+    only(overlooked(change, seconds=14.5), "L2")
+
+
+def test_while_a_group_is_paused_it_is_not_judged() -> None:
+    def change(history: Story) -> None:
+        more_partitions(history)
+        history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
+
+    held(overlooked(change, seconds=20))
+
+    def resumed(history: Story) -> None:
+        change(history)
+        history.pass_(5)
+        history.hand(Delete(PAUSED))
+
+    only(overlooked(resumed, seconds=14), "L2")
+
+
+def test_after_calm_no_fault_excuses_anything() -> None:
+    def change(history: Story) -> None:
+        history.event("fault", "server", kind="partition", servers=["1"], until=200.0)
+        history.topic("flights", "T1", 5)
+        del history.roles["b#1"]
+
+    finding = only(spoilt("before calm", change), "L2")
+
+    assert "flights-4 is assigned to nobody" in finding.why
+
+
+def test_a_target_that_a_hand_has_written_is_not_judged() -> None:
+    def change(history: Story) -> None:
+        history.hand(SetData(G.state, replace(history.states["g"], target={}).to_bytes()))
+
+    held(overlooked(change))
+
+
+def test_a_topic_that_a_hand_has_made_unreadable_is_as_it_was() -> None:
+    held(overlooked(lambda history: history.hand(SetData(Brokers().topic("flights"), b"?"))))
+
+
+def test_changes_that_are_not_due_yet_when_the_history_ends_are_said() -> None:
+    def happen(history: Story) -> None:
+        history.to(105)
+        history.topic("flights", "T1", 5)
+
+    verdict = spoilt("collecting", happen)["L2"]
+
+    assert (verdict.outcome, verdict.is_due) == ("not decided", False)
+    assert verdict.why == (
+        "flights-4 is assigned to nobody, group g, since 105.01 s: the history ends before that is due"
+    )

@@ -1,0 +1,147 @@
+"""L1: after the last fault the group is Stable in time, and stays so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.checker import Verdicts
+from coordinator.zk.asked import Pause, PausedRecord
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import PAUSED
+from coordinator.zk.state import COMPLETING
+from coordinator.zk.store import Create, SetData
+from tests.support.made_histories import Made
+from tests.support.made_story import G, Story
+from tests.support.spoilt import changed, held, names, only, spoilt
+
+P3 = TopicPartition("flights", 3)
+
+
+def begin(history: Story) -> None:
+    """Something is begun, and not finished."""
+    history.fenced("g", replace(history.states["g"], state=COMPLETING))
+
+
+def until(at: float, stuck: list[str] | None = None) -> Verdicts:
+    """The story with group g unsettled from `calm` to `at`; some may be stuck."""
+
+    def happen(history: Story) -> None:
+        history.events[-1]["stuck"] = stuck or []
+        begin(history)
+        history.to(at)
+        history.stable("g")
+
+    return spoilt("calm", happen)
+
+
+def test_a_group_that_does_not_become_stable_breaks_it() -> None:
+    finding = only(spoilt("before calm", begin), "L1")
+
+    assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
+    assert "group g was not settled from 70.01 s to 110 s (CompletingRebalance in generation 6)" in finding.why
+    assert finding.why.endswith("and had to be at 78.01 s")
+
+
+def test_a_group_has_the_session_timeout_two_ticks_and_a_second() -> None:
+    held(until(77.9))
+    finding = only(until(78.1), "L1")
+
+    assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
+
+
+def test_a_group_with_a_stuck_consumer_has_its_rebalance_timeout_its_lease_and_a_second() -> None:
+    held(until(83.9, stuck=["s1#1"]))
+    only(until(84.1, stuck=["s1#1"]), "L1")
+    held(until(83.9, stuck=["g/s1"]))
+    only(until(78.1, stuck=["c1#1"]), "L1")
+
+
+def test_a_group_that_does_not_stay_stable_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        begin(history)
+        history.stable("g")
+
+    finding = only(spoilt("late", happen), "L1")
+
+    assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
+
+
+def test_a_consumer_that_does_not_run_its_target_breaks_it_though_the_state_says_stable() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s2"]
+        history.halt(life, frozenset({P3}), "revoked")
+        history.set_channel(life, life.channel.without([P3]), *history.released(life, [P3]))
+
+    finding = only(spoilt("before calm", happen), "L1")
+
+    assert "s2 does not run its target" in finding.why
+    assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
+
+
+def test_a_member_that_comes_late_must_be_given_its_part_in_time() -> None:
+    def happen(history: Story) -> None:
+        history.register(history.consumer("s9#1", "g"), "s9-a")
+
+    verdicts = spoilt("late", happen)
+
+    assert [verdict.invariant for verdict in verdicts.broken] == ["L1", "L2"]
+
+
+def test_without_a_calm_there_is_nothing_to_decide() -> None:
+    verdict = changed(lambda events: events.remove(next(e for e in events if e["event"] == "calm")))["L1"]
+
+    assert (verdict.outcome, verdict.why, verdict.is_due) == ("not decided", "there is no `calm` event", False)
+
+
+def test_a_history_that_ends_too_early_decides_nothing() -> None:
+    def cut(events: list[Made]) -> None:
+        end = events.pop()
+        del events[next(n for n, event in enumerate(events) if event["at"] > 77) :]
+        events.append({**end, "at": 77.0})
+
+    verdict = changed(cut)["L1"]
+
+    assert (verdict.outcome, verdict.is_due) == ("not decided", True)
+    assert verdict.why == "the history ends at 77 s, before 78 s"
+
+
+def test_a_history_without_an_end_decides_nothing() -> None:
+    verdict = changed(lambda events: events.pop())["L1"]
+
+    assert (verdict.outcome, verdict.why, verdict.is_due) == ("not decided", "the history has no `end`", True)
+
+
+def test_a_paused_group_is_not_judged() -> None:
+    def happen(history: Story) -> None:
+        begin(history)
+        history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
+
+    held(spoilt("before calm", happen))
+
+
+@pytest.mark.parametrize("data", [b"?", b'{"state":"PreparingRebalance"}'])
+def test_a_group_is_not_judged_while_its_state_is_as_a_hand_has_left_it(data: bytes) -> None:
+    held(spoilt("before calm", lambda history: history.hand(SetData(G.state, data))))
+
+
+def test_after_a_lost_state_everybody_waits_for_forty_seconds_more() -> None:
+    def happen(history: Story) -> None:
+        history.to(40.0)
+        before = history.states["g"]
+        history.hand(SetData(G.state, b"?"))
+        history.fenced("g", replace(before, state=COMPLETING))
+        history.to(44.0)
+        history.states["g"] = before
+        history.stable("g")
+
+    held(spoilt("handed on", happen))
+
+
+def test_a_group_with_a_registration_that_a_hand_has_made_unreadable_is_not_judged() -> None:
+    def happen(history: Story) -> None:
+        history.hand(SetData(G.id("s3"), b"?"))
+        begin(history)
+
+    assert spoilt("before calm", happen)["L1"].outcome == "held"

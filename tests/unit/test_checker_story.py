@@ -1,0 +1,14 @@
+"""The story in which everything holds."""
+
+from __future__ import annotations
+
+from coordinator.checker import HELD, check
+from tests.support.made_story import story
+
+
+def test_in_a_history_in_which_nothing_goes_wrong_every_invariant_holds() -> None:
+    verdicts = check(story())
+
+    assert {name: verdict.outcome for name, verdict in verdicts.verdicts.items()} == dict.fromkeys(
+        ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "L1", "L2", "L3", "L4"), HELD
+    ), verdicts.text()
