@@ -1,0 +1,385 @@
+"""One thread of control at a time, in virtual time, in an order that is drawn from a seed.
+
+Threads are greenlets. One runs until it parks itself at a seam (a request to the store, a lock, a queue, a sleep); then
+the hub takes another that is ready, drawn by lot, and when none is, moves the clock to the next timer. Computing takes
+no virtual time. Nothing here reads a real clock or another source of randomness, so a seed stands for one history.
+"""
+
+from __future__ import annotations
+
+import heapq
+import traceback
+from collections.abc import Callable
+from random import Random
+
+import greenlet
+
+MOST_SWITCHES_AN_INSTANT = 50_000
+"""More than this without the clock moving is a livelock."""
+
+LONGEST_FOR_A_LOCK_S = 600.0
+"""No thread of a running process waits this long for a lock but in a deadlock."""
+
+
+class SimulationFailure(BaseException):
+    """The run cannot go on; the message says why, and where every thread stands.
+
+    Not an `Exception`: the code that is simulated lives on after those, as it should.
+    """
+
+
+class Killed(greenlet.GreenletExit):
+    """Thrown into the threads of a process that has crashed: nothing that they do from now on has an effect."""
+
+
+class Timer:
+    """A call that is due at a moment of virtual time, unless it is cancelled."""
+
+    __slots__ = ("call", "is_cancelled")
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Process:
+    """A process of the simulated world: its threads crash together, stand still together, and share a clock.
+
+    :ivar name: its name; a restart under the same name is another process.
+    :ivar life: `name#number`, which no other process has: `who` in the history.
+    :ivar clock_rate: seconds of its clock in a second of virtual time.
+    :ivar operations: seams that its threads have passed.
+    :ivar crash_at: it crashes when it passes this many, 0 for never.
+    :ivar observers: called when it has been paused, resumed (behind all that it then receives) or killed.
+    """
+
+    def __init__(self, scheduler: Scheduler, name: str, life: str) -> None:
+        self._scheduler = scheduler
+        self.name = name
+        self.life = life
+        self.clock_rate = 1.0
+        self.clock_offset = 0.0
+        self.is_dead = False
+        self.is_paused = False
+        self.operations = 0
+        self.crash_at = 0
+        self.threads: list[Thread] = []
+        self.observers: list[Callable[[], None]] = []
+        self._held: list[Thread] = []
+        self._inbox: list[Callable[[], None]] = []
+
+    def clock(self) -> float:
+        """Its monotonic clock, in its own seconds."""
+        return self.clock_offset + self._scheduler.now * self.clock_rate
+
+    def virtual_s(self, own_s: float) -> float:
+        """Seconds of virtual time that `own_s` of its seconds take."""
+        return own_s / self.clock_rate
+
+    def pause(self) -> None:
+        """Stand still, as after SIGSTOP: no thread runs, nothing is received, time goes by."""
+        if not self.is_paused:
+            self.is_paused = True
+            self.changed()
+
+    def resume(self) -> None:
+        """Go on."""
+        if self.is_dead or not self.is_paused:
+            return
+        self.is_paused = False
+        held, self._held = self._held, []
+        inbox, self._inbox = self._inbox, []
+        for call in inbox:
+            call()
+        for thread in held:
+            self._scheduler.make_ready(thread)
+        self.changed()
+
+    def changed(self) -> None:
+        """Tell the observers."""
+        for observer in tuple(self.observers):
+            observer()
+
+    def hold(self, thread: Thread) -> None:
+        """Let a thread run only once the process goes on."""
+        self._held.append(thread)
+
+    def receive(self, call: Callable[[], None]) -> None:
+        """Do `call` as something that reaches the process from outside: later while it is paused, never once dead."""
+        if self.is_dead:
+            return
+        if self.is_paused:
+            self._inbox.append(call)
+        else:
+            call()
+
+    def kill(self) -> None:
+        """Crash: no thread has another effect on anything."""
+        self._scheduler.kill(self)
+
+
+class Thread:
+    """A thread of control of a process. Also the runtime's `Task`.
+
+    :ivar waits_for: why it is parked, for people.
+    """
+
+    __slots__ = (
+        "_result",
+        "_scheduler",
+        "_timer",
+        "greenlet",
+        "is_over",
+        "is_parked",
+        "joiners",
+        "name",
+        "process",
+        "since",
+        "waits_for",
+    )
+
+    def __init__(self, scheduler: Scheduler, process: Process, function: Callable[[], None], name: str) -> None:
+        self._scheduler = scheduler
+        self.process = process
+        self.name = name
+        self.is_over = False
+        self.is_parked = False
+        self.waits_for = "its start"
+        self.since = scheduler.now
+        self.joiners: list[Thread] = []
+        self._timer: Timer | None = None
+        self._result = True
+        self.greenlet = greenlet.greenlet(lambda: scheduler.body(self, function), scheduler.hub)
+
+    def join(self, timeout: float | None = None) -> None:
+        """See `Task`."""
+        if not self.is_over:
+            self.joiners.append(self._scheduler.current)
+            own_s = None if timeout is None else self.process.virtual_s(timeout)
+            self._scheduler.park(f"the end of {self.name}", own_s)
+
+    def is_alive(self) -> bool:
+        """See `Task`."""
+        return not self.is_over
+
+    def where(self) -> str:
+        """Its position, for people."""
+        state = "over" if self.is_over else f"waits for {self.waits_for} since {self.since:.6f}"
+        frame = self.greenlet.gr_frame
+        stack = traceback.extract_stack(frame) if frame is not None else []
+        lines = [
+            f"      {entry.filename}:{entry.lineno} {entry.name}" for entry in stack if not _is_ours(entry.filename)
+        ]
+        return "\n".join([f"    {self.process.life} {self.name}: {state}", *lines[-8:]])
+
+
+def _is_ours(filename: str) -> bool:
+    return filename.endswith(("simulation/scheduler.py", "simulation/runtime.py"))
+
+
+class Scheduler:
+    """The hub, the clock and the lots.
+
+    :ivar now: virtual seconds since the start.
+    :ivar random: the only source of chance.
+    :ivar crashed: what threads died of that nobody expected.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self._lot = self.random.random
+        self.now = 0.0
+        self.hub = greenlet.getcurrent()
+        self.switches = 0
+        self.preemption = 0.02
+        self.threads: list[Thread] = []
+        self.crashed: list[str] = []
+        self._ready: list[Thread] = []
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._timer_number = 0
+        self._current: Thread | None = None
+        self._lives: dict[str, int] = {}
+
+    # ---- what exists
+
+    def process(self, name: str) -> Process:
+        """A new process under `name`."""
+        self._lives[name] = self._lives.get(name, 0) + 1
+        return Process(self, name, f"{name}#{self._lives[name]}")
+
+    def spawn(self, process: Process, function: Callable[[], None], name: str) -> Thread:
+        """A new thread, which runs as soon as it is drawn."""
+        thread = Thread(self, process, function, name)
+        process.threads.append(thread)
+        self.threads.append(thread)
+        self.make_ready(thread)
+        return thread
+
+    def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        """Call `call` from the hub in `delay_s` seconds; it must not park."""
+        timer = Timer(call)
+        self._timer_number += 1
+        heapq.heappush(self._timers, (self.now + max(0.0, delay_s), self._timer_number, timer))
+        return timer
+
+    # ---- what threads call
+
+    @property
+    def current(self) -> Thread:
+        """The thread that runs now."""
+        if self._current is None:
+            raise SimulationFailure("the hub itself cannot wait: use a thread")
+        return self._current
+
+    def park(self, waits_for: str, timeout_s: float | None = None) -> bool:
+        """Wait for `unpark`, `timeout_s` virtual seconds at most; what `unpark` said, False when the time was over.
+
+        :raises Killed: when the process has crashed.
+        """
+        thread = self.current
+        if thread.process.is_dead:
+            raise Killed
+        thread.is_parked, thread.waits_for, thread.since = True, waits_for, self.now
+        if timeout_s is not None:
+            thread._timer = self.after(timeout_s, lambda: self.unpark(thread, False))
+        self.hub.switch()
+        if thread.process.is_dead:
+            raise Killed
+        return thread._result
+
+    def unpark(self, thread: Thread, result: bool = True) -> None:
+        """Let a parked thread go on; for one that is not parked, nothing."""
+        if not thread.is_parked:
+            return
+        thread.is_parked = False
+        thread._result = result
+        if thread._timer is not None:
+            thread._timer.cancel()
+            thread._timer = None
+        self.make_ready(thread)
+
+    def seam(self) -> None:
+        """A place where the running thread may lose its turn, and its process may crash."""
+        thread = self._current
+        if thread is None:
+            return
+        process = thread.process
+        process.operations += 1
+        if process.operations == process.crash_at:
+            self.kill(process)
+        if process.is_dead:
+            raise Killed
+        if self._lot() < self.preemption:
+            self.give_way()
+
+    def give_way(self) -> None:
+        """Let others that are ready go first, perhaps."""
+        thread = self.current
+        thread.waits_for, thread.since = "its turn", self.now
+        self.make_ready(thread)
+        self.hub.switch()
+        if thread.process.is_dead:
+            raise Killed
+
+    def make_ready(self, thread: Thread) -> None:
+        """Put a thread among those that may be drawn."""
+        if thread.process.is_paused:
+            thread.process.hold(thread)
+        else:
+            self._ready.append(thread)
+
+    # ---- the hub
+
+    def run(self, until: float) -> None:
+        """Let the world go on until the clock says `until`.
+
+        :raises SimulationFailure: when it cannot.
+        """
+        moved_at = self.switches
+        while True:
+            if self._ready:
+                self._switch_to(self._drawn())
+                if self.switches - moved_at > MOST_SWITCHES_AN_INSTANT:
+                    raise SimulationFailure(
+                        f"livelock at {self.now:.6f}: nothing waits for time to pass\n{self.where()}"
+                    )
+                continue
+            if not self._timers:
+                if all(thread.is_over for thread in self.threads):
+                    self.now = until
+                    return
+                raise SimulationFailure(f"deadlock at {self.now:.6f}: nobody will ever go on\n{self.where()}")
+            when = self._timers[0][0]
+            if when > until:
+                self.now = until
+                return
+            timer = heapq.heappop(self._timers)[2]
+            if timer.is_cancelled:
+                continue
+            if when > self.now:
+                self.now, moved_at = when, self.switches
+            timer.call()
+
+    def _drawn(self) -> Thread:
+        ready = self._ready
+        if len(ready) > 1:
+            index = int(self._lot() * len(ready))
+            ready[index], ready[-1] = ready[-1], ready[index]
+        return ready.pop()
+
+    def _switch_to(self, thread: Thread) -> None:
+        if thread.is_over:
+            return
+        if thread.process.is_paused:
+            thread.process.hold(thread)
+            return
+        self.switches += 1
+        self._current = thread
+        thread.greenlet.switch()
+        self._current = None
+
+    def body(self, thread: Thread, function: Callable[[], None]) -> None:
+        """What a thread runs."""
+        try:
+            if not thread.process.is_dead:
+                function()
+        except Killed:
+            pass
+        except Exception:  # noqa: BLE001  whatever it is, it is a finding
+            self.crashed.append(f"{self.now:.6f} {thread.process.life} {thread.name}\n{traceback.format_exc()}")
+        thread.is_over = True
+        for joiner in thread.joiners:
+            self.unpark(joiner)
+
+    def kill(self, process: Process) -> None:
+        """See `Process.kill`. May be called by one of its own threads, which dies at its next seam."""
+        if process.is_dead:
+            return
+        process.is_dead = True
+        process.changed()
+        for thread in process.threads:
+            if thread is not self._current:
+                self.after(0.0, lambda thread=thread: self._throw(thread))  # type: ignore[misc]
+
+    def _throw(self, thread: Thread) -> None:
+        if not thread.is_over:
+            thread.is_parked = False
+            self._current = thread
+            thread.greenlet.throw(Killed)
+            self._current = None
+
+    def close(self) -> None:
+        """End every thread, so that none is left to the garbage collector, which would end it who knows when."""
+        for thread in self.threads:
+            thread.process.is_dead = True
+        for thread in self.threads:
+            self._throw(thread)
+        self._timers.clear()
+        self._ready.clear()
+
+    def where(self) -> str:
+        """Every thread's position."""
+        return "\n".join(thread.where() for thread in self.threads if not thread.is_over)

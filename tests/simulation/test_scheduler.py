@@ -1,0 +1,169 @@
+"""The scheduler: one thread at a time, in virtual time, and nobody waits for ever unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation import scheduler as scheduling
+from tests.simulation.runtime import SimRuntime
+from tests.simulation.scheduler import Process, Scheduler, SimulationFailure
+
+
+class Machine:
+    """One process, and what it has said."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.scheduler = Scheduler(seed)
+        self.process = self.scheduler.process("p")
+        self.runtime = self.runtime_of(self.process)
+        self.said: list[object] = []
+
+    def runtime_of(self, process: Process) -> SimRuntime:
+        return SimRuntime(self.scheduler, process, lambda process, event, fields: self.said.append((event, fields)))
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    machine = Machine()
+    yield machine
+    machine.scheduler.close()
+
+
+def test_an_hour_of_sleep_takes_no_time_and_a_fast_clock_sees_more_of_it(machine: Machine) -> None:
+    machine.process.clock_rate = 1.01
+    woken: list[float] = []
+
+    def sleeper() -> None:
+        machine.runtime.sleep(3600)
+        woken.append(machine.scheduler.now)
+
+    machine.runtime.spawn(sleeper, "sleeper")
+    machine.scheduler.run(4000)
+
+    assert woken == [pytest.approx(3600 / 1.01)]
+    assert machine.runtime.monotonic() == pytest.approx(4000 * 1.01)
+
+
+def test_threads_that_wait_for_each_other_are_a_deadlock_that_names_both(machine: Machine) -> None:
+    first, second = machine.runtime.lock(), machine.runtime.lock()
+
+    def takes(one: object, other: object) -> None:
+        with one:  # type: ignore[attr-defined]
+            machine.runtime.sleep(1)
+            with other:  # type: ignore[attr-defined]
+                machine.said.append("never")
+
+    machine.runtime.spawn(lambda: takes(first, second), "left")
+    machine.runtime.spawn(lambda: takes(second, first), "right")
+
+    with pytest.raises(SimulationFailure, match=r"(?s)deadlock.*left.*right"):
+        machine.scheduler.run(10_000)
+    assert machine.said == []
+
+
+def test_a_world_in_which_nobody_will_ever_go_on_is_a_deadlock(machine: Machine) -> None:
+    machine.runtime.spawn(lambda: machine.runtime.event().wait() and None, "waiter")
+
+    with pytest.raises(SimulationFailure, match=r"(?s)deadlock.*waiter: waits for an event"):
+        machine.scheduler.run(10)
+
+
+def test_threads_that_keep_each_other_busy_while_no_time_passes_are_a_livelock(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduling, "MOST_SWITCHES_AN_INSTANT", 100)
+
+    def spins() -> None:
+        while True:
+            machine.scheduler.give_way()
+
+    machine.runtime.spawn(spins, "spinner")
+
+    with pytest.raises(SimulationFailure, match=r"(?s)livelock.*spinner"):
+        machine.scheduler.run(10)
+
+
+def test_a_process_that_crashes_has_no_effect_from_that_seam_on(machine: Machine) -> None:
+    machine.process.crash_at = 5
+
+    def worker() -> None:
+        try:
+            while True:
+                machine.runtime.sleep(1)
+                machine.runtime.record("step")
+        finally:
+            machine.runtime.record("cleaned up")
+
+    machine.runtime.spawn(worker, "worker")
+    machine.scheduler.after(60, lambda: None)
+    machine.scheduler.run(50)
+
+    assert machine.process.is_dead
+    assert machine.said == [("step", {})] * 4
+
+
+def test_a_paused_process_does_nothing_while_time_goes_by_and_then_goes_on(machine: Machine) -> None:
+    def worker() -> None:
+        while True:
+            machine.runtime.sleep(1)
+            machine.runtime.record("step", at=round(machine.scheduler.now))
+
+    machine.runtime.spawn(worker, "worker")
+    machine.scheduler.after(2.5, machine.process.pause)
+    machine.scheduler.after(10.5, machine.process.resume)
+    machine.scheduler.run(12)
+
+    assert [fields["at"] for _, fields in machine.said] == [1, 2, 10, 12]  # type: ignore[misc]
+
+
+def test_what_a_thread_dies_of_is_kept(machine: Machine) -> None:
+    def breaks() -> None:
+        raise ValueError("nobody expected this")
+
+    machine.runtime.spawn(breaks, "breaker")
+    machine.scheduler.after(1, lambda: None)
+    machine.scheduler.run(0.5)
+
+    assert len(machine.scheduler.crashed) == 1
+    assert "breaker" in machine.scheduler.crashed[0] and "nobody expected this" in machine.scheduler.crashed[0]
+
+
+def test_the_order_of_threads_is_drawn_from_the_seed() -> None:
+    def order(seed: int) -> list[object]:
+        machine = Machine(seed)
+        for number in range(8):
+            machine.runtime.spawn(lambda number=number: machine.said.append(number), str(number))  # type: ignore[misc]
+        machine.scheduler.after(2, lambda: None)
+        machine.scheduler.run(1)
+        machine.scheduler.close()
+        return machine.said
+
+    assert order(1) == order(1)
+    assert sorted(order(2)) == sorted(order(1))  # type: ignore[type-var]
+    assert len({tuple(order(seed)) for seed in range(10)}) > 5
+
+
+def test_a_condition_wakes_whoever_waits_and_hands_the_lock_over(machine: Machine) -> None:
+    condition = machine.runtime.condition()
+    items: list[int] = []
+
+    def taker() -> None:
+        with condition:
+            while not items:
+                condition.wait(None)
+            machine.said.append(items.pop())
+
+    def giver() -> None:
+        machine.runtime.sleep(1)
+        with condition:
+            items.append(7)
+            condition.notify_all()
+
+    machine.runtime.spawn(taker, "taker")
+    machine.runtime.spawn(giver, "giver")
+    machine.scheduler.after(3, lambda: None)
+    machine.scheduler.run(2)
+
+    assert machine.said == [7]
