@@ -1,0 +1,256 @@
+"""A connection between one client and one server of the modelled ZooKeeper, and the requests that go over it.
+
+In either direction nothing overtakes anything. The connection ends for its two sides separately: what is on its way
+when one of them, or the network, breaks it may still arrive at the server, but no answer comes back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from coordinator.zk.store import Watch
+from tests.simulation.scheduler import Process, Thread
+from tests.simulation.znodes import Event
+
+if TYPE_CHECKING:
+    from tests.simulation.servers import Server
+    from tests.simulation.sessions import Session
+
+GET, LIST, EXISTS, READ, SYNC, COMMIT, CLOSE = range(7)
+"""Kinds of requests. The first three read each of some paths and may leave a watch, the fourth is a multiRead."""
+
+_STEP_S = 1e-9
+"""So much later, at least, comes what comes behind something else."""
+
+
+class Client(Protocol):
+    """What a connection knows of the one who holds it."""
+
+    process: Process
+    lose_watches: float
+    late_watches_s: float
+    slow_s: float
+    slow_until: float
+    slow_is_told: bool
+
+    def on_reply(self, request: Request) -> None:
+        """An answer has come."""
+
+    def on_events(self, link: Link, events: list[Event]) -> None:
+        """Watches have fired."""
+
+    def on_end(self, link: Link) -> None:
+        """The connection is over."""
+
+    def loses_reply(self, request: Request) -> bool:
+        """Whether this answer is to be lost, and the connection with it."""
+
+
+class Request:
+    """One request on its way, and its answer.
+
+    :ivar what: paths, or operations.
+    :ivar waiter: the thread that waits for the answer, once it does.
+    :ivar is_ready: its outcome stands; at the server it may still have to wait for those before it.
+    :ivar is_over: its sender has what it will ever get.
+    :ivar is_late: its connection broke before it arrived, and it is still on its way.
+    """
+
+    __slots__ = (
+        "error",
+        "is_late",
+        "is_over",
+        "is_ready",
+        "kind",
+        "link",
+        "result",
+        "sent_at",
+        "waiter",
+        "watch",
+        "what",
+        "zxid",
+    )
+
+    def __init__(self, kind: int, what: Sequence[Any], watch: Watch | None = None) -> None:
+        self.kind = kind
+        self.what = what
+        self.watch = watch
+        self.link: Link = None  # type: ignore[assignment]
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.waiter: Thread | None = None
+        self.is_ready = False
+        self.is_over = False
+        self.is_late = False
+        self.sent_at = 0.0
+        self.zxid = 0
+
+    def arrive(self) -> None:
+        """Reach the server."""
+        self.link.server.receive(self)
+
+    def answer(self) -> None:
+        """Reach the client."""
+        link = self.link
+        if not link.is_connected:
+            return
+        process = link.client.process
+        if process.is_paused or process.is_dead:
+            process.receive(self.answer)
+        elif link.client.loses_reply(self):
+            link.break_off()
+        else:
+            link.client.on_reply(self)
+
+
+class Link:
+    """One connection.
+
+    :ivar is_open: the server has it.
+    :ivar is_connected: the client has it.
+    :ivar waiting: what has arrived, and is not answered because a write before it is not done.
+    """
+
+    __slots__ = (
+        "_ensemble",
+        "_last_arrival",
+        "_last_delivery",
+        "client",
+        "is_connected",
+        "is_open",
+        "server",
+        "session",
+        "waiting",
+    )
+
+    def __init__(self, server: Server, session: Session, client: Client) -> None:
+        self._ensemble = server.ensemble
+        self.server = server
+        self.session = session
+        self.client = client
+        self.is_open = True
+        self.is_connected = True
+        self.waiting: deque[Request] = deque()
+        server.links[self] = None
+        self._last_arrival = 0.0
+        self._last_delivery = 0.0
+
+    def send(self, request: Request, later_s: float = 0.0) -> None:
+        """Send a request to the server.
+
+        :param later_s: how much more time goes by before it arrives.
+        """
+        request.link = self
+        scheduler = self._ensemble.scheduler
+        now = scheduler.now
+        at = max(now + self._hop_s() + later_s, self._last_arrival + _STEP_S)
+        self._last_arrival = at
+        scheduler.after(at - now, request.arrive)
+
+    def lose(self, request: Request) -> None:
+        """The request gets lost, and the connection breaks when it should have arrived."""
+        request.link = self
+        self._ensemble.scheduler.after(self._hop_s(), self.break_off)
+
+    def reply(self, request: Request) -> None:
+        """Send an answer to the client."""
+        if self.is_open:
+            request.zxid = self.server.tree.zxid
+            self.deliver(request.answer, 0.0)
+
+    def tell(self, events: list[Event]) -> None:
+        """Send the events of one transaction to the client."""
+        client, ensemble = self.client, self._ensemble
+        if client.lose_watches:
+            kept = [event for event in events if ensemble.scheduler.random.random() >= client.lose_watches]
+            if len(kept) < len(events):
+                ensemble.on_fault("lose-watch")
+            events = kept
+        if not events:
+            return
+        later_s = 0.0
+        if client.late_watches_s:
+            later_s = ensemble.scheduler.random.random() * client.late_watches_s
+            ensemble.on_fault("late-watch")
+        self.deliver(_Events(self, events).arrive, later_s)
+
+    def deliver(self, call: Callable[[], None], later_s: float) -> None:
+        """Call `call` when a packet that the server sends now arrives, or `later_s` later."""
+        scheduler = self._ensemble.scheduler
+        now = scheduler.now
+        at = max(now + self._hop_s() + later_s, self._last_delivery + _STEP_S)
+        self._last_delivery = at
+        scheduler.after(at - now, call)
+
+    def _hop_s(self) -> float:
+        ensemble = self._ensemble
+        random = ensemble.scheduler.random.random
+        taken = ensemble.hop_s + random() * ensemble.hop_spread_s
+        client = self.client
+        if client.slow_until > ensemble.scheduler.now:
+            taken += min(random() * client.slow_s, client.slow_until - ensemble.scheduler.now)
+            if not client.slow_is_told:
+                client.slow_is_told = True
+                ensemble.on_fault("slow")
+        return taken
+
+    def close(self) -> None:
+        """The server closes it; the client notices behind all that was sent to it before."""
+        if self.is_open:
+            self._leave()
+            self.deliver(self.end, 0.0)
+
+    def break_off(self) -> None:
+        """The client, or the network, ends it; what the server has sent and has not arrived is lost."""
+        if self.is_open:
+            self._leave()
+        self.end()
+
+    def _leave(self) -> None:
+        self.is_open = False
+        self.waiting.clear()
+        self.server.links.pop(self, None)
+        self.session.review()
+
+    def fall_silent(self) -> None:
+        """The server answers no more: unless that changes, the client ends it after 2/3 of its timeout at most."""
+        scheduler = self._ensemble.scheduler
+        share = (1 + scheduler.random.random()) / 3
+        scheduler.after(share * self.session.timeout_s, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.server.is_paused or self.client.slow_until > self._ensemble.scheduler.now:
+            self.break_off()
+
+    def end(self) -> None:
+        """The client notices that it is over."""
+        if not self.is_connected:
+            return
+        process = self.client.process
+        if process.is_paused or process.is_dead:
+            process.receive(self.end)
+            return
+        self.is_connected = False
+        self.client.on_end(self)
+
+
+class _Events:
+    """What there is to tell a client, on its way."""
+
+    __slots__ = ("_events", "_link")
+
+    def __init__(self, link: Link, events: list[Event]) -> None:
+        self._link = link
+        self._events = events
+
+    def arrive(self) -> None:
+        link = self._link
+        if not link.is_connected:
+            return
+        process = link.client.process
+        if process.is_paused or process.is_dead:
+            process.receive(self.arrive)
+        else:
+            link.client.on_events(link, self._events)

@@ -1,0 +1,233 @@
+"""The tree of a modelled ZooKeeper server, without time and without chance.
+
+A transaction is worked out once, at the leader, and yields a `Delta`; each server applies that, sooner or later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coordinator.zk.errors import Refused
+from coordinator.zk.store import Check, Create, Delete, Node, Operation, SetData, Stat
+
+CREATED, DELETED, CHANGED, CHILDREN = 1, 2, 3, 4
+"""Kinds of events, by ZooKeeper's own numbers."""
+
+Event = tuple[int, str]
+"""A kind of event and the path of the znode that it is about."""
+
+_VALID_PATH = re.compile(
+    r"/|(/(?!\.{1,2}(/|$))[^/\x00-\x1e\x80-\x9e\ud801-\uf8fe\ufff1-\ufffe\U00010000-\U0010ffff]+)+"
+)
+_LARGEST = 0x7FFFFFFF
+
+
+class Znode(NamedTuple):
+    """A znode; never changed, only replaced.
+
+    :ivar node: what a read returns.
+    :ivar creates: how many children were ever created, 32 bits with a sign: the number of the next sequential one.
+    """
+
+    node: Node
+    creates: int
+
+
+class Delta:
+    """What a transaction changes.
+
+    :ivar changed: path -> what stands there now, None for nothing.
+    :ivar events: what there is to tell those who watch, in order.
+    :ivar paths: for each operation the path that it created, or "".
+    :ivar versions: for each operation the data version that it left behind, 0 where there is none.
+    """
+
+    __slots__ = ("changed", "events", "paths", "versions", "zxid")
+
+    def __init__(self, zxid: int) -> None:
+        self.zxid = zxid
+        self.changed: dict[str, Znode | None] = {}
+        self.events: list[Event] = []
+        self.paths: list[str] = []
+        self.versions: list[int] = []
+
+
+class Tree:
+    """One server's znodes.
+
+    :ivar zxid: of the last transaction that was applied.
+    """
+
+    __slots__ = ("_names", "nodes", "zxid")
+
+    def __init__(self) -> None:
+        self.zxid = 0
+        self.nodes: dict[str, Znode] = {"/": Znode(Node(b"", Stat(0, 0, 0, 0, 0, 0, 0)), 0)}
+        self._names: dict[str, dict[str, None]] = {}
+
+    def get(self, path: str) -> Node | None:
+        """A znode, or None."""
+        found = self.nodes.get(path)
+        return found.node if found is not None else None
+
+    def names(self, path: str) -> list[str]:
+        """The names of a znode's children, in the order in which they came."""
+        return list(self._names.get(path, ()))
+
+    def ephemerals(self, session: int) -> list[str]:
+        """What a session's end would take with it."""
+        return [path for path, found in self.nodes.items() if found.node.stat.ephemeral_owner == session]
+
+    def transaction(self, operations: Sequence[Operation], zxid: int, now_ms: int, session: int) -> Delta:
+        """Work out a multi; nothing is changed here before the delta is applied.
+
+        :raises Refused: when one of the operations cannot be done.
+        """
+        work = _Work(self.nodes, zxid, now_ms, session)
+        for index, operation in enumerate(operations):
+            kind = type(operation)
+            if kind is Create:
+                reason = work.create(operation)  # type: ignore[arg-type]
+            elif kind is SetData:
+                reason = work.set_data(operation)  # type: ignore[arg-type]
+            elif kind is Delete:
+                reason = work.delete(operation.path, operation.version)  # type: ignore[union-attr]
+            else:
+                reason = work.check(operation)  # type: ignore[arg-type]
+            if reason:
+                raise Refused(index, operation.path, reason)
+        return work.delta
+
+    def removal(self, paths: Sequence[str], zxid: int) -> Delta:
+        """Work out the end of a session, which takes these znodes with it."""
+        work = _Work(self.nodes, zxid, 0, 0)
+        for path in paths:
+            work.delete(path, -1)
+        return work.delta
+
+    def apply(self, delta: Delta) -> None:
+        """Let a transaction take effect."""
+        nodes, names = self.nodes, self._names
+        for path, znode in delta.changed.items():
+            if znode is None:
+                if nodes.pop(path, None) is not None:
+                    parent, _, name = path.rpartition("/")
+                    del names[parent or "/"][name]
+            else:
+                if path not in nodes:
+                    parent, _, name = path.rpartition("/")
+                    names.setdefault(parent or "/", {})[name] = None
+                nodes[path] = znode
+        self.zxid = delta.zxid
+
+
+class _Work:
+    """A transaction that is being worked out. What it does to a znode, its later operations see."""
+
+    __slots__ = ("_changed", "_nodes", "_now_ms", "_overflown", "_session", "_zxid", "delta")
+
+    def __init__(self, nodes: dict[str, Znode], zxid: int, now_ms: int, session: int) -> None:
+        self._nodes = nodes
+        self._zxid = zxid
+        self._now_ms = now_ms
+        self._session = session
+        self._overflown: dict[str, int] = {}
+        self.delta = Delta(zxid)
+        self._changed = self.delta.changed
+
+    def _find(self, path: str) -> Znode | None:
+        changed = self._changed
+        return changed[path] if path in changed else self._nodes.get(path)
+
+    def _did(self, path: str, version: int) -> str:
+        self.delta.paths.append(path)
+        self.delta.versions.append(version)
+        return ""
+
+    def create(self, operation: Create) -> str:
+        """Do it; why not, or ""."""
+        path, zxid = operation.path, self._zxid
+        parent_path = path.rpartition("/")[0] or "/"
+        parent = self._find(parent_path)
+        if parent is None or not path.startswith("/"):
+            return "no-node" if path.startswith("/") else "BadArgumentsError"
+        number = self._overflown.get(parent_path, parent.creates) if self._overflown else parent.creates
+        if operation.sequential:
+            path = f"{path}{number:010d}"
+        if not _VALID_PATH.fullmatch(path):
+            return "BadArgumentsError"
+        if self._find(path) is not None:
+            return "node-exists"
+        stat = parent.node.stat
+        if stat.ephemeral_owner:
+            return "NoChildrenForEphemeralsError"
+        owner = self._session if operation.ephemeral else 0
+        self._changed[path] = Znode(
+            Node(operation.data, Stat(zxid, zxid, zxid, 0, 0, owner, 0, self._now_ms, self._now_ms)), 0
+        )
+        creates, pzxid = _signed(number + 1), zxid
+        if creates < parent.creates:
+            # After the largest number the leader hands out negative ones, but no server's tree counts past it.
+            self._overflown[parent_path] = creates
+            creates, pzxid = parent.creates, stat.pzxid
+        self._changed[parent_path] = _with_children(parent, creates, stat.children + 1, pzxid)
+        self.delta.events += ((CREATED, path), (CHILDREN, parent_path))
+        return self._did(path, 0)
+
+    def set_data(self, operation: SetData) -> str:
+        """Do it; why not, or ""."""
+        path = operation.path
+        found = self._find(path)
+        if found is None:
+            return "no-node" if _VALID_PATH.fullmatch(path) else "BadArgumentsError"
+        czxid, _, pzxid, version, cversion, owner, children, ctime, _ = found.node.stat
+        if operation.version not in (-1, version):
+            return "bad-version"
+        version = _signed(version + 1)
+        stat = Stat(czxid, self._zxid, pzxid, version, cversion, owner, children, ctime, self._now_ms)
+        self._changed[path] = Znode(Node(operation.data, stat), found.creates)
+        self.delta.events.append((CHANGED, path))
+        return self._did("", version)
+
+    def delete(self, path: str, version: int) -> str:
+        """Do it; why not, or ""."""
+        if path == "/" or not path.startswith("/"):
+            return "BadArgumentsError"
+        parent_path = path.rpartition("/")[0] or "/"
+        parent, found = self._find(parent_path), self._find(path)
+        if parent is None or found is None:
+            return "no-node"
+        if version not in (-1, found.node.stat.version):
+            return "bad-version"
+        if found.node.stat.children:
+            return "not-empty"
+        self._changed[path] = None
+        self._changed[parent_path] = _with_children(parent, parent.creates, parent.node.stat.children - 1, self._zxid)
+        self.delta.events += ((DELETED, path), (CHILDREN, parent_path))
+        return self._did("", 0)
+
+    def check(self, operation: Check) -> str:
+        """Do it; why not, or ""."""
+        found = self._find(operation.path)
+        if found is None:
+            return "no-node" if _VALID_PATH.fullmatch(operation.path) else "BadArgumentsError"
+        if operation.version not in (-1, found.node.stat.version):
+            return "bad-version"
+        return self._did("", found.node.stat.version)
+
+
+def _with_children(znode: Znode, creates: int, children: int, pzxid: int) -> Znode:
+    """What clients are shown as `cversion` counts the changes: for each create that is no longer there, a delete."""
+    data, (czxid, mzxid, _, version, _, owner, _, ctime, mtime) = znode.node
+    cversion = _signed(creates * 2 - children)
+    return Znode(
+        Node(data, Stat(czxid, mzxid, pzxid, version, cversion, owner, children, ctime, mtime)),
+        creates,
+    )
+
+
+def _signed(number: int) -> int:
+    """The number as 32 bits with a sign hold it."""
+    return number if -_LARGEST <= number <= _LARGEST else ((number + 0x80000000) & 0xFFFFFFFF) - 0x80000000
