@@ -1,0 +1,191 @@
+"""`scripts/simulate`: many seeds with progress and a verdict, or one seed with a trace to read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count, islice
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tests.simulation.profile import PROFILES, Profile, profile_of
+from tests.simulation.run import history_text, simulate, tidy, without_garbage_collection
+from tests.simulation.trace import line_of
+
+PROGRESS_S = 5.0
+MOST_FAILURES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run sends back from its process."""
+
+    seed: int
+    profile: str
+    seconds: float
+    broken: frozenset[str]
+    text: str
+    fired: Counter[str]
+    coverage: Counter[str]
+    events: int
+
+
+@dataclass
+class Totals:
+    """Everything so far."""
+
+    runs: int = 0
+    cpu_s: float = 0.0
+    events: int = 0
+    fired: Counter[str] = field(default_factory=Counter)
+    coverage: Counter[str] = field(default_factory=Counter)
+    failures: list[Result] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        """Count one run."""
+        self.runs += 1
+        self.cpu_s += result.seconds
+        self.events += result.events
+        self.fired += result.fired
+        self.coverage += result.coverage
+        if result.broken:
+            self.failures.append(result)
+
+
+def run_one(job: tuple[int, str]) -> Result:
+    """Run one seed, in whichever process."""
+    seed, profile = job
+    tidy(seed)
+    began = time.process_time()
+    outcome = simulate(seed, PROFILES[profile])
+    text = "" if outcome.passed else "\n".join([outcome.verdicts.text(), *outcome.problems])
+    return Result(
+        seed,
+        profile,
+        time.process_time() - began,
+        outcome.broken,
+        text,
+        outcome.fired,
+        outcome.coverage,
+        len(outcome.history),
+    )
+
+
+def _prepare() -> None:
+    logging.disable(logging.WARNING)
+    without_garbage_collection()
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--seeds", type=click.IntRange(1), default=1000, show_default=True, help="How many seeds.")
+@click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
+@click.option("--minutes", type=float, help="End after so many minutes, however many seeds that were.")
+@click.option("--profile", type=click.Choice([*PROFILES, "all"]), default="all", show_default=True)
+@click.option("--seed", type=click.IntRange(0), help="Run this seed alone.")
+@click.option("--verbose", is_flag=True, help="With --seed: print every event, and what the processes log.")
+@click.option("--history", type=click.Path(), help="With --seed: write the history here, as JSON lines.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="Processes.")
+def main(
+    seeds: int,
+    start: int,
+    minutes: float | None,
+    profile: str,
+    seed: int | None,
+    verbose: bool,
+    history: str | None,
+    jobs: int,
+) -> None:
+    """Run the coordinator, the consumers and queries on a modelled ZooKeeper in virtual time, with faults.
+
+    Every seed is a history of its own, and the same one each time. Exits 1 when an invariant is broken in any.
+    """
+    if seed is not None:
+        sys.exit(_one(seed, profile_of(seed) if profile == "all" else PROFILES[profile], verbose, history))
+    some = islice(count(start), seeds)
+    jobs_to_do = ((number, profile_of(number).name if profile == "all" else profile) for number in some)
+    sys.exit(_many(jobs_to_do, seeds, jobs, minutes))
+
+
+def _one(seed: int, profile: Profile, verbose: bool, history: str | None) -> int:
+    show = None
+    if verbose:
+
+        def show(event: dict[str, Any]) -> None:
+            click.echo(line_of(event))
+
+        logging.basicConfig(level=logging.INFO, format=f"{'':41}log: %(message)s", stream=sys.stdout)
+    outcome = simulate(seed, profile, show)
+    if history is not None:
+        with open(history, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(history_text(outcome))
+    click.echo(outcome.verdicts.text())
+    for problem in outcome.problems:
+        click.echo(f"problem: {problem}")
+    if not outcome.passed and outcome.positions:
+        click.echo(f"every thread at the end:\n{outcome.positions}")
+    click.echo(f"faults: {json.dumps(dict(sorted(outcome.fired.items())))}")
+    click.echo(
+        f"{'PASS' if outcome.passed else 'FAIL'} seed {seed} profile {profile.name} events {len(outcome.history)}"
+    )
+    return 0 if outcome.passed else 1
+
+
+def _many(jobs_to_do: Iterator[tuple[int, str]], seeds: int, jobs: int, minutes: float | None) -> int:
+    console = Console(stderr=True)
+    began = time.monotonic()
+    deadline = began + 60 * minutes if minutes else float("inf")
+    totals, said_at = Totals(), began
+    with multiprocessing.get_context("fork").Pool(jobs, _prepare) as pool:
+        for result in pool.imap_unordered(run_one, jobs_to_do, chunksize=4):
+            totals.add(result)
+            if result.broken and len(totals.failures) <= MOST_FAILURES:
+                _show_failure(result)
+            now = time.monotonic()
+            if now - said_at >= PROGRESS_S:
+                said_at = now
+                rate = totals.runs / (now - began)
+                console.print(f"{totals.runs} of {seeds} runs, {rate:.1f} a second, {len(totals.failures)} failed")
+            if now >= deadline:
+                pool.terminate()
+                break
+    _summary(totals, time.monotonic() - began, jobs)
+    return 1 if totals.failures else 0
+
+
+def _show_failure(result: Result) -> None:
+    click.echo(f"\nFAIL seed {result.seed} profile {result.profile}: {', '.join(sorted(result.broken))}")
+    click.echo(result.text)
+    click.echo(f"replay: scripts/simulate --seed {result.seed} --profile {result.profile} --verbose\n")
+
+
+def _summary(totals: Totals, seconds: float, jobs: int) -> None:
+    console = Console(width=120)
+    for title, found in (("fault", totals.fired), ("seen", totals.coverage)):
+        table = Table(title, "times")
+        for name, times in sorted(found.items()):
+            table.add_row(name, str(times))
+        console.print(table)
+    runs = max(1, totals.runs)
+    click.echo(
+        f"{totals.runs} runs in {seconds:.0f} s: {totals.runs / max(seconds, 0.001):.1f} a second, "
+        f"{runs / max(totals.cpu_s, 0.001):.1f} a second and core; {totals.events // runs} events a run"
+    )
+    if totals.failures:
+        some = ", ".join(f"{failure.seed} ({failure.profile})" for failure in totals.failures[:MOST_FAILURES])
+        click.echo(f"FAIL: {len(totals.failures)} of {totals.runs} seeds, as {some}")
+    else:
+        click.echo(f"PASS: no invariant is broken in {totals.runs} seeds")
+
+
+if __name__ == "__main__":
+    main(prog_name="simulate")

@@ -1,0 +1,313 @@
+"""What runs inside the simulated processes: the product's own entry points, and the little that calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Callbacks, Consumer
+from consumer.errors import CommitFailed, SegmentError, Superseded
+from consumer.metrics import ConsumerMetrics
+from consumer.spark.config import SlotConfig, SlotSpec
+from consumer.spark.offset import SourceOffset
+from consumer.spark.planner import Planner, SourceConfig
+from consumer.spark.post import PoolPost
+from consumer.spark.query import QueryRemoved, QueryTakenOver
+from consumer.spark.slot import Slot
+from consumer.spark.sweep import sweep
+from coordinator.assignors import Assignment, Assignor, Subscriber
+from coordinator.assignors.range import RangeAssignor
+from coordinator.config import CoordinatorConfig
+from coordinator.metrics import CoordinatorMetrics
+from coordinator.service import CoordinatorService
+from coordinator.zk.errors import CoordinatorError, StoreError
+from coordinator.zk.fields import compact
+from coordinator.zk.partitions import range_texts
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import StoreFactory
+from tests.simulation.parts import Disk, SimLog, ranges_in
+
+POLL_MS = 500
+
+
+class Actor(Protocol):
+    """What a process runs.
+
+    :ivar kind: for the history: `node`, `consumer`, `slot`, `driver` or `query`.
+    """
+
+    kind: str
+
+    def names(self) -> dict[str, str]:
+        """Its group, consumer and query, where it has them."""
+
+    def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
+        """Live; why it ended."""
+
+    def stop(self) -> None:
+        """End soon, and cleanly."""
+
+
+class RecordingAssignor(Assignor):
+    """Tells the history what went into an assignor and what came out (S8)."""
+
+    def __init__(self, assignor: Assignor, runtime: Runtime) -> None:
+        self._assignor = assignor
+        self._runtime = runtime
+        self.name = assignor.name
+        self.is_eager = assignor.is_eager
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        found = self._assignor.assign(subscribers, topics)
+        members = {
+            one.consumer: [sorted(one.threads.items()), range_texts(one.running), one.generation, one.user_data]
+            for one in sorted(subscribers, key=lambda one: one.consumer)
+        }
+        said = {name: list(numbers) for name, numbers in sorted(topics.items())}
+        self._runtime.record(
+            "assignment",
+            strategy=self.name,
+            input=compact({"members": members, "topics": said}).decode(),
+            target={
+                consumer: {thread: range_texts(parts) for thread, parts in sorted(threads.items())}
+                for consumer, threads in sorted(found.items())
+            },
+        )
+        return found
+
+
+@dataclass
+class Node(Actor):
+    """A coordinator service."""
+
+    config: CoordinatorConfig
+    disk: Disk
+    assignor: Assignor = field(default_factory=RangeAssignor)
+    kind: str = "node"
+    service: CoordinatorService | None = None
+
+    def names(self) -> dict[str, str]:
+        return {}
+
+    def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
+        assignor = RecordingAssignor(self.assignor, runtime)
+        self.service = CoordinatorService(
+            self.config, open_store, runtime, assignor, CoordinatorMetrics(), remove_file=self.disk.unlink
+        )
+        self.service.run()
+        return "stopped"
+
+    def stop(self) -> None:
+        if self.service is not None:
+            self.service.stop()
+
+
+@dataclass
+class Application(Actor, Callbacks):
+    """An application with a consumer: it polls, works a little, and commits now and then.
+
+    :ivar work_s: seconds between polls.
+    :ivar commit_every: polls between commits.
+    :ivar is_stuck: it neither polls nor ends until this is False again.
+    """
+
+    config: ConsumerConfig
+    subscription: Subscription
+    log: SimLog
+    work_s: float
+    commit_every: int
+    kind: str = "consumer"
+    is_stuck: bool = False
+    _is_ending: bool = False
+
+    def names(self) -> dict[str, str]:
+        return {"group": self.config.group, "consumer": self.config.consumer}
+
+    def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
+        consumer = Consumer(self.config, self.subscription, self, self.log, open_store, runtime, ConsumerMetrics())
+        polls = 0
+        try:
+            while not self._is_ending:
+                consumer.poll(POLL_MS)
+                polls += 1
+                if polls % self.commit_every == 0:
+                    self._commit(consumer)
+                runtime.sleep(self.work_s)
+                while self.is_stuck:
+                    runtime.sleep(0.5)
+        except Superseded as over:
+            consumer.close()
+            return f"superseded: {over}"
+        consumer.close()
+        return "left"
+
+    def _commit(self, consumer: Consumer) -> None:
+        try:
+            consumer.commit()
+        except CommitFailed:
+            return  # the next poll tells what became of the partitions
+
+    def stop(self) -> None:
+        self._is_ending = True
+
+
+@dataclass
+class SlotTask(Actor):
+    """A Spark task that runs a fetcher slot."""
+
+    spec: SlotSpec
+    log: SimLog
+    disk: Disk
+    kind: str = "slot"
+    slot: Slot | None = None
+
+    def names(self) -> dict[str, str]:
+        return {"group": self.spec.config.group, "consumer": self.spec.config.consumer(self.spec.number)}
+
+    def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
+        self.slot = Slot(self.spec, self.log, open_store, runtime, self.disk)
+        return str(self.slot.run()["reason"])
+
+    def stop(self) -> None:
+        if self.slot is not None:
+            self.slot.stop("signal 15")
+
+
+@dataclass
+class Driver(Actor):
+    """What a fetcher pool keeps in ZooKeeper and on the disk while its driver lives."""
+
+    config: SlotConfig
+    disk: Disk
+    pool_run: str
+    kind: str = "driver"
+    _is_ending: bool = False
+
+    def names(self) -> dict[str, str]:
+        return {"group": self.config.group}
+
+    def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
+        post = PoolPost(open_store, runtime, self.config.group, self.config.pool, self.pool_run)
+        rounds = 0
+        while not self._is_ending:
+            rounds += 1
+            try:
+                post.keep(self.config.slots)
+                if rounds % 5 == 0:
+                    sweep(post.store(), runtime, self.disk, self.config.group)  # type: ignore[arg-type]
+            except Superseded as over:
+                return f"superseded: {over}"
+            except CoordinatorError:
+                pass  # it tries again
+            runtime.sleep(1.0)
+        post.close()
+        return "stopped"
+
+    def stop(self) -> None:
+        self._is_ending = True
+
+
+@dataclass
+class Checkpoint:
+    """A query's checkpoint and its sink, both durable, as Spark keeps them.
+
+    :ivar planned: start and end of every batch that was planned, the first being number 0.
+    :ivar finished: batches that the sink has.
+    """
+
+    query: str
+    planned: list[tuple[SourceOffset, SourceOffset]] = field(default_factory=list)
+    finished: int = 0
+
+    def older(self, batches: int) -> Checkpoint:
+        """As it stood so many batches ago."""
+        finished = max(0, self.finished - batches)
+        return Checkpoint(self.query, self.planned[:finished], finished)
+
+
+class ConcurrentRun(Exception):
+    """Spark's logs of a checkpoint take a batch once: whoever comes second ends."""
+
+
+@dataclass
+class Query(Actor):
+    """A streaming query's driver: the order of calls is Spark's micro-batch execution."""
+
+    config: SourceConfig
+    checkpoint: Checkpoint
+    disk: Disk
+    trigger_s: float
+    kind: str = "query"
+    _is_ending: bool = False
+
+    def names(self) -> dict[str, str]:
+        return {"group": self.config.group, "query": self.checkpoint.query}
+
+    def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
+        planner = Planner(self.config, open_store, runtime, lambda url: self.disk)
+        run = runtime.random_id()
+        try:
+            while not self._is_ending:
+                if not self._batch(planner, runtime, run):
+                    runtime.sleep(self.trigger_s)
+        except (SegmentError, QueryTakenOver, QueryRemoved) as error:
+            runtime.record("query-failed", **self.names(), why=str(error))
+            return f"failed: {error}"
+        except ConcurrentRun:
+            return "another run of the query writes the same checkpoint"
+        except StoreError as error:
+            return f"gave up: {error}"
+        finally:
+            planner.close()
+        return "stopped"
+
+    def _batch(self, planner: Planner, runtime: Runtime, run: str) -> bool:
+        """Plan one batch, or take up the one that was not finished; whether there was anything to do."""
+        checkpoint = self.checkpoint
+        number = checkpoint.finished
+        if number == len(checkpoint.planned):
+            start = checkpoint.planned[-1][1] if checkpoint.planned else planner.initial()
+            end = planner.latest(start)
+            if end == start:
+                return False
+            if len(checkpoint.planned) != number:
+                raise ConcurrentRun
+            checkpoint.planned.append((start, end))
+            runtime.sleep(0.001)
+        start, end = checkpoint.planned[number]
+        parts = planner.plan(start, end)
+        batches: list[pa.RecordBatch] = []
+        names = []
+        for sealed in (one for part in parts for one in part):
+            names.append(sealed.name)
+            batches += self.disk.read(sealed.segment.file, sealed.segment.size, sealed.segment.rows)
+        runtime.sleep(0.001)
+        self._sink(runtime, run, number, names, ranges_in(batches))
+        return True
+
+    def _sink(
+        self, runtime: Runtime, run: str, number: int, names: Sequence[str], ranges: list[dict[str, Any]]
+    ) -> None:
+        """The sink takes a batch by its number, in one step with the commit log."""
+        if self.checkpoint.finished != number:
+            raise ConcurrentRun
+        start, end = self.checkpoint.planned[number]
+        after = max(start.czxid, end.begun) if number == 0 else start.czxid
+        runtime.record(
+            "batch",
+            **self.names(),
+            run=run,
+            batch=number,
+            after=after,
+            upto=end.czxid,
+            segments=list(names),
+            rows=ranges,
+        )
+        self.checkpoint.finished = number + 1
+
+    def stop(self) -> None:
+        self._is_ending = True

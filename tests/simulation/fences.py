@@ -1,0 +1,295 @@
+"""The design's fences, taken away one by one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import consumer.commands
+import consumer.offsets
+import coordinator.channels
+import coordinator.plan
+import coordinator.rebalance
+from consumer.channel import FencedChannel
+from consumer.member import Member
+from consumer.ownership import chunks
+from consumer.segments import Sealer
+from coordinator.collect_segments import SegmentCollector
+from coordinator.reading import GroupReader
+from coordinator.service import Coordinator
+from coordinator.zk.errors import CoordinatorError, Refused
+from coordinator.zk.lease import Lease
+from coordinator.zk.partitions import NONE, TopicPartition
+from coordinator.zk.store import Check, SetData
+from tests.simulation import znodes
+from tests.simulation.links import COMMIT
+from tests.simulation.mutation import Patch, constant, replaced
+from tests.simulation.zookeeper import Ensemble
+
+# ---- what would hide a hole: with these alone the product is still right
+
+
+def _collects_only(original: Any) -> Any:
+    def sweep(self: Coordinator) -> None:
+        while not self._ended.wait(self._sweep_s):
+            self._collect(self._collector.collect)
+
+    return sweep
+
+
+NO_SWEEP: tuple[Patch, ...] = (replaced(Coordinator, "_sweep", _collects_only),)
+"""Nothing is read again without a reason: where no event is lost, the watches tell of everything."""
+
+
+def _late_all_the_same(original: Any) -> Any:
+    """What a node had on its way is done although its session has another connection by then, as if it were resent."""
+
+    def receive_late(self: Ensemble, request: Any) -> None:
+        session = request.link.session
+        if request.kind != COMMIT or not session.who.startswith("node"):
+            original(self, request)
+            return
+
+        def happen() -> None:
+            if self.leader is not None and not session.is_over:
+                with suppress(Refused):
+                    self._commit(request.what, session, None)
+
+        self.scheduler.after(3 * self.scheduler.random.random() ** 2, happen)
+
+    return receive_late
+
+
+RESENT: tuple[Patch, ...] = (replaced(Ensemble, "receive_late", _late_all_the_same),)
+
+
+def _asks_no_owners(original: Any) -> Any:
+    """A partition may be free while an owner znode stands there: the claim will find it in the way."""
+
+    def taken(snapshot: Any, work: Any, marks: Any) -> Any:
+        return original(replace(snapshot, owners=NONE), work, marks)
+
+    return taken
+
+
+def _claims_over_owners(original: Any) -> Any:
+    def create(self: Any, operation: Any) -> Any:
+        if operation.ephemeral and "/owners/" in operation.path and self._find(operation.path) is not None:
+            self.delete(operation.path, -1)
+            self.delta.paths.pop()
+            self.delta.versions.pop()
+        return original(self, operation)
+
+    return create
+
+
+NO_OWNERS_IN_THE_WAY: tuple[Patch, ...] = (replaced(znodes._Work, "create", _claims_over_owners),)
+"""An owner znode is no second lock: whoever claims has it. What is free is handed on, all the same, only then."""
+
+
+def _looks_rarely(original: Any) -> Any:
+    """Once a session timeout, even where that is later than its eviction."""
+
+    def look_again(self: Member, store: Any) -> None:
+        now = self._runtime.monotonic()
+        if now - self._last_look >= store.negotiated_timeout_s:
+            self._last_look = now
+            self._drain.dirty.set()
+
+    return look_again
+
+
+LOOKS_RARELY: tuple[Patch, ...] = (replaced(Member, "_look_again", _looks_rarely),)
+
+OWNERS_NOT_ASKED: tuple[Patch, ...] = (replaced(coordinator.plan, "_taken", _asks_no_owners),)
+
+SMALL_STEPS: tuple[Patch, ...] = (
+    constant(consumer.commands, "chunks", partial(chunks, size=1)),
+    constant(consumer.offsets, "PARTITIONS_A_STEP", 2),
+    constant(coordinator.channels, "PARTITIONS_A_STEP", 2),
+)
+"""A command over two partitions is a large one."""
+
+
+# ---- the coordinator's multis
+
+
+def _without_state_version(original: Any) -> Any:
+    def fenced(*args: Any) -> Any:
+        return [
+            replace(op, version=-1) if isinstance(op, SetData) and op.path.endswith("/state") else op
+            for op in original(*args)
+        ]
+
+    return fenced
+
+
+def _marks_die(original: Any) -> Any:
+    """Only the coordinator that evicted somebody knows of it."""
+
+    def marks(snapshot: Any, work: Any) -> Any:
+        return original(snapshot, work) if snapshot.state.epoch == snapshot.epoch else ()
+
+    return marks
+
+
+def _keeps_owners(original: Any) -> Any:
+    def whole_end(snapshot: Any, paths: Any, end: Any) -> Any:
+        return original(snapshot, paths, replace(end, owners=NONE) if end.evicted else end)
+
+    return whole_end
+
+
+def _withdraws_nothing(original: Any) -> Any:
+    def sort_commands(snapshot: Any, work: Any, *rest: Any) -> None:
+        original(snapshot, work, *rest)
+        work.withdrawn.clear()
+
+    return sort_commands
+
+
+def _data_before_commands(original: Any) -> Any:
+    def channels(self: GroupReader) -> Any:
+        names = self._names(self._paths.channels)
+        nodes = dict(zip(names, self._store.get_many([self._paths.channel(n) for n in names]), strict=True))
+        sent = self._sent(names)
+        return {n: self._view(n, node, sent.get(n, ())) for n, node in nodes.items() if node is not None}
+
+    return channels
+
+
+NO_STATE_VERSION: tuple[Patch, ...] = (replaced(coordinator.rebalance, "fenced", _without_state_version),)
+MARKS_DIE: tuple[Patch, ...] = (replaced(coordinator.plan, "_marks", _marks_die),)
+OWNERS_STAY: tuple[Patch, ...] = (replaced(coordinator.channels, "_whole_end", _keeps_owners),)
+NOT_WITHDRAWN: tuple[Patch, ...] = (replaced(coordinator.plan, "_sort_commands", _withdraws_nothing),)
+DATA_FIRST: tuple[Patch, ...] = (replaced(GroupReader, "_channels", _data_before_commands),)
+
+
+# ---- the consumer's multis
+
+
+def _unfenced(original: Any) -> Any:
+    def send(self: FencedChannel, operations: Any, after: Any) -> None:
+        free = [
+            replace(op, version=-1) if isinstance(op, SetData | Check) and op.path == self._path else op
+            for op in operations
+        ]
+        original(self, free, after)
+
+    return send
+
+
+def _no_check_of_the_command(original: Any) -> Any:
+    def acknowledgement(paths: Any, consumer: str, name: str, is_last: bool) -> Any:
+        if is_last:
+            return original(paths, consumer, name, is_last)
+        return Check(paths.channels, -1)
+
+    return acknowledgement
+
+
+UNFENCED: tuple[Patch, ...] = (replaced(FencedChannel, "_send", _unfenced),)
+IN_PIECES: tuple[Patch, ...] = (replaced(consumer.commands, "acknowledgement", _no_check_of_the_command),)
+
+
+# ---- leases
+
+
+class _WithoutSync:
+    """A store whose `sync` asks nobody."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def sync(self) -> None:
+        return
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def _renewed_by_a_read(original: Any) -> Any:
+    def init(self: Lease, store: Any, *rest: Any) -> None:
+        original(self, _WithoutSync(store), *rest)
+
+    return init
+
+
+def _renewed_blindly(original: Any) -> Any:
+    def init(self: Lease, store: Any, runtime: Any, read_fence: Any, *rest: Any) -> None:
+        original(self, store, runtime, lambda: None, *rest)
+
+    return init
+
+
+def _counted_at_once(original: Any) -> Any:
+    """From the sync that was just answered, whether or not the leader has heard of the session."""
+
+    def renew(self: Lease) -> None:
+        sent_at = self._runtime.monotonic()
+        self._store.sync()
+        self._read_fence()
+        self._synced_at = sent_at
+        self._heard_at = sent_at if self._heard_at is None else max(self._heard_at, sent_at)
+        until = self._heard_at + self.length_s
+        self._runtime.record("lease", role=self._role, session=self._store.session_id, until=until)
+
+    return renew
+
+
+RENEWED_BY_READ: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_by_a_read),)
+RENEWED_BLINDLY: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_blindly),)
+COUNTED_AT_ONCE: tuple[Patch, ...] = (replaced(Lease, "renew", _counted_at_once),)
+
+
+# ---- sealing and collecting
+
+
+def _removes_what_was_sent(original: Any) -> Any:
+    def start_over(self: Sealer, reason: str) -> None:
+        if self._written is not None:
+            self._written = self._written._replace(is_sent=False)
+        original(self, reason)
+
+    return start_over
+
+
+def _removes_after_a_lost_reply(original: Any) -> Any:
+    def fail(self: Sealer, error: Exception) -> None:
+        original(self, error)
+        if self._written is not None:
+            self._start_over("its commit failed")
+
+    return fail
+
+
+def _collects_unchecked(original: Any) -> Any:
+    def write(self: SegmentCollector, group: Any, record: Any, operations: Any = ()) -> bool:
+        some = [op for op in operations if not (isinstance(op, Check) and op.path == group.paths.queries)]
+        return bool(original(self, group, record, some))
+
+    return write
+
+
+def _advances_all_the_same(original: Any) -> Any:
+    """What cannot be sealed is dropped, and the offsets go past it."""
+
+    def start_over(self: Sealer, reason: str) -> None:
+        ranges = [*(self._written.segment.ranges if self._written else ()), *self._open.ranges]
+        offsets = {TopicPartition(item.topic, item.partition): item.next for item in ranges}
+        if offsets and self._member is not None:
+            with suppress(CoordinatorError):
+                self._member.advance(offsets)
+        original(self, reason)
+
+    return start_over
+
+
+FILE_REMOVED: tuple[Patch, ...] = (
+    replaced(Sealer, "_start_over", _removes_what_was_sent),
+    replaced(Sealer, "_fail", _removes_after_a_lost_reply),
+)
+COLLECTED_UNCHECKED: tuple[Patch, ...] = (replaced(SegmentCollector, "_write", _collects_unchecked),)
+PAST_DROPPED: tuple[Patch, ...] = (replaced(Sealer, "_start_over", _advances_all_the_same),)

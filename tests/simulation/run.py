@@ -1,0 +1,152 @@
+"""One run: a world drawn from a seed, faults, calm, and the checker's verdict."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.checker import Verdicts, check
+from tests.simulation.aimed import AIMED
+from tests.simulation.coverage import coverage
+from tests.simulation.faults import FAULTS
+from tests.simulation.profile import Profile
+from tests.simulation.scheduler import SimulationFailure
+from tests.simulation.world import Alarm, World, bounds, tuned
+
+FIRST_FAULT_S = 4.0
+STEP_S = 0.01
+ALL_FAULTS = {**FAULTS, **AIMED}
+
+LONGEST_STANDSTILL_S = 12.0
+"""Only in a world that hangs nothing happens for so long: leases are renewed, and ZooKeeper is away for 8 s at most."""
+
+
+@dataclass
+class Outcome:
+    """What became of a run.
+
+    :ivar problems: what the checker cannot see: threads that died, errors with a traceback, a deadlock.
+    :ivar positions: where every thread stood at the end.
+    """
+
+    seed: int
+    profile: str
+    verdicts: Verdicts
+    problems: list[str]
+    fired: Counter[str]
+    history: list[Mapping[str, Any]]
+    coverage: Counter[str] = field(default_factory=Counter)
+    positions: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems and not self.verdicts.broken
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """The invariants that do not hold; `crash` for what the checker cannot see."""
+        return frozenset(each.invariant for each in self.verdicts.broken) | (
+            {"crash"} if self.problems else frozenset()
+        )
+
+
+def simulate(
+    seed: int,
+    profile: Profile,
+    verbose: Callable[[dict[str, Any]], None] | None = None,
+    script: Callable[[World], None] | None = None,
+) -> Outcome:
+    """Run one seed.
+
+    :param verbose: gets each event as it happens.
+    :param script: says what is done to the world, and when, instead of faults that are drawn.
+    """
+    world = World(seed, profile, verbose)
+    alarm = Alarm(world)
+    root = logging.getLogger()
+    root.addHandler(alarm)
+    try:
+        with tuned():
+            _run(world, script or draw_faults)
+    except SimulationFailure as failure:
+        world.problems.append(str(failure))
+    finally:
+        root.removeHandler(alarm)
+        positions = world.scheduler.where() if verbose is not None else ""
+        world.scheduler.close()
+    world.problems += world.scheduler.crashed
+    history, seen = world.history, coverage(world.history)
+    return Outcome(seed, profile.name, check(history), world.problems, world.fired, history, seen, positions)
+
+
+def _run(world: World, script: Callable[[World], None]) -> None:
+    profile = world.profile
+    world.record(
+        "server", "run", {"version": 1, "seed": world.seed, "profile": profile.name, "bounds": bounds(profile)}
+    )
+    world.populate()
+    script(world)
+    watch_progress(world, 0)
+    world.scheduler.run(profile.calm_at)
+    world.be_calm()
+    while world.ensemble.leader is None:  # a fault is over once there is a ZooKeeper again
+        world.scheduler.run(world.scheduler.now + STEP_S)
+    world.record("server", "calm", {"stuck": world.stuck()})
+    world.scheduler.run(profile.seconds)
+    world.record("server", "end", {})
+
+
+def draw(world: World) -> list[tuple[float, str]]:
+    """When which faults are tried."""
+    profile, random = world.profile, world.random
+    kinds, weights = list(profile.weights), list(profile.weights.values())
+    count = random.randint(*profile.faults)
+    return sorted(
+        (random.uniform(FIRST_FAULT_S, profile.calm_at - 0.5), random.choices(kinds, weights)[0]) for _ in range(count)
+    )
+
+
+def watch_progress(world: World, seen: int) -> None:
+    """Fail the run when nothing has been added to its history for too long.
+
+    :raises SimulationFailure: from the scheduler, with every thread's position.
+    """
+    if len(world.history) == seen:
+        where = world.scheduler.where()
+        raise SimulationFailure(f"livelock at {world.scheduler.now:.6f}: nothing has happened for a long time\n{where}")
+    now = len(world.history)
+    world.scheduler.after(LONGEST_STANDSTILL_S, lambda: watch_progress(world, now))
+
+
+def draw_faults(world: World) -> None:
+    """Let faults that are drawn from the seed happen."""
+    for at, kind in draw(world):
+        world.scheduler.after(at, lambda kind=kind: _do(world, kind))  # type: ignore[misc]
+
+
+def _do(world: World, kind: str) -> None:
+    if ALL_FAULTS[kind](world):
+        world.fire(kind)
+
+
+def history_text(outcome: Outcome) -> str:
+    """The history as JSON lines."""
+    return "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in outcome.history)
+
+
+def tidy(seed: int) -> None:
+    """Collect what runs have left, now and then."""
+    if seed % 16 == 0:
+        gc.collect()
+
+
+def without_garbage_collection() -> None:
+    """For a process that runs many seeds, and calls `tidy` between them."""
+    gc.freeze()
+    gc.disable()

@@ -1,0 +1,149 @@
+"""Histories that somebody wrote down: what a seed once found, step by step, so that it stays when seeds mean others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from coordinator.zk.lease import Lease
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.store import SetData
+from tests.simulation.actors import Application
+from tests.simulation.profile import CALM, Profile
+from tests.simulation.run import Outcome, simulate
+from tests.simulation.servers import Server
+from tests.simulation.world import Life, World
+
+APPLICATIONS = replace(CALM, name="applications", slots=0)
+STEP_S = 0.001
+
+
+def life_of(world: World, name: str) -> Life:
+    life = world.of_name(name)
+    assert life is not None
+    return life
+
+
+def server_of(world: World, life: Life) -> Server | None:
+    """The server that a process is connected to."""
+    (store,) = world.stores_of(life.process)
+    return store._link.server if store._link is not None else None
+
+
+def when(world: World, is_so: Callable[[], bool], then: Callable[[], None]) -> None:
+    """Do `then` in the moment when `is_so`."""
+    if is_so():
+        then()
+    else:
+        world.scheduler.after(STEP_S, lambda: when(world, is_so, then))
+
+
+def passed(outcome: Outcome) -> bool:
+    """Whether nothing is wrong; what is, is printed."""
+    if not outcome.passed:
+        print(outcome.verdicts.text(), *outcome.problems, sep="\n")
+    return outcome.passed
+
+
+# ---- a follower that had not told the leader whom it has heard
+
+
+def cut_right_after_a_sync(world: World) -> None:
+    """A consumer is silent for 0.85 of its session; the sync that ends that is answered, and its follower cut off."""
+    session_s = world.profile.session_timeout_ms / 1000
+
+    def begin() -> None:
+        life = life_of(world, "g0-c0")
+        server = server_of(world, life)
+        if server is None or server is world.ensemble.leader:
+            for store in world.stores_of(life.process):
+                store.drop_connection()
+            world.scheduler.after(1.0, begin)
+            return
+        life.process.pause()
+        world.scheduler.after(0.85 * session_s, lambda: go_on(life, server))
+
+    def go_on(life: Life, server: Server) -> None:
+        leases = len(leases_of(life))
+        life.process.resume()
+        when(world, lambda: len(leases_of(life)) > leases, lambda: cut(server))
+
+    def cut(server: Server) -> None:
+        world.ensemble.cut(server)
+        world.scheduler.after(2 * session_s, lambda: world.ensemble.heal(server))
+
+    def leases_of(life: Life) -> list[object]:
+        return [e for e in world.history if e["event"] == "lease" and e["who"] == life.process.life]
+
+    world.scheduler.after(8.0, begin)
+
+
+SCENARIO_SEEDS = range(12)
+
+
+def test_a_lease_does_not_outlive_a_session_whose_last_sync_the_leader_never_heard_of() -> None:
+    for seed in SCENARIO_SEEDS:
+        assert passed(simulate(seed, APPLICATIONS, script=cut_right_after_a_sync)), seed
+
+
+def test_a_lease_that_counts_from_the_last_sync_would_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def renew(self: Lease) -> None:
+        sent_at = self._runtime.monotonic()
+        self._store.sync()
+        self._read_fence()
+        self._synced_at = self._heard_at = sent_at
+        until = sent_at + self.length_s
+        self._runtime.record("lease", role=self._role, session=self._store.session_id, until=until)
+
+    monkeypatch.setattr(Lease, "renew", renew)
+
+    broken = [simulate(seed, APPLICATIONS, script=cut_right_after_a_sync).broken for seed in SCENARIO_SEEDS]
+
+    assert any("S1" in each for each in broken), broken
+
+
+# ---- a hanging application whose channel was destroyed
+
+
+def hangs_while_its_channel_is_scribbled_over(world: World) -> None:
+    def hang() -> None:
+        app = life_of(world, "g0-c0").actor
+        assert isinstance(app, Application)
+        app.is_stuck = True
+        world.by_hand(SetData(GroupPaths("g0").channel("g0-c0"), b"nonsense"))
+
+    world.scheduler.after(20.0, hang)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_partitions_of_a_hanging_consumer_go_to_others_though_its_channel_was_destroyed(seed: int) -> None:
+    profile = replace(APPLICATIONS, name="hanging")
+
+    outcome = simulate(seed, profile, script=hangs_while_its_channel_is_scribbled_over)
+
+    assert passed(outcome)
+    assert outcome.verdicts["L1"].outcome == "held"
+
+
+# ---- a clock that nobody asks for long
+
+
+def leaves_late(world: World) -> None:
+    world.scheduler.after(25.0, lambda: life_of(world, "g0-c0").actor.stop())
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_dies_late_in_a_term_is_collected_as_soon_as_what_died_early(seed: int) -> None:
+    profile: Profile = replace(APPLICATIONS, name="late")
+
+    outcome = simulate(seed, profile, script=leaves_late)
+
+    assert passed(outcome)
+    collected = [
+        event
+        for event in outcome.history
+        if event["event"] == "commit" and {"op": "delete", "path": GroupPaths("g0").channel("g0-c0")} in event["ops"]
+    ]
+    assert len(collected) == 1

@@ -1,0 +1,141 @@
+"""Histories of faults: the same from the same seed, and with no invariant broken."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from consumer.spark import slot, sweep
+from coordinator import reading
+from tests.simulation.faults import FAULTS
+from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
+from tests.simulation.run import Outcome, history_text, simulate, tidy, without_garbage_collection
+from tests.simulation.world import World
+
+SEEDS = 240
+"""A bounded set over all profiles; `scripts/simulate` runs as many as one likes."""
+
+FIRST_SEED = 100_000
+
+FOUND_BEFORE = [(91, "calm"), (267, "storm")]
+"""Seeds that found something wrong in the product: ZooKeeper's clock stood still until somebody asked for it; a hanging
+consumer whose channel was destroyed kept its partitions from everybody."""
+
+PRINT_DIGEST = """
+import hashlib
+from tests.simulation.profile import PROFILES
+from tests.simulation.run import history_text, simulate
+text = history_text(simulate({seed}, PROFILES["{profile}"]))
+print(hashlib.sha256(text.encode()).hexdigest(), len(text.splitlines()))
+"""
+
+
+def digest_in_another_process(seed: int, profile: str, hash_seed: str) -> tuple[str, int]:
+    code = PRINT_DIGEST.format(seed=seed, profile=profile)
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    digest, events = done.stdout.split()
+    return digest, int(events)
+
+
+@pytest.mark.parametrize(("seed", "profile"), [(3, "storm"), (4, "pauses")])
+def test_a_seed_gives_the_same_history_byte_for_byte_in_every_process(seed: int, profile: str) -> None:
+    one = digest_in_another_process(seed, profile, "1")
+    another = digest_in_another_process(seed, profile, "2")
+
+    assert one == another
+    assert one[1] > 200, "a history in which nothing happens would repeat easily"
+    here = history_text(simulate(seed, PROFILES[profile]))
+    assert hashlib.sha256(here.encode()).hexdigest() == one[0]
+
+
+def test_another_seed_gives_another_history() -> None:
+    assert history_text(simulate(1, CALM)) != history_text(simulate(2, CALM))
+
+
+def _run(seed: int) -> tuple[int, str, str, Counter[str]]:
+    tidy(seed)
+    outcome = simulate(seed, profile_of(seed))
+    return seed, outcome.profile, "" if outcome.passed else said(outcome), outcome.fired
+
+
+def said(outcome: Outcome) -> str:
+    return "\n".join([outcome.verdicts.text(), *outcome.problems])
+
+
+def run_all(seeds: Sequence[int]) -> list[tuple[int, str, str, Counter[str]]]:
+    """In as many processes as there are cores."""
+    context = multiprocessing.get_context("spawn")  # the test's own process has threads
+    with context.Pool(os.cpu_count() or 1, without_garbage_collection) as pool:
+        return list(pool.imap_unordered(_run, seeds, chunksize=4))
+
+
+@pytest.mark.timeout(600)
+def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles() -> None:
+    results = run_all(range(FIRST_SEED, FIRST_SEED + SEEDS))
+
+    failed = [
+        f"scripts/simulate --seed {seed} --profile {profile} --verbose\n{text}"
+        for seed, profile, text, _ in results
+        if text
+    ]
+    assert not failed, f"{len(failed)} of {SEEDS} failed:\n" + "\n".join(failed[:3])
+    fired = sum((fired for *_, fired in results), Counter())
+    never = FAULTS.keys() - fired.keys()
+    assert len(results) == SEEDS
+    assert not never, f"these faults never took effect: {sorted(never)}"
+
+
+@pytest.mark.parametrize(("seed", "profile"), FOUND_BEFORE)
+def test_what_a_seed_has_found_before_is_not_there_any_more(seed: int, profile: str) -> None:
+    outcome = simulate(seed, PROFILES[profile])
+
+    assert outcome.passed, said(outcome)
+
+
+def test_an_error_that_nobody_expected_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("somebody's mistake")
+
+    monkeypatch.setattr("coordinator.collect.Collector.collect", broken)
+
+    outcome = simulate(1, STORM)
+
+    assert not outcome.passed
+    assert "somebody's mistake" in outcome.problems[0]
+
+
+def test_a_world_that_hangs_is_a_livelock_with_every_thread_s_position() -> None:
+    def stop_everything(world: World) -> None:
+        def stop() -> None:
+            for life in world.lives:
+                life.process.pause()
+
+        world.scheduler.after(5.0, stop)
+
+    outcome = simulate(1, CALM, script=stop_everything)
+
+    assert not outcome.passed
+    assert "livelock" in outcome.problems[0] and "node-0#1 main: waits for" in outcome.problems[0]
+
+
+def test_every_fault_that_a_profile_may_draw_is_known() -> None:
+    assert {kind for profile in PROFILES.values() for kind in profile.weights} == FAULTS.keys()
+
+
+def test_a_simulation_leaves_the_product_as_it_was() -> None:
+    before = (slot.LOOK_FOR_DATA_S, sweep.ORPHAN_AFTER_S, reading.UNKNOWN_LEASE_MS, socket.gethostname())
+
+    simulate(1, CALM)
+
+    assert (slot.LOOK_FOR_DATA_S, sweep.ORPHAN_AFTER_S, reading.UNKNOWN_LEASE_MS, socket.gethostname()) == before

@@ -1,0 +1,441 @@
+"""A simulated world: an ensemble, nodes, applications, slots and queries, drawn from a seed, and its history."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import consumer.spark.slot
+import consumer.spark.sweep
+import coordinator
+import coordinator.reading
+from consumer.config import ConsumerConfig, Subscription
+from consumer.spark.config import SlotConfig, SlotSpec
+from consumer.spark.planner import SourceConfig
+from coordinator.assignors import Assignor
+from coordinator.assignors.range import RangeAssignor
+from coordinator.config import CoordinatorConfig
+from coordinator.zk.errors import CoordinatorError, Refused
+from coordinator.zk.lease import LEASE_SHARE
+from coordinator.zk.paths import Brokers
+from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
+from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from tests.property.test_convergence import CooperativeRange
+from tests.simulation.actors import Actor, Application, Checkpoint, Driver, Node, Query, SlotTask
+from tests.simulation.parts import Disk, Production, SimLog
+from tests.simulation.profile import Profile
+from tests.simulation.runtime import SimRuntime
+from tests.simulation.scheduler import Process, Scheduler, Thread
+from tests.simulation.servers import Server
+from tests.simulation.store import SimStore
+from tests.simulation.zookeeper import Ensemble
+
+CONNECT_TIMEOUT_S = 15.0
+SLOT_LOOKS_S = 0.2
+"""A slot looks at what it has to do five times a second; the product's fifty cost half of a run, and find no more."""
+
+ORPHAN_AFTER_S = 12.0
+BROKERS = Brokers("/brokers")
+ASSIGNORS: tuple[type[Assignor], ...] = (RangeAssignor, CooperativeRange)
+POOL_GROUP = "pool-group"
+POOL = "p"
+
+
+UNKNOWN_LEASE_MS = 3000
+"""What a group waits for whose state was lost; the product's 40 s allow for sessions of 60 s."""
+
+
+OF_THE_SERVERS = {
+    "expire": "expire-session",
+    "cut": "cut-server",
+    "lag": "lag-server",
+    "server-stop": "stop-server",
+    "leader-change": "change-leader",
+    "zookeeper-stop": "zookeeper-away",
+    "slow": "slow-connection",
+    "lose-watch": "lose-watches",
+    "late-watch": "late-watches",
+}
+"""What the modelled servers call their faults -> what a profile calls them."""
+
+
+class Alarm(logging.Handler):
+    """Collects what the product logs with a traceback: an error that nobody expected."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[0] is not None:
+            text = logging.Formatter().formatException(record.exc_info)
+            self._world.problems.append(f"{self._world.scheduler.now:.6f} {record.getMessage()}\n{text}")
+
+
+@dataclass
+class Life:
+    """A process and what runs in it.
+
+    :ivar main: its first thread.  :ivar why: how it ended, None while it lives.
+    """
+
+    process: Process
+    actor: Actor
+    main: Thread | None = None
+    why: str | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.why is None and not self.process.is_dead
+
+
+@dataclass
+class World:
+    """One run.
+
+    :ivar history: its events, in order.
+    :ivar fired: kind of fault -> how often one really took effect.
+    :ivar problems: what nobody expected, for people.
+    :ivar observers: asked in turn about (event, fields) of what ZooKeeper does, until one says that it was for that.
+    """
+
+    seed: int
+    profile: Profile
+    verbose: Callable[[dict[str, Any]], None] | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    fired: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    lives: list[Life] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scheduler = Scheduler(self.seed)
+        self.scheduler.preemption = self.profile.preemption
+        self.random = Random(f"world {self.seed}")
+        self.ensemble = Ensemble(
+            self.scheduler, self.profile.servers, self.profile.tick_s, self._record_of_server, self.fire
+        )
+        self.log = SimLog(self.scheduler, self.fire)
+        self.disk = Disk(self.scheduler, self.fire)
+        self.topics: dict[str, Topic] = {}
+        self.checkpoints: dict[str, Checkpoint] = {}
+        self.is_calm = False
+        self.stores: list[tuple[Process, SimStore]] = []
+        self.observers: list[Callable[[str, dict[str, Any]], bool]] = []
+        self.assignor = self.random.choice(ASSIGNORS)()
+        self._topic_ids = 0
+        self._actors = 0
+
+    # ---- the history
+
+    def record(self, who: str, event: str, fields: dict[str, Any]) -> None:
+        """Put an event into the history."""
+        entry = {"at": round(self.scheduler.now, 6), "who": who, "event": event, **fields}
+        self.history.append(entry)
+        if self.verbose is not None:
+            self.verbose(entry)
+
+    def _record_of_process(self, process: Process, event: str, fields: dict[str, Any]) -> None:
+        if "until" in fields:
+            fields["until"] = round((fields["until"] - process.clock_offset) / process.clock_rate, 6)
+        self.record(process.life, event, fields)
+
+    def _record_of_server(self, who: str, event: str, fields: dict[str, Any]) -> None:
+        self.record(who, event, fields)
+        any(observer(event, fields) for observer in tuple(self.observers))
+
+    def fire(self, kind: str) -> None:
+        """A fault has taken effect."""
+        self.fired[OF_THE_SERVERS.get(kind, kind)] += 1
+
+    # ---- processes
+
+    def start(self, actor: Actor, name: str) -> Life:
+        """A new process under `name`."""
+        process = self.scheduler.process(name)
+        process.clock_rate = 1 + self.random.uniform(-0.01, 0.01)
+        process.clock_offset = self.random.uniform(0, 100_000)
+        life = Life(process, actor)
+        self.lives.append(life)
+        process.observers.append(lambda: self.note_crash(life) if process.is_dead else None)
+        runtime = SimRuntime(self.scheduler, process, self._record_of_process)
+
+        def main() -> None:
+            self.record(process.life, "start", {"kind": actor.kind, **actor.names()})
+            try:
+                why = actor.run(runtime, lambda: self._open(process))
+            except CoordinatorError as error:
+                why = f"error: {error}"
+            if not process.is_dead:
+                life.why = why
+                self.record(process.life, "exit", {"why": why})
+                process.kill()
+
+        life.main = self.scheduler.spawn(process, main, "main")
+        return life
+
+    def _open(self, process: Process) -> Store:
+        store = self.ensemble.open(process, self.profile.session_timeout_ms / 1000, CONNECT_TIMEOUT_S)
+        self.stores = [(owner, other) for owner, other in self.stores if not other.lost and not owner.is_dead]
+        self.stores.append((process, store))
+        return store
+
+    def stores_of(self, process: Process) -> list[SimStore]:
+        """The sessions that a process has open."""
+        return [store for owner, store in self.stores if owner is process and not store.lost]
+
+    def crash(self, life: Life) -> None:
+        """The process ends without a word."""
+        if life.is_alive:
+            life.process.kill()
+            self.note_crash(life)
+
+    def note_crash(self, life: Life) -> None:
+        """A process that crashed, now or before, is over."""
+        if life.why is None:
+            life.why = "killed"
+            self.record(life.process.life, "exit", {"why": "killed"})
+
+    def alive(self, *kinds: str) -> list[Life]:
+        """Processes that live, of these kinds."""
+        return [life for life in self.lives if life.is_alive and (not kinds or life.actor.kind in kinds)]
+
+    def of_name(self, name: str) -> Life | None:
+        """The newest process under a name."""
+        return next((life for life in reversed(self.lives) if life.process.name == name), None)
+
+    def run_tool(self, action: Callable[[Store, int], object]) -> None:
+        """An admin command, in a process of its own."""
+        process = self.scheduler.process("tool")
+        runtime = SimRuntime(self.scheduler, process, self._record_of_process)
+
+        def main() -> None:
+            with suppress(CoordinatorError):  # as its user sees it, who tries again or not
+                store = self._open(process)
+                try:
+                    action(store, runtime.wall_ms())
+                finally:
+                    store.close()
+            process.kill()
+
+        self.scheduler.spawn(process, main, "main")
+
+    # ---- what there is to begin with
+
+    def populate(self) -> None:
+        """Topics, nodes, groups, a pool and a query, in an order and with delays that are drawn."""
+        self.by_hand(*(Create(path) for path in ("/brokers", "/brokers/topics")))
+        for number in range(self.profile.topics):
+            self.make_topic(f"t{number}")
+        starts: list[Callable[[], object]] = [
+            *(lambda n=n: self.start_node(n) for n in range(self.profile.nodes)),  # type: ignore[misc]
+            *(
+                lambda g=g, n=n: self.start_application(f"g{g}", f"c{n}")  # type: ignore[misc]
+                for g in range(self.profile.groups)
+                for n in range(g, self.profile.consumers, self.profile.groups)
+            ),
+        ]
+        if self.profile.slots:
+            starts += [self.start_driver, self.start_query]
+            starts += [lambda n=n: self.start_slot(n) for n in range(self.profile.slots)]  # type: ignore[misc]
+        for start in starts:
+            self.scheduler.after(self.random.uniform(0, 2), start)  # type: ignore[arg-type]
+
+    def start_node(self, number: int) -> Life:
+        """A coordinator service."""
+        config = CoordinatorConfig(
+            zk="model",
+            node=f"node-{number}",
+            session_timeout_ms=self.profile.session_timeout_ms,
+            rebalance_handlers=self.profile.handlers,
+            sweep_interval_ms=self.profile.sweep_interval_ms,
+            channel_retention_ms=self.profile.channel_retention_ms,
+            query_retention_ms=15_000,
+            max_backlog_segments=200,
+            backlog_interval_ms=2000,
+        )
+        return self.start(Node(config, self.disk, self.assignor), f"node-{number}")
+
+    def start_application(self, group: str, name: str) -> Life:
+        """An application with a consumer."""
+        config = ConsumerConfig(
+            zk="model",
+            group=group,
+            consumer=f"{group}-{name}",
+            log_dir="model",
+            session_timeout_ms=self.profile.session_timeout_ms,
+            max_poll_interval_ms=self.random.choice(self.profile.poll_intervals_ms),
+            offsets_interval_ms=5000,
+        )
+        app = Application(
+            config, self._subscription(), self.log, self.random.choice((0.05, 0.2, 0.5)), self.random.choice((1, 3))
+        )
+        return self.start(app, f"{group}-{name}")
+
+    def _subscription(self) -> Subscription:
+        names = sorted(self.topics) or ["t0"]
+        lot = self.random.random()
+        if lot < 0.15:
+            return Subscription({".*": 1}, WHITE_LIST)
+        if lot < 0.25:
+            return Subscription({"t9.*": 1}, BLACK_LIST)
+        some = self.random.sample(names, self.random.randint(1, len(names)))
+        return Subscription({name: self.random.randint(1, 2) for name in sorted(some)}, STATIC)
+
+    def slot_config(self) -> SlotConfig:
+        """The pool's configuration."""
+        return SlotConfig(
+            zk="model",
+            group=POOL_GROUP,
+            pool=POOL,
+            log_dir="model",
+            segments_dir=self.disk.url,
+            slots=max(1, self.profile.slots),
+            session_timeout_ms=self.profile.session_timeout_ms,
+            max_poll_interval_ms=max(self.profile.poll_intervals_ms),
+            offsets_interval_ms=5000,
+            seal_interval_ms=400,
+            driver_gone_ms=20_000,
+        )
+
+    def start_driver(self) -> Life:
+        """What the pool's driver keeps in ZooKeeper. A restart under the name has the same run: slots stay."""
+        return self.start(Driver(self.slot_config(), self.disk, "run-1"), "driver")
+
+    def start_slot(self, number: int) -> Life:
+        """A Spark task with a slot."""
+        topics = {name: 1 for name in sorted(self.topics)[: max(1, len(self.topics) - 1)]} or {"t0": 1}
+        spec = SlotSpec(self.slot_config(), Subscription(topics, STATIC), number, "run-1", coordinator.__version__)
+        return self.start(SlotTask(spec, self.log, self.disk), f"slot-{number}")
+
+    def start_query(self, name: str = "q", checkpoint: Checkpoint | None = None) -> Life:
+        """A streaming query, from its checkpoint where it has one."""
+        held = checkpoint or self.checkpoints.get(name) or Checkpoint(name)
+        self.checkpoints[name] = held
+        config = SourceConfig(
+            zk="model",
+            group=POOL_GROUP,
+            query=name,
+            session_timeout_ms=self.profile.session_timeout_ms,
+            zk_wait_ms=30_000,
+        )
+        return self.start(Query(config, held, self.disk, 1.0), f"query-{name}")
+
+    # ---- topics, as a broker or an operator writes them
+
+    def by_hand(self, *operations: Operation) -> bool:
+        """Commit as somebody at zkCli; whether ZooKeeper took it."""
+        if self.ensemble.leader is None:
+            return False
+        try:
+            self.ensemble.by_hand(operations)
+        except Refused:
+            return False
+        return True
+
+    def children(self, path: str) -> list[str]:
+        """The names below a znode, as the leader has them."""
+        leader = self.ensemble.leader
+        return sorted(leader.tree.names(path)) if leader is not None else []
+
+    def followers(self) -> list[Server]:
+        """The servers that do not lead."""
+        return [server for server in self.ensemble.servers if server is not self.ensemble.leader]
+
+    def make_topic(self, name: str) -> bool:
+        """Create a topic under a new id."""
+        self._topic_ids += 1
+        count = self.random.randint(*self.profile.partitions)
+        topic = Topic(name, f"id-{name}-{self._topic_ids}", tuple(range(count)))
+        if not self.by_hand(Create(BROKERS.topic(name), topic.to_bytes())):
+            return False
+        self.topics[name] = topic
+        rate = self.random.choice((0.0, 1.0, 1.0, 3.0)) * self.profile.records_per_s
+        self.log.topics[name, topic.id] = Production(self.scheduler.now, rate, self.random.random())
+        return True
+
+    def grow_topic(self, name: str) -> bool:
+        """Add a partition or two."""
+        before = self.topics[name]
+        count = len(before.partitions) + self.random.randint(1, 2)
+        topic = Topic(name, before.id, tuple(range(count)))
+        if not self.by_hand(SetData(BROKERS.topic(name), topic.to_bytes())):
+            return False
+        self.topics[name] = topic
+        return True
+
+    def remove_topic(self, name: str) -> bool:
+        """Delete a topic with its records."""
+        if not self.by_hand(Delete(BROKERS.topic(name))):
+            return False
+        self.log.topics.pop((name, self.topics.pop(name).id), None)
+        return True
+
+    # ---- the end of the faults
+
+    def be_calm(self) -> None:
+        """Everything that was done to the world is over; who is needed is started again."""
+        self.is_calm = True
+        self.ensemble.start()
+        for server in self.ensemble.servers:
+            self.ensemble.heal(server)
+            server.lag(0.0)
+        for _, store in self.stores:
+            store.lose_watches = store.late_watches_s = 0.0
+            store.lose_nothing()
+        self.log.hanging.clear()
+        for life in list(self.lives):
+            life.process.crash_at = 0
+            life.process.resume()
+        for number in range(self.profile.nodes):
+            if not self._is_running(f"node-{number}"):
+                self.start_node(number)
+        if self.profile.slots and not self._is_running("driver"):
+            self.start_driver()
+        for number in range(self.profile.slots):
+            if not self._is_running(f"slot-{number}"):
+                self.start_slot(number)
+
+    def stuck(self) -> list[str]:
+        """Consumers that live and do not poll."""
+        apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, Application)]
+        return [app.config.consumer for app in apps if app.is_stuck]
+
+    def _is_running(self, name: str) -> bool:
+        newest = self.of_name(name)
+        return newest is not None and newest.is_alive
+
+
+@contextmanager
+def tuned() -> Iterator[None]:
+    """Meanwhile, constants of the product are other ones that would make a run long and show nothing more."""
+    with (
+        patch.object(consumer.spark.slot, "LOOK_FOR_DATA_S", SLOT_LOOKS_S),
+        patch.object(consumer.spark.sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
+        patch.object(coordinator.reading, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
+        patch.object(socket, "gethostname", lambda: "host"),
+    ):
+        yield
+
+
+def bounds(profile: Profile) -> dict[str, float]:
+    """What the checker measures by, in seconds."""
+    session_s = profile.session_timeout_ms / 1000
+    sweep_s = profile.sweep_interval_ms / 1000
+    return {
+        "session_timeout": session_s,
+        "tick": profile.tick_s,
+        "sweep": sweep_s,
+        "lease": session_s * LEASE_SHARE,
+        "poll_interval": max(profile.poll_intervals_ms) / 1000,
+        "seal_interval": 0.4,
+        "channel_retention": profile.channel_retention_ms / 1000,
+        "collection": 2 * sweep_s + 2 * session_s,
+        "notice": 2 * sweep_s + 1.0,
+    }
