@@ -81,6 +81,22 @@ def many_topics(world: World) -> bool:
     return _in_a_row(world, (topic_comes, partitions_added), world.random.randint(2, 5))
 
 
+def one_topic_again(world: World) -> bool:
+    """A topic grows, and grows again while whoever looks after it is still reading it."""
+    if not world.topics:
+        return False
+    name, within_s = world.random.choice(sorted(world.topics)), world.random.choice((0.01, 0.3, 1.0))
+
+    def grow() -> None:
+        if not world.is_calm and name in world.topics:
+            _note(world, "topic", topic=name)
+            world.grow_topic(name)
+
+    for _ in range(world.random.randint(2, 4)):
+        world.scheduler.after(world.random.random() * within_s, grow)
+    return True
+
+
 def many_members(world: World) -> bool:
     """Consumers come and go, one after the other."""
     return _in_a_row(world, (consumer_joins, consumer_joins, consumer_leaves), world.random.randint(2, 4))
@@ -290,6 +306,21 @@ def seal_then_away(world: World) -> bool:
     return False
 
 
+def unheard_election(world: World) -> bool:
+    """Somebody removes the coordinator's znode, of which it does not hear; soon somebody joins, of which it does."""
+    leader = world.ensemble.leader
+    node = leader.tree.get(COORDINATOR) if leader is not None else None
+    if node is None:
+        return False
+    for _, store in world.stores:
+        if store.session_id == node.stat.ephemeral_owner:
+            store.lose_watches = 1.0
+            world.scheduler.after(0.02, lambda store=store: setattr(store, "lose_watches", 0.0))  # type: ignore[misc]
+    _note(world, "hand", path=COORDINATOR)
+    world.scheduler.after(0.03 + 0.5 * world.random.random(), _unless_calm(world, consumer_joins))
+    return world.by_hand(Delete(COORDINATOR))
+
+
 def late_commit(world: World) -> bool:
     """A node's connection breaks right behind its next commit, which is still on its way."""
     found = _store(world, "node")
@@ -333,6 +364,7 @@ AIMED: dict[str, Fault] = {
     "deaf-node": deaf_node,
     "deaf-member": deaf_member,
     "many-topics": many_topics,
+    "one-topic-again": one_topic_again,
     "many-members": many_members,
     "claim-then-expiry": claim_then_expiry,
     "claim-then-hand": claim_then_hand,
@@ -342,6 +374,7 @@ AIMED: dict[str, Fault] = {
     "unheard-command": unheard_command,
     "eviction-then-election": eviction_then_election,
     "seal-then-away": seal_then_away,
+    "unheard-election": unheard_election,
     "late-commit": late_commit,
     "silence-then-cut": silence_then_cut,
 }

@@ -37,7 +37,7 @@ class Profile:
     preemption: float = 0.02
     sweep_interval_ms: int = 3000
     channel_retention_ms: int = 10_000
-    poll_intervals_ms: tuple[int, ...] = (5000, 8000)
+    poll_intervals_ms: tuple[int, ...] = (7000, 9000)
     handlers: int = 2
 
     @property
