@@ -69,8 +69,10 @@ class Fetching:
         self._latest: dict[str, Lease] = {}
         self._sessions: dict[tuple[str, str], object] = {}
         self._ended: set[object] = set()
+        self._by_hand: set[tuple[str, str]] = set()
 
     def on_registered(self, event: Event) -> None:
+        self._by_hand.discard((event["group"], event["consumer"]))
         self._sessions[event["who"], event["incarnation"]] = event.get("session")
 
     def on_lease(self, event: Event) -> None:
@@ -106,6 +108,7 @@ class Fetching:
                     continue
                 self._begun += 1
                 hold = mine[key] = Hold(self._begun, key, event, first, lease)
+                hold.is_suspended = (group, event["consumer"]) in self._by_hand
                 others = self.holds.setdefault(key, [])
                 others.append(hold)
                 if len(others) > 1:
@@ -139,7 +142,8 @@ class Fetching:
             self._drop(hold)
 
     def suspend(self, group: str, consumer: str) -> None:
-        """A hand has been at a consumer's znodes: who fetches what it ran cannot be told from here on."""
+        """A hand has been at a consumer's znodes: who fetches what it runs cannot be told until it registers again."""
+        self._by_hand.add((group, consumer))
         for (of, name, _), mine in self._lives.items():
             if of == group and name == consumer:
                 for hold in mine.values():

@@ -255,3 +255,17 @@ def test_an_expired_session_is_no_excuse_for_fetching_within_a_lease() -> None:
     finding = only(check(in_order(*fetcher("a#1", 1, 1.0), killed(1, 2.0, "expired"), *fetcher("b#1", 2, 2.5))), "S1")
 
     assert names(finding) == ["a#1 lease", "a#1 begin", "b#1 lease", "b#1 begin"]
+
+
+def test_what_a_consumer_begins_after_a_hand_removed_its_registration_is_not_judged_until_it_registers_again() -> None:
+    ids = "/consumers/groups/g/ids/a"
+    made = {"at": 0.85, "who": "a#1", "event": "commit", "session": 1, "zxid": 2,
+            "ops": [{"op": "create", "path": ids, "data": "{}", "ephemeral": True}]}  # fmt: skip
+    gone = {"at": 0.95, "who": "hand", "event": "commit", "session": 9, "zxid": 3,
+            "ops": [{"op": "delete", "path": ids}]}  # fmt: skip
+
+    with_hand = in_order(*fetcher("a#1", 1, 1.0), made, gone, *fetcher("b#1", 2, 2.5))
+    without = in_order(*fetcher("a#1", 1, 1.0), made, *fetcher("b#1", 2, 2.5))
+
+    held(check(with_hand))
+    assert [verdict.invariant for verdict in check(without).broken] == ["S1"]
