@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -205,24 +205,21 @@ def earliest_in(source: Log) -> Callable[[str, str, int], int]:
 
 def records_of(fetch: Fetch) -> list[Record]:
     """A fetch's rows as records."""
-    return [_record(row) for batch in fetch.batches for row in _with_plain_times(batch).to_pylist()]
+    return [record for batch in fetch.batches for record in _records_in(batch)]
 
 
-def _with_plain_times(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """`timestamp` in microseconds: as a datetime it would need a database of time zones, which small images lack."""
-    index = batch.schema.get_field_index("timestamp")
-    return batch.set_column(index, "timestamp", batch.column(index).cast(pa.int64()))
+def _records_in(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The rows of `batch`, read column by column: rows as dictionaries take twice as long."""
+    columns: list[list[Any]] = [_plain(batch.column(name)).to_pylist() for name in _COLUMNS]
+    for topic, partition, offset, stamp_us, stamp_type, key, value, headers in zip(*columns, strict=True):
+        stamp_ms = stamp_us // 1000 if stamp_us is not None else -1
+        pairs = tuple((item["key"], item["value"]) for item in headers or ())
+        yield Record(topic, partition, offset, stamp_ms, stamp_type, key, value, pairs)
 
 
-def _record(row: Mapping[str, Any]) -> Record:
-    stamp_us = row["timestamp"]
-    return Record(
-        topic=row["topic"],
-        partition=row["partition"],
-        offset=row["offset"],
-        timestamp_ms=stamp_us // 1000 if stamp_us is not None else -1,
-        timestamp_type=row["timestampType"],
-        key=row["key"],
-        value=row["value"],
-        headers=tuple((item["key"], item["value"]) for item in row["headers"] or ()),
-    )
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Times in microseconds: as datetimes they would need a database of time zones, which small images lack."""
+    return column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
