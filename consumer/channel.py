@@ -37,6 +37,7 @@ class FencedChannel:
         self.lock = runtime.lock()
         self._version = version
         self._is_unsure = False
+        self._written: tuple[bytes | None, Channel] = None, channel
         self.channel = channel
         self.over: IncarnationOver | None = None
 
@@ -55,7 +56,9 @@ class FencedChannel:
         """
         with self.lock:
             self._refuse_if_old()
-            self._send([SetData(self._path, after.to_bytes(), self._version), *operations], after)
+            data = after.to_bytes()
+            self._send([SetData(self._path, data, self._version), *operations], after)
+            self._written = data, after
 
     def guarded(self, operations: Sequence[Operation]) -> None:
         """Do `operations` while the fence stands, without writing the channel. Raises as `commit`."""
@@ -141,7 +144,7 @@ class FencedChannel:
         """The data and version as they stand; raises, for good, when somebody else has moved them."""
         node = self._store.get(self._path)
         try:
-            found = parsed_channel(self._path, node.data) if node is not None else None
+            found = self._parsed(node.data) if node is not None else None
         except BadData as error:
             log.warning("bad data set aside: path=%s problem=%s", self._path, error)
             found = None
@@ -152,6 +155,10 @@ class FencedChannel:
         if found.ended is not None:
             raise self._finished(IncarnationOver(found.ended))
         return found, node.stat.version
+
+    def _parsed(self, data: bytes) -> Channel:
+        """What the data says; mostly it is what was written last, and need not be read to be known."""
+        return self._written[1] if data == self._written[0] else parsed_channel(self._path, data)
 
     def _finished(self, why: IncarnationOver) -> IncarnationOver:
         self.over = why

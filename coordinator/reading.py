@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from .problems import Findings, Problems
 from .snapshot import ChannelView, Member, SentCommand, Snapshot
@@ -57,6 +57,32 @@ class Memory:
         self._seen = set()
 
 
+class Records:
+    """What was parsed in the last read of a group, for the next one: from one turn to the next, little changes.
+
+    What is not asked for any more is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[bytes, object]] = {}
+        self._now: dict[str, tuple[bytes, object]] = {}
+
+    def parsed(self, path: str, data: bytes, parse: Callable[[str, bytes], T]) -> T:
+        """What `parse` makes of the data at `path`; always with the same `parse` for a path.
+
+        :raises BadData: when it does.
+        """
+        known = self._before.get(path)
+        if known is None or known[0] != data:
+            known = data, parse(path, data)
+        self._now[path] = known
+        return cast(T, known[1])
+
+    def forget_unseen(self) -> None:
+        """Forget every path that was not asked for since the last call."""
+        self._before, self._now = self._now, {}
+
+
 class GroupReader:
     """Reads one group for one coordinator epoch.
 
@@ -74,6 +100,7 @@ class GroupReader:
         self._on_acknowledge = on_acknowledge
         self._problems = Findings(problems)
         self._memory = Memory(runtime)
+        self._records = Records()
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
         """A snapshot, or None when the group has no state znode yet.
@@ -99,6 +126,7 @@ class GroupReader:
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
         self._memory.forget_unseen()
+        self._records.forget_unseen()
         self._problems.done()
         return Snapshot(
             group=self._group,
@@ -134,7 +162,7 @@ class GroupReader:
         return {name: self._view(name, node, sent.get(name, ())) for name, node in nodes.items() if node is not None}
 
     def _view(self, name: str, node: Node, commands: Sequence[SentCommand]) -> ChannelView:
-        channel = self._parsed(self._paths.channel(name), node, lambda path, node: parsed_channel(path, node.data))
+        channel = self._parsed(self._paths.channel(name), node, parsed_channel)
         idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
         waits_s = self._waits_s(name, channel, commands) if channel else 0.0
         return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, waits_s)
@@ -156,7 +184,7 @@ class GroupReader:
         for (consumer, name), path, node in zip(known, paths, self._store.get_many(paths), strict=True):
             if node is None:
                 continue  # acknowledged since it was listed
-            command = self._parsed(path, node, lambda p, n: Command.parse(p, n.data))
+            command = self._parsed(path, node, Command.parse)
             if sequence(name) is None or not name.startswith(COMMAND_PREFIX):
                 command = None
             age_s = self._memory.age_s("command", consumer, name, str(node.stat.czxid))
@@ -191,10 +219,10 @@ class GroupReader:
         members = {}
         for name, path, node in zip(known, paths, nodes, strict=False):
             if node is not None:
-                registration = self._parsed(path, node, lambda p, n: Registration.parse(p, n.data))
+                registration = self._parsed(path, node, Registration.parse)
                 members[name] = Member(name, node.stat.czxid, registration)
         last = nodes[-1] if history else None
-        return members, self._parsed(history[0], last, lambda p, n: Rebalance.parse(p, n.data)) if last else None
+        return members, self._parsed(history[0], last, Rebalance.parse) if last else None
 
     def _partitions_below(self, *roots: tuple[str, Iterable[str]]) -> list[tuple[PartitionSet, frozenset[str]]]:
         """Of each root, given with its topics: the partitions that have a znode, and the topics that have."""
@@ -220,7 +248,7 @@ class GroupReader:
     def _state(self, node: Node, channels: Mapping[str, ChannelView], topics: Mapping[str, Topic]) -> GroupState:
         """The state; its generation is never below one that a consumer has seen (it may have been deleted)."""
         seen = max((view.channel.generation for view in channels.values() if view.channel), default=0)
-        state = self._parsed(self._paths.state, node, lambda p, n: GroupState.parse(p, n.data))
+        state = self._parsed(self._paths.state, node, GroupState.parse)
         if state is None or state.generation < seen:
             mark = _anybody(topics, str(node.stat.czxid))
             state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions else ())
@@ -239,9 +267,9 @@ class GroupReader:
             else:
                 self._problems.report(f"{path}/{name!a}", "its name has characters that no name may have")
 
-    def _parsed(self, path: str, node: Node, parse: Callable[[str, Node], T]) -> T | None:
+    def _parsed(self, path: str, node: Node, parse: Callable[[str, bytes], T]) -> T | None:
         try:
-            return parse(path, node)
+            return self._records.parsed(path, node.data, parse)
         except BadData as error:
             self._problems.report(path, str(error))
             return None

@@ -55,6 +55,8 @@ class Directions:
         self._segments = WatchedNode(runtime, paths.segments)
         self._gone_since: float | None = None
         self._segments_read: Node | None = None
+        self._pool_read: Node | None = None
+        self._pool_record: Pool | None = None
         self.segments = SegmentsRecord()
 
     def read(self, store: Store) -> str | None:
@@ -76,14 +78,23 @@ class Directions:
             is_gone = now - self._gone_since >= self._spec.config.driver_gone_ms / 1000
             return "its driver is gone" if is_gone else None
         self._gone_since = None
-        try:
-            pool = Pool.parse("the pool's znode", node.data)
-        except BadData as error:
-            log.warning("bad data set aside: path=%s problem=%s", self._pool.path, error)
+        if node is not self._pool_read:
+            self._pool_read = node
+            self._pool_record = _pool_record(self._pool.path, node)
+        pool = self._pool_record
+        if pool is None:
             return None
         if pool.run != self._spec.run:
             return "another driver has taken the pool over"
         return None if self._spec.number < pool.slots else MESSAGE
+
+
+def _pool_record(path: str, node: Node) -> Pool | None:
+    try:
+        return Pool.parse("the pool's znode", node.data)
+    except BadData as error:
+        log.warning("bad data set aside: path=%s problem=%s", path, error)
+        return None
 
 
 def _segments_record(path: str, node: Node | None) -> SegmentsRecord:
