@@ -117,6 +117,7 @@ class Link:
         "_ensemble",
         "_last_arrival",
         "_last_delivery",
+        "_loses_all",
         "client",
         "is_connected",
         "is_open",
@@ -136,6 +137,7 @@ class Link:
         server.links[self] = None
         self._last_arrival = 0.0
         self._last_delivery = 0.0
+        self._loses_all = False
 
     def send(self, request: Request, later_s: float = 0.0) -> None:
         """Send a request to the server.
@@ -143,6 +145,8 @@ class Link:
         :param later_s: how much more time goes by before it arrives.
         """
         request.link = self
+        if self._loses_all:
+            return
         scheduler = self._ensemble.scheduler
         now = scheduler.now
         at = max(now + self._hop_s() + later_s, self._last_arrival + _STEP_S)
@@ -150,8 +154,9 @@ class Link:
         scheduler.after(at - now, request.arrive)
 
     def lose(self, request: Request) -> None:
-        """The request gets lost, and the connection breaks when it should have arrived."""
+        """The request gets lost with all behind it, and the connection breaks when it should have arrived."""
         request.link = self
+        self._loses_all = True
         self._ensemble.scheduler.after(self._hop_s(), self.break_off)
 
     def reply(self, request: Request) -> None:

@@ -240,7 +240,7 @@ class SimStore(Store):
 
     def on_reply(self, request: Request) -> None:
         """An answer has come."""
-        self._sent.popleft()
+        assert self._sent.popleft() is request, "answers come in the order of the requests"
         self.last_zxid = max(self.last_zxid, request.zxid)
         if request.watch is not None:
             self._watches.add(request, request.watch)

@@ -481,6 +481,17 @@ def test_faults_that_were_ordered_are_counted_when_they_have_an_effect() -> None
         assert world.call(lambda: store.get("/a"), store.process) is None
 
 
+def test_nothing_that_was_sent_behind_a_lost_request_is_answered() -> None:
+    for seed in range(40):
+        with alone(seed) as world:
+            store = world.open()
+            store.slow(0.05, world.now + 60.0)
+            store.lose_next_request()
+            outcomes = [world.start(store.sync, store.process) for _ in range(2)]
+            world.wait(1.0)
+            assert [type(outcome[0]) for outcome in outcomes] == [ConnectionLost, ConnectionLost]
+
+
 def test_a_watch_whose_event_is_lost_never_fires() -> None:
     with alone() as world:
         store = world.open()
