@@ -101,7 +101,19 @@ def _looks_rarely(original: Any) -> Any:
     return look_again
 
 
+def _touches_late(original: Any) -> Any:
+    """A sign of life is written under the fence: who gives one hears that it has been evicted. Mostly that is soon."""
+
+    def touch_or_leave(self: Member, store: Any, fenced: Any) -> None:
+        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
+        if now - self._last_poll >= limit_s or now - self._last_commit >= 0.75 * limit_s:
+            original(self, store, fenced)
+
+    return touch_or_leave
+
+
 LOOKS_RARELY: tuple[Patch, ...] = (replaced(Member, "_look_again", _looks_rarely),)
+TOUCHES_LATE: tuple[Patch, ...] = (replaced(Member, "_touch_or_leave", _touches_late),)
 
 OWNERS_NOT_ASKED: tuple[Patch, ...] = (replaced(coordinator.plan, "_taken", _asks_no_owners),)
 

@@ -52,7 +52,7 @@ class Production:
     began: float
     rate: float
     phase: float
-    every_s: float = 3.0
+    every_s: float = 4.5
 
     def latest(self, now: float) -> int:
         """The records that each partition has."""

@@ -35,7 +35,7 @@ class Profile:
     tick_s: float = 0.6
     records_per_s: float = 2.0
     preemption: float = 0.02
-    sweep_interval_ms: int = 3000
+    sweep_interval_ms: int = 4000
     channel_retention_ms: int = 10_000
     poll_intervals_ms: tuple[int, ...] = (7000, 9000)
     handlers: int = 2

@@ -7,9 +7,9 @@ no virtual time. Nothing here reads a real clock or another source of randomness
 
 from __future__ import annotations
 
-import heapq
 import traceback
 from collections.abc import Callable
+from heapq import heappop, heappush
 from random import Random
 
 import greenlet
@@ -154,6 +154,11 @@ class Thread:
         self._result = True
         self.greenlet = greenlet.greenlet(lambda: scheduler.body(self, function), scheduler.hub)
 
+    def on_timeout(self) -> None:
+        """It has waited for long enough."""
+        self._timer = None
+        self._scheduler.unpark(self, False)
+
     def join(self, timeout: float | None = None) -> None:
         """See `Task`."""
         if not self.is_over:
@@ -193,6 +198,7 @@ class Scheduler:
         self._lot = self.random.random
         self.now = 0.0
         self.hub = greenlet.getcurrent()
+        self._to_hub = self.hub.switch
         self.switches = 0
         self.preemption = 0.02
         self.threads: list[Thread] = []
@@ -221,8 +227,8 @@ class Scheduler:
     def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
         """Call `call` from the hub in `delay_s` seconds; it must not park."""
         timer = Timer(call)
-        self._timer_number += 1
-        heapq.heappush(self._timers, (self.now + max(0.0, delay_s), self._timer_number, timer))
+        self._timer_number = number = self._timer_number + 1
+        heappush(self._timers, (self.now + delay_s if delay_s > 0.0 else self.now, number, timer))
         return timer
 
     # ---- what threads call
@@ -239,14 +245,17 @@ class Scheduler:
 
         :raises Killed: when the process has crashed.
         """
-        thread = self.current
-        if thread.process.is_dead:
+        thread = self._current or self.current
+        process = thread.process
+        if process.is_dead:
             raise Killed
-        thread.is_parked, thread.waits_for, thread.since = True, waits_for, self.now
+        thread.is_parked = True
+        thread.waits_for = waits_for
+        thread.since = self.now
         if timeout_s is not None:
-            thread._timer = self.after(timeout_s, lambda: self.unpark(thread, False))
-        self.hub.switch()
-        if thread.process.is_dead:
+            thread._timer = self.after(timeout_s, thread.on_timeout)
+        self._to_hub()
+        if process.is_dead:
             raise Killed
         return thread._result
 
@@ -280,7 +289,7 @@ class Scheduler:
         thread = self.current
         thread.waits_for, thread.since = "its turn", self.now
         self.make_ready(thread)
-        self.hub.switch()
+        self._to_hub()
         if thread.process.is_dead:
             raise Killed
 
@@ -299,24 +308,25 @@ class Scheduler:
         :raises SimulationFailure: when it cannot.
         """
         moved_at = self.switches
+        ready, timers = self._ready, self._timers
         while True:
-            if self._ready:
-                self._switch_to(self._drawn())
+            if ready:
+                self._switch_to(self._drawn() if len(ready) > 1 else ready.pop())
                 if self.switches - moved_at > MOST_SWITCHES_AN_INSTANT:
                     raise SimulationFailure(
                         f"livelock at {self.now:.6f}: nothing waits for time to pass\n{self.where()}"
                     )
                 continue
-            if not self._timers:
+            if not timers:
                 if all(thread.is_over for thread in self.threads):
                     self.now = until
                     return
                 raise SimulationFailure(f"deadlock at {self.now:.6f}: nobody will ever go on\n{self.where()}")
-            when = self._timers[0][0]
+            when = timers[0][0]
             if when > until:
                 self.now = until
                 return
-            timer = heapq.heappop(self._timers)[2]
+            timer = heappop(timers)[2]
             if timer.is_cancelled:
                 continue
             if when > self.now:
@@ -325,9 +335,8 @@ class Scheduler:
 
     def _drawn(self) -> Thread:
         ready = self._ready
-        if len(ready) > 1:
-            index = int(self._lot() * len(ready))
-            ready[index], ready[-1] = ready[-1], ready[index]
+        index = int(self._lot() * len(ready))
+        ready[index], ready[-1] = ready[-1], ready[index]
         return ready.pop()
 
     def _switch_to(self, thread: Thread) -> None:

@@ -12,6 +12,8 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import consumer.consumer
+import consumer.fetcher
 import consumer.spark.slot
 import consumer.spark.sweep
 import coordinator
@@ -38,8 +40,8 @@ from tests.simulation.store import SimStore
 from tests.simulation.zookeeper import Ensemble
 
 CONNECT_TIMEOUT_S = 15.0
-SLOT_LOOKS_S = 0.2
-"""A slot looks at what it has to do five times a second; the product's fifty cost half of a run, and find no more."""
+LOOKS_S = 0.3
+"""Fetchers look for data three times a second; the product's fifty cost half of a run, and find no more."""
 
 ORPHAN_AFTER_S = 12.0
 BROKERS = Brokers("/brokers")
@@ -274,7 +276,7 @@ class World:
             offsets_interval_ms=5000,
         )
         app = Application(
-            config, self._subscription(), self.log, self.random.choice((0.05, 0.2, 0.5)), self.random.choice((1, 3))
+            config, self._subscription(), self.log, self.random.choice((0.1, 0.3, 0.6)), self.random.choice((1, 3))
         )
         return self.start(app, f"{group}-{name}")
 
@@ -416,7 +418,9 @@ class World:
 def tuned() -> Iterator[None]:
     """Meanwhile, constants of the product are other ones that would make a run long and show nothing more."""
     with (
-        patch.object(consumer.spark.slot, "LOOK_FOR_DATA_S", SLOT_LOOKS_S),
+        patch.object(consumer.spark.slot, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.fetcher, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.spark.sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
         patch.object(coordinator.reading, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
         patch.object(socket, "gethostname", lambda: "host"),
