@@ -70,6 +70,7 @@ class Fetching:
         self._sessions: dict[tuple[str, str], object] = {}
         self._ended: set[object] = set()
         self._by_hand: set[tuple[str, str]] = set()
+        self._over: set[Life] = set()
 
     def on_registered(self, event: Event) -> None:
         self._by_hand.discard((event["group"], event["consumer"]))
@@ -96,7 +97,7 @@ class Fetching:
     def on_begin(self, event: Event) -> None:
         who, group, ids = event["who"], event["group"], event.get("topics") or {}
         life = (group, event["consumer"], event["incarnation"])
-        if self._sessions.get((who, event["incarnation"])) in self._ended:
+        if life in self._over or self._sessions.get((who, event["incarnation"])) in self._ended:
             return  # it does not know yet
         lease = self.lease_of(who, event["incarnation"])
         mine = self._lives.setdefault(life, {})
@@ -137,7 +138,8 @@ class Fetching:
                     self.end(*life)
 
     def end(self, group: str, consumer: str, incarnation: str) -> None:
-        """All that an incarnation fetches ends now."""
+        """All that an incarnation fetches ends now; what it begins later, because it has not heard, never counts."""
+        self._over.add((group, consumer, incarnation))
         for hold in self._lives.pop((group, consumer, incarnation), {}).values():
             self._drop(hold)
 

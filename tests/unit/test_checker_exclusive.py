@@ -124,6 +124,17 @@ def test_a_killed_process_fetches_no_more_whatever_its_lease_says() -> None:
     held(spoilt("stop sent", happen))
 
 
+def test_what_begins_after_its_name_was_taken_over_fetches_nothing() -> None:
+    """The old process has claimed it before, and reads its offset while the new one registers."""
+
+    def begin_late(events: list[Made]) -> None:
+        place = next(number for number, e in enumerate(events) if e["event"] == "begin" and e["who"] == "s2#2")
+        before = [e for e in events[:place] if e["event"] == "begin" and e["who"] == "s2#1"]
+        events.insert(place + 1, {**before[-1], "at": events[place]["at"]})
+
+    held(changed(begin_late))
+
+
 def test_a_name_that_another_process_has_taken_over_fetches_no_more() -> None:
     """In the story the old process halts only after the new one has begun."""
 
