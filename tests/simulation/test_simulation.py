@@ -20,15 +20,17 @@ from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
 from tests.simulation.run import Outcome, history_text, simulate, tidy, without_garbage_collection
 from tests.simulation.world import World
 
+pytestmark = pytest.mark.histories
+
 SEEDS = 240
 """A bounded set over all profiles; `scripts/simulate` runs as many as one likes."""
 
 FIRST_SEED = 100_000
 
 FOUND_BEFORE = [(91, "calm"), (267, "storm"), (7, "storm"), (73, "storm")]
-"""Seeds that found something wrong. In the product: ZooKeeper's clock stood still until somebody asked for it; a hanging
-consumer whose channel was destroyed kept its partitions from everybody. In the model: requests were answered behind one
-that was lost. In the checker: a partition was begun by a process that had not heard that its name was taken."""
+"""Seeds that found something wrong. In the product: ZooKeeper's clock stood still until somebody asked for it; a
+hanging consumer whose channel was destroyed kept its partitions from everybody. In the model: requests were answered
+behind one that was lost. In the checker: a partition was begun by who had not heard that its name was taken."""
 
 PRINT_DIGEST = """
 import hashlib
