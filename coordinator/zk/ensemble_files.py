@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 import time
@@ -20,6 +21,7 @@ HOST = "127.0.0.1"
 # Under 32768: Linux hands the ports above to outgoing connections, and one of those could sit on the port of a server
 # that is down, which then could not come back.
 PORTS = range(15000, 30000)
+SHARES = 16
 
 LOG_CONFIGURATION = """\
 rootLogger.level = INFO
@@ -159,7 +161,10 @@ def choose_ports(servers: int, base_port: int | None) -> list[Ports]:
 
 
 def _free_base(count: int) -> int | None:
-    base = random.randrange(PORTS.start, PORTS.stop - count)
+    """From a share of the ports that few other processes have: what is chosen is free to them until it is bound."""
+    share = len(PORTS) // SHARES
+    first = PORTS.start + os.getpid() % SHARES * share
+    base = random.randrange(first, first + share - count)
     return base if all(is_free(port) for port in range(base, base + count)) else None
 
 
