@@ -15,6 +15,7 @@ from .config import CoordinatorConfig
 from .metrics import CoordinatorMetrics
 from .problems import Problems
 from .rebalance import LeaseLapsed, Rebalancer
+from .recording import RecordingAssignor
 from .requests import Request, RequestQueue
 from .term import Term
 from .zk.errors import CoordinatorError, Fenced, Retryable, SessionLost
@@ -200,12 +201,17 @@ class Handlers:
                     self._lease,
                     group,
                     lambda: self._topics(),
-                    self._assignor,
+                    self._assignor_of(group),
                     self.on_acknowledge,
                     self._problems,
                     self._metrics,
                 )
             return self._rebalancers[group]
+
+    def _assignor_of(self, group: str) -> Assignor:
+        if not self._config.history_dir:
+            return self._assignor
+        return RecordingAssignor(self._assignor, self._runtime, group)
 
     def _ask_again(self, request: Request, delay_s: float) -> None:
         for reason in request.reasons:

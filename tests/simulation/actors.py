@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,14 +19,12 @@ from consumer.spark.post import PoolPost
 from consumer.spark.query import QueryRemoved, QueryTakenOver
 from consumer.spark.slot import Slot
 from consumer.spark.sweep import sweep
-from coordinator.assignors import Assignment, Assignor, Subscriber
+from coordinator.assignors import Assignor
 from coordinator.assignors.range import RangeAssignor
 from coordinator.config import CoordinatorConfig
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
 from coordinator.zk.errors import CoordinatorError, StoreError
-from coordinator.zk.fields import compact
-from coordinator.zk.partitions import range_texts
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StoreFactory
 from tests.simulation.parts import Disk, SimLog, ranges_in
@@ -52,34 +50,6 @@ class Actor(Protocol):
         """End soon, and cleanly."""
 
 
-class RecordingAssignor(Assignor):
-    """Tells the history what went into an assignor and what came out (S8)."""
-
-    def __init__(self, assignor: Assignor, runtime: Runtime) -> None:
-        self._assignor = assignor
-        self._runtime = runtime
-        self.name = assignor.name
-        self.is_eager = assignor.is_eager
-
-    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
-        found = self._assignor.assign(subscribers, topics)
-        members = {
-            one.consumer: [sorted(one.threads.items()), range_texts(one.running), one.generation, one.user_data]
-            for one in sorted(subscribers, key=lambda one: one.consumer)
-        }
-        said = {name: list(numbers) for name, numbers in sorted(topics.items())}
-        self._runtime.record(
-            "assignment",
-            strategy=self.name,
-            input=compact({"members": members, "topics": said}).decode(),
-            target={
-                consumer: {thread: range_texts(parts) for thread, parts in sorted(threads.items())}
-                for consumer, threads in sorted(found.items())
-            },
-        )
-        return found
-
-
 @dataclass
 class Node(Actor):
     """A coordinator service."""
@@ -94,9 +64,8 @@ class Node(Actor):
         return {}
 
     def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
-        assignor = RecordingAssignor(self.assignor, runtime)
         self.service = CoordinatorService(
-            self.config, open_store, runtime, assignor, CoordinatorMetrics(), remove_file=self.disk.unlink
+            self.config, open_store, runtime, self.assignor, CoordinatorMetrics(), remove_file=self.disk.unlink
         )
         self.service.run()
         return "stopped"

@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from consumer.spark import slot, sweep
 from coordinator import reading
+from coordinator.checker import check_file
 from tests.simulation.faults import FAULTS
 from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
 from tests.simulation.run import Outcome, history_text, simulate, tidy, without_garbage_collection
@@ -60,6 +62,16 @@ def test_a_seed_gives_the_same_history_byte_for_byte_in_every_process(seed: int,
     assert one[1] > 200, "a history in which nothing happens would repeat easily"
     here = history_text(simulate(seed, PROFILES[profile]))
     assert hashlib.sha256(here.encode()).hexdigest() == one[0]
+
+
+def test_a_history_is_such_that_the_checker_reads_every_line_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text(history_text(simulate(3, STORM)))
+
+    verdicts = check_file(file)
+
+    assert verdicts.events > 200
+    assert (verdicts.set_aside, list(verdicts.problems)) == (0, [])
 
 
 def test_another_seed_gives_another_history() -> None:

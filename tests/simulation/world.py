@@ -254,6 +254,7 @@ class World:
         config = CoordinatorConfig(
             zk="model",
             node=f"node-{number}",
+            history_dir="model",
             session_timeout_ms=self.profile.session_timeout_ms,
             rebalance_handlers=self.profile.handlers,
             sweep_interval_ms=self.profile.sweep_interval_ms,
