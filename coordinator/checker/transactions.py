@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,24 +68,29 @@ class _Reader:
 
 
 def events_of(
-    version_folder: Path, who: Mapping[int, str], clock: Callable[[int], float], chroot: str = ""
+    version_folders: Sequence[Path], who: Mapping[int, str], clock: Callable[[int], float], chroot: str = ""
 ) -> list[dict[str, Any]]:
-    """The events `session`, `commit` and `closed` of what stands in a server's transaction logs.
+    """The events `session`, `commit` and `closed` of what stands in the transaction logs of most of an ensemble.
 
-    :param version_folder: the server's `version-2`.
+    What a leader has logged and nobody else never was: it did not take effect.
+
+    :param version_folders: the `version-2` of every server.
     :param who: session -> process; `hand` for those that it does not name.
     :param clock: a server's wall clock in milliseconds -> `at`.
     :param chroot: only what stands below it, without it.
     :raises BadData: when a log is damaged in its middle; an end that was cut short is where the server stopped.
     """
+    logged: Counter[int] = Counter()
     found: dict[int, dict[str, Any]] = {}
-    for path in sorted(version_folder.glob("log.*")):
-        for transaction in transactions(path):
-            event = _event(transaction, chroot)
+    for folder in version_folders:
+        of_server = {each.zxid: each for path in sorted(folder.glob("log.*")) for each in transactions(path)}
+        logged.update(of_server.keys())
+        for zxid, transaction in of_server.items():
+            event = _event(transaction, chroot) if zxid not in found else None
             if event is not None:
                 frame = {"at": clock(transaction.time_ms), "who": who.get(transaction.session, "hand")}
-                found[transaction.zxid] = {**frame, **event}
-    return [found[zxid] for zxid in sorted(found)]
+                found[zxid] = {**frame, **event}
+    return [found[zxid] for zxid in sorted(found) if 2 * logged[zxid] > len(version_folders)]
 
 
 def transactions(path: Path) -> Iterator[Transaction]:

@@ -170,7 +170,7 @@ def test_the_transaction_log_says_what_took_effect_and_nothing_else(own_ensemble
     chroot = f"/{zk.partition('/')[2]}"
     found = [
         event
-        for event in events_of(version_folder(own_ensemble), {store.session_id: "me#1"}, lambda ms: ms / 1000, chroot)
+        for event in events_of([version_folder(own_ensemble)], {store.session_id: "me#1"}, lambda ms: ms / 1000, chroot)
         if event["who"] == "me#1"
     ]
 

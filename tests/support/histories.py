@@ -58,7 +58,7 @@ class HistoryOfTest:
         """What ZooKeeper's own log says, in the chroot."""
         # The log's milliseconds are cut off: a transaction was done at the end of its own at the latest.
         return events_of(
-            self._version_folder, self._sessions(), lambda ms: (ms + 1) / 1000 - self._behind_s, self._chroot
+            [self._version_folder], self._sessions(), lambda ms: (ms + 1) / 1000 - self._behind_s, self._chroot
         )
 
     def _sessions(self) -> dict[int, str]:
