@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from coordinator.drills.proxy import Proxy
 from coordinator.zk.ensemble import Ensemble
 from tests.support.hand import Stage, a_stage
-from tests.support.proxy import Proxy
 from tests.support.world import World, a_world
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from coordinator.channel_events import Told
 from coordinator.channel_watch import ChannelWatch
+from coordinator.drills.proxy import Proxy
 from coordinator.zk.errors import StoreError
 from coordinator.zk.kazoo_store import KazooStore, open_tree_store
 from coordinator.zk.multi import AddTreeWatch
@@ -25,7 +26,6 @@ from coordinator.zk.store import Node, TreeEvent
 from tests.support.cli import run
 from tests.support.hand import Stage
 from tests.support.processes import REPOSITORY, Process
-from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import World, expire
 

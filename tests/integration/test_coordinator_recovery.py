@@ -16,6 +16,7 @@ import coordinator.elector
 from coordinator.asked import Asked
 from coordinator.assignors.range import RangeAssignor
 from coordinator.config import CoordinatorConfig
+from coordinator.drills.proxy import EXISTS, Proxy
 from coordinator.elector import Elector
 from coordinator.handlers import Handlers
 from coordinator.rebalance import Rebalancer
@@ -31,7 +32,6 @@ from coordinator.zk.sealed import Query, Segment
 from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
 from tests.support.hand import Stage
 from tests.support.memlog import MemoryLog
-from tests.support.proxy import EXISTS, Proxy
 from tests.support.stores import DeafStore, FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, parts

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from consumer.errors import Superseded
+from coordinator.drills.proxy import Proxy
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.state import PREPARING
 from tests.support.hand import Stage
 from tests.support.memlog import MemoryLog
-from tests.support.proxy import Proxy
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
 

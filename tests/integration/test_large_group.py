@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
+from coordinator.drills.proxy import CREATE, DELETE, SET_DATA, Proxy
 from coordinator.zk.commands import START_FETCHER
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
 from tests.support.memlog import MemoryLog
 from tests.support.multis import Step, steps_of
-from tests.support.proxy import CREATE, DELETE, SET_DATA, Proxy
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from coordinator.drills.proxy import CREATE, DELETE, SET_DATA, SYNC, Loss, Proxy, op_code
 from coordinator.zk.commands import START_FETCHER
 from coordinator.zk.ensemble import Ensemble
 from coordinator.zk.partitions import TopicPartition
@@ -14,7 +15,6 @@ from coordinator.zk.records import EpochRecord, OffsetRecord
 from coordinator.zk.store import Create
 from tests.support.memlog import MemoryLog
 from tests.support.multis import both, has_step
-from tests.support.proxy import CREATE, DELETE, SET_DATA, SYNC, Loss, Proxy, op_code
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
 

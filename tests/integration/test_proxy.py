@@ -11,8 +11,8 @@ from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
+from coordinator.drills.proxy import CREATE, GET_DATA, MULTI, SET_DATA, Proxy, op_code
 from tests.support.clients import connected
-from tests.support.proxy import CREATE, GET_DATA, MULTI, SET_DATA, Proxy, op_code
 from tests.support.wait import eventually
 
 

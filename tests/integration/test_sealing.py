@@ -15,13 +15,13 @@ from consumer.spark.config import SlotConfig, SlotSpec
 from consumer.spark.post import PoolPost
 from consumer.spark.slot import Slot
 from consumer.spark.sweep import ORPHAN_AFTER_S, sweep
+from coordinator.drills.proxy import MULTI, SYNC, Proxy, op_code
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import Query, Segment, SegmentsRecord
 from coordinator.zk.store import Create, SetData
 from tests.support.memlog import MemoryLog
-from tests.support.proxy import MULTI, SYNC, Proxy, op_code
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
+from coordinator.drills.proxy import MULTI, Proxy
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from tests.simulation.alone import Alone, Heard
 from tests.simulation.store import SimStore
-from tests.support.proxy import MULTI, Proxy
 from tests.support.wait import eventually
 
 SESSION_S = 2.0

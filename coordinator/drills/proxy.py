@@ -168,6 +168,8 @@ class Proxy:
                 client.close()
                 continue
             server.settimeout(None)
+            for end in (client, server):  # else small packets wait for acknowledgements, 40 ms each
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link = _Link(self, client, server)
             with self._lock:
                 self._links.add(link)
