@@ -1,0 +1,111 @@
+"""A small drill by hand: two nodes, two consumers, four partitions; node-1 and c2 are killed at 10."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+INVARIANTS = [*(f"S{number}" for number in range(1, 9)), *(f"L{number}" for number in range(1, 5))]
+
+RUN: dict[str, Any] = {
+    "drill": "coordinator-sigkill",
+    "title": "Kill the coordinator",
+    "proves": "A group survives its coordinator.",
+    "hypothesis": "The standby acts within the session timeout.",
+    "steady_state": "Two consumers fetch four partitions.",
+    "fault": "SIGKILL to the coordinator.",
+    "abort": "The ensemble loses its quorum.",
+    "touches": ["one node process"],
+    "verdict": "PASS",
+    "why": [],
+    "seed": 7,
+    "repeat": 1,
+    "started": "2026-11-21T17:00:00Z",
+    "seconds": 20.5,
+    "versions": {"zookeeper": "3.9.5", "git": "abc123"},
+    "configuration": {"session_timeout_ms": 4000},
+    "ensemble": {"kind": "embedded", "servers": 3, "hosts": "127.0.0.1:1"},
+    "bounds": {"session_timeout": 4.0},
+    "promises": [
+        {"name": "the next coordinator acts", "rule": "session timeout + 2 ticks", "bound": 5.5, "measured": 4.1,
+         "held": True},
+        {"name": "nobody writes late", "rule": "lease", "bound": 2.7, "measured": None, "held": None},
+    ],
+    "marks": {
+        "T0": {"at": 10.0, "what": "fault"},
+        "T2": {"at": 14.1, "what": "next coordinator"},
+        "T5": {"at": 15.0, "what": "all partitions are fetched"},
+    },
+    "numbers": {
+        "detection_s": 4.0,
+        "standstill": {"max_s": 5.0, "median_s": 2.5, "by_partition": {"t-0": 0.0, "t-1": 0.0, "t-2": 5.0, "t-3": 5.0}},
+        "moved": 2,
+        "least_possible": 2,
+    },
+    "records": {"produced": 12000, "delivered": 12000, "lost": 0, "duplicated": 0},
+    "invariants": {
+        name: {"sentence": f"What {name} says.", "outcome": "held", "why": None, "witness": []} for name in INVARIANTS
+    },
+}  # fmt: skip
+
+
+def run(**changes: Any) -> dict[str, Any]:
+    """The run, changed."""
+    return {**copy.deepcopy(RUN), **changes}
+
+
+def event(at: float, who: str, kind: str, /, **fields: Any) -> dict[str, Any]:
+    return {"at": at, "who": who, "event": kind, **fields}
+
+
+def begin(at: float, who: str, /, *partitions: int, topic: str = "t", **fields: Any) -> dict[str, Any]:
+    consumer = who.partition("#")[0]
+    offsets = {topic: {str(number): 0 for number in partitions}}
+    life = {"group": "g", "consumer": consumer, "incarnation": f"i-{who}"}
+    return event(at, who, "begin", **life, generation=1, partitions=offsets, topics={topic: "id"}, **fields)
+
+
+def halt(at: float, who: str, *partitions: int) -> dict[str, Any]:
+    life = {"group": "g", "consumer": who.partition("#")[0], "incarnation": f"i-{who}"}
+    return event(at, who, "halt", **life, partitions={"t": list(partitions)}, why="revoked")
+
+
+def fetch(at: float, who: str, *partitions: int) -> dict[str, Any]:
+    life = {"group": "g", "consumer": who.partition("#")[0], "incarnation": f"i-{who}"}
+    ranges = [{"topic": "t", "topic_id": "id", "partition": number, "first": 0, "next": 5} for number in partitions]
+    return event(at, who, "fetch", **life, ranges=ranges)
+
+
+def consumer(at: float, who: str, session: int) -> list[dict[str, Any]]:
+    """A consumer that has started and registered."""
+    name = who.partition("#")[0]
+    return [
+        event(at, who, "start", kind="consumer", group="g", consumer=name),
+        event(at, who, "session", session=session, timeout=4.0),
+        event(at, who, "registered", group="g", consumer=name, incarnation=f"i-{who}", session=session),
+    ]
+
+
+def history() -> list[dict[str, Any]]:
+    """What happened, in its order."""
+    events = [
+        event(0.0, "drill", "run", version=1, bounds={}),
+        event(0.1, "node-1#1", "start", kind="node"),
+        event(0.1, "node-1#1", "session", session=1, timeout=4.0),
+        event(0.2, "node-2#2", "start", kind="node"),
+        event(0.2, "node-2#2", "session", session=2, timeout=4.0),
+        event(0.5, "node-1#1", "elected", epoch=1, session=1),
+        *consumer(1.0, "c1#11", 11),
+        *consumer(1.0, "c2#12", 12),
+        begin(2.0, "c1#11", 0, 1),
+        begin(2.0, "c2#12", 2, 3),
+        *(fetch(3.0 + number, "c1#11", 0, 1) for number in range(17)),
+        event(10.0, "drill", "fault", kind="sigkill", process="node-1#1"),
+        event(10.0, "node-1#1", "exit", why="killed"),
+        event(10.0, "c2#12", "exit", why="killed"),
+        event(14.0, "server", "closed", session=1, zxid=5, why="expired", paths=["/consumers/coordinator"]),
+        event(14.1, "node-2#2", "elected", epoch=2, session=2),
+        begin(15.0, "c1#11", 2, 3),
+        event(20.0, "drill", "end"),
+    ]
+    return sorted(events, key=lambda each: each["at"])

@@ -1,0 +1,514 @@
+"""The page of a drill: what is drawn where, and that it can be shown to anybody."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from coordinator.drills.reports.axis import Axis, Label, gathered, placed, stream, thinned, ticks, window
+from coordinator.drills.reports.facts import MINUS, readable
+from coordinator.drills.reports.lanes import (
+    CONSUMER,
+    ELECTED,
+    FETCH,
+    GAP,
+    LEASE,
+    LIFE,
+    NODE,
+    OVERLAP,
+    PARTITION,
+    PAUSE,
+    Bar,
+    Flow,
+    Lane,
+    Mark,
+    gaps,
+    overlaps,
+    tracked,
+)
+from coordinator.drills.reports.markdown import markdown
+from coordinator.drills.reports.page import page
+from coordinator.drills.reports.story import story
+from coordinator.drills.reports.svg import tag, words
+from tests.support.made_drill import begin, consumer, event, fetch, halt, history, run
+
+NASTY = "<script>alert(1)</script>\"'&<b>`|*"
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed in their order, and keeps what they are."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def words(self) -> str:
+        return " ".join(text for tag, text in self.texts if tag not in ("script", "style", "title"))
+
+    def titles(self) -> list[str]:
+        return [text for tag, text in self.texts if tag == "title"]
+
+    def of(self, name: str) -> list[dict[str, str | None]]:
+        return [attrs for _, attrs in self.elements if name in (attrs.get("class") or "").split()]
+
+
+def lanes_of(events: Sequence[Any], kind: str = PARTITION) -> dict[str, Lane]:
+    return {lane.name: lane for lane in story(run(), events)[0].lanes if lane.kind == kind}
+
+
+def bars(lane: Lane, kind: str) -> list[tuple[float, float, str]]:
+    return [(bar.start, bar.end, bar.label) for bar in lane.bars if bar.kind == kind]
+
+
+# ---- what is drawn where: partitions
+
+
+def test_a_partition_is_drawn_from_begin_to_the_exit_of_its_process_and_by_whom() -> None:
+    lanes = lanes_of(history())
+
+    assert bars(lanes["t-2"], FETCH) == [(2.0, 10.0, "c2"), (15.0, 20.0, "c1")]
+    assert bars(lanes["t-0"], FETCH) == [(2.0, 20.0, "c1")]
+
+
+def test_between_two_who_fetch_a_partition_its_standstill_is_drawn() -> None:
+    lanes = lanes_of(history())
+
+    assert bars(lanes["t-2"], GAP) == [(10.0, 15.0, "nobody")]
+    assert lanes["t-2"].standstill == 5.0
+    assert bars(lanes["t-0"], GAP) == []
+
+
+def test_a_partition_that_nobody_takes_again_stands_still_until_the_end_while_anybody_of_its_group_lives() -> None:
+    left = [each for each in history() if not (each["event"] == "begin" and each["at"] == 15.0)]
+    nobody = [each for each in left if each["event"] != "end"]
+    nobody += [event(18.0, "c1#11", "exit", why="left"), event(20.0, "drill", "end")]
+
+    assert bars(lanes_of(left)["t-2"], GAP) == [(10.0, 20.0, "nobody")]
+    assert bars(lanes_of(nobody)["t-2"], GAP) == []
+
+
+def test_an_overlap_is_marked_and_its_bars_stand_one_below_the_other() -> None:
+    events = history()
+    events[-1:] = [begin(17.0, "c3#13", 0), halt(18.5, "c3#13", 0), event(20.0, "drill", "end")]
+
+    lane = lanes_of(events)["t-0"]
+
+    assert bars(lane, OVERLAP) == [(17.0, 18.5, "two at once")]
+    assert [bar.note for bar in lane.bars if bar.kind == OVERLAP] == ["c1 and c3"]
+    assert lane.tracks == 2
+    assert {bar.label: bar.track for bar in lane.bars if bar.kind == FETCH} == {"c1": 0, "c3": 1}
+
+
+def test_a_handover_in_one_instant_is_no_overlap_and_no_standstill() -> None:
+    events = [*history()[:-1], halt(16.0, "c1#11", 0), begin(16.0, "c3#13", 0), event(20.0, "drill", "end")]
+
+    lane = lanes_of(events)["t-0"]
+
+    assert lane.tracks == 1
+    assert bars(lane, OVERLAP) == bars(lane, GAP) == []
+
+
+def test_a_topic_made_anew_under_its_name_is_no_overlap() -> None:
+    other = begin(16.0, "c3#13", 0)
+    other["topics"] = {"t": "another"}
+
+    assert bars(lanes_of([*history()[:-1], other, event(20.0, "drill", "end")])["t-0"], OVERLAP) == []
+
+
+def test_whose_lease_has_lapsed_does_not_fetch_until_it_is_renewed() -> None:
+    events = history()
+    renewals = [
+        event(at, "c1#11", "lease", role="consumer", session=11, until=until)
+        for at, until in ((2.0, 4.0), (3.0, 6.0), (8.0, 30.0))
+    ]
+    events[-1:] = [event(20.0, "drill", "end")]
+    events = sorted([*events, *renewals], key=lambda each: each["at"])
+
+    lane = lanes_of(events)["t-0"]
+
+    assert bars(lane, FETCH) == [(2.0, 6.0, "c1"), (8.0, 20.0, "c1")]
+    assert bars(lane, GAP) == [(6.0, 8.0, "nobody")]
+    assert bars(lanes_of(events, CONSUMER)["c1"], LEASE) == [(2.0, 6.0, ""), (8.0, 20.0, "")]
+
+
+def test_a_session_that_was_killed_ends_what_was_fetched_on_it() -> None:
+    events = [*history()[:-1], event(17.0, "server", "closed", session=11, zxid=9, why="killed", paths=[])]
+
+    assert bars(lanes_of([*events, event(20.0, "drill", "end")])["t-1"], FETCH) == [(2.0, 17.0, "c1")]
+
+
+def test_records_are_counted_for_whose_they_were() -> None:
+    lane = lanes_of(history())["t-0"]
+
+    assert [bar.note for bar in lane.bars if bar.kind == FETCH] == [
+        "by c1#11, incarnation i-c1#11, 85 records in 17 fetches"
+    ]
+    assert sum(each.records for each in lane.flow) == 85
+
+
+# ---- what is drawn where: processes
+
+
+def test_a_node_is_drawn_as_the_coordinator_from_its_election_to_its_end() -> None:
+    nodes = lanes_of(history(), NODE)
+
+    assert bars(nodes["node-1"], LIFE) == [(0.1, 10.0, "node-1#1")]
+    assert bars(nodes["node-1"], ELECTED) == [(0.5, 10.0, "coordinator, epoch 1")]
+    assert bars(nodes["node-2"], ELECTED) == [(14.1, 20.0, "coordinator, epoch 2")]
+
+
+def test_a_node_whose_session_ends_is_the_coordinator_no_longer() -> None:
+    events = [each for each in history() if each["event"] != "exit"]
+
+    assert bars(lanes_of(events, NODE)["node-1"], ELECTED) == [(0.5, 14.0, "coordinator, epoch 1")]
+
+
+def test_a_restart_under_the_same_name_is_another_life_on_the_same_lane() -> None:
+    events = [*history()[:-1], *consumer(16.0, "c2#99", 99), event(20.0, "drill", "end")]
+
+    assert bars(lanes_of(events, CONSUMER)["c2"], LIFE) == [(1.0, 10.0, "c2#12"), (16.0, 20.0, "c2#99")]
+
+
+def test_a_pause_is_drawn_on_whom_it_hit_for_as_long_as_it_lasted() -> None:
+    events = history()
+    events.insert(-1, event(16.0, "drill", "fault", kind="pause", process="c1#11", until=18.0))
+
+    consumers = lanes_of(events, CONSUMER)
+
+    assert bars(consumers["c1"], PAUSE) == [(16.0, 18.0, "paused")]
+    assert bars(consumers["c2"], PAUSE) == []
+    assert [(each.start, each.end, each.label) for each in story(run(), events)[0].shades] == [
+        (10.0, 10.0, "sigkill node-1"),
+        (16.0, 18.0, "pause c1"),
+    ]
+
+
+def test_commands_are_marked_on_the_node_that_sent_them() -> None:
+    path = "/consumers/groups/g/channel/c1/command-0000000001"
+    op = {"op": "create", "path": path, "data": '{"option":"stop-fetcher"}'}
+    events = history()
+    events.insert(-1, event(14.5, "node-2#2", "commit", session=2, zxid=8, ops=[op]))
+
+    assert lanes_of(events, NODE)["node-2"].marks == (Mark(14.5, "stop", note="stop-fetcher to c1"),)
+
+
+def test_consumers_are_ordered_by_their_number() -> None:
+    events = [each for number in (10, 9, 2) for each in consumer(1.0, f"c{number}#1", number)]
+
+    assert list(lanes_of(events, CONSUMER)) == ["c2", "c9", "c10"]
+
+
+# ---- time and place
+
+
+def test_overlaps_gaps_and_tracks_of_bars() -> None:
+    some = [Bar(0, 10, FETCH, "a"), Bar(4, 6, FETCH, "b"), Bar(8, 12, FETCH, "c"), Bar(15, 16, FETCH, "d")]
+
+    assert [(bar.start, bar.end, bar.note) for bar in overlaps(some)] == [(4, 6, "a and b"), (8, 10, "a and c")]
+    assert [(bar.start, bar.end) for bar in gaps(some, 20)] == [(12, 15), (16, 20)]
+    assert [bar.track for bar in tracked(some)[0]] == [0, 1, 1, 0]
+
+
+def test_the_picture_begins_before_the_fault_and_ends_when_all_is_well_again() -> None:
+    long = [*history()[:-1], event(600.0, "drill", "end")]
+    told, _ = story(run(), long)
+
+    assert window(run(), told) == (8.5, 17.5)
+
+
+def test_a_run_that_is_hardly_longer_is_shown_whole_and_so_is_one_whose_marks_are_elsewhere() -> None:
+    told, _ = story(run(), [each for each in history() if 6 < each["at"] < 19])
+    long = [*history()[:-1], event(600.0, "drill", "end")]
+    elsewhere = run(marks={"T0": {"at": 5e6}})
+
+    assert window(run(), told) == (told.start, told.end)
+    assert window(elsewhere, story(elsewhere, long)[0]) == (0.1, 600.0)
+
+
+def test_labels_never_touch_each_other_and_stay_inside() -> None:
+    labels, rows = placed([Label(x, "T1  +4.1 s  next coordinator") for x in (0, 10, 300, 305, 790)], 800)
+
+    boxes = [(label.row, *label.reach) for label in labels]
+    assert len(labels) == 5
+    assert rows == 2
+    assert all(low >= 0 and high <= 800 for _, low, high in boxes)
+    for place, (row, low, high) in enumerate(boxes):
+        assert all(row != other or high <= a or low >= b for other, a, b in boxes[place + 1 :])
+
+
+@pytest.mark.parametrize("length", [0.5, 9.0, 47.0, 600.0, 86400.0])
+def test_ticks_are_round_and_far_enough_apart(length: float) -> None:
+    axis = Axis(100.0, 100.0 + length, 980)
+    found = ticks(axis, 101.0)
+
+    assert 2 <= len(found) <= 15
+    assert all(math.isclose(b - a, found[1] - found[0], abs_tol=1e-6) for a, b in itertools.pairwise(found))
+    assert (found[1] - found[0]) * axis.per_second >= 69
+
+
+def test_what_is_too_narrow_or_too_close_together_becomes_one() -> None:
+    axis = Axis(0, 1000, 1000)
+    narrow = [Bar(number / 20, number / 20 + 0.02, FETCH, f"c{number}") for number in range(20_000)]
+    marks = [Mark(number / 20, "batch") for number in range(20_000)]
+    flow = [Flow(number / 20, (number + 1) / 20, 1, 1) for number in range(20_000)]
+
+    assert len(thinned(narrow, axis)) <= 1000
+    assert len(gathered(marks, axis, 5)) <= 200
+    assert sum(mark.count for mark in gathered(marks, axis, 5)) == 20_000
+    assert stream(flow, axis, 3) == [(0, 1002)]
+
+
+def test_a_pause_in_the_flow_of_records_can_be_seen() -> None:
+    flow = [Flow(at, at + 0.1, 1, 1) for at in (0.0, 1.0, 2.0, 30.0)]
+
+    assert stream(flow, Axis(0, 100, 100), 1) == [(0, 3), (30, 1)]
+
+
+# ---- the page
+
+
+def test_the_page_tells_what_happened_in_words_and_shape() -> None:
+    found = Page(page(run(), history()))
+
+    said = found.words()
+    assert (
+        "node-1 was killed; node-2 acted 4.1 s later (5.5 s promised). 2 partitions stood still for 5 s at most."
+        in said
+    )
+    assert "12,000 records came once each." in said
+    assert "zk-coordinator drill run coordinator-sigkill --seed 7" in said
+    assert "2026-11-21 17:00:00 UTC, took 20.5 s, embedded ensemble of 3 servers" in said
+    assert [attrs for attrs in found.of("verdict") if "PASS" in (attrs["class"] or "")]
+
+
+def test_each_verdict_has_a_shape_of_its_own() -> None:
+    shapes = {
+        next(attrs["d"] for attrs in Page(page(run(verdict=verdict), history())).of("shape"))
+        for verdict in ("PASS", "FAIL", "INCONCLUSIVE")
+    }
+
+    assert len(shapes) == 3
+
+
+def test_who_points_at_a_bar_reads_exact_times_from_the_fault() -> None:
+    titles = Page(page(run(), history())).titles()
+
+    assert "nobody fetches t-2, 0 s to +5 s (5 s)" in titles
+    assert any(each.startswith(f"t-2 is fetched by c2, {MINUS}8 s to 0 s (8 s); by c2#12") for each in titles)
+    assert any("coordinator, epoch 2, +4.1 s to the end of the history" in each for each in titles)
+
+
+def test_a_gap_is_drawn_between_the_bars_of_its_partition() -> None:
+    found = Page(page(run(), [each for each in history() if each["at"] < 30]))
+    gap = next(attrs for attrs in found.of("gap") if attrs.get("height") not in (None, "14", "5"))
+    beside = [
+        attrs
+        for attrs in found.of("fetch")
+        if attrs.get("y") and abs(float(attrs["y"] or 0) - float(gap["y"] or 0)) < 3
+    ]
+
+    ends = [float(attrs["x"] or 0) + float(attrs["width"] or 0) for attrs in beside]
+    begins = [float(attrs["x"] or 0) for attrs in beside]
+    assert any(abs(end - float(gap["x"] or 0)) < 0.2 for end in ends)
+    assert any(abs(x - float(gap["x"] or 0) - float(gap["width"] or 0)) < 0.2 for x in begins)
+
+
+def test_an_overlap_is_framed_and_said() -> None:
+    events = [*history()[:-1], begin(15.5, "c3#13", 0), halt(17.0, "c3#13", 0), event(20.0, "drill", "end")]
+    found = Page(page(run(), events))
+
+    assert "t-0 is fetched twice, by c1 and c3, +5.5 s to +7 s (1.5 s)" in found.titles()
+    assert "two at once 1.5 s" in found.words()
+    assert len(found.of("overlap")) > len(Page(page(run(), history())).of("overlap"))
+
+
+def test_a_broken_invariant_shows_its_witness_and_an_undecided_one_says_why() -> None:
+    broken = run(verdict="FAIL")
+    broken["invariants"]["S1"].update(
+        outcome="broken", why="t-0 was fetched by two", witness=[begin(15.5, "c3#13", 0), {"event": "odd"}, 5]
+    )
+    broken["invariants"]["S5"].update(outcome="not decided", why="no query ran")
+
+    said = Page(page(broken, history())).words()
+
+    assert "t-0 was fetched by two" in said
+    assert "+5.5 s c3#13 begin" in said
+    assert '"partitions":{"t":{"0":0}}' in said
+    assert "no time" in said
+    assert "no query ran" in said
+    assert "S1 was broken." in said
+
+
+def everywhere(value: Any, nasty: str) -> Any:
+    """The same with every text in it another."""
+    if isinstance(value, dict):
+        return {key: everywhere(each, nasty) for key, each in value.items()}
+    if isinstance(value, list):
+        return [everywhere(each, nasty) for each in value]
+    return nasty if isinstance(value, str) else value
+
+
+def hostile_history() -> list[dict[str, Any]]:
+    kept = ("at", "event", "role")
+    nasty = []
+    for each in history():
+        each = {key: value if key in kept else everywhere(value, NASTY) for key, value in each.items()}
+        for key in ("partitions", "topics"):
+            if key in each:
+                each[key] = {NASTY: next(iter(each[key].values()))}
+        nasty.append({**each, "who": f"{NASTY}#{len(nasty)}"})
+    return nasty
+
+
+def test_every_text_from_outside_is_escaped() -> None:
+    events = hostile_history()
+    assert readable(events)[1] == 0
+    nasty = everywhere(run(), NASTY)
+    nasty["numbers"][NASTY] = NASTY
+    nasty["invariants"] = {
+        name: {**each, "outcome": "broken", "witness": events} for name, each in run()["invariants"].items()
+    }
+    nasty["invariants"][NASTY] = {"outcome": NASTY, "sentence": NASTY}
+    for verdict in ("FAIL", NASTY):
+        text = page({**nasty, "verdict": verdict, "configuration": {NASTY: NASTY}}, events)
+
+        found = Page(text)
+        assert text.count("<script") == text.count("</script") == 1
+        assert "<b>`" not in text
+        assert "alert(1)" in found.words()
+        assert not any(name.startswith("on") for _, attrs in found.elements for name in attrs)
+        assert not any("alert" in name for _, attrs in found.elements for name in attrs)
+
+
+def test_what_goes_into_an_attribute_or_a_text_is_escaped() -> None:
+    found = Page(words(1, 2, NASTY, NASTY) + tag("g", "", NASTY, aria_label=NASTY))
+
+    assert [name for name, _ in found.elements] == ["text", "g", "title"]
+    assert found.elements[0][1]["class"] == found.elements[1][1]["aria-label"] == NASTY
+
+
+def test_the_page_names_no_external_resource_and_its_policy_forbids_one() -> None:
+    text = page(run(), history())
+    found = Page(text)
+
+    assert re.findall(r"(?i)https?:|//[a-z]|@import|url\((?!#)", text.replace("http-equiv", "")) == []
+    assert not any(name in attrs for _, attrs in found.elements for name in ("src", "href", "xlink:href", "style"))
+    policy = next(attrs["content"] or "" for tag, attrs in found.elements if attrs.get("http-equiv"))
+    assert policy.startswith("default-src 'none';")
+    assert "script-src 'sha256-" in policy
+
+
+def test_the_same_run_gives_the_same_page_byte_for_byte() -> None:
+    again = json.loads(json.dumps([run(), history()]))
+
+    assert page(run(), history()) == page(*again)
+
+
+def test_what_a_run_that_broke_off_lacks_is_said_in_its_place() -> None:
+    said = Page(page({}, [])).words()
+
+    assert "The run broke off before it had a verdict." in said
+    assert "INCONCLUSIVE" in said
+    for what in ("the history", "the promises", "the numbers", "the count of the records", "what the checker found",
+                 "what the drill set out to show", "the versions", "which drill it was"):  # fmt: skip
+        assert f"Not there: {what}" in said
+
+
+def strange() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The run, each of its values (also inside) another thing."""
+    for odd in (None, [[]], {"T0": 5}, "x", -1, 10**400, math.nan, math.inf):
+        for key, value in run().items():
+            yield f"{key}={odd!r:.20}", run(**{key: odd})
+            if isinstance(value, dict) and odd in (None, "x", 10**400):
+                for inner in value:
+                    yield f"{key}.{inner}={odd!r:.20}", run(**{key: {**value, inner: odd}})
+
+
+def test_a_run_with_anything_in_it_gives_a_page_and_a_report() -> None:
+    events = [each for each in history() if each["event"] not in ("fetch", "begin")]
+    for name, odd in strange():
+        try:
+            page(odd, events)
+            markdown(odd, events)
+        except Exception as error:
+            raise AssertionError(name) from error
+
+
+def test_events_that_cannot_be_read_are_set_aside_and_counted() -> None:
+    odd: list[Any] = [
+        5,
+        None,
+        {"at": 3},
+        event(math.inf, "a#1", "end"),
+        event(4.0, "c1#11", "begin"),
+        {**begin(5.0, "x", 1), "at": "5"},
+    ]
+
+    found = Page(page(run(), [*history(), *odd]))
+
+    assert "6 events could not be read" in found.words()
+    assert "nobody fetches t-2, 0 s to +5 s (5 s)" in found.titles()
+
+
+def test_a_history_cut_off_anywhere_gives_a_page() -> None:
+    events = history()
+
+    for length in range(0, len(events), 3):
+        Page(page(run(), events[:length]))
+
+
+def many(count: int) -> list[dict[str, Any]]:
+    """Partitions that go to and fro, and records all the time."""
+    events = history()[:-1]
+    for number in range(count):
+        at = 16 + number * 100 / count
+        who = ("c1#11", "c3#13")[number % 2]
+        events += [begin(at, who, 7), fetch(at + 0.001, who, 7, 0, 1), halt(at + 0.002, who, 7)]
+    return [*events, event(117.0, "drill", "end")]
+
+
+def test_a_long_history_gives_no_longer_page() -> None:
+    short, long = len(page(run(), many(1_000))), len(page(run(), many(4_000)))
+
+    assert long < 500_000
+    assert long < 1.5 * short
+
+
+def test_of_very_many_partitions_those_are_drawn_in_which_something_changed() -> None:
+    events = history()
+    events[10:10] = [begin(2.5, "c1#11", *range(100, 400))]
+
+    told, _ = story(run(), events)
+    drawn = [lane.name for lane in told.lanes if lane.kind == PARTITION]
+
+    assert len(drawn) == 160
+    assert {"t-2", "t-3"} <= set(drawn)
+    assert told.left_out == {PARTITION: 144}
+    assert "144 partitions more, in which less happened, not drawn" in Page(page(run(), events)).words()

@@ -1,0 +1,126 @@
+"""The report of a drill in Markdown."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from coordinator.drills.reports.facts import MINUS, amount, moment, seconds
+from coordinator.drills.reports.markdown import code, markdown, plain
+from coordinator.drills.reports.summary import sentences
+from tests.support.made_drill import begin, event, halt, history, run
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """The cells of the tables in a section."""
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_the_report_says_who_fetched_each_partition_when() -> None:
+    found = rows(markdown(run(), history()), "What happened")
+
+    assert ["g", "t-2", f"c2 {MINUS}8 s to 0 s; nobody 0 s to +5 s; c1 +5 s to end"] in found
+    assert ["T2", "+4.1 s", "next coordinator"] in found
+    assert ["T1", "did not happen", ""] in found
+
+
+def test_an_overlap_stands_out() -> None:
+    events = [*history()[:-1], begin(15.5, "c3#13", 0), halt(17.0, "c3#13", 0), event(20.0, "drill", "end")]
+
+    assert "**two at once** +5.5 s to +7 s" in markdown(run(), events)
+
+
+def test_the_report_has_promises_numbers_records_and_how_to_do_it_again() -> None:
+    text = markdown(run(), history())
+
+    assert ["the next coordinator acts", "session timeout + 2 ticks", "5.5 s", "4.1 s", "held"] in rows(
+        text, "What was promised"
+    )
+    assert ["nobody writes late", "lease", "2.7 s", "not measured", "not measured"] in rows(text, "What was promised")
+    measured = rows(text, "What was measured")
+    assert ["partitions that moved", "2"] in measured
+    assert ["produced", "12,000"] in measured
+    assert ["t-2", "5 s"] in measured
+    assert "    zk-coordinator drill run coordinator-sigkill --seed 7" in text
+    assert text.startswith("# PASS: Kill the coordinator\n")
+
+
+def test_a_broken_invariant_has_its_witness_below() -> None:
+    broken = run(verdict="FAIL", why=["S1 was broken"])
+    broken["invariants"]["S1"].update(outcome="broken", why="by two", witness=[begin(15.5, "c3#13", 0)])
+
+    text = markdown(broken, history())
+
+    assert ["S1", "What S1 says.", "**broken**", "by two"] in rows(text, "What must always hold")
+    assert "### Witness of S1" in text
+    assert any(row[:3] == ["+5.5 s", "c3\\#13", "begin"] for row in rows(text, "What must always hold"))
+
+
+def test_what_a_run_that_broke_off_lacks_is_said_in_its_place() -> None:
+    text = markdown({}, [])
+
+    assert text.startswith("# INCONCLUSIVE: A drill without a name\n")
+    assert "The run broke off before it had a verdict." in text
+    for what in ("T0 to T5", "who fetched which partition", "the promises", "the numbers", "the count of the records",
+                 "what the checker found", "what the drill set out to show", "the versions"):  # fmt: skip
+        assert f"Not there: {what}" in text
+
+
+def test_texts_from_outside_make_no_markup_and_no_other_lines() -> None:
+    nasty = "a | b\n# head <script>x</script> [l](u) `c` *d* \x1b[31m\u202e"
+    lines = markdown(run(title=nasty, hypothesis=nasty, why=[nasty], drill=nasty), history()).splitlines()
+
+    assert not any(line.startswith("# head") for line in lines)
+    assert not any(re.search(r"(?<!\\)<script", line) for line in lines if not line.startswith("    "))
+    assert not any(char in "".join(lines) for char in "\x1b\u202e")
+    assert plain("a|b <i> `c`") == "a\\|b \\<i\\> \\`c\\`"
+    assert code("a`b|c") == "`` a`b¦c ``"
+
+
+def test_the_same_run_gives_the_same_report() -> None:
+    assert markdown(run(), history()) == markdown(*json.loads(json.dumps([run(), history()])))
+
+
+def counts(*numbers: int) -> dict[str, int]:
+    return dict(zip(("produced", "delivered", "lost", "duplicated"), numbers, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"records": counts(9, 11, 1, 3)}, "Of 9 records 1 were lost and 3 came twice."),
+        ({"records": counts(9, 8, 0, 0)}, "Of 9 records 0 were lost and 0 came twice."),
+        ({"records": counts(9, 9, 0, 0)}, "9 records came once each."),
+        ({"numbers": {"standstill": {"max_s": 0, "by_partition": {"t-0": 0}}}}, "No partition stood still."),
+        ({"numbers": {"standstill": {"max_s": 2, "by_partition": {"t-0": 2}}}}, "1 partition stood still for 2 s."),
+        ({"promises": []}, "node-1 was killed; node-2 acted 4.1 s later."),
+        ({"marks": {"T0": {"at": 10.0}}}, "node-1 was killed."),
+    ],
+)  # fmt: skip
+def test_what_happened_is_told_from_what_was_measured(changes: dict[str, object], sentence: str) -> None:
+    assert sentence in sentences(run(**changes), history())
+
+
+def test_a_fault_that_lasted_and_one_that_hit_several_are_told_so() -> None:
+    events = [each for each in history() if each["event"] != "fault"]
+    pause = event(10.0, "drill", "fault", kind="pause", process="c1#11", until=16.0)
+    kills = [event(10.0 + n / 10, "drill", "fault", kind="sigkill", process=f"c{n}#1") for n in (1, 2)]
+    odd = event(10.0, "drill", "fault", kind="full-disk")
+    marks = run(marks={"T0": {"at": 10.0}})
+
+    assert sentences(marks, [pause, *events])[0] == "c1 was paused for 6 s."
+    assert "node-2 acted 4.1 s after it began (5.5 s promised)." in sentences(run(), [pause, *events])[0]
+    assert sentences(marks, [*kills, *events])[0] == "c1 and c2 were killed."
+    assert sentences(marks, [odd, *events])[0] == "The fault was full-disk."
+
+
+def test_seconds_and_amounts_are_written_for_people() -> None:
+    assert [seconds(value) for value in (0, 0.0421, 4.1, 12.345, 1234.56, -2.0, None)] == [
+        "0 s", "0.042 s", "4.1 s", "12.35 s", "1,234.6 s", f"{MINUS}2 s", "not measured",
+    ]  # fmt: skip
+    assert [amount(value) for value in (12000, 2.0, None, True)] == ["12,000", "2", "not counted", "not counted"]
+    assert [moment(at, 10) for at in (10, 14.1, 9)] == ["0 s", "+4.1 s", f"{MINUS}1 s"]
