@@ -1,0 +1,60 @@
+"""Consumers that join and leave, one after the other in each of a few threads, until there were enough of both."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from consumer.errors import CommitFailed, Superseded
+from coordinator.zk.config import load
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.fields import Fields
+
+from .process import Gate, run, tell
+
+THREADS = 4
+LONGEST_S = 0.6
+POLL_MS = 50
+
+
+def main(fields: Fields) -> None:
+    """Let `times` consumers join and leave; the other fields are those of `ConsumerConfig`, `topics` and `seed`."""
+    gate = Gate()
+    chance = random.Random(fields.number("seed"))
+    topics = {topic: int(threads) for topic, threads in fields.mapping("topics").items()}
+    lives = [(f"churn-{number}", chance.random() * LONGEST_S) for number in range(fields.number("times"))]
+    ended: list[str] = []
+
+    def work(some: list[tuple[str, float]]) -> None:
+        for name, seconds in some:
+            if gate.ended.is_set():
+                return
+            config = load(ConsumerConfig, {**fields.values, "consumer": name}, env={})
+            if _joined_and_left(config, topics, round(1000 * seconds)):
+                ended.append(name)
+
+    threads = [threading.Thread(target=work, args=(lives[first::THREADS],)) for first in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tell("churned", joined=len(ended), left=len(ended))
+
+
+def _joined_and_left(config: ConsumerConfig, topics: dict[str, int], longest_ms: int) -> bool:
+    try:
+        with Consumer(config, Subscription(topics)) as consumer:
+            for _ in range(max(1, longest_ms // POLL_MS)):
+                consumer.poll(POLL_MS)
+                consumer.commit()
+    except CommitFailed:
+        return True  # it was given up on its way: it has joined and left
+    except (Superseded, CoordinatorError):
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,44 @@
+"""What the processes of a drill share: what they are told, what they tell, and how they hang."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.zk.cli_config import log_to_stderr
+from coordinator.zk.fields import Fields
+
+
+class Gate:
+    """Where a process hangs between SIGUSR1 and SIGUSR2. Made in the main thread.
+
+    :ivar ended: set by SIGTERM and SIGINT; who hangs hangs on.
+    """
+
+    def __init__(self) -> None:
+        self._is_open = threading.Event()
+        self._is_open.set()
+        self.ended = threading.Event()
+        signal.signal(signal.SIGUSR1, lambda *_: self._is_open.clear())
+        signal.signal(signal.SIGUSR2, lambda *_: self._is_open.set())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.ended.set())
+
+    def pass_through(self) -> None:
+        """Go on: at once, or when the gate is open again."""
+        self._is_open.wait()
+
+
+def run(main: Callable[[Fields], None]) -> None:
+    """Run a process of a drill: its configuration is the first argument, it logs to stderr."""
+    log_to_stderr()
+    main(Fields.parse("the configuration", sys.argv[1].encode()))
+
+
+def tell(event: str, **values: Any) -> None:
+    """One JSON line on stdout."""
+    print(json.dumps({"event": event, **values}, separators=(",", ":")), flush=True)

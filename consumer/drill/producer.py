@@ -1,0 +1,86 @@
+"""Numbered records into every partition of some topics, a few at a time, for as long as it runs.
+
+A record's value is its number in its partition, which is its offset too; its key is the topic's id. After each round it
+tells how many each partition has: what is in the DataFrame can be held against that.
+"""
+
+from __future__ import annotations
+
+from consumer.logs.producer import Producer
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.fields import Fields
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import Brokers
+from coordinator.zk.records import Topic
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Store
+
+from .process import Gate, run, tell
+
+ROUND_S = 0.05
+REFRESH_S = 0.5
+SESSION_MS = 4000
+
+Ends = dict[str, dict[str, dict[str, int]]]
+"""Topic -> its id -> partition -> records."""
+
+
+class Topics:
+    """Topics as they stood a moment ago: who writes does not wait for ZooKeeper, which may be away."""
+
+    def __init__(self, zk: str, names: list[str]) -> None:
+        self._zk = zk
+        self._names = names
+        self._runtime = ThreadRuntime()
+        self.known: dict[str, Topic] = {}
+        self._refresh(self._open())
+        self._runtime.spawn(self._run, "topics")
+
+    def _open(self) -> Store:
+        return open_kazoo(self._zk, SESSION_MS)
+
+    def _run(self) -> None:
+        store: Store | None = None
+        while True:
+            try:
+                store = self._open() if store is None or store.lost else store
+                self._refresh(store)
+            except CoordinatorError:
+                pass  # later
+            self._runtime.sleep(REFRESH_S)
+
+    def _refresh(self, store: Store) -> None:
+        paths = [Brokers().topic(name) for name in self._names]
+        for name, path, node in zip(self._names, paths, store.get_many(paths), strict=True):
+            if node is None:
+                self.known.pop(name, None)
+            else:
+                self.known[name] = Topic.parse(path, name, node.data, node.stat.czxid)
+
+
+def main(fields: Fields) -> None:
+    """Write `rate` records a second to each partition of `topics` below `zk` into `log_dir`, until SIGTERM."""
+    gate = Gate()
+    count = max(1, round(fields.number("rate") * ROUND_S))
+    topics = Topics(fields.text("zk"), sorted(fields.mapping("topics")))
+    ends: Ends = {}
+    while not gate.ended.wait(ROUND_S):
+        gate.pass_through()
+        for topic in list(topics.known.values()):
+            _write(fields.text("log_dir"), topic, count, ends)
+        tell("produced", ends=ends)
+
+
+def _write(log_dir: str, topic: Topic, count: int, ends: Ends) -> None:
+    """Add `count` records to each partition of a topic."""
+    written = ends.setdefault(topic.name, {}).setdefault(topic.id, {})
+    with Producer(log_dir, {topic.name: topic}) as producer:
+        for partition in topic.partitions:
+            first = written.get(str(partition), 0)
+            values = [b"%d" % number for number in range(first, first + count)]
+            producer.send_batch(topic.name, partition, values, [topic.id.encode()] * count)
+            written[str(partition)] = first + count
+
+
+if __name__ == "__main__":
+    run(main)
