@@ -8,6 +8,7 @@ from coordinator import __version__
 
 from .channel import channel
 from .common import Cli
+from .drill import drill
 from .groups import groups
 from .history import history
 from .pause import pause, resume
@@ -31,7 +32,7 @@ def main() -> None:
 
 
 COMMANDS = (
-    run, status, topics, groups, channel, history, pause, resume, rebalance, resign, queries, segments,
+    run, status, topics, groups, channel, history, pause, resume, rebalance, resign, queries, segments, drill,
 )  # fmt: skip
 for command in COMMANDS:
     main.add_command(command)

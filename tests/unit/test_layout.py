@@ -127,8 +127,10 @@ def test_time_and_threads_come_from_the_runtime() -> None:
         "coordinator/zk/kazoo_store.py",
         "coordinator/zk/ensemble",
         "coordinator/zk/java.py",
+        "coordinator/drills/",
         "consumer/logs/",
         "consumer/spark/",
+        "consumer/drill/",
     )
 
     assert_none([e for e in IMPORTS if e.top in CLOCKS_AND_THREADS and not e.file.startswith(allowed)])

@@ -1,0 +1,177 @@
+"""`zk-coordinator drill`: failover drills, each with a verdict."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from coordinator.drills.catalog import DRILLS
+from coordinator.drills.drill import Drill
+from coordinator.drills.evidence import write_reports
+from coordinator.drills.ground import Embedded, Ground
+from coordinator.drills.histories import merged_history
+from coordinator.drills.reader import Reader
+from coordinator.drills.runner import Run, run_drill
+from coordinator.drills.settings import Settings
+from coordinator.drills.verdict import EXIT_CODES, together
+from coordinator.zk.errors import UsageError
+
+from .common import TABLE, output_option, print_json, print_rows
+
+DEFAULTS = Settings()
+
+
+@click.group()
+def drill() -> None:
+    """Failover drills: a fault is done to real processes, and what it cost is held against what was promised."""
+
+
+@drill.command("list")
+@output_option
+def list_drills(output: str) -> None:
+    """Every drill, with what it does."""
+    rows = [(one.name, "yes" if one.is_short else "no", one.servers, one.title) for one in DRILLS.values()]
+    print_rows(("NAME", "SHORT", "SERVERS", "WHAT"), rows, output)
+
+
+@drill.command()
+@click.argument("name")
+@output_option
+def describe(name: str, output: str) -> None:
+    """What a drill assumes, does, promises and touches."""
+    (one,) = _named([name])
+    if output != TABLE:
+        print_json(one.described())
+        return
+    for key, value in one.described().items():
+        click.echo(f"{key.replace('_', ' '):<13} {'; '.join(value) if isinstance(value, list) else value}")
+    for promise in one.promises:
+        click.echo(f"{'promise':<13} {promise.name}: {promise.rule}")
+
+
+@drill.command()
+@click.argument("names", nargs=-1)
+@click.option("--short", is_flag=True, help="Every kind of fault once, in about five minutes.")
+@click.option("--all", "is_all", is_flag=True, help="Every drill.")
+@click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
+@click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="So often, each.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn, is drawn from it.")
+@click.option("--session-timeout-ms", type=int, default=DEFAULTS.session_timeout_ms, show_default=True)
+@click.option(
+    "--runs", type=click.Path(file_okay=False, path_type=Path), default=Path("runs"), show_default=True,
+    help="Where the evidence goes.",
+)  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="The last line on stdout is one JSON object.")
+@click.option("--keep", is_flag=True, help="Keep the records and segments of each run, too.")
+def run(
+    names: tuple[str, ...],
+    short: bool,
+    is_all: bool,
+    servers: str,
+    repeat: int,
+    seed: int,
+    session_timeout_ms: int,
+    runs: Path,
+    is_json: bool,
+    keep: bool,
+) -> int:
+    """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE."""
+    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # what is done to ZooKeeper is no news here
+    chosen = _chosen(names, short, is_all)
+    settings = Settings(session_timeout_ms=session_timeout_ms)
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
+    done: list[Run] = []
+    with _stand(int(servers), runs.resolve()) as (ground, reader):
+        for one in chosen:
+            done += [
+                _run_one(one, ground, reader, runs.resolve(), settings, seed + nth, keep, console)
+                for nth in range(repeat)
+            ]
+    verdict = together([each.verdict for each in done])
+    if is_json:
+        click.echo(json.dumps({"verdict": verdict, "drills": [_summary(each) for each in done]}))
+    else:
+        click.echo(f"{verdict}: {len(done)} drills")
+    return EXIT_CODES[verdict]
+
+
+@drill.command()
+@click.argument("folder", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def report(folder: Path) -> None:
+    """Make the reports of a run again from its evidence, and print the text."""
+    try:
+        document = json.loads((folder / "run.json").read_text())
+        events, problems = merged_history([folder / "history.jsonl"])
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder} is no run of a drill: {error}") from error
+    for problem in problems:
+        click.echo(f"set aside: {problem}", err=True)
+    write_reports(folder, document, events)
+    click.echo((folder / "report.md").read_text())
+    click.echo(f"the page: {folder / 'report.html'}", err=True)
+
+
+@contextmanager
+def _stand(servers: int, runs: Path) -> Iterator[tuple[Ground, Reader]]:
+    """The ensemble, and the Spark that reads."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
+        reader = Reader(folder)
+        stack.callback(reader.close)
+        yield stack.enter_context(Embedded(folder / "ensemble", servers)), reader
+
+
+def _run_one(
+    one: Drill, ground: Ground, reader: Reader, runs: Path, settings: Settings, seed: int, keep: bool, console: Console
+) -> Run:
+    console.print(f"[bold]{one.name}[/bold]  {one.title}")
+    done = run_drill(
+        one, ground, runs, settings, seed, reader, lambda what: console.print(f"    {what}", markup=False), keep
+    )
+    console.print(f"  {done.verdict}  {done.document['seconds']} s  {done.folder}", markup=False)
+    for why in done.document["why"]:
+        console.print(f"    {why}", markup=False)
+    return done
+
+
+def _summary(run: Run) -> dict[str, object]:
+    document = run.document
+    broken = [name for name, each in document["invariants"].items() if each["outcome"] == "broken"]
+    return {
+        "drill": run.drill.name,
+        "verdict": run.verdict,
+        "why": document["why"],
+        "seed": run.seed,
+        "seconds": document["seconds"],
+        "numbers": document["numbers"],
+        "promises": document["promises"],
+        "records": document["records"],
+        "broken": broken,
+        "folder": str(run.folder),
+    }
+
+
+def _chosen(names: Sequence[str], short: bool, is_all: bool) -> list[Drill]:
+    if sum((bool(names), short, is_all)) != 1:
+        raise UsageError("name the drills to run, or give one of --short and --all (see: drill list)")
+    if names:
+        return _named(names)
+    return [one for one in DRILLS.values() if one.is_short or is_all]
+
+
+def _named(names: Sequence[str]) -> list[Drill]:
+    unknown = [name for name in names if name not in DRILLS]
+    if unknown:
+        raise UsageError(f"there is no drill {unknown[0]!r}; known are {', '.join(DRILLS)}")
+    return [DRILLS[name] for name in names]

@@ -1,0 +1,105 @@
+"""Drills that change what there is to fetch, or what stands in ZooKeeper, by hand."""
+
+from __future__ import annotations
+
+from ..topics import alter_topic, create_topic, delete_topic
+from ..zk.partitions import TopicPartition
+from ..zk.paths import COORDINATOR, Brokers, GroupPaths
+from ..zk.store import Delete, Operation, SetData
+from .coordinators import another_is_elected, elected_of
+from .drill import Drill
+from .settings import GROUP, TOPIC
+from .stage import Stage
+from .waiting import wait_for
+
+GROWN_BY = 2
+STATE_LOST_S = 70.0
+SCRIBBLE = b"\x00\xffscribbled by hand"
+
+
+def _grown(stage: Stage) -> set[str]:
+    before = stage.settings.partitions
+    alter_topic(stage.store, Brokers(), TOPIC, before + GROWN_BY)
+    stage.fault("topic", topic=TOPIC, partitions=before + GROWN_BY)
+    stage.partition_count = before + GROWN_BY
+    stage.wait_settled(stage.slots())
+    _is_sealed_from(stage, {TopicPartition(TOPIC, number) for number in range(before, before + GROWN_BY)})
+    return stage.slots()
+
+
+def _made_anew(stage: Stage) -> set[str]:
+    stage.stop_producing()
+    stage.drained()
+    delete_topic(stage.store, Brokers(), TOPIC)
+    stage.fault("topic", topic=TOPIC)
+    create_topic(stage.store, Brokers(), TOPIC, stage.settings.partitions)
+    stage.start_producer()
+    stage.wait_settled(stage.slots())
+    _is_sealed_from(stage, stage.partitions())
+    return stage.slots()
+
+
+def _is_sealed_from(stage: Stage, partitions: set[TopicPartition] | frozenset[TopicPartition]) -> None:
+    """Wait until something of each of these is sealed."""
+    wait_for(
+        lambda: all(stage.sealed_offsets().get(part) for part in partitions), 20.0, "the new partitions are sealed"
+    )
+
+
+def _deleted(stage: Stage) -> set[str]:
+    """An owner and the coordinator's znode: each is what somebody at zkCli can reach."""
+    victim = elected_of(stage)
+    _by_hand(stage, Delete(GroupPaths(GROUP).owner(TOPIC, stage.random.randrange(stage.settings.partitions))))
+    stage.wait_settled(stage.slots())
+    _by_hand(stage, Delete(COORDINATOR))
+    another_is_elected(stage, victim)
+    return stage.slots()
+
+
+def _state_scribbled(stage: Stage) -> set[str]:
+    """What was evicted is forgotten with the state: so all wait for the longest lease that there may be."""
+    _by_hand(stage, SetData(GroupPaths(GROUP).state, SCRIBBLE))
+    stage.wait_settled(stage.slots(), STATE_LOST_S)
+    return stage.slots()
+
+
+def _by_hand(stage: Stage, operation: Operation) -> None:
+    stage.fault("hand", path=operation.path)
+    stage.store.commit([operation])
+
+
+CHANGES = (
+    Drill(
+        name="partitions-added",
+        title="Add partitions to a topic",
+        proves="New partitions are fetched from their first record on, without anybody's restart.",
+        hypothesis="Two more partitions are fetched, and the others go on; every record comes once.",
+        fault="the topic gets two partitions more",
+        run=_grown,
+    ),
+    Drill(
+        name="topic-made-anew",
+        title="Delete a topic, and create it again",
+        proves="A topic that was made anew is another topic: it is read from its beginning.",
+        hypothesis="All records of the old topic and of the new one come, each once.",
+        fault="the topic is deleted and created under the same name",
+        run=_made_anew,
+    ),
+    Drill(
+        name="znodes-deleted-by-hand",
+        title="Delete znodes by hand",
+        proves="What a hand removes is made again by the next turns, and nobody else takes it for his.",
+        hypothesis="The group is Stable again each time; every record comes once.",
+        fault="an owner's znode and the coordinator's are deleted, one after the other",
+        run=_deleted,
+    ),
+    Drill(
+        name="state-scribbled-by-hand",
+        title="Scribble on a group's state by hand",
+        proves="A group whose state was lost goes on, and only when nobody can fetch what he was evicted from.",
+        hypothesis="The group is Stable again after the longest lease there may be (40 s); every record comes once.",
+        fault="the data of the group's state znode is overwritten",
+        run=_state_scribbled,
+        is_short=False,
+    ),
+)

@@ -1,0 +1,231 @@
+"""Drills that hit a consumer."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from .coordinators import PAST_THE_SESSION
+from .drill import Drill
+from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, NOBODY_MOVES
+from .stage import Stage, slot
+from .waiting import NotReached, wait_for
+
+APPLICATION = "application"
+FULL_S = 3.0
+
+
+def _first(stage: Stage) -> str:
+    return slot(stage.random.randrange(stage.settings.slots))
+
+
+def _killed(stage: Stage) -> set[str]:
+    stage.kill(_first(stage))
+    return stage.slots()
+
+
+def _terminated(stage: Stage) -> set[str]:
+    stage.terminate(_first(stage))
+    return stage.slots()
+
+
+def _paused(stage: Stage) -> set[str]:
+    stage.pause(_first(stage), PAST_THE_SESSION * stage.bounds["session_timeout"])
+    return stage.slots()
+
+
+def _cut(stage: Stage) -> set[str]:
+    stage.cut(_first(stage), PAST_THE_SESSION * stage.bounds["session_timeout"])
+    return stage.slots()
+
+
+def _hanging_s(stage: Stage) -> float:
+    """Past what it is allowed, and past the time in which all is well again without it."""
+    return stage.bounds["poll_interval"] + stage.bounds["lease"] + 3.0
+
+
+def _rolled(stage: Stage) -> set[str]:
+    """One fetcher after the other, as an upgrade does it."""
+    for number in range(stage.settings.slots):
+        stage.terminate(slot(number))
+        stage.wait_settled(stage.slots())
+        stage.start_slot(number)
+        stage.wait_settled(stage.slots())
+    return stage.slots()
+
+
+def _disk_full(stage: Stage) -> set[str]:
+    filler = stage.segments_dir / "filler"
+    stage.fault("full-disk", FULL_S)
+    with suppress(OSError), filler.open("wb") as file:  # the last piece does not fit: it is full
+        for _ in range(stage.settings.segments_mb << 4):
+            file.write(bytes(1 << 16))
+            file.flush()
+    time.sleep(FULL_S)
+    filler.unlink()
+    return stage.slots()
+
+
+def _disk_hangs(stage: Stage) -> set[str]:
+    stage.hang(_first(stage), _hanging_s(stage))
+    return stage.slots()
+
+
+def _never_acknowledges(stage: Stage) -> set[str]:
+    """It holds a partition that it shall give up, because another slot comes, and does not."""
+    return _with_application(stage, "in on_partitions_revoked", joins=True)
+
+
+def _stops_polling(stage: Stage) -> set[str]:
+    return _with_application(stage, "between polls", joins=False)
+
+
+def _with_application(stage: Stage, hangs: str, joins: bool) -> set[str]:
+    stage.start_application(APPLICATION, hangs)
+    stage.wait_settled({*stage.slots(), APPLICATION})
+    process = stage.processes[APPLICATION]
+    process.hang()
+    stage.fault("stuck", _hanging_s(stage), process=process.who, group="drill", consumer=APPLICATION)
+    if joins:
+        stage.start_slot(stage.settings.slots)
+    wait_for(
+        lambda: APPLICATION not in stage.group().state.target, 2 * _hanging_s(stage), "the application is given up"
+    )
+    stage.wait_settled(stage.slots())
+    process.go_on()
+    stage.wait_settled({*stage.slots(), APPLICATION})
+    stage.terminate(APPLICATION)
+    return stage.slots()
+
+
+def _second_process(stage: Stage) -> set[str]:
+    name = _first(stage)
+    old = stage.processes.pop(name)
+    stage.fault("second-process", process=old.who)
+    stage.start_slot(int(name.rpartition("-")[2]))
+    if old.wait(20.0) is None:
+        stage.processes[f"{name} (old)"] = old
+    else:
+        stage.gone(old, "superseded")
+    return stage.slots()
+
+
+def _churned(stage: Stage) -> set[str]:
+    stage.start_churn(CHURN // 2)
+    stage.fault("churn", consumers=CHURN // 2)
+    process = stage.processes.pop("churn")
+    if process.wait(CHURN_S) is None:
+        stage.processes["churn"] = process
+        raise NotReached(f"not within {CHURN_S:.0f} s: {CHURN} joins and leaves")
+    stage.gone(process, "left")
+    done = sum(line.get("joined", 0) + line.get("left", 0) for line in process.printed())
+    if done < CHURN:
+        raise NotReached(f"only {done} of {CHURN} joins and leaves happened")
+    return stage.slots()
+
+
+CHURN = 100
+CHURN_S = 90.0
+
+CONSUMERS = (
+    Drill(
+        name="consumer-sigkill",
+        title="Kill a consumer (SIGKILL)",
+        proves="What a dead consumer fetched is fetched by others in time, from where it had sealed.",
+        hypothesis="Its partitions are fetched within the session timeout + 2 ticks + 1.5 s; every record comes once.",
+        fault="SIGKILL to a fetcher",
+        run=_killed,
+        promises=(FETCHED_AGAIN,),
+    ),
+    Drill(
+        name="consumer-sigterm",
+        title="Stop a consumer (SIGTERM)",
+        proves="A consumer that leaves hands over what it fetches.",
+        hypothesis="No partition stands still for more than 150 ms; every record comes once.",
+        fault="SIGTERM to a fetcher",
+        run=_terminated,
+        promises=(HANDED_OVER,),
+    ),
+    Drill(
+        name="consumer-pause",
+        title="Pause a consumer past its session, and let it go on",
+        proves="A consumer that wakes up fenced fetches nothing that is another's, and comes back.",
+        hypothesis="Its partitions are fetched again in time; nothing that it had fetched is lost or comes twice.",
+        fault="SIGSTOP to a fetcher, and SIGCONT after 1.6 session timeouts",
+        run=_paused,
+        promises=(FETCHED_AGAIN,),
+    ),
+    Drill(
+        name="consumer-cut",
+        title="Cut a consumer off from ZooKeeper",
+        proves="A consumer that ZooKeeper does not hear stops fetching before others begin.",
+        hypothesis="Its partitions are fetched again in time, by one at a time; every record comes once.",
+        fault="no packet between a fetcher and ZooKeeper for 1.6 session timeouts",
+        run=_cut,
+        promises=(FETCHED_AGAIN,),
+    ),
+    Drill(
+        name="consumer-disk-hangs",
+        title="A fetcher whose disk hangs",
+        proves="A fetcher that lives and does nothing is given up, and what it held goes on elsewhere.",
+        hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
+        fault="writes of a fetcher's segments do not return for longer than it is allowed",
+        run=_disk_hangs,
+        promises=(GIVEN_UP,),
+    ),
+    Drill(
+        name="consumer-never-acknowledges",
+        title="A consumer that never acknowledges",
+        proves="A consumer that does not give up what it shall is evicted, and holds up nobody else's partitions.",
+        hypothesis="It is evicted in time, the others fetch what they have meanwhile; every record comes once.",
+        fault="an application hangs in on_partitions_revoked while another consumer joins",
+        run=_never_acknowledges,
+        promises=(EVICTED,),
+    ),
+    Drill(
+        name="application-stops-polling",
+        title="An application that stops polling",
+        proves="A consumer whose application hangs leaves by itself, though its session lives.",
+        hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
+        fault="an application does not poll for longer than max_poll_interval",
+        run=_stops_polling,
+        promises=(GIVEN_UP,),
+    ),
+    Drill(
+        name="consumers-rolling-restart",
+        title="Restart the consumers one after the other",
+        proves="An upgrade of the fetchers hands every partition over, twice, and costs no record.",
+        hypothesis="No partition stands still for more than 150 ms at a time; every record comes once.",
+        fault="SIGTERM to each fetcher in turn; each is started again before the next is stopped",
+        run=_rolled,
+        promises=(HANDED_OVER,),
+        is_short=False,
+    ),
+    Drill(
+        name="disk-full",
+        title="Fill the disk of the segments",
+        proves="What cannot be sealed is not lost: it is fetched again when there is room.",
+        hypothesis="Nobody gives anything up; sealing goes on when there is room again; every record comes once.",
+        fault="the segments' disk (a small tmpfs; without root, a quota) is full for 3 s",
+        run=_disk_full,
+        promises=(NOBODY_MOVES,),
+        adjust=lambda settings: replace(settings, segments_mb=16),
+    ),
+    Drill(
+        name="two-processes-one-name",
+        title="Two processes under one consumer name",
+        proves="The newest process under a name has it, and the older one ends.",
+        hypothesis="The older one can make nothing its own any more; every record comes once.",
+        fault="a second process is started under a fetcher's name",
+        run=_second_process,
+    ),
+    Drill(
+        name="churn",
+        title="100 joins and leaves",
+        proves="Consumers that come and go all the time neither stop the group for good nor cost a record.",
+        hypothesis="The group is Stable when they have gone; every record comes once.",
+        fault="applications join and leave, 100 times in all, faster than a rebalance ends",
+        run=_churned,
+    ),
+)

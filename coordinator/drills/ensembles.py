@@ -1,0 +1,129 @@
+"""Drills that hit ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+
+from .coordinators import FETCHING_GOES_ON
+from .drill import Drill
+from .ground import Ground
+from .promises import NOBODY_MOVES, NOTHING_STANDS_STILL
+from .stage import Stage
+from .waiting import wait_for
+
+HEALTHY_S = 30.0
+
+
+def healthy(ground: Ground) -> None:
+    """Wait until all servers serve."""
+    wait_for(lambda: ground.is_healthy(), HEALTHY_S, "all ZooKeeper servers serve")
+
+
+def _leader_killed(stage: Stage) -> set[str]:
+    return _killed(stage, stage.ground.leader())
+
+
+def _follower_killed(stage: Stage) -> set[str]:
+    leader = stage.ground.leader()
+    return _killed(stage, next(number for number in range(len(stage.ground.addresses)) if number != leader))
+
+
+def _killed(stage: Stage, server: int) -> set[str]:
+    stage.ground.kill(server)
+    stage.fault("stop-server", server=server + 1)
+    wait_for(lambda: stage.ground.has_leader(), HEALTHY_S, "the others have a leader")
+    stage.wait_settled(stage.slots())
+    stage.ground.start(server)
+    healthy(stage.ground)
+    return stage.slots()
+
+
+def _quorum_lost(stage: Stage) -> set[str]:
+    servers = range(len(stage.ground.addresses))
+    for server in servers:
+        stage.ground.kill(server)
+    seconds = 1.5 * stage.bounds["session_timeout"]
+    stage.fault("zookeeper-away", seconds)
+    time.sleep(seconds)
+    for server in servers:
+        stage.ground.start(server)
+    healthy(stage.ground)
+    return stage.slots()
+
+
+def _rolled(stage: Stage) -> set[str]:
+    """One server after the other, as an upgrade does it; the leader last."""
+    leader = stage.ground.leader()
+    servers = [number for number in range(len(stage.ground.addresses)) if number != leader]
+    for server in [*servers, leader]:
+        stage.fault("stop-server", server=server + 1)
+        stage.ground.stop(server)
+        stage.ground.start(server)
+        healthy(stage.ground)
+        stage.wait_settled(stage.slots())
+    return stage.slots()
+
+
+def _all_expired(stage: Stage) -> set[str]:
+    """Every process stands still until ZooKeeper has ended its session, as when a hypervisor was paused."""
+    names = [*stage.slots(), *(name for name in stage.processes if name.startswith("node-"))]
+    seconds = 1.6 * stage.bounds["session_timeout"]
+    for name in names:
+        stage.processes[name].pause()
+        stage.fault("pause", seconds, process=stage.processes[name].who)
+    time.sleep(seconds)
+    for name in names:
+        stage.processes[name].resume()
+    return stage.slots()
+
+
+ENSEMBLES = (
+    Drill(
+        name="zookeeper-leader-sigkill",
+        title="Kill the ZooKeeper leader",
+        proves="An election among the servers costs no session, so nobody's partitions.",
+        hypothesis=f"No partition changes its owner; {FETCHING_GOES_ON}.",
+        fault="SIGKILL to the server that leads; it is started again when the group is settled",
+        run=_leader_killed,
+        promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
+        servers=3,
+    ),
+    Drill(
+        name="zookeeper-follower-sigkill",
+        title="Kill a ZooKeeper follower",
+        proves="Who was connected to a server that dies finds another one within its session.",
+        hypothesis=f"No partition changes its owner; {FETCHING_GOES_ON}.",
+        fault="SIGKILL to a server that follows; it is started again when the group is settled",
+        run=_follower_killed,
+        promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
+        servers=3,
+        is_short=False,
+    ),
+    Drill(
+        name="zookeeper-quorum-lost",
+        title="Lose ZooKeeper, and get it back",
+        proves="While nobody can be asked nobody fetches what another may fetch, and then all goes on.",
+        hypothesis="Fetchers stop when their leases lapse, and go on when ZooKeeper is back; every record comes once.",
+        fault="SIGKILL to every server; all are started again after 1.5 session timeouts",
+        run=_quorum_lost,
+    ),
+    Drill(
+        name="zookeeper-rolling-restart",
+        title="Restart the ZooKeeper servers one after the other",
+        proves="An upgrade of the ensemble needs no pause of the group.",
+        hypothesis=f"No partition changes its owner; {FETCHING_GOES_ON}.",
+        fault="SIGTERM to each server in turn, the leader last; each is started again before the next is stopped",
+        run=_rolled,
+        promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
+        servers=3,
+        is_short=False,
+    ),
+    Drill(
+        name="all-sessions-expire",
+        title="All sessions expire at once",
+        proves="When everybody was away, whoever comes back first finds the group, and each finds its place.",
+        hypothesis="Every partition is fetched again in time; every record comes once.",
+        fault="SIGSTOP to every coordinator and fetcher, and SIGCONT after 1.6 session timeouts",
+        run=_all_expired,
+    ),
+)

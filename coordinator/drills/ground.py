@@ -1,0 +1,117 @@
+"""The ensembles that drills run on: embedded servers, containers, or the operator's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..zk.ensemble import Ensemble, EnsembleConfig
+
+TICK_MS = 200
+
+
+class Ground(Protocol):
+    """One ensemble.
+
+    :ivar kind: `embedded`, `docker` or `own`.
+    :ivar addresses: `host:port` of each server.
+    :ivar tick_s: its tick, which decides how late a session ends.
+    """
+
+    kind: str
+    addresses: tuple[str, ...]
+    tick_s: float
+
+    def leader(self) -> int:
+        """The number of the server that leads (or stands alone)."""
+
+    def kill(self, server: int) -> None:
+        """End a server as a crash does."""
+
+    def stop(self, server: int) -> None:
+        """End a server as an operator does."""
+
+    def start(self, server: int) -> None:
+        """Start it again, with what it has."""
+
+    def has_leader(self) -> bool:
+        """Whether somebody leads just now."""
+
+    def is_healthy(self) -> bool:
+        """Whether all of them serve."""
+
+    def version(self) -> str:
+        """Which ZooKeeper it runs."""
+
+    def transaction_logs(self) -> list[Path]:
+        """The folder of each server's transaction log; empty where nobody here can read them."""
+
+
+class Embedded:
+    """Servers on this machine, from PySpark's jars."""
+
+    kind = "embedded"
+
+    def __init__(self, directory: Path, servers: int) -> None:
+        self._ensemble = Ensemble(directory, EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False))
+        self.addresses = tuple(server.address for server in self._ensemble.servers)
+        self.tick_s = TICK_MS / 1000
+
+    def leader(self) -> int:
+        """See `Ground`."""
+        return self._ensemble.leader().id - 1
+
+    def kill(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].kill()
+
+    def stop(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].stop()
+
+    def has_leader(self) -> bool:
+        """See `Ground`."""
+        return any(server.mode() in ("leader", "standalone") for server in self._ensemble.servers)
+
+    def start(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].start()
+
+    def pause(self, server: int) -> None:
+        """SIGSTOP."""
+        self._ensemble.servers[server].pause()
+
+    def resume(self, server: int) -> None:
+        """SIGCONT."""
+        self._ensemble.servers[server].resume()
+
+    def is_healthy(self) -> bool:
+        """See `Ground`."""
+        return self._ensemble.is_healthy()
+
+    def transaction_logs(self) -> list[Path]:
+        """See `Ground`."""
+        return [next(server.directory.rglob("version-2")) for server in self._ensemble.servers]
+
+    def version(self) -> str:
+        """See `Ground`."""
+        return version_in(self._ensemble.servers[0].ask("srvr"))
+
+    def __enter__(self) -> Embedded:
+        self._ensemble.__enter__()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._ensemble.stop()
+
+
+def version_in(answer: str) -> str:
+    """The version that an answer to `srvr` names; empty when it names none."""
+    first = answer.partition("\n")[0]
+    return first.removeprefix("Zookeeper version: ").partition("-")[0] if "version" in first else ""
+
+
+def connect_string(addresses: Sequence[str], chroot: str) -> str:
+    """`host:port,host:port/chroot`."""
+    return ",".join(addresses) + chroot

@@ -1,0 +1,205 @@
+"""What a drill measures, decided from its history alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from ..checker.verdict import Event
+from ..zk.commands import START_FETCHER, STOP_FETCHER, Command
+from ..zk.errors import BadData
+from ..zk.paths import COORDINATOR
+from .holds import Hold, PartitionName, doubly_held_s, gaps, holders, holds
+
+WHAT = {
+    "T0": "the fault",
+    "T1": "the ephemeral is gone",
+    "T2": "the next coordinator acts",
+    "T3": "the first stop-fetcher is sent",
+    "T4": "the last start-fetcher is acknowledged",
+    "T5": "all partitions are fetched",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a history says of a fault.
+
+    :ivar marks: `T0` to `T5` -> when; without those that did not happen.
+    :ivar standstill: partition -> the longest that nobody fetched it, from the fault on.
+    :ivar moved: partitions that another consumer has in the end.
+    :ivar least: as few could have moved.
+    :ivar stale: commands that were removed unapplied.
+    """
+
+    marks: Mapping[str, float]
+    standstill: Mapping[PartitionName, float]
+    moved: int
+    least: int
+    doubly_held_s: float
+    stale: int
+    windows: Mapping[str, int] = field(default_factory=dict)
+
+    def between(self, first: str, last: str) -> float | None:
+        """Seconds from one mark to another, 0 when the other came first; None without one of them."""
+        if first not in self.marks or last not in self.marks:
+            return None
+        return max(0.0, self.marks[last] - self.marks[first])
+
+    def to_json(self) -> dict[str, Any]:
+        """As `numbers` in run.json."""
+        each = {f"{topic}-{number}": round(seconds, 3) for (topic, number), seconds in self.standstill.items()}
+        later = "T2" if "T2" in self.marks else "T1"
+        return {
+            "detection_s": _rounded(self.between("T0", "T1")),
+            "election_s": _rounded(self.between("T1", "T2")),
+            "rebalance_s": _rounded(self.between(later, "T5")),
+            "standstill": {
+                "max_s": _rounded(max(self.standstill.values(), default=None)),
+                "median_s": _rounded(median(self.standstill.values()) if self.standstill else None),
+                "by_partition": each,
+            },
+            "moved": self.moved,
+            "least_possible": self.least,
+            "doubly_owned_s": round(self.doubly_held_s, 3),
+            "stale_refused": self.stale,
+        }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def measured(events: Sequence[Event], fault_at: float) -> Measured:
+    """What happened because of what was done at `fault_at`.
+
+    :param events: a whole history, in order.
+    """
+    end = float(events[-1]["at"])
+    found = holds(events)
+    before = holders(found, fault_at)
+    after = holders(found, end)
+    fetching = _without_stuck(found, events)
+    empty = gaps(fetching, fault_at, end)
+    return Measured(
+        marks=_marks(events, fault_at, fetching, end),
+        standstill={part: max((last - first for first, last in its), default=0.0) for part, its in empty.items()},
+        moved=sum(before.get(part) != consumer for part, consumer in after.items()),
+        least=least_moved(before, set(after.values()), len(after)),
+        doubly_held_s=doubly_held_s(found),
+        stale=_stale(events),
+    )
+
+
+def _without_stuck(found: Sequence[Hold], events: Sequence[Event]) -> list[Hold]:
+    """The holds, each ended when its process was made to hang: it has the partition then, and fetches nothing."""
+    stuck = {event["process"]: float(event["at"]) for event in events if event.get("kind") == "stuck"}
+    return [
+        replace(hold, until=stuck[hold.who])
+        if hold.who in stuck and hold.begun <= stuck[hold.who] < hold.until
+        else hold
+        for hold in found
+    ]
+
+
+def least_moved(before: Mapping[PartitionName, str], consumers: set[str], partitions: int) -> int:
+    """As few partitions could have moved for the consumers of the end to have equal shares, but for one.
+
+    Whoever had most keeps the larger shares.
+    """
+    if not consumers:
+        return 0
+    share, over = divmod(partitions, len(consumers))
+    had = sorted((count for who, count in Counter(before.values()).items() if who in consumers), reverse=True)
+    kept = 0
+    for count in had:
+        larger = over > 0 and count > share
+        over -= larger
+        kept += min(count, share + larger)
+    return partitions - kept
+
+
+def _marks(events: Sequence[Event], fault_at: float, found: Sequence[Hold], end: float) -> dict[str, float]:
+    later = [event for event in events if event["at"] >= fault_at]
+    marks: dict[str, float | None] = {
+        "T0": fault_at,
+        "T1": _first(later, _takes_an_ephemeral),
+        "T2": _next_acts(later),
+        "T3": _first(later, lambda event: any(_is_new(op, STOP_FETCHER) for op in event.get("ops", ()))),
+        "T4": _last_start_done(later),
+        "T5": _all_fetched(found, fault_at, end),
+    }
+    return {name: at for name, at in marks.items() if at is not None}
+
+
+def _first(events: Sequence[Event], is_it: Any) -> float | None:
+    return next((float(event["at"]) for event in events if is_it(event)), None)
+
+
+def _next_acts(events: Sequence[Event]) -> float | None:
+    """When the first that was elected held its lease."""
+    elected = next((event for event in events if event["event"] == "elected"), None)
+    if elected is None:
+        return None
+    return _first(
+        events,
+        lambda event: (
+            event["event"] == "lease"
+            and event.get("role") == "coordinator"
+            and event["who"] == elected["who"]
+            and event["until"] > event["at"] >= elected["at"]
+        ),
+    )
+
+
+def _takes_an_ephemeral(event: Event) -> bool:
+    """Whether a member or the coordinator goes: with its session, or by its own or somebody else's hand."""
+    paths = list(event.get("paths", ())) if event["event"] == "closed" else []
+    paths += [op["path"] for op in event.get("ops", ()) if op["op"] == "delete"]
+    return any(path == COORDINATOR or path.rpartition("/")[0].endswith("/ids") for path in paths)
+
+
+def _is_new(op: Event, option: str) -> bool:
+    """Whether an operation sends a command of that kind."""
+    if op["op"] != "create" or "/channel/" not in op["path"] or "/command-" not in op["path"]:
+        return False
+    try:
+        return Command.parse(op["path"], str(op["data"]).encode()).option == option
+    except BadData:
+        return False
+
+
+def _last_start_done(events: Sequence[Event]) -> float | None:
+    """When the last start-fetcher of these events was acknowledged."""
+    sent = {op["path"] for event in events for op in event.get("ops", ()) if _is_new(op, START_FETCHER)}
+    done = [e["at"] for e in events for op in e.get("ops", ()) if op["op"] == "delete" and op["path"] in sent]
+    return float(done[-1]) if done else None
+
+
+def _all_fetched(found: Sequence[Hold], fault_at: float, end: float) -> float | None:
+    """When the first standstill after the fault was over: every partition is fetched again. The fault, when none was.
+
+    Later rebalances, as when the one that was hit comes back, are not counted. None when it lasted to the end.
+    """
+    empty = sorted(gap for its in gaps(found, fault_at, end).values() for gap in its)
+    if not empty:
+        return fault_at
+    over = empty[0][1]
+    for first, last in empty:
+        over = max(over, last) if first <= over else over
+    return over if over < end else None
+
+
+def _stale(events: Sequence[Event]) -> int:
+    """Commands that their consumer has removed without applying them: the channel does not name them."""
+    count = 0
+    for event in events:
+        ops = event.get("ops", ()) if event["event"] == "commit" else ()
+        gone = [op["path"] for op in ops if op["op"] == "delete" and "/command-" in op["path"]]
+        written = [str(op.get("data", "")) for op in ops if op["op"] == "set" and "/channel/" in op["path"]]
+        is_own = event.get("who") not in ("hand", "server") and not any(op["path"].endswith("/state") for op in ops)
+        count += sum(is_own and not any(path.rpartition("/")[2] in data for data in written) for path in gone)
+    return count

@@ -1,0 +1,94 @@
+"""The processes of a drill: started, told to hang, paused, killed, and ended whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+END_S = 5.0
+
+
+class Process:
+    """One process of the project. Its output is appended to `NAME.log`, what it prints on stdout to `NAME.out`.
+
+    :ivar who: its name in the history, `name#process id`.
+    """
+
+    def __init__(self, folder: Path, name: str, module: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self.out = folder / f"{name}.out"
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ZK_GROUP_")}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        with self.out.open("ab") as out, (folder / f"{name}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # Ctrl-C in the operator's terminal is for the drill, which ends them in order
+            )
+        self.pid = self._process.pid
+        self.who = f"{name}#{self.pid}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended; true for one that is paused."""
+        return self._process.poll() is None
+
+    def printed(self) -> list[dict[str, Any]]:
+        """The JSON lines that it has printed so far; a line that is being written is left for later."""
+        lines = self.out.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def hang(self) -> None:
+        """Let it hang where it can (`consumer.drill`); it goes on living."""
+        self._process.send_signal(signal.SIGUSR1)
+
+    def go_on(self) -> None:
+        """Let it hang no more."""
+        self._process.send_signal(signal.SIGUSR2)
+
+    def terminate(self) -> None:
+        """SIGTERM; does not wait."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(END_S)
+
+    def wait(self, timeout_s: float = END_S) -> int | None:
+        """Its exit code, None when it has not ended by then."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(timeout_s)
+        return None
+
+
+def end_all(processes: Sequence[Process]) -> None:
+    """SIGTERM to all, paused ones too, and SIGKILL to those that do not end by that."""
+    running = [process for process in processes if process.is_running]
+    for process in running:
+        process.resume()
+        process.terminate()
+    for process in running:
+        if process.wait() is None:
+            process.kill()

@@ -1,0 +1,233 @@
+"""Running one drill: its steady state, its fault, what comes after, and the verdict with its evidence."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..checker import check
+from ..zk.errors import CoordinatorError, StoreError
+from .drill import Drill
+from .evidence import point_latest, versions, write_history, write_json, write_reports, znodes
+from .ground import Ground
+from .histories import Event, merged_history, write_down
+from .holds import read_elsewhere
+from .measure import WHAT, Measured, measured
+from .reader import Reader
+from .settings import GROUP, POOL, Settings
+from .stage import READY_S, Produced, Stage
+from .verdict import Records, counted, decided, together_of
+from .waiting import NotReached, wait_for
+
+SPARK_READY_S = 90.0
+SETTLE_S = 1.0 + 0.5
+"""L1 is decided when the promised time after the last fault has gone by, and a little more."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Run:
+    """What is known of one run of one drill.
+
+    :ivar missing: what a conclusion would have needed.
+    """
+
+    drill: Drill
+    folder: Path
+    settings: Settings
+    seed: int
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    missing: list[str] = field(default_factory=list)
+    document: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """`PASS`, `FAIL` or `INCONCLUSIVE`."""
+        return str(self.document["verdict"])
+
+
+def run_drill(
+    drill: Drill, ground: Ground, runs: Path, settings: Settings, seed: int, reader: Reader, tell: Tell, keep: bool
+) -> Run:
+    """Run one drill; its evidence is in `runs/<drill>/<UTC>/`.
+
+    :param reader: reads the DataFrame.
+    :param tell: gets a sentence for each thing that happens.
+    :param keep: leave the log and the segments in the folder.
+    :raises ZooKeeperUnreachable: when nobody answers at the start.
+    """
+    began = time.monotonic()
+    settings = drill.adjust(settings)
+    run = Run(drill, _made_folder(runs / drill.name), settings, seed)
+    chroot = f"/zk-group-drill-{run.folder.name.lower()}-{drill.name}"
+    with Stage(ground, run.folder, chroot, settings, seed) as stage:
+        _act(run, stage, tell)
+        produced, rows = _read(run, stage, reader)
+        write_json(run.folder / "after.json", znodes(stage.store))
+        files = write_down(stage.notes, stage.histories, ground.transaction_logs(), chroot)
+    events, unreadable = merged_history(files)
+    run.missing += [f"a history cannot be read: {problem}" for problem in unreadable[:3]]
+    write_history(run.folder / "history.jsonl", events)
+    elsewhere = sum(read_elsewhere(events, _applications(events)).values())
+    records = Records(0) if rows is None else counted(produced, rows, elsewhere)
+    _conclude(run, ground, events, stage.bounds, records)
+    run.document["seconds"] = round(time.monotonic() - began, 1)
+    write_json(run.folder / "run.json", run.document)
+    write_reports(run.folder, run.document, events)
+    if not keep:
+        for name in ("log", "segments", "histories"):
+            shutil.rmtree(run.folder / name, ignore_errors=True)
+    point_latest(run.folder)
+    return run
+
+
+def _made_folder(parent: Path) -> Path:
+    """A folder named after the time; made, and nobody else's."""
+    while True:
+        folder = parent / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")[:-5].replace(".", "")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+
+
+def _act(run: Run, stage: Stage, tell: Tell) -> None:
+    """Everything that is done; what does not come is noted as missing."""
+    drill = run.drill
+    try:
+        stage.start_all()
+        wait_for(lambda: stage.elected(), READY_S, "a coordinator is elected")
+        stage.wait_settled(stage.slots(), SPARK_READY_S if run.settings.spark else READY_S)
+        _flows(stage, run.settings.partitions)
+        tell(f"steady: {len(stage.slots())} fetchers, {run.settings.partitions} partitions")
+        time.sleep(run.settings.steady_s)
+        write_json(run.folder / "before.json", znodes(stage.store))
+        tell(f"fault: {drill.fault}")
+        consumers = drill.run(stage)
+        stage.wait_settled(consumers)
+        tell("settled again")
+    except NotReached as missing:
+        run.missing.append(str(missing))
+    except StoreError as error:
+        run.missing.append(f"ZooKeeper is lost: {error}")
+    try:
+        calm = stage.notes.note("calm", stuck=sorted(stage.stuck))
+        _until(calm + stage.bounds["session_timeout"] + 2 * stage.bounds["tick"] + SETTLE_S)
+        stage.stop_producing()
+        stage.drained()
+        stage.caught_up(SPARK_READY_S)
+    except (NotReached, StoreError) as error:
+        run.missing.append(str(error))
+    stage.notes.note("end")
+
+
+def _flows(stage: Stage, partitions: int) -> None:
+    """Wait until something of every partition has been sealed."""
+
+    def has_begun() -> bool:
+        offsets = stage.sealed_offsets()
+        return len(offsets) >= partitions and all(offsets.values())
+
+    wait_for(has_begun, READY_S, "records of every partition are sealed")
+    wait_for(lambda: stage.streamed() != [], SPARK_READY_S, "the query delivers records")
+
+
+def _until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _read(run: Run, stage: Stage, reader: Reader) -> tuple[Produced, list[dict[str, Any]] | None]:
+    """What was produced, and what is in the DataFrame; None where that cannot be read.
+
+    Where a streaming query runs, it is the query's: what that has finished is collected, and no batch read finds it.
+    """
+    try:
+        streamed = stage.streamed()
+        if streamed is not None:
+            return stage.produced(), together_of(streamed)
+        return stage.produced(), reader.read(stage.zk, GROUP, not stage.applications)
+    except (NotReached, OSError) as error:
+        run.missing.append(str(error))
+        return {}, None
+
+
+def _applications(events: Sequence[Event]) -> set[str]:
+    """The consumers that are no slots."""
+    return {e["consumer"] for e in events if e["event"] == "registered" and not e["consumer"].startswith(f"{POOL}-")}
+
+
+# ---- the verdict
+
+
+def _conclude(run: Run, ground: Ground, events: Sequence[Event], bounds: Mapping[str, float], records: Records) -> None:
+    fault_at = next((float(event["at"]) for event in events if event["event"] == "fault"), None)
+    found = measured(events, fault_at) if fault_at is not None else None
+    if fault_at is None:
+        run.missing.append("the fault did not fire")
+    else:
+        run.missing += _window(run.drill, events, fault_at)
+    verdicts = check(events)
+    invariants = {name: verdict.to_json() for name, verdict in verdicts.verdicts.items()}
+    if verdicts.set_aside:
+        run.missing.append(f"{verdicts.set_aside} events of the history could not be judged")
+    promises = _promises(run.drill, bounds, found)
+    verdict, why = decided(invariants, promises, records, run.missing)
+    run.document = {
+        **run.drill.described(),
+        "verdict": verdict,
+        "why": why,
+        "seed": run.seed,
+        "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "versions": versions(ground.version()),
+        "configuration": run.settings.to_json(),
+        "ensemble": {"kind": ground.kind, "servers": len(ground.addresses), "hosts": ",".join(ground.addresses)},
+        "bounds": dict(bounds),
+        "promises": promises,
+        "marks": {name: {"at": at, "what": WHAT[name]} for name, at in (found.marks if found else {}).items()},
+        "numbers": found.to_json() if found else None,
+        "records": records.to_json(),
+        "invariants": invariants,
+    }
+
+
+def _window(drill: Drill, events: Sequence[Event], fault_at: float) -> list[str]:
+    """Whether records came after the fault: without any, nothing was shown."""
+    count = sum(
+        item["next"] - item["first"]
+        for event in events
+        if event["event"] == "fetch" and event["at"] >= fault_at
+        for item in event["ranges"]
+    )
+    if count >= drill.least_fetched:
+        return []
+    return [f"only {count} records came after the fault; {drill.least_fetched} are needed to show anything"]
+
+
+def _promises(drill: Drill, bounds: Mapping[str, float], found: Measured | None) -> list[dict[str, Any]]:
+    result = []
+    for promise in drill.promises:
+        bound = promise.bound(bounds)
+        was = promise.measured(found) if found is not None else None
+        result.append(
+            {
+                "name": promise.name,
+                "rule": promise.rule,
+                "unit": promise.unit,
+                "bound": round(bound, 3),
+                "measured": None if was is None else round(was, 3),
+                "held": None if was is None else was <= bound,
+            }
+        )
+    return result
+
+
+def failed(run: Run, error: CoordinatorError) -> None:
+    """A drill that could not even begin."""
+    run.document = {**run.drill.described(), "verdict": "INCONCLUSIVE", "why": [str(error)], "seed": run.seed}

@@ -1,0 +1,392 @@
+"""What a drill happens on: coordinators, fetchers and a producer below a chroot of their own, behind proxies."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ..checker.verdict import Event
+from ..groups import Reading, ShownGroup, read_group
+from ..topics import create_topic
+from ..zk.errors import BadData
+from ..zk.kazoo_store import open_kazoo
+from ..zk.partitions import PartitionSet, TopicPartition
+from ..zk.paths import COORDINATOR, Brokers
+from ..zk.records import CoordinatorRecord
+from ..zk.state import STABLE
+from ..zk.store import Store
+from .ground import Ground, connect_string
+from .histories import Notes
+from .processes import Process, end_all
+from .proxy import Proxy
+from .settings import GROUP, POOL, QUERY, TOPIC, Settings
+from .waiting import NotReached, wait_for
+
+Produced = dict[str, dict[str, dict[str, int]]]
+"""Topic -> its id -> partition -> records."""
+
+READY_S = 30.0
+OBSERVER_SESSION_MS = 30_000
+MOST_SLOTS = 50
+"""The pool has room for those that join later."""
+
+
+class Stage:
+    """One drill's processes. As a context manager it ends all of them, whatever happens.
+
+    :ivar notes: what the drill itself knows of what happened.
+    :ivar partition_count: of the topic, as it stands.
+    :ivar applications: whether consumers that seal nothing have taken part.
+    :ivar stuck: consumers that live and do not poll.
+    :ivar random: the only source of chance, from the drill's seed.
+    :ivar store: the drill's own session, past every proxy.
+    """
+
+    def __init__(self, ground: Ground, folder: Path, chroot: str, settings: Settings, seed: int) -> None:
+        self.ground = ground
+        self.folder = folder
+        self.chroot = chroot
+        self.settings = settings
+        self.notes = Notes()
+        self.random = random.Random(seed)
+        self.zk = connect_string(ground.addresses, chroot)
+        self.histories = folder / "histories"
+        self.log_dir = folder / "log"
+        self.segments_dir = folder / "segments"
+        self.processes: dict[str, Process] = {}
+        self.stuck: set[str] = set()
+        self.partition_count = settings.partitions
+        self.applications = False
+        self._proxies: dict[str, list[Proxy]] = {}
+        self._stack = ExitStack()
+        self.store: Store = open_kazoo(self.zk, OBSERVER_SESSION_MS)
+        self._stack.callback(self.store.close)
+        self.quota_bytes = 0
+        if settings.segments_mb:
+            self._limit_segments(settings.segments_mb)
+        self.bounds = settings.bounds(ground.tick_s)
+        self.notes.note("run", version=1, seed=seed, profile="drill", bounds=self.bounds)
+
+    def _limit_segments(self, megabytes: int) -> None:
+        """A small tmpfs where we may mount one; else each fetcher minds a quota."""
+        self.segments_dir.mkdir(parents=True)
+        options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "drill", str(self.segments_dir)]
+        mounted = subprocess.run(["mount", *options], capture_output=True, check=False) if os.geteuid() == 0 else None
+        if mounted is not None and mounted.returncode == 0:
+            self._stack.callback(subprocess.run, ["umount", "-l", str(self.segments_dir)], check=False)
+        else:
+            self.quota_bytes = megabytes << 20
+
+    # ---- processes
+
+    def start_all(self) -> None:
+        """The topic, coordinators, fetchers with their pool, and the producer."""
+        create_topic(self.store, Brokers(), TOPIC, self.settings.partitions)
+        for number in range(self.settings.nodes):
+            self.start_node(f"node-{number + 1}")
+        if self.settings.spark:
+            self.start_spark()
+        if self.settings.spark != "pool":
+            self.start_pool()
+            for number in range(self.settings.slots):
+                self.start_slot(number)
+        self.start_producer()
+
+    def start_node(self, name: str) -> Process:
+        """A coordinator."""
+        options = {
+            "--zk": self._behind_proxies(name),
+            "--node": name,
+            "--session-timeout-ms": str(self.settings.session_timeout_ms),
+            "--sweep-interval-ms": str(self.settings.sweep_interval_ms),
+            "--history-dir": str(self.histories),
+        }
+        return self._start(name, "coordinator.cli", ["run", *(word for pair in options.items() for word in pair)])
+
+    def start_pool(self) -> Process:
+        """Who says that the slots run."""
+        told = {"zk": self.zk, "session_timeout_ms": self.settings.session_timeout_ms, "group": GROUP, "pool": POOL}
+        return self._start_told("pool", {**told, "run": "drill", "slots": MOST_SLOTS})
+
+    def start_slot(self, number: int) -> Process:
+        """A fetcher."""
+        name = slot(number)
+        told = {
+            **self._consumer_told(name),
+            "pool": POOL,
+            "segments_dir": str(self.segments_dir),
+            "slots": MOST_SLOTS,
+            "number": number,
+            "run": "drill",
+            "quota_bytes": self.quota_bytes,
+        }
+        return self._start_told(name, told, "slot")
+
+    def start_application(self, name: str, hangs: str) -> Process:
+        """An application with a consumer that can be told to hang."""
+        self.applications = True
+        told = {**self._consumer_told(name), "consumer": name, "hangs": hangs}
+        return self._start_told(name, told, "application")
+
+    def start_spark(self) -> Process:
+        """The Spark application, with a query, and the pool where slots run in executors. It knows no proxies."""
+        told: dict[str, object] = {"folder": str(self.folder), "zk": self.zk, "group": GROUP, "query": QUERY}
+        if self.settings.spark == "pool":
+            pool = {**self._consumer_told(""), "pool": POOL, "segments_dir": str(self.segments_dir)}
+            options = {name: value for name, value in pool.items() if name not in ("zk", "group")}
+            told["pool"] = {**options, "slots": self.settings.slots}
+        return self._start("spark", "consumer.spark.drill_app", [json.dumps(told)])
+
+    def start_churn(self, times: int) -> Process:
+        """So many consumers that join and leave."""
+        self.applications = True
+        told = {**self._consumer_told("churn"), "times": times, "seed": self.random.randrange(1 << 30)}
+        return self._start_told("churn", told)
+
+    def start_producer(self) -> Process:
+        """Numbered records into every partition, past every proxy."""
+        told = {"zk": self.zk, "log_dir": str(self.log_dir), "topics": {TOPIC: 1}, "rate": self.settings.rate}
+        return self._start_told("producer", told)
+
+    # ---- faults
+
+    def fault(self, kind: str, seconds: float = 0.0, **hit: object) -> float:
+        """Note a fault that begins now; when. One that lasts ends by itself, `seconds` later."""
+        fields = {**hit, "until": time.monotonic() + seconds} if seconds else hit
+        return self.notes.note("fault", "server", **{"kind": kind, **fields})
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a process."""
+        process = self.processes.pop(name)
+        self.fault("kill", process=process.who)
+        process.kill()
+        self.gone(process, "killed")
+
+    def terminate(self, name: str) -> None:
+        """SIGTERM to a process, and wait until it has ended."""
+        process = self.processes.pop(name)
+        self.fault("sigterm", process=process.who)
+        process.terminate()
+        if process.wait(READY_S) is None:
+            raise NotReached(f"{name} does not end after SIGTERM")
+        self.gone(process, "ended")
+
+    def gone(self, process: Process, why: str) -> None:
+        """Note that a process has ended."""
+        self.notes.note("exit", process.who, why=why)
+
+    def pause(self, name: str, seconds: float) -> None:
+        """SIGSTOP to a process, and SIGCONT after so long."""
+        process = self.processes[name]
+        process.pause()
+        self.fault("pause", seconds, process=process.who)
+        time.sleep(seconds)
+        process.resume()
+
+    def cut(self, name: str, seconds: float) -> None:
+        """No packet between a process and ZooKeeper, either way, for so long."""
+        for proxy in self._proxies[name]:
+            proxy.black_hole()
+        self.fault("cut", seconds, process=self.processes[name].who)
+        time.sleep(seconds)
+        for proxy in self._proxies[name]:
+            proxy.resume()
+
+    def hang(self, name: str, seconds: float) -> None:
+        """Let a process hang where it can, and go on after so long."""
+        process = self.processes[name]
+        process.hang()
+        self.fault("stuck", seconds, process=process.who, group=GROUP, consumer=name)
+        time.sleep(seconds)
+        process.go_on()
+
+    def _consumer_told(self, name: str) -> dict[str, object]:
+        """What every consumer is told; `name` is its process."""
+        return {
+            "zk": self._behind_proxies(name) if name else self.zk,
+            "group": GROUP,
+            "log_dir": str(self.log_dir),
+            "session_timeout_ms": self.settings.session_timeout_ms,
+            "max_poll_interval_ms": self.settings.max_poll_interval_ms,
+            "history_dir": str(self.histories),
+            "topics": {TOPIC: 1},
+        }
+
+    def proxies(self, name: str) -> list[Proxy]:
+        """What stands between a process and each server."""
+        return self._proxies[name]
+
+    def _behind_proxies(self, name: str) -> str:
+        if name not in self._proxies:
+            proxies = [self._stack.enter_context(Proxy(address)) for address in self.ground.addresses]
+            self._proxies[name] = proxies
+        return connect_string([proxy.hosts for proxy in self._proxies[name]], self.chroot)
+
+    def _start_told(self, name: str, told: dict[str, object], module: str = "") -> Process:
+        return self._start(name, f"consumer.drill.{module or name}", [json.dumps(told)])
+
+    def _start(self, name: str, module: str, arguments: list[str]) -> Process:
+        process = self.processes[name] = Process(self.folder / "logs", name, module, arguments)
+        return process
+
+    # ---- what there is to see
+
+    def group(self) -> ShownGroup:
+        """The group as ZooKeeper has it."""
+        return read_group(Reading(self.store), GROUP)
+
+    def elected(self) -> CoordinatorRecord | None:
+        """The coordinator, None while there is none."""
+        node = self.store.get(COORDINATOR)
+        try:
+            return CoordinatorRecord.parse(COORDINATOR, node.data) if node is not None else None
+        except BadData:
+            return None
+
+    def fetched(self) -> dict[TopicPartition, str]:
+        """Partition -> the consumer that runs it."""
+        return {
+            part: member.consumer
+            for member in self.group().members
+            if member.channel is not None and member.channel.is_live
+            for part in member.channel.running
+        }
+
+    def wait_settled(self, consumers: set[str], timeout_s: float = READY_S) -> None:
+        """Wait until the group is Stable with just these consumers, and every partition is run by one of them.
+
+        :raises NotReached: after `timeout_s`.
+        """
+        every = self.partitions()
+
+        def is_settled() -> bool:
+            shown = self.group()
+            running = {part for member in shown.members if member.channel for part in member.channel.running}
+            return shown.state.state == STABLE and set(shown.state.target) == consumers and running >= every
+
+        wait_for(is_settled, timeout_s, f"the group is Stable with {', '.join(sorted(consumers))}")
+
+    def partitions(self) -> PartitionSet:
+        """Every partition of the topic."""
+        return frozenset(TopicPartition(TOPIC, number) for number in range(self.partition_count))
+
+    def slots(self) -> set[str]:
+        """The slots that run, or that Spark shall run."""
+        if self.settings.spark == "pool":
+            return {slot(number) for number in range(self.settings.slots)}
+        return {name for name in self.processes if name.startswith(f"{POOL}-slot-")}
+
+    def slot_processes(self) -> dict[str, int]:
+        """`name#process id` of every slot that has ever run -> its process id."""
+        found = [path.stem for path in self.histories.glob(f"{POOL}-slot-*#*.jsonl")]
+        return {who: int(who.rpartition("#")[2]) for who in found}
+
+    def pid_of(self, name: str) -> int:
+        """The newest process of a slot."""
+        files = self.histories.glob(f"{name}#*.jsonl")
+        newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
+        if newest is None:
+            raise NotReached(f"{name} has not run yet")
+        return int(newest.stem.rpartition("#")[2])
+
+    def streamed(self) -> list[dict[str, object]] | None:
+        """What the query has delivered, batch by batch; None where there is no query."""
+        if not self.settings.spark:
+            return None
+        batches = sorted((self.folder / "batches").glob("*.json"), key=lambda path: int(path.stem))
+        return [row for path in batches for row in json.loads(path.read_text())]
+
+    def produced(self) -> Produced:
+        """What the producers have said, the newest of a topic's ids last."""
+        ends: Produced = {}
+        for line in self._producer().printed():
+            for topic, ids in line["ends"].items():
+                for topic_id, numbers in ids.items():
+                    ends.setdefault(topic, {}).setdefault(topic_id, {}).update(numbers)
+        return ends
+
+    def stop_producing(self) -> None:
+        """No record more."""
+        producer = self._producer()
+        producer.terminate()
+        if producer.wait() is None:
+            raise NotReached("the producer does not end")
+
+    def _producer(self) -> Process:
+        return self.processes["producer"]
+
+    def sealed_offsets(self) -> dict[TopicPartition, int]:
+        """Partition -> where whoever runs it stands."""
+        return {
+            part: offset
+            for member in self.group().members
+            if member.channel is not None and member.channel.is_live
+            for part, offset in member.channel.running.items()
+            if offset is not None
+        }
+
+    def drained(self, timeout_s: float = 20.0) -> None:
+        """Wait until all that was produced is sealed.
+
+        :raises NotReached: after `timeout_s`.
+        """
+        wanted = {
+            TopicPartition(topic, int(number)): count
+            for topic, ids in self.produced().items()
+            for numbers in list(ids.values())[-1:]
+            for number, count in numbers.items()
+        }
+
+        def is_sealed() -> bool:
+            offsets = self.sealed_offsets()
+            return all(offsets.get(part, 0) >= count for part, count in wanted.items())
+
+        wait_for(is_sealed, timeout_s, "every record that was produced is sealed")
+
+    def caught_up(self, timeout_s: float) -> None:
+        """Wait until the query, where there is one, has delivered as much as was produced.
+
+        :raises NotReached: after `timeout_s`.
+        """
+        numbers = [each for ids in self.produced().values() for each in ids.values()]
+        wanted = sum(count for each in numbers for count in each.values())
+
+        def is_there() -> bool:
+            rows = self.streamed()
+            return rows is None or sum(int(str(row["rows"])) for row in rows) >= wanted
+
+        wait_for(is_there, timeout_s, "the query has delivered every record")
+
+    # ---- its end
+
+    def end(self) -> None:
+        """End every process."""
+        end_all([*self.processes.values()])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.end()
+        finally:
+            self._stack.close()
+
+
+def slot(number: int) -> str:
+    """The consumer name of a slot."""
+    return f"{POOL}-slot-{number}"
+
+
+def is_about(event: Event, process: str) -> bool:
+    """Whether an event is of a process under that name."""
+    return str(event["who"]).partition("#")[0] == process

@@ -1,0 +1,111 @@
+"""Who fetched what, as a drill's report and its numbers see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.drills.holds import doubly_held_s, gaps, holders, holds, read_elsewhere
+
+Made = dict[str, Any]
+FOREVER = float("inf")
+
+
+def begin(at: float, who: str, life: str, *numbers: int, first: int = 0) -> Made:
+    parts = {"t": {str(number): first for number in numbers}}
+    consumer = who.partition("#")[0]
+    return {"at": at, "who": who, "event": "begin", "consumer": consumer, "incarnation": life, "partitions": parts}
+
+
+def halt(at: float, who: str, life: str, *numbers: int) -> Made:
+    parts = {"t": list(numbers)}
+    return {"at": at, "who": who, "event": "halt", "incarnation": life, "partitions": parts, "why": "revoked"}
+
+
+def lease(at: float, who: str, until: float) -> Made:
+    return {"at": at, "who": who, "event": "lease", "role": "consumer", "until": until}
+
+
+def spans(events: list[Made]) -> list[tuple[str, float, float]]:
+    return [(hold.consumer, hold.begun, hold.until) for hold in holds(events)]
+
+
+def test_a_hold_lasts_from_its_begin_to_its_halt() -> None:
+    events = [begin(1.0, "a#1", "x", 0, 1), halt(3.0, "a#1", "x", 0)]
+
+    assert spans(events) == [("a", 1.0, 3.0), ("a", 1.0, FOREVER)]
+
+
+def test_a_hold_ends_with_its_process() -> None:
+    events = [begin(1.0, "a#1", "x", 0), {"at": 4.0, "who": "a#1", "event": "exit", "why": "killed"}]
+
+    assert spans(events) == [("a", 1.0, 4.0)]
+
+
+def test_a_hold_ends_when_its_lease_lapses_although_its_process_says_so_later() -> None:
+    events = [
+        lease(1.0, "a#1", 2.5),
+        begin(1.1, "a#1", "x", 0),
+        lease(2.0, "a#1", 3.5),
+        halt(9.0, "a#1", "x", 0),
+    ]
+
+    assert spans(events) == [("a", 1.1, 3.5)]
+
+
+def test_a_hold_goes_on_while_its_lease_is_renewed_in_time() -> None:
+    events = [
+        begin(1.0, "a#1", "x", 0),
+        *(lease(at, "a#1", at + 1.5) for at in (1.0, 2.0, 3.0)),
+        halt(4.0, "a#1", "x", 0),
+    ]
+
+    assert spans(events) == [("a", 1.0, 4.0)]
+
+
+def test_a_hold_ends_when_another_process_registers_under_its_name_and_begins_no_more() -> None:
+    events = [
+        begin(1.0, "a#1", "x", 0),
+        {"at": 2.0, "who": "a#2", "event": "registered", "consumer": "a", "incarnation": "y"},
+        begin(2.5, "a#1", "x", 1),
+        begin(3.0, "a#2", "y", 0),
+    ]
+
+    assert spans(events) == [("a", 1.0, 2.0), ("a", 3.0, FOREVER)]
+
+
+def test_gaps_are_the_times_in_which_nobody_fetched() -> None:
+    events = [begin(0.0, "a#1", "x", 0, 1), halt(2.0, "a#1", "x", 0), begin(2.5, "b#1", "z", 0)]
+
+    assert gaps(holds(events), 1.0, 5.0) == {("t", 0): [(2.0, 2.5)], ("t", 1): []}
+
+
+def test_a_partition_that_nobody_takes_up_stands_still_to_the_end() -> None:
+    events = [begin(0.0, "a#1", "x", 0), halt(2.0, "a#1", "x", 0)]
+
+    assert gaps(holds(events), 1.0, 5.0) == {("t", 0): [(2.0, 5.0)]}
+
+
+def test_the_time_in_which_two_fetched_is_counted() -> None:
+    events = [begin(0.0, "a#1", "x", 0), begin(1.5, "b#1", "z", 0), halt(2.0, "a#1", "x", 0)]
+
+    assert doubly_held_s(holds(events)) == 0.5
+    assert doubly_held_s(holds([begin(0.0, "a#1", "x", 0), halt(1.0, "a#1", "x", 0), begin(1.0, "b#1", "z", 0)])) == 0.0
+
+
+def test_holders_are_those_of_a_moment() -> None:
+    found = holds([begin(0.0, "a#1", "x", 0, 1), halt(2.0, "a#1", "x", 0), begin(2.5, "b#1", "z", 0)])
+
+    assert holders(found, 1.0) == {("t", 0): "a", ("t", 1): "a"}
+    assert holders(found, 2.2) == {("t", 1): "a"}
+    assert holders(found, 3.0) == {("t", 0): "b", ("t", 1): "a"}
+
+
+def test_what_an_application_has_read_is_what_the_next_one_begins_behind() -> None:
+    events = [
+        begin(0.0, "a#1", "x", 0, first=10),
+        begin(1.0, "app#1", "y", 0, first=25),
+        begin(2.0, "a#1", "x", 0, first=40),
+        begin(3.0, "app#1", "y", 0, first=90),
+    ]
+
+    assert read_elsewhere(events, {"app"}) == {("t", 0): 15}

@@ -1,0 +1,147 @@
+"""What a drill reads from its history: T0 to T5, standstill, and who moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.drills.measure import least_moved, measured
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.paths import COORDINATOR, GroupPaths
+
+Made = dict[str, Any]
+GROUP = GroupPaths("g")
+
+
+def event(at: float, who: str, kind: str, /, **fields: Any) -> Made:
+    return {"at": at, "who": who, "event": kind, **fields}
+
+
+def begin(at: float, who: str, *numbers: int) -> Made:
+    parts = {"t": {str(number): 0 for number in numbers}}
+    return event(at, who, "begin", consumer=who.partition("#")[0], incarnation=who, partitions=parts)
+
+
+def commit(at: float, who: str, *ops: Made) -> Made:
+    return event(at, who, "commit", ops=list(ops))
+
+
+def sent(consumer: str, number: int, option: str) -> Made:
+    path = f"{GROUP.channel(consumer)}/command-{number:010d}"
+    command = Command(option, epoch=1, generation=2, incarnation=f"{consumer}#1")
+    return {"op": "create", "path": path, "data": command.to_bytes().decode(), "ephemeral": False}
+
+
+def done(consumer: str, number: int) -> list[Made]:
+    name = f"command-{number:010d}"
+    channel = GROUP.channel(consumer)
+    return [
+        {"op": "set", "path": channel, "data": f'{{"command":"{name}"}}', "version": 2},
+        {"op": "delete", "path": f"{channel}/{name}"},
+    ]
+
+
+@pytest.fixture
+def killed() -> list[Made]:
+    """Of a and b the first is killed at 10 s; its session ends at 12 s, and b has everything at 13 s."""
+    return [
+        event(0.0, "server", "run"),
+        begin(1.0, "a#1", 0, 1),
+        begin(1.0, "b#1", 2, 3),
+        event(10.0, "server", "fault", kind="kill"),
+        event(10.0, "a#1", "exit", why="killed"),
+        event(12.0, "server", "closed", paths=[GROUP.id("a")]),
+        commit(12.5, "node#1", sent("b", 1, STOP_FETCHER), sent("b", 2, START_FETCHER)),
+        commit(12.6, "b#1", *done("b", 1)),
+        commit(12.9, "b#1", *done("b", 2)),
+        begin(13.0, "b#1", 0, 1),
+        event(20.0, "server", "end"),
+    ]
+
+
+def test_the_marks_are_the_fault_the_ephemeral_the_first_stop_the_last_start_and_all_fetched(
+    killed: list[Made],
+) -> None:
+    assert measured(killed, 10.0).marks == {"T0": 10.0, "T1": 12.0, "T3": 12.5, "T4": 12.9, "T5": 13.0}
+
+
+def test_each_partition_stands_still_from_its_end_to_its_new_beginning(killed: list[Made]) -> None:
+    found = measured(killed, 10.0)
+
+    assert found.standstill == {("t", 0): 3.0, ("t", 1): 3.0, ("t", 2): 0.0, ("t", 3): 0.0}
+    assert (found.moved, found.least, found.doubly_held_s) == (2, 2, 0.0)
+
+
+def test_a_partition_that_nobody_fetches_in_the_end_leaves_no_t5(killed: list[Made]) -> None:
+    found = measured([e for e in killed if e["at"] != 13.0], 10.0)
+
+    assert "T5" not in found.marks
+    assert found.standstill["t", 0] == 10.0
+
+
+def test_what_moves_later_does_not_delay_t5(killed: list[Made]) -> None:
+    later = [
+        event(16.0, "b#1", "halt", incarnation="b#1", partitions={"t": [0]}),
+        begin(17.0, "a#2", 0),
+    ]
+
+    found = measured([*killed[:-1], *later, killed[-1]], 10.0)
+
+    assert found.marks["T5"] == 13.0
+    assert found.standstill["t", 0] == 3.0
+
+
+def test_a_partition_of_one_that_hangs_stands_still_although_it_is_held() -> None:
+    events = [
+        event(0.0, "server", "run"),
+        begin(1.0, "a#1", 0),
+        begin(1.0, "b#1", 1),
+        event(10.0, "server", "fault", kind="stuck", process="a#1"),
+        event(16.0, "a#1", "halt", incarnation="a#1", partitions={"t": [0]}),
+        begin(17.5, "b#1", 0),
+        event(20.0, "server", "end"),
+    ]
+
+    found = measured(events, 10.0)
+
+    assert found.standstill == {("t", 0): 7.5, ("t", 1): 0.0}
+    assert found.marks["T5"] == 17.5
+
+
+def test_the_next_coordinator_acts_when_it_is_elected_and_holds_its_lease(killed: list[Made]) -> None:
+    elected = [
+        event(12.1, "node#2", "elected", epoch=2),
+        event(12.2, "node#2", "lease", role="coordinator", until=12.0),
+        event(12.4, "node#2", "lease", role="coordinator", until=13.0),
+    ]
+    gone = commit(12.05, "node#2", {"op": "delete", "path": COORDINATOR})
+
+    events = sorted([*killed, *elected, gone], key=lambda e: e["at"])
+
+    assert measured(events, 10.0).marks["T2"] == 12.4
+
+
+def test_a_command_that_is_removed_without_being_obeyed_is_counted(killed: list[Made]) -> None:
+    stale = commit(15.0, "b#1", {"op": "delete", "path": f"{GROUP.channel('b')}/command-0000000003"})
+
+    assert measured(killed, 10.0).stale == 0
+    assert measured([*killed[:-1], stale, killed[-1]], 10.0).stale == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "consumers", "partitions", "least"),
+    [
+        ("aabb", "ab", 4, 0),
+        ("aabb", "b", 4, 2),
+        ("aaaa", "ab", 4, 2),
+        ("aaabbb", "abc", 6, 2),
+        ("aaabbc", "ab", 6, 1),
+        ("aabbc", "abc", 5, 0),
+        ("aaa", "", 3, 0),
+    ],
+)
+def test_as_few_move_as_equal_shares_need(before: str, consumers: str, partitions: int, least: int) -> None:
+    held = {("t", number): who for number, who in enumerate(before)}
+
+    assert least_moved(held, set(consumers), partitions) == least

@@ -1,0 +1,111 @@
+"""PASS, FAIL and INCONCLUSIVE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from coordinator.drills.verdict import FAIL, INCONCLUSIVE, PASS, Records, counted, decided, together
+
+WHOLE = Records(produced=100, delivered=100, lost=0, duplicated=0, misplaced=0)
+HELD: dict[str, Any] = {"S1": {"outcome": "held", "why": None, "is_due": False}}
+KEPT = [{"name": "it acts", "rule": "2 s", "unit": "s", "bound": 2.0, "measured": 1.0, "held": True}]
+
+
+def row(partition: int, rows: int, distinct: int, most: int, misplaced: int = 0, topic_id: str = "i") -> dict[str, Any]:
+    return {
+        "topic": "t", "id": topic_id, "partition": partition, "rows": rows, "distinct": distinct, "most": most,
+        "misplaced": misplaced,
+    }  # fmt: skip
+
+
+def test_a_drill_in_which_everything_held_passes() -> None:
+    assert decided(HELD, KEPT, WHOLE, []) == (PASS, [])
+
+
+def test_a_broken_invariant_fails_it() -> None:
+    broken = {"S1": {"outcome": "broken", "why": "two fetched t-0", "is_due": False}}
+
+    assert decided(broken, KEPT, WHOLE, []) == (FAIL, ["S1: two fetched t-0"])
+
+
+def test_a_promise_that_was_not_kept_fails_it_and_says_by_how_much() -> None:
+    late = [{**KEPT[0], "measured": 3.5, "held": False}]
+
+    assert decided(HELD, late, WHOLE, []) == (FAIL, ["it acts: 3.5 s, promised 2 (2 s)"])
+
+
+@pytest.mark.parametrize("what", ["lost", "duplicated", "misplaced"])
+def test_a_record_that_is_lost_or_comes_twice_fails_it(what: str) -> None:
+    counts = {"lost": 0, "duplicated": 0, "misplaced": 0} | {what: 1}
+
+    assert decided(HELD, KEPT, Records(100, 0, 100, **counts), []) == (FAIL, [f"1 records {what}"])
+
+
+@pytest.mark.parametrize(
+    ("invariants", "promises", "records", "missing"),
+    [
+        (HELD, KEPT, WHOLE, ["the fault did not fire"]),
+        (HELD, [{**KEPT[0], "measured": None, "held": None}], WHOLE, []),
+        (HELD, KEPT, Records(100), []),
+        ({"S7": {"outcome": "not decided", "why": "no lease", "is_due": True}}, KEPT, WHOLE, []),
+    ],
+    ids=["no fault", "no number", "no DataFrame", "undecided"],
+)
+def test_what_is_not_known_is_never_a_pass(invariants: Any, promises: Any, records: Any, missing: Any) -> None:
+    verdict, why = decided(invariants, promises, records, missing)
+
+    assert verdict == INCONCLUSIVE
+    assert len(why) == 1
+
+
+def test_what_no_history_of_this_kind_decides_is_no_reason() -> None:
+    undecided = {"S7": {"outcome": "not decided", "why": "nothing was due", "is_due": False}}
+
+    assert decided(undecided, KEPT, WHOLE, []) == (PASS, [])
+
+
+def test_a_failure_counts_for_more_than_what_is_missing() -> None:
+    late = [{**KEPT[0], "measured": 3.5, "held": False}]
+
+    verdict, why = decided(HELD, late, WHOLE, ["no recovery"])
+
+    assert verdict == FAIL
+    assert why[-1] == "no recovery"
+
+
+def test_records_are_held_against_what_was_produced() -> None:
+    produced = {"t": {"i": {"0": 10, "1": 5}}}
+
+    found = counted(produced, [row(0, 11, 9, 9), row(1, 5, 5, 4)])
+
+    assert found == Records(produced=15, delivered=16, lost=1, duplicated=2, misplaced=0)
+
+
+def test_what_applications_have_read_is_not_lost_and_what_came_all_the_same_came_twice() -> None:
+    produced = {"t": {"i": {"0": 10}}}
+
+    assert counted(produced, [row(0, 6, 6, 9)], elsewhere=4).lost == 0
+    twice = counted(produced, [row(0, 8, 8, 9)], elsewhere=4)
+    assert (twice.lost, twice.duplicated) == (0, 2)
+
+
+def test_records_of_a_topic_that_was_made_anew_are_told_apart_by_its_id() -> None:
+    produced = {"t": {"old": {"0": 10}, "new": {"0": 10}}}
+
+    found = counted(produced, [row(0, 10, 10, 9, topic_id="old")])
+
+    assert (found.lost, found.duplicated) == (10, 0)
+
+
+def test_records_that_nobody_produced_are_misplaced() -> None:
+    assert counted({"t": {"i": {"0": 3}}}, [row(0, 3, 3, 7)]).misplaced == 3
+    assert counted({}, [row(0, 3, 3, 2)]).misplaced == 3
+
+
+def test_several_drills_are_as_good_as_the_worst() -> None:
+    assert together([PASS, PASS]) == PASS
+    assert together([PASS, INCONCLUSIVE]) == INCONCLUSIVE
+    assert together([INCONCLUSIVE, FAIL, PASS]) == FAIL
+    assert together([]) == INCONCLUSIVE
