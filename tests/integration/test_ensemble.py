@@ -31,7 +31,9 @@ def test_the_servers_own_client_reads_what_was_written(zk: str) -> None:
     found = zkcli(hosts, "get", f"/{chroot}/said")
     missing = zkcli(hosts, "get", f"/{chroot}/unsaid")
 
-    assert (found.returncode, found.stdout.splitlines()[-1]) == (0, '{"version":1}')
+    # Its watcher says that it is connected whenever it comes to that, at times after the answer.
+    assert found.returncode == 0
+    assert '{"version":1}' in found.stdout.splitlines()
     assert missing.returncode == 1
 
 
