@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,10 @@ from coordinator.drills.evidence import write_reports
 from coordinator.drills.ground import Embedded, Ground
 from coordinator.drills.histories import merged_history
 from coordinator.drills.reader import Reader
-from coordinator.drills.runner import Run, run_drill
+from coordinator.drills.runner import Run, broken_off, run_drill
 from coordinator.drills.settings import Settings
 from coordinator.drills.verdict import EXIT_CODES, together
-from coordinator.zk.errors import UsageError
+from coordinator.zk.errors import CoordinatorError, UsageError
 
 from .common import TABLE, output_option, print_json, print_rows
 
@@ -86,7 +87,7 @@ def run(
 ) -> int:
     """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE."""
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # what is done to ZooKeeper is no news here
-    chosen = _chosen(names, short, is_all)
+    chosen = _chosen(names, short, is_all, int(servers))
     settings = Settings(session_timeout_ms=session_timeout_ms)
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -136,9 +137,14 @@ def _run_one(
     one: Drill, ground: Ground, reader: Reader, runs: Path, settings: Settings, seed: int, keep: bool, console: Console
 ) -> Run:
     console.print(f"[bold]{one.name}[/bold]  {one.title}")
-    done = run_drill(
-        one, ground, runs, settings, seed, reader, lambda what: console.print(f"    {what}", markup=False), keep
-    )
+
+    def tell(what: str) -> None:
+        console.print(f"    {what}", markup=False)
+
+    try:
+        done = run_drill(one, ground, runs, settings, seed, reader, tell, keep)
+    except (CoordinatorError, OSError, subprocess.SubprocessError) as error:
+        done = broken_off(one, runs, settings, seed, error)
     console.print(f"  {done.verdict}  {done.document['seconds']} s  {done.folder}", markup=False)
     for why in done.document["why"]:
         console.print(f"    {why}", markup=False)
@@ -162,12 +168,14 @@ def _summary(run: Run) -> dict[str, object]:
     }
 
 
-def _chosen(names: Sequence[str], short: bool, is_all: bool) -> list[Drill]:
+def _chosen(names: Sequence[str], short: bool, is_all: bool, servers: int) -> list[Drill]:
     if sum((bool(names), short, is_all)) != 1:
         raise UsageError("name the drills to run, or give one of --short and --all (see: drill list)")
-    if names:
-        return _named(names)
-    return [one for one in DRILLS.values() if one.is_short or is_all]
+    chosen = _named(names) if names else [one for one in DRILLS.values() if one.is_short or is_all]
+    too_few = [one.name for one in chosen if one.servers > servers]
+    if too_few:
+        raise UsageError(f"{too_few[0]} needs an ensemble of three: give --servers 3")
+    return chosen
 
 
 def _named(names: Sequence[str]) -> list[Drill]:

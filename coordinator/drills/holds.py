@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..checker.verdict import Event
 
@@ -43,9 +43,7 @@ def holds(events: Sequence[Event]) -> list[Hold]:
         elif event["event"] == "registered":
             taken |= _take_over(event, open_holds)
     leases = _leases(events)
-    for hold in found:
-        _cut_at_lapse(hold, leases.get(hold.who, ()))
-    return found
+    return [piece for hold in found for piece in _within_leases(hold, leases.get(hold.who, ()))]
 
 
 def _begun(event: Event, open_holds: list[Hold]) -> Iterator[Hold]:
@@ -88,15 +86,22 @@ def _leases(events: Sequence[Event]) -> dict[str, list[tuple[float, float]]]:
     return found
 
 
-def _cut_at_lapse(hold: Hold, renewals: Iterable[tuple[float, float]]) -> None:
-    """End a hold where its lease has lapsed and was not renewed before the hold ended anyway."""
-    good_until = None
+def _within_leases(hold: Hold, renewals: Iterable[tuple[float, float]]) -> list[Hold]:
+    """The pieces of a hold in which its lease ran: who lets it lapse fetches nothing until it is renewed."""
+    ran: list[tuple[float, float]] = []
     for at, until in renewals:
-        if good_until is not None and good_until < at and hold.begun < good_until < hold.until:
-            break  # it lapsed before this renewal
-        good_until = until if good_until is None else max(good_until, until)
-    if good_until is not None and hold.begun < good_until < hold.until != FOREVER:
-        hold.until, hold.why = good_until, "its lease lapsed"
+        if ran and at <= ran[-1][1]:
+            ran[-1] = (ran[-1][0], max(ran[-1][1], until))
+        else:
+            ran.append((at if ran else float("-inf"), until))
+    if not ran:
+        return [hold]
+    pieces = []
+    for first, last in ((max(hold.begun, begun), min(hold.until, until)) for begun, until in ran):
+        if first < last:
+            why = hold.why if last == hold.until else "its lease lapsed"
+            pieces.append(replace(hold, begun=first, until=last, why=why))
+    return pieces
 
 
 def gaps(found: Sequence[Hold], begin: float, end: float) -> Mapping[PartitionName, list[tuple[float, float]]]:

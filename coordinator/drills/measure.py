@@ -24,6 +24,10 @@ WHAT = {
 }
 
 
+STOPS = ("stuck", "pause", "cut")
+"""Faults of processes that live on and do nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What a history says of a fault.
@@ -82,7 +86,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     found = holds(events)
     before = holders(found, fault_at)
     after = holders(found, end)
-    fetching = _without_stuck(found, events)
+    fetching = _without_stopped(found, events)
     empty = gaps(fetching, fault_at, end)
     return Measured(
         marks=_marks(events, fault_at, fetching, end),
@@ -94,12 +98,12 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     )
 
 
-def _without_stuck(found: Sequence[Hold], events: Sequence[Event]) -> list[Hold]:
-    """The holds, each ended when its process was made to hang: it has the partition then, and fetches nothing."""
-    stuck = {event["process"]: float(event["at"]) for event in events if event.get("kind") == "stuck"}
+def _without_stopped(found: Sequence[Hold], events: Sequence[Event]) -> list[Hold]:
+    """The holds, each ended when its process was stopped somehow: it may have the partition, and fetches nothing."""
+    stopped = {event["process"]: float(event["at"]) for event in events if event.get("kind") in STOPS}
     return [
-        replace(hold, until=stuck[hold.who])
-        if hold.who in stuck and hold.begun <= stuck[hold.who] < hold.until
+        replace(hold, until=stopped[hold.who])
+        if hold.who in stopped and hold.begun <= stopped[hold.who] < hold.until
         else hold
         for hold in found
     ]

@@ -91,4 +91,5 @@ def end_all(processes: Sequence[Process]) -> None:
         process.terminate()
     for process in running:
         if process.wait() is None:
-            process.kill()
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                process.kill()

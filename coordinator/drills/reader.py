@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -82,7 +83,8 @@ class Reader:
     def close(self) -> None:
         """End it."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with contextlib.suppress(OSError):  # it may have ended with something unwritten
+                self._process.stdin.close()
         try:
             self._process.wait(4 * END_S)
         except subprocess.TimeoutExpired:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checker import check
-from ..zk.errors import CoordinatorError, StoreError
+from ..zk.errors import StoreError
 from .drill import Drill
 from .evidence import point_latest, versions, write_history, write_json, write_reports, znodes
 from .ground import Ground
@@ -21,7 +21,7 @@ from .measure import WHAT, Measured, measured
 from .reader import Reader
 from .settings import GROUP, POOL, Settings
 from .stage import READY_S, Produced, Stage
-from .verdict import Records, counted, decided, together_of
+from .verdict import INCONCLUSIVE, Records, counted, decided, together_of
 from .waiting import NotReached, wait_for
 
 SPARK_READY_S = 90.0
@@ -64,17 +64,21 @@ def run_drill(
     """
     began = time.monotonic()
     settings = drill.adjust(settings)
+    _make_whole(ground)
     run = Run(drill, _made_folder(runs / drill.name), settings, seed)
     chroot = f"/zk-group-drill-{run.folder.name.lower()}-{drill.name}"
     with Stage(ground, run.folder, chroot, settings, seed) as stage:
         _act(run, stage, tell)
         produced, rows = _read(run, stage, reader)
-        write_json(run.folder / "after.json", znodes(stage.store))
+        try:
+            write_json(run.folder / "after.json", znodes(stage.store))
+        except StoreError as error:
+            run.missing.append(f"ZooKeeper is lost: {error}")
         files = write_down(stage.notes, stage.histories, ground.transaction_logs(), chroot)
     events, unreadable = merged_history(files)
     run.missing += [f"a history cannot be read: {problem}" for problem in unreadable[:3]]
     write_history(run.folder / "history.jsonl", events)
-    elsewhere = sum(read_elsewhere(events, _applications(events)).values())
+    elsewhere = read_elsewhere(events, _applications(events))
     records = Records(0) if rows is None else counted(produced, rows, elsewhere)
     _conclude(run, ground, events, stage.bounds, records)
     run.document["seconds"] = round(time.monotonic() - began, 1)
@@ -85,6 +89,14 @@ def run_drill(
             shutil.rmtree(run.folder / name, ignore_errors=True)
     point_latest(run.folder)
     return run
+
+
+def _make_whole(ground: Ground) -> None:
+    """Start the servers that an earlier drill may have left down."""
+    if not ground.is_healthy():
+        for server in range(len(ground.addresses)):
+            ground.start(server)
+        wait_for(ground.is_healthy, READY_S, "all ZooKeeper servers serve")
 
 
 def _made_folder(parent: Path) -> Path:
@@ -125,6 +137,7 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         stage.caught_up(SPARK_READY_S)
     except (NotReached, StoreError) as error:
         run.missing.append(str(error))
+    run.missing += [f"{name} has ended, and nobody has ended it" for name in stage.ended()]
     stage.notes.note("end")
 
 
@@ -173,6 +186,8 @@ def _conclude(run: Run, ground: Ground, events: Sequence[Event], bounds: Mapping
         run.missing.append("the fault did not fire")
     else:
         run.missing += _window(run.drill, events, fault_at)
+    if not _is_coordinated(events):
+        run.missing.append("no coordinator acts in the end")
     verdicts = check(events)
     invariants = {name: verdict.to_json() for name, verdict in verdicts.verdicts.items()}
     if verdicts.set_aside:
@@ -195,6 +210,14 @@ def _conclude(run: Run, ground: Ground, events: Sequence[Event], bounds: Mapping
         "records": records.to_json(),
         "invariants": invariants,
     }
+
+
+def _is_coordinated(events: Sequence[Event]) -> bool:
+    """Whether some coordinator holds its lease in the end."""
+    end = events[-1]["at"] if events else 0.0
+    return any(
+        event["event"] == "lease" and event.get("role") == "coordinator" and event["until"] >= end for event in events
+    )
 
 
 def _window(drill: Drill, events: Sequence[Event], fault_at: float) -> list[str]:
@@ -228,6 +251,20 @@ def _promises(drill: Drill, bounds: Mapping[str, float], found: Measured | None)
     return result
 
 
-def failed(run: Run, error: CoordinatorError) -> None:
-    """A drill that could not even begin."""
-    run.document = {**run.drill.described(), "verdict": "INCONCLUSIVE", "why": [str(error)], "seed": run.seed}
+def broken_off(drill: Drill, runs: Path, settings: Settings, seed: int, error: Exception) -> Run:
+    """A run that something ended which has nothing to do with what it was to show."""
+    run = Run(drill, _made_folder(runs / drill.name), settings, seed)
+    run.document = {
+        **drill.described(),
+        "verdict": INCONCLUSIVE,
+        "why": [f"broken off: {error}"],
+        "seed": seed,
+        "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "seconds": 0.0,
+        "promises": [],
+        "numbers": None,
+        "records": Records(0).to_json(),
+        "invariants": {},
+    }
+    write_json(run.folder / "run.json", run.document)
+    return run

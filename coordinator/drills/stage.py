@@ -62,6 +62,7 @@ class Stage:
         self.segments_dir = folder / "segments"
         self.processes: dict[str, Process] = {}
         self.stuck: set[str] = set()
+        self._started: list[Process] = []
         self.partition_count = settings.partitions
         self.applications = False
         self._proxies: dict[str, list[Proxy]] = {}
@@ -164,18 +165,20 @@ class Stage:
 
     def kill(self, name: str) -> None:
         """SIGKILL to a process."""
-        process = self.processes.pop(name)
+        process = self.processes[name]
         self.fault("kill", process=process.who)
         process.kill()
+        del self.processes[name]
         self.gone(process, "killed")
 
     def terminate(self, name: str) -> None:
         """SIGTERM to a process, and wait until it has ended."""
-        process = self.processes.pop(name)
+        process = self.processes[name]
         self.fault("sigterm", process=process.who)
         process.terminate()
         if process.wait(READY_S) is None:
             raise NotReached(f"{name} does not end after SIGTERM")
+        del self.processes[name]
         self.gone(process, "ended")
 
     def gone(self, process: Process, why: str) -> None:
@@ -234,6 +237,7 @@ class Stage:
 
     def _start(self, name: str, module: str, arguments: list[str]) -> Process:
         process = self.processes[name] = Process(self.folder / "logs", name, module, arguments)
+        self._started.append(process)
         return process
 
     # ---- what there is to see
@@ -320,7 +324,13 @@ class Stage:
             raise NotReached("the producer does not end")
 
     def _producer(self) -> Process:
+        if "producer" not in self.processes:
+            raise NotReached("no producer was started")
         return self.processes["producer"]
+
+    def ended(self) -> list[str]:
+        """The processes that have ended although nobody has ended them."""
+        return sorted(name for name, each in self.processes.items() if name != "producer" and not each.is_running)
 
     def sealed_offsets(self) -> dict[TopicPartition, int]:
         """Partition -> where whoever runs it stands."""
@@ -368,7 +378,7 @@ class Stage:
 
     def end(self) -> None:
         """End every process."""
-        end_all([*self.processes.values()])
+        end_all(self._started)
 
     def __enter__(self) -> Self:
         return self

@@ -52,6 +52,13 @@ def test_a_hold_ends_when_its_lease_lapses_although_its_process_says_so_later() 
     assert spans(events) == [("a", 1.1, 3.5)]
 
 
+def test_a_hold_stands_still_while_its_lease_has_lapsed_and_goes_on_when_it_is_renewed() -> None:
+    events = [lease(1.0, "a#1", 2.5), begin(1.1, "a#1", "x", 0), lease(6.0, "a#1", 9.5)]
+
+    assert spans(events) == [("a", 1.1, 2.5), ("a", 6.0, 9.5)]
+    assert gaps(holds(events), 2.0, 8.0) == {("t", 0): [(2.5, 6.0)]}
+
+
 def test_a_hold_goes_on_while_its_lease_is_renewed_in_time() -> None:
     events = [
         begin(1.0, "a#1", "x", 0),

@@ -86,9 +86,23 @@ def test_records_are_held_against_what_was_produced() -> None:
 def test_what_applications_have_read_is_not_lost_and_what_came_all_the_same_came_twice() -> None:
     produced = {"t": {"i": {"0": 10}}}
 
-    assert counted(produced, [row(0, 6, 6, 9)], elsewhere=4).lost == 0
-    twice = counted(produced, [row(0, 8, 8, 9)], elsewhere=4)
+    assert counted(produced, [row(0, 6, 6, 9)], elsewhere={("t", 0): 4}).lost == 0
+    twice = counted(produced, [row(0, 8, 8, 9)], elsewhere={("t", 0): 4})
     assert (twice.lost, twice.duplicated) == (0, 2)
+
+
+def test_what_one_partition_has_twice_does_not_make_up_for_what_another_has_lost() -> None:
+    produced = {"t": {"i": {"0": 10, "1": 10}}}
+
+    found = counted(produced, [row(0, 10, 10, 9), row(1, 6, 6, 9)], elsewhere={("t", 0): 4})
+
+    assert (found.lost, found.duplicated) == (4, 4)
+
+
+def test_what_was_still_on_its_way_is_not_lost() -> None:
+    late = Records(100, 0, 90, lost=10, duplicated=0, misplaced=0)
+
+    assert decided(HELD, KEPT, late, ["not every record was sealed in time"])[0] == INCONCLUSIVE
 
 
 def test_records_of_a_topic_that_was_made_anew_are_told_apart_by_its_id() -> None:
