@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 
 from coordinator.drills.catalog import DRILLS
+from coordinator.drills.containers import Containers
 from coordinator.drills.drill import Drill
 from coordinator.drills.evidence import write_reports
 from coordinator.drills.ground import Embedded, Ground
@@ -64,6 +65,7 @@ def describe(name: str, output: str) -> None:
 @click.option("--short", is_flag=True, help="Every kind of fault once, in about five minutes.")
 @click.option("--all", "is_all", is_flag=True, help="Every drill.")
 @click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
+@click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="So often, each.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn, is drawn from it.")
 @click.option("--session-timeout-ms", type=int, default=DEFAULTS.session_timeout_ms, show_default=True)
@@ -78,6 +80,7 @@ def run(
     short: bool,
     is_all: bool,
     servers: str,
+    in_docker: bool,
     repeat: int,
     seed: int,
     session_timeout_ms: int,
@@ -93,7 +96,7 @@ def run(
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)
     done: list[Run] = []
-    with _stand(int(servers), runs.resolve()) as (ground, reader):
+    with _stand(int(servers), in_docker) as (ground, reader):
         for one in chosen:
             done += [
                 _run_one(one, ground, reader, runs.resolve(), settings, seed + nth, keep, console)
@@ -124,13 +127,16 @@ def report(folder: Path) -> None:
 
 
 @contextmanager
-def _stand(servers: int, runs: Path) -> Iterator[tuple[Ground, Reader]]:
+def _stand(servers: int, in_docker: bool) -> Iterator[tuple[Ground, Reader]]:
     """The ensemble, and the Spark that reads."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
         reader = Reader(folder)
         stack.callback(reader.close)
-        yield stack.enter_context(Embedded(folder / "ensemble", servers)), reader
+        if in_docker:
+            yield stack.enter_context(Containers(folder / "containers")), reader
+        else:
+            yield stack.enter_context(Embedded(folder / "ensemble", servers)), reader
 
 
 def _run_one(
