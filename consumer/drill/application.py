@@ -9,7 +9,7 @@ from coordinator.zk.config import load
 from coordinator.zk.fields import Fields
 from coordinator.zk.partitions import PartitionSet
 
-from .process import Gate, run, tell
+from .process import Gate, run, tell, topics_of
 
 POLL_MS = 100
 BETWEEN_POLLS = "between polls"
@@ -31,7 +31,7 @@ def main(fields: Fields) -> None:
     """Poll and commit until SIGTERM. `hangs` is where; the other fields are those of `ConsumerConfig`, and `topics`."""
     gate = Gate()
     hangs = fields.text("hangs", BETWEEN_POLLS)
-    topics = {topic: int(threads) for topic, threads in fields.mapping("topics").items()}
+    topics = topics_of(fields)
     config = load(ConsumerConfig, fields.values, env={})
     callbacks = Hanging(gate) if hangs == IN_REVOKE else Callbacks()
     count = 0

@@ -12,7 +12,7 @@ from coordinator.zk.config import load
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.fields import Fields
 
-from .process import Gate, run, tell
+from .process import Gate, run, tell, topics_of
 
 THREADS = 4
 LONGEST_S = 0.6
@@ -23,7 +23,7 @@ def main(fields: Fields) -> None:
     """Let `times` consumers join and leave; the other fields are those of `ConsumerConfig`, `topics` and `seed`."""
     gate = Gate()
     chance = random.Random(fields.number("seed"))
-    topics = {topic: int(threads) for topic, threads in fields.mapping("topics").items()}
+    topics = topics_of(fields)
     lives = [(f"churn-{number}", chance.random() * LONGEST_S) for number in range(fields.number("times"))]
     ended: list[str] = []
 

@@ -39,6 +39,11 @@ def run(main: Callable[[Fields], None]) -> None:
     main(Fields.parse("the configuration", sys.argv[1].encode()))
 
 
+def topics_of(fields: Fields) -> dict[str, int]:
+    """What a process subscribes to: `topics`, topic -> threads."""
+    return {topic: int(threads) for topic, threads in fields.mapping("topics").items()}
+
+
 def tell(event: str, **values: Any) -> None:
     """One JSON line on stdout."""
     print(json.dumps({"event": event, **values}, separators=(",", ":")), flush=True)

@@ -33,17 +33,17 @@ class Topics:
         self._names = names
         self._runtime = ThreadRuntime()
         self.known: dict[str, Topic] = {}
-        self._refresh(self._open())
-        self._runtime.spawn(self._run, "topics")
+        store = self._open()
+        self._refresh(store)
+        self._runtime.spawn(lambda: self._run(store), "topics")
 
     def _open(self) -> Store:
         return open_kazoo(self._zk, SESSION_MS)
 
-    def _run(self) -> None:
-        store: Store | None = None
+    def _run(self, store: Store) -> None:
         while True:
             try:
-                store = self._open() if store is None or store.lost else store
+                store = self._open() if store.lost else store
                 self._refresh(store)
             except CoordinatorError:
                 pass  # later

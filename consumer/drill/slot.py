@@ -21,7 +21,7 @@ from coordinator.zk.fields import Fields
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
 
-from .process import Gate, run, tell
+from .process import Gate, run, tell, topics_of
 
 
 class HangingFolder(SegmentFolder):
@@ -55,7 +55,7 @@ def main(fields: Fields) -> None:
     gate = Gate()
     config = load(SlotConfig, fields.values, env={})
     number, life = fields.number("number"), fields.text("run")
-    topics = {topic: int(threads) for topic, threads in fields.mapping("topics").items()}
+    topics = topics_of(fields)
     spec = SlotSpec(config, Subscription(topics), number, life, coordinator.__version__)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
     runtime = ThreadRuntime(recorder_of(config.consumer_config(number), "slot"))

@@ -78,14 +78,6 @@ class Embedded:
         """See `Ground`."""
         self._ensemble.servers[server].start()
 
-    def pause(self, server: int) -> None:
-        """SIGSTOP."""
-        self._ensemble.servers[server].pause()
-
-    def resume(self, server: int) -> None:
-        """SIGCONT."""
-        self._ensemble.servers[server].resume()
-
     def is_healthy(self) -> bool:
         """See `Ground`."""
         return self._ensemble.is_healthy()

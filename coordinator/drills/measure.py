@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -45,7 +45,6 @@ class Measured:
     least: int
     doubly_held_s: float
     stale: int
-    windows: Mapping[str, int] = field(default_factory=dict)
 
     def between(self, first: str, last: str) -> float | None:
         """Seconds from one mark to another, 0 when the other came first; None without one of them."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ..zk.ensemble import command_line
 from .drill import Drill
 from .promises import FETCHED_AGAIN
 from .settings import Settings
@@ -84,14 +85,6 @@ def _parents() -> Iterator[tuple[int, int]]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError):
                 yield int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-
-
-def command_line(pid: int) -> str:
-    """A process's command line, empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _on_spark(settings: Settings) -> Settings:

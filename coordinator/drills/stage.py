@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..checker.verdict import Event
 from ..groups import Reading, ShownGroup, read_group
 from ..topics import create_topic
 from ..zk.errors import BadData
@@ -254,15 +253,6 @@ class Stage:
         except BadData:
             return None
 
-    def fetched(self) -> dict[TopicPartition, str]:
-        """Partition -> the consumer that runs it."""
-        return {
-            part: member.consumer
-            for member in self.group().members
-            if member.channel is not None and member.channel.is_live
-            for part in member.channel.running
-        }
-
     def wait_settled(self, consumers: set[str], timeout_s: float = READY_S) -> None:
         """Wait until the group is Stable with just these consumers, and every partition is run by one of them.
 
@@ -395,8 +385,3 @@ class Stage:
 def slot(number: int) -> str:
     """The consumer name of a slot."""
     return f"{POOL}-slot-{number}"
-
-
-def is_about(event: Event, process: str) -> bool:
-    """Whether an event is of a process under that name."""
-    return str(event["who"]).partition("#")[0] == process

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from coordinator.checker import check_file
-from coordinator.drills.spark import below, command_line
+from coordinator.drills.spark import below
+from coordinator.zk.ensemble import command_line
 from tests.support.wait import eventually
 
 REPOSITORY = Path(__file__).parents[2]

@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from coordinator.drills.spark import below
+from coordinator.zk.ensemble import command_line
+
 EXECUTOR = "CoarseGrainedExecutorBackend"
 PYTHON = "pyspark.daemon"
-
-
-def below(root: int) -> list[int]:
-    """All living descendants of a process."""
-    parents = {pid: parent for pid in _pids() if (parent := _parent(pid)) is not None}
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found[1:]
 
 
 def executors(root: int) -> list[int]:
@@ -26,25 +20,6 @@ def executors(root: int) -> list[int]:
 def slots(root: int, zk_port: int) -> list[int]:
     """The Python workers below a process that talk to ZooKeeper: those that run fetcher slots."""
     return [pid for pid in below(root) if PYTHON in command_line(pid) and zk_port in _remote_ports(pid)]
-
-
-def command_line(pid: int) -> str:
-    """A process's command line, empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def _parent(pid: int) -> int | None:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, ValueError):
-        return None
 
 
 def _remote_ports(pid: int) -> set[int]:
