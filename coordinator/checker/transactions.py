@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..zk.errors import BadData
+from ..zk.jute import JuteReader
 
 MAGIC = b"ZKLG"
 LARGEST = 64 << 20
@@ -31,40 +32,6 @@ class Transaction(NamedTuple):
     time_ms: int
     kind: int
     body: bytes
-
-
-class _Reader:
-    """Reads jute's types from the front of some bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def integer(self) -> int:
-        return int(self._unpacked(">i"))
-
-    def flag(self) -> bool:
-        return bool(self._unpacked(">?"))
-
-    def buffer(self) -> bytes:
-        length = self.integer()
-        if length > len(self._data) - self._at:
-            raise BadData("a transaction is cut short")
-        found = self._data[self._at : self._at + max(0, length)]
-        self._at += max(0, length)
-        return found
-
-    def text(self) -> str:
-        return self.buffer().decode("utf-8", "backslashreplace")
-
-    @property
-    def is_at_end(self) -> bool:
-        return self._at >= len(self._data)
-
-    def _unpacked(self, form: str) -> Any:
-        (value,) = struct.unpack_from(form, self._data, self._at)
-        self._at += struct.calcsize(form)
-        return value
 
 
 def events_of(
@@ -119,13 +86,13 @@ def transactions(path: Path) -> Iterator[Transaction]:
 def _event(transaction: Transaction, chroot: str) -> dict[str, Any] | None:
     session, zxid = transaction.session, transaction.zxid
     if transaction.kind == _OPEN_SESSION:
-        return {"event": "session", "session": session, "timeout": _Reader(transaction.body).integer() / 1000}
+        return {"event": "session", "session": session, "timeout": JuteReader(transaction.body).integer() / 1000}
     if transaction.kind == _CLOSE_SESSION:
         why = "closed" if transaction.cxid else "expired"
         paths = [path.removeprefix(chroot) for path in _paths(transaction.body) if path.startswith(f"{chroot}/")]
         return {"event": "closed", "session": session, "zxid": zxid, "why": why, "paths": paths}
     if transaction.kind == _MULTI:
-        reader = _Reader(transaction.body)
+        reader = JuteReader(transaction.body)
         parts = [(reader.integer(), reader.buffer()) for _ in range(reader.integer())]
         if any(kind == _ERROR for kind, _ in parts):
             return None  # refused as a whole; what stood before the part that was refused is logged all the same
@@ -141,13 +108,13 @@ def _event(transaction: Transaction, chroot: str) -> dict[str, Any] | None:
 
 
 def _paths(body: bytes) -> list[str]:
-    reader = _Reader(body)
+    reader = JuteReader(body)
     return [] if reader.is_at_end else [reader.text() for _ in range(reader.integer())]
 
 
 def _operation(kind: int, body: bytes) -> dict[str, Any] | None:
     """One operation; None for kinds that change no data."""
-    reader = _Reader(body)
+    reader = JuteReader(body)
     if kind in (_CREATE, _CREATE_2):
         path, data = reader.text(), reader.text()
         for _ in range(reader.integer()):
