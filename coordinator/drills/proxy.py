@@ -18,9 +18,48 @@ from typing import Self
 
 from coordinator.zk.ensemble_files import HOST, choose_ports
 
-CREATE, DELETE, EXISTS, GET_DATA, SET_DATA = 1, 2, 3, 4, 5
-GET_CHILDREN, SYNC, PING, GET_CHILDREN2, CHECK, MULTI = 8, 9, 11, 12, 13, 14
-CREATE2, CLOSE_SESSION = 15, -11
+from .tap import Link, Tap
+from .wire import (
+    CHECK,
+    CLOSE_SESSION,
+    CREATE,
+    CREATE2,
+    DELETE,
+    EXISTS,
+    GET_CHILDREN,
+    GET_CHILDREN2,
+    GET_DATA,
+    MULTI,
+    PING,
+    SET_DATA,
+    SYNC,
+    op_code,
+    xid,
+)
+
+__all__ = [
+    "CHECK",
+    "CLOSE_SESSION",
+    "CREATE",
+    "CREATE2",
+    "DELETE",
+    "EXISTS",
+    "GET_CHILDREN",
+    "GET_CHILDREN2",
+    "GET_DATA",
+    "MULTI",
+    "PING",
+    "SET_DATA",
+    "SYNC",
+    "Loss",
+    "Match",
+    "Proxy",
+    "op_code",
+    "xid",
+]
+
+LARGEST = 64 << 20
+"""Bytes of a packet; a server takes 1 MiB, and answers with as many znodes as were asked for."""
 
 Match = int | Callable[[bytes], bool]
 """An op code, or a predicate over a request's body: xid (4 bytes), op code (4 bytes), and the request itself."""
@@ -54,16 +93,20 @@ class Proxy:
     """Listens on a port of its own and passes everything on to one server, until told otherwise.
 
     :param upstream: `host:port` of the server.
+    :param tap: hears everything that is passed on; what is swallowed on its way to the server it never hears.
+    :param is_observer: whether it is the observer who connects here.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, tap: Tap | None = None, is_observer: bool = False) -> None:
         host, port = upstream.rsplit(":", 1)
         self.port = choose_ports(1, None)[0].client
         self.requests: Counter[int] = Counter()
         """How many requests of each op code have come from clients."""
         self.losses: list[Loss] = []
         """What has been lost by `drop_reply` and `drop_request`, in order."""
-        self._upstream = (host, int(port))
+        self._upstream = (host.strip("[]"), int(port))
+        self._tap = tap
+        self._is_observer = is_observer
         self._lock = threading.Lock()
         self._armed: list[Loss] = []
         self._links: set[_Link] = set()
@@ -177,6 +220,10 @@ class Proxy:
 
     # What the links report, and ask.
 
+    def listener(self) -> Link | None:
+        """Who hears what passes on a new connection."""
+        return self._tap.link(self._is_observer) if self._tap is not None else None
+
     def swallows(self, link: _Link) -> bool:
         """Wait while bytes are held back; then whether they are to be thrown away."""
         while not self._flows.wait(0.02):
@@ -225,6 +272,7 @@ class _Link:
         self._proxy = proxy
         self._client = client
         self._server = server
+        self._listener = proxy.listener()
         self._awaited: dict[int, tuple[Loss, bytes]] = {}
         """The requests whose replies are to be lost, by xid."""
         self._upward = threading.Thread(target=self._run, name="proxy-up", daemon=True)
@@ -262,6 +310,8 @@ class _Link:
                     break
                 if loss is not None:
                     self._awaited[xid(request)] = (loss, request)  # before its reply can come
+                if self._listener is not None:
+                    self._listener.request(number, request)
                 self._server.sendall(packet)
         self.cut()
 
@@ -269,6 +319,8 @@ class _Link:
         with contextlib.suppress(OSError):
             for number, packet in enumerate(self._packets(self._server)):
                 reply = packet[4:]
+                if self._listener is not None:
+                    self._listener.reply(number, reply)
                 awaited = self._awaited.pop(xid(reply), None) if number > 0 else None
                 if awaited is not None:
                     self.cut()
@@ -286,18 +338,11 @@ class _Link:
             if self.has_gap:
                 continue
             received += data
-            while len(received) >= 4 and len(received) >= (end := 4 + struct.unpack_from("!i", received)[0]):
-                yield received[:end]
-                received = received[end:]
-
-
-def xid(body: bytes) -> int:
-    """The number that a request carries and its reply repeats; -1 for a watch event, -2 for a ping."""
-    number: int = struct.unpack_from("!i", body)[0]
-    return number
-
-
-def op_code(request: bytes) -> int:
-    """What a request asks for, as `MULTI`."""
-    code: int = struct.unpack_from("!i", request, 4)[0]
-    return code
+            while len(received) >= 4:
+                (length,) = struct.unpack_from("!i", received)
+                if not 8 <= length <= LARGEST:
+                    raise OSError(f"a packet of {length} bytes: this is not ZooKeeper's protocol")
+                if len(received) < 4 + length:
+                    break
+                yield received[: 4 + length]
+                received = received[4 + length :]
