@@ -1,0 +1,284 @@
+"""How a transaction is told from what passed: by its reply, its shape, a session that ended, or as a stranger's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from coordinator.drills.observed import Observed, observed
+from coordinator.drills.tap import Link, Tap
+from coordinator.drills.wire import CREATE, SET_DATA
+from coordinator.zk.store import Check, Create, Delete, Operation, SetData
+from tests.support import packets
+
+ROOT = "/drill"
+WHO = {1: "a#1", 2: "b#2"}
+
+
+class Wire:
+    """Connections of two processes and of the observer; a packet a second."""
+
+    def __init__(self) -> None:
+        self._now: Iterator[int] = iter(range(1, 1000))
+        self.tap = Tap(lambda: float(next(self._now)))
+        self._xids = iter(range(1, 1000))
+        self.a, self.b, self.observer = self.link(1), self.link(2), self.link(9, is_observer=True)
+
+    def link(self, session: int, is_observer: bool = False) -> Link:
+        link = self.tap.link(is_observer)
+        link.reply(0, packets.connected(session, 40_000))
+        return link
+
+    def asks(self, link: Link, *operations: Operation) -> int:
+        xid = next(self._xids)
+        link.request(1, packets.multi(xid, operations, ROOT))
+        return xid
+
+    def closes(self, link: Link) -> int:
+        xid = next(self._xids)
+        link.request(1, packets.close(xid))
+        return xid
+
+    def answers(self, link: Link, xid: int, zxid: int, *results: bytes) -> None:
+        link.reply(1, packets.reply(xid, zxid, 0, b"".join(results) + (packets.DONE if results else b"")))
+
+    def tells(self, zxid: int, *changes: str) -> None:
+        """The observer is told of changes, each as `created /a`."""
+        for change in changes:
+            kind, path = change.split()
+            self.observer.reply(1, packets.event(zxid, kind, ROOT + path))
+
+    def reads(self, path: str, data: str, mzxid: int, version: int = 0, owner: int = 0) -> None:
+        xid = next(self._xids)
+        self.observer.request(1, packets.get(xid, ROOT + path))
+        body = packets.text(data) + packets.stat(mzxid, version, owner)
+        self.observer.reply(1, packets.reply(xid, mzxid, 0, body))
+
+    def observed(self) -> Observed:
+        return observed(self.tap.taken(), WHO, [ROOT], ROOT, 0, 1000)
+
+    def done(self) -> list[dict[str, Any]]:
+        """What was done, when all of it could be told."""
+        found = self.observed()
+        assert found.problem == ""
+        return [event for event in found.events if event["event"] in ("commit", "closed")]
+
+
+def made(path: str) -> bytes:
+    return packets.result(CREATE, packets.text(ROOT + path))
+
+
+def was_set(version: int) -> bytes:
+    return packets.result(SET_DATA, packets.stat(version=version))
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+def created(wire: Wire, link: Link, path: str, zxid: int, ephemeral: bool = True) -> None:
+    xid = wire.asks(link, Create(path, b"x", ephemeral=ephemeral))
+    wire.tells(zxid, f"created {path}")
+    wire.answers(link, xid, zxid, made(path))
+
+
+def test_a_transaction_is_what_was_asked_for_in_the_request_whose_reply_names_it(wire: Wire) -> None:
+    xid = wire.asks(wire.a, Create("/c-", b"1", sequential=True), SetData("/s", b"2"), Check("/f", 3))
+    wire.tells(10, "created /c-0000000007", "changed /s")
+    wire.answers(wire.a, xid, 10, made("/c-0000000007"), was_set(5), packets.result(13))
+
+    (event,) = wire.done()
+
+    assert (event["who"], event["session"], event["zxid"]) == ("a#1", 1, 10)
+    assert event["ops"] == [
+        {"op": "create", "path": "/c-0000000007", "data": "1", "ephemeral": False},
+        {"op": "set", "path": "/s", "data": "2", "version": 5},
+        {"op": "check", "path": "/f", "version": 3},
+    ]
+
+
+def test_it_had_happened_when_the_first_packet_passed_that_knows_of_it(wire: Wire) -> None:
+    xid = wire.asks(wire.a, Create("/n"))
+    wire.b.reply(1, packets.reply(-2, 12))
+    before = wire.tap.taken().marks[-1][0]
+    wire.tells(11, "created /n")
+    wire.answers(wire.a, xid, 11, made("/n"))
+
+    (event,) = wire.done()
+
+    assert event["at"] == before
+
+
+def test_a_refused_request_is_no_transaction(wire: Wire) -> None:
+    xid = wire.asks(wire.a, Create("/n"))
+    wire.answers(wire.a, xid, 10, packets.result(-1, b"\xff\xff\xff\x92"))
+
+    assert wire.done() == []
+
+
+def test_a_request_without_a_reply_is_known_by_what_it_would_have_changed(wire: Wire) -> None:
+    wire.asks(wire.a, Create("/c-", b"1", sequential=True), SetData("/s", b"2", 4))
+    wire.asks(wire.b, Create("/c-", b"1", sequential=True))
+    wire.tells(10, "created /c-0000000001", "changed /s")
+
+    (event,) = wire.done()
+
+    assert event["who"] == "a#1"
+    assert event["ops"][0]["path"] == "/c-0000000001"
+    assert event["ops"][1]["version"] == 5
+
+
+def test_of_two_such_requests_the_one_is_taken_that_wrote_what_was_read(wire: Wire) -> None:
+    wire.asks(wire.a, Create("/coordinator", b"a"))
+    wire.asks(wire.b, Create("/coordinator", b"b"))
+    wire.tells(10, "created /coordinator")
+    wire.reads("/coordinator", "b", 10)
+
+    assert wire.done()[0]["who"] == "b#2"
+
+
+def test_of_two_such_requests_the_one_is_taken_that_knew_the_version(wire: Wire) -> None:
+    created(wire, wire.a, "/fence", 9, ephemeral=False)
+    wire.asks(wire.a, SetData("/s", b""), Check("/fence", 1))
+    wire.asks(wire.b, SetData("/s", b"", 6), Check("/fence", 0))
+    wire.tells(10, "changed /s")
+
+    assert wire.done()[1]["who"] == "b#2"
+
+
+def test_two_requests_of_which_either_may_have_been_it_are_said_to_be_unknown(wire: Wire) -> None:
+    created(wire, wire.a, "/before", 9)
+    wire.asks(wire.a, Create("/coordinator", b"a"))
+    wire.asks(wire.b, Create("/coordinator", b"b"))
+    wire.tells(10, "created /coordinator")
+    created(wire, wire.a, "/after", 11)
+
+    found = wire.observed()
+
+    assert "2 requests without a reply would have changed just this" in found.problem
+    assert [event["zxid"] for event in found.events if event["event"] == "commit"] == [9]
+    assert found.events[-1]["event"] == "end"
+
+
+def test_a_request_that_was_sent_later_or_is_answered_already_is_not_taken_for_it(wire: Wire) -> None:
+    wire.answers(wire.a, 999, 10)
+    wire.asks(wire.a, Delete("/n"))
+    wire.tells(10, "deleted /n")
+    wire.tells(12, "deleted /m")
+    wire.asks(wire.b, Delete("/m"))
+
+    assert [event["who"] for event in wire.done()] == ["hand", "hand"]
+
+
+def test_what_was_sent_before_a_request_that_was_done_cannot_be_done_after_it(wire: Wire) -> None:
+    wire.asks(wire.a, SetData("/s", b"1"))
+    wire.asks(wire.a, SetData("/t", b"2", 0))
+    wire.tells(10, "changed /t")
+    wire.tells(11, "changed /s")
+    wire.reads("/s", "1", 11, 8)
+
+    assert [event["who"] for event in wire.done()] == ["a#1", "hand"]
+
+
+def test_all_ephemerals_of_a_session_that_go_at_once_went_with_it(wire: Wire) -> None:
+    created(wire, wire.a, "/e", 5)
+    created(wire, wire.a, "/f", 6)
+    wire.tells(10, "deleted /f", "deleted /e")
+
+    event = wire.done()[-1]
+
+    assert (event["event"], event["who"], event["why"], event["session"]) == ("closed", "a#1", "expired", 1)
+    assert event["paths"] == ["/f", "/e"]
+
+
+def test_an_ephemeral_that_goes_while_its_session_lives_was_removed_by_a_hand(wire: Wire) -> None:
+    created(wire, wire.a, "/e", 5)
+    created(wire, wire.b, "/f", 6)
+    created(wire, wire.b, "/g", 7)
+    wire.tells(10, "deleted /e")
+    wire.tells(11, "deleted /f")
+    wire.a.reply(1, packets.reply(500, 12))
+
+    events = wire.done()[-2:]
+
+    assert [(event["event"], event["who"]) for event in events] == [("commit", "hand")] * 2
+
+
+def test_a_session_that_its_client_ends_is_closed_with_what_it_had(wire: Wire) -> None:
+    created(wire, wire.a, "/e", 5)
+    xid = wire.closes(wire.a)
+    wire.tells(10, "deleted /e")
+    wire.answers(wire.a, xid, 10)
+
+    assert (wire.done()[-1]["why"], wire.done()[-1]["paths"]) == ("closed", ["/e"])
+
+
+@pytest.mark.parametrize(("late_s", "why"), [(0, "closed"), (60, "expired")])
+def test_an_end_that_was_asked_for_and_not_answered_counts_if_nothing_else_could_end_the_session_so_soon(
+    wire: Wire, late_s: int, why: str
+) -> None:
+    created(wire, wire.a, "/e", 5)
+    wire.closes(wire.a)
+    for _ in range(late_s):
+        wire.b.reply(1, packets.reply(-2, 6 + _))
+    wire.tells(100, "deleted /e")
+
+    assert wire.done()[-1]["why"] == why
+
+
+def test_what_a_stranger_wrote_is_what_was_read_of_it(wire: Wire) -> None:
+    wire.tells(10, "created /n", "changed /m", "deleted /o")
+    wire.reads("/n", "new", 10, 0, owner=77)
+    wire.reads("/m", "more", 10, 4)
+
+    (event,) = wire.done()
+
+    assert event["who"] == "hand"
+    assert event["ops"] == [
+        {"op": "create", "path": "/n", "data": "new", "ephemeral": True},
+        {"op": "set", "path": "/m", "data": "more", "version": 4},
+        {"op": "delete", "path": "/o"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("created /other", "told something else"),
+        ("deleted /n", "told something else"),
+    ],
+)
+def test_an_observer_that_was_told_something_else_than_was_asked_for_is_not_believed(
+    wire: Wire, change: str, why: str
+) -> None:
+    xid = wire.asks(wire.a, Create("/n"))
+    wire.tells(10, change)
+    wire.answers(wire.a, xid, 10, made("/n"))
+
+    assert why in wire.observed().problem
+
+
+def test_a_reply_to_a_change_that_the_observer_was_never_told_of_is_not_believed(wire: Wire) -> None:
+    xid = wire.asks(wire.a, Create("/n"))
+    wire.answers(wire.a, xid, 10, made("/n"))
+
+    assert "told something else" in wire.observed().problem
+
+
+def test_a_server_that_names_no_transactions_is_too_old(wire: Wire) -> None:
+    wire.tells(-1, "created /n")
+
+    assert "3.9 or newer" in wire.observed().problem
+
+
+def test_a_packet_that_cannot_be_read_ends_what_is_known(wire: Wire) -> None:
+    created(wire, wire.a, "/e", 5)
+    wire.a.reply(1, b"\0\0")
+
+    found = wire.observed()
+
+    assert "a reply cannot be read" in found.problem
+    assert [event["event"] for event in found.events].count("end") == 1
