@@ -21,6 +21,7 @@ from coordinator.drills.drill import Drill
 from coordinator.drills.evidence import write_reports
 from coordinator.drills.ground import Embedded, Ground
 from coordinator.drills.histories import merged_history
+from coordinator.drills.own import Own
 from coordinator.drills.reader import Reader
 from coordinator.drills.runner import Run, broken_off, run_drill
 from coordinator.drills.settings import Settings
@@ -30,6 +31,7 @@ from coordinator.zk.errors import CoordinatorError, UsageError
 from .common import TABLE, output_option, print_json, print_rows
 
 DEFAULTS = Settings()
+MOST_SERVERS = 3
 
 
 @click.group()
@@ -66,6 +68,7 @@ def describe(name: str, output: str) -> None:
 @click.option("--all", "is_all", is_flag=True, help="Every drill.")
 @click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
 @click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
+@click.option("--zk", metavar="HOSTS/CHROOT", help="On your own ensemble instead, as host:port,host:port/chroot.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="So often, each.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn, is drawn from it.")
 @click.option("--session-timeout-ms", type=int, default=DEFAULTS.session_timeout_ms, show_default=True)
@@ -81,6 +84,7 @@ def run(
     is_all: bool,
     servers: str,
     in_docker: bool,
+    zk: str | None,
     repeat: int,
     seed: int,
     session_timeout_ms: int,
@@ -90,13 +94,19 @@ def run(
 ) -> int:
     """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE."""
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # what is done to ZooKeeper is no news here
-    chosen = _chosen(names, short, is_all, int(servers))
-    settings = Settings(session_timeout_ms=session_timeout_ms)
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
+    settings = Settings(session_timeout_ms=session_timeout_ms)
+    if zk is not None:
+        if in_docker:
+            raise UsageError("give --zk or --docker, not both")
+        chosen = without_servers(_chosen(names, short, is_all, MOST_SERVERS), bool(names))
+    else:
+        chosen = _chosen(names, short, is_all, int(servers))
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)
     done: list[Run] = []
-    with _stand(int(servers), in_docker) as (ground, reader):
+    with _stand(int(servers), in_docker, zk, settings) as (ground, reader):
+        settings = ground.adjust(settings)
         for one in chosen:
             done += [
                 _run_one(one, ground, reader, runs.resolve(), settings, seed + nth, keep, console)
@@ -127,13 +137,16 @@ def report(folder: Path) -> None:
 
 
 @contextmanager
-def _stand(servers: int, in_docker: bool) -> Iterator[tuple[Ground, Reader]]:
+def _stand(servers: int, in_docker: bool, zk: str | None, settings: Settings) -> Iterator[tuple[Ground, Reader]]:
     """The ensemble, and the Spark that reads."""
     with ExitStack() as stack:
+        own = Own(zk, settings.session_timeout_ms) if zk is not None else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
         reader = Reader(folder)
         stack.callback(reader.close)
-        if in_docker:
+        if own is not None:
+            yield own, reader
+        elif in_docker:
             yield stack.enter_context(Containers(folder / "containers")), reader
         else:
             yield stack.enter_context(Embedded(folder / "ensemble", servers)), reader
@@ -182,6 +195,21 @@ def _chosen(names: Sequence[str], short: bool, is_all: bool, servers: int) -> li
     if too_few:
         raise UsageError(f"{too_few[0]} needs an ensemble of three: give --servers 3")
     return chosen
+
+
+def without_servers(chosen: Sequence[Drill], is_named: bool) -> list[Drill]:
+    """The drills that can run where servers are somebody else's.
+
+    :raises UsageError: when one was named that cannot.
+    """
+    left_out = [one.name for one in chosen if one.touches_servers]
+    if left_out and is_named:
+        raise UsageError(
+            f"{left_out[0]} kills or stops servers, and those of --zk are not touched: run it without --zk"
+        )
+    if left_out:
+        click.echo(f"left out, since the servers of --zk are not touched: {', '.join(left_out)}", err=True)
+    return [one for one in chosen if not one.touches_servers]
 
 
 def _named(names: Sequence[str]) -> list[Drill]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..zk.ensemble import four_letter_word, mode_in, modes_are_healthy
 from ..zk.errors import CoordinatorError, UsageError
-from .ground import version_in
+from .ground import Passing, version_in
 from .processes import REPOSITORY
 from .waiting import wait_for
 
@@ -29,7 +29,7 @@ class EngineError(CoordinatorError):
     """The Docker engine refused, with what it said."""
 
 
-class Containers:
+class Containers(Passing):
     """See `Ground`. As a context manager it makes the containers, and removes them with their volumes.
 
     :param folder: for copies of the transaction logs.

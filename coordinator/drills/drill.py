@@ -40,6 +40,7 @@ class Drill:
 
     :ivar run: does the fault; the consumers that shall be in the group in the end.
     :ivar servers: it needs an ensemble of so many.
+    :ivar touches_servers: it kills, stops and starts them.
     :ivar adjust: the settings that it wants, of those that it was given.
     :ivar least_fetched: so many records must have come after the fault, or the drill has shown nothing.
     """
@@ -52,6 +53,7 @@ class Drill:
     run: Callable[[Stage], set[str]]
     promises: tuple[Promise, ...] = ()
     servers: int = 1
+    touches_servers: bool = False
     is_short: bool = True
     adjust: Callable[[Settings], Settings] = field(default=lambda settings: settings)
     least_fetched: int = 100

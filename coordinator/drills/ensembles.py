@@ -87,6 +87,7 @@ ENSEMBLES = (
         run=_leader_killed,
         promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
         servers=3,
+        touches_servers=True,
     ),
     Drill(
         name="zookeeper-follower-sigkill",
@@ -97,6 +98,7 @@ ENSEMBLES = (
         run=_follower_killed,
         promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
         servers=3,
+        touches_servers=True,
         is_short=False,
     ),
     Drill(
@@ -106,6 +108,7 @@ ENSEMBLES = (
         hypothesis="Fetchers stop when their leases lapse, and go on when ZooKeeper is back; every record comes once.",
         fault="SIGKILL to every server; all are started again after 1.5 session timeouts",
         run=_quorum_lost,
+        touches_servers=True,
     ),
     Drill(
         name="zookeeper-rolling-restart",
@@ -116,6 +119,7 @@ ENSEMBLES = (
         run=_rolled,
         promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
         servers=3,
+        touches_servers=True,
         is_short=False,
     ),
     Drill(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..zk.ensemble import Ensemble, EnsembleConfig
+from .settings import Settings
 
 TICK_MS = 200
 
@@ -17,11 +20,17 @@ class Ground(Protocol):
     :ivar kind: `embedded`, `docker` or `own`.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which decides how late a session ends.
+    :ivar below: the chroot below which each drill makes its own; "" for the root.
+    :ivar is_observed: whether an observer must tell what ZooKeeper did, since nobody here can read transaction logs.
+    :ivar told: what else run.json says of it.
     """
 
     kind: str
     addresses: tuple[str, ...]
     tick_s: float
+    below: str
+    is_observed: bool
+    told: Mapping[str, object]
 
     def leader(self) -> int:
         """The number of the server that leads (or stands alone)."""
@@ -47,8 +56,30 @@ class Ground(Protocol):
     def transaction_logs(self) -> list[Path]:
         """The folder of each server's transaction log; empty where nobody here can read them."""
 
+    def adjust(self, settings: Settings) -> Settings:
+        """The settings with what this ensemble grants."""
 
-class Embedded:
+    def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
+        """Leaves of a drill's chroot what shall be left, at the end."""
+
+
+class Passing:
+    """What is the same of all ensembles that go when the drills are over, with all that stands in them."""
+
+    below = ""
+    is_observed = False
+    told: Mapping[str, object] = MappingProxyType({})
+
+    def adjust(self, settings: Settings) -> Settings:
+        """See `Ground`: whatever a drill asks for is granted."""
+        return settings
+
+    def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
+        """See `Ground`."""
+        return nullcontext()
+
+
+class Embedded(Passing):
     """Servers on this machine, from PySpark's jars."""
 
     kind = "embedded"

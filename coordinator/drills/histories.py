@@ -1,14 +1,15 @@
-"""What a drill knows of what happened: its own notes, the processes' histories, and ZooKeeper's transaction logs."""
+"""What a drill knows of what happened: its own notes, the processes' histories, and a witness of ZooKeeper."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..checker.commits import HAND
 from ..checker.lines import Lines, merged
 from ..checker.transactions import events_of
 
@@ -37,15 +38,23 @@ class Notes:
             return list(self._events)
 
 
-def write_down(notes: Notes, folder: Path, logs: Sequence[Path], chroot: str) -> list[Path]:
-    """Write what the drill and ZooKeeper know beside what the processes wrote in `folder`; all the files.
+Witness = Callable[[Mapping[int, str]], Sequence[Event]]
+"""Tells what ZooKeeper did (`session`, `commit`, `closed`); it is told which process each session is of."""
 
-    :param logs: the folders of the servers' transaction logs; empty where they cannot be read.
+
+def logged(notes: Notes, logs: Callable[[], Sequence[Path]], chroot: str) -> Witness:
+    """A witness that reads the servers' transaction logs.
+
+    :param logs: their folders.
     """
-    told = sorted(folder.glob("*#*.jsonl"))
-    sessions = dict(found for path in told for found in _sessions(path))
     # The log's milliseconds are cut off: a transaction was done at the end of its own at the latest.
-    done = events_of(logs, sessions, lambda ms: (ms + 1) / 1000 - notes.behind_s, chroot) if logs else []
+    return lambda who: events_of(logs(), who, lambda ms: (ms + 1) / 1000 - notes.behind_s, chroot)
+
+
+def write_down(notes: Notes, folder: Path, witness: Witness) -> list[Path]:
+    """Write what the drill and ZooKeeper know beside what the processes wrote in `folder`; all the files."""
+    told = sorted(folder.glob("*#*.jsonl"))
+    done = witness(dict(found for path in told for found in _sessions(path)))
     own, zookeeper = folder / "drill.jsonl", folder / "zookeeper.jsonl"
     for path, events in ((own, notes.events), (zookeeper, done)):
         path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
@@ -60,6 +69,12 @@ def merged_history(files: Sequence[Path]) -> tuple[list[Event], list[str]]:
     end = events[ended]["at"] if events else 0.0
     kept = [event for event in events if event["at"] <= end and event["event"] != "end"] + events[ended : ended + 1]
     return kept, [problem for each in lines for problem in each.problems]
+
+
+def granted_otherwise(events: Sequence[Event], session_s: float) -> list[str]:
+    """The processes that were granted another session timeout than the one that promises were made by."""
+    found = {e["who"]: e["timeout"] for e in events if e["event"] == "session" and e["who"] != HAND}
+    return [f"{who} was granted a session of {s:g} s, not {session_s:g}" for who, s in found.items() if s != session_s]
 
 
 def _sessions(path: Path) -> Iterator[tuple[int, str]]:

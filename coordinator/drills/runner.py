@@ -15,7 +15,7 @@ from ..zk.errors import StoreError
 from .drill import Drill
 from .evidence import point_latest, versions, write_history, write_json, write_reports, znodes
 from .ground import Ground
-from .histories import Event, merged_history, write_down
+from .histories import Event, granted_otherwise, logged, merged_history, write_down
 from .holds import read_elsewhere
 from .measure import WHAT, Measured, measured
 from .reader import Reader
@@ -66,17 +66,21 @@ def run_drill(
     settings = drill.adjust(settings)
     _make_whole(ground)
     run = Run(drill, _made_folder(runs / drill.name), settings, seed)
-    chroot = f"/zk-group-drill-{run.folder.name.lower()}-{drill.name}"
-    with Stage(ground, run.folder, chroot, settings, seed) as stage:
+    chroot = f"{ground.below}/zk-group-drill-{run.folder.name.lower()}-{drill.name}"
+    with ground.cleared(chroot, keep), Stage(ground, run.folder, chroot, settings, seed) as stage:
         _act(run, stage, tell)
         produced, rows = _read(run, stage, reader)
         try:
             write_json(run.folder / "after.json", znodes(stage.store))
         except StoreError as error:
             run.missing.append(f"ZooKeeper is lost: {error}")
-        files = write_down(stage.notes, stage.histories, ground.transaction_logs(), chroot)
+        observer = stage.observer
+        witness = observer.events if observer is not None else logged(stage.notes, ground.transaction_logs, chroot)
+        files = write_down(stage.notes, stage.histories, witness)
+        run.missing += observer.missing if observer is not None else []
     events, unreadable = merged_history(files)
     run.missing += [f"a history cannot be read: {problem}" for problem in unreadable[:3]]
+    run.missing += granted_otherwise(events, stage.bounds["session_timeout"])
     write_history(run.folder / "history.jsonl", events)
     elsewhere = read_elsewhere(events, _applications(events))
     records = Records(0) if rows is None else counted(produced, rows, elsewhere)
@@ -202,7 +206,12 @@ def _conclude(run: Run, ground: Ground, events: Sequence[Event], bounds: Mapping
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "versions": versions(ground.version()),
         "configuration": run.settings.to_json(),
-        "ensemble": {"kind": ground.kind, "servers": len(ground.addresses), "hosts": ",".join(ground.addresses)},
+        "ensemble": {
+            "kind": ground.kind,
+            "servers": len(ground.addresses),
+            "hosts": ",".join(ground.addresses),
+            **ground.told,
+        },
         "bounds": dict(bounds),
         "promises": promises,
         "marks": {name: {"at": at, "what": WHAT[name]} for name, at in (found.marks if found else {}).items()},

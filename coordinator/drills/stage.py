@@ -23,9 +23,11 @@ from ..zk.state import STABLE
 from ..zk.store import Store
 from .ground import Ground, connect_string
 from .histories import Notes
+from .observer import Observer
 from .processes import Process, end_all
 from .proxy import Proxy
 from .settings import GROUP, POOL, QUERY, TOPIC, Settings
+from .tap import Tap
 from .waiting import NotReached, wait_for
 
 Produced = dict[str, dict[str, dict[str, int]]]
@@ -45,7 +47,8 @@ class Stage:
     :ivar applications: whether consumers that seal nothing have taken part.
     :ivar stuck: consumers that live and do not poll.
     :ivar random: the only source of chance, from the drill's seed.
-    :ivar store: the drill's own session, past every proxy.
+    :ivar store: the drill's own session, behind proxies that no fault is done to.
+    :ivar observer: tells what ZooKeeper did, where its transaction logs cannot be read; else None.
     """
 
     def __init__(self, ground: Ground, folder: Path, chroot: str, settings: Settings, seed: int) -> None:
@@ -66,7 +69,11 @@ class Stage:
         self.applications = False
         self._proxies: dict[str, list[Proxy]] = {}
         self._stack = ExitStack()
-        self.store: Store = open_kazoo(self.zk, OBSERVER_SESSION_MS)
+        self._tap = Tap() if ground.is_observed else None
+        self.observer: Observer | None = None
+        if self._tap is not None:
+            self.observer = self._stack.enter_context(Observer(ground.addresses, self._tap, [chroot], chroot))
+        self.store: Store = open_kazoo(self._behind_proxies("drill"), OBSERVER_SESSION_MS)
         self._stack.callback(self.store.close)
         self.quota_bytes = 0
         if settings.segments_mb:
@@ -112,7 +119,8 @@ class Stage:
 
     def start_pool(self) -> Process:
         """Who says that the slots run."""
-        told = {"zk": self.zk, "session_timeout_ms": self.settings.session_timeout_ms, "group": GROUP, "pool": POOL}
+        zk, session_ms = self._behind_proxies("pool"), self.settings.session_timeout_ms
+        told = {"zk": zk, "session_timeout_ms": session_ms, "group": GROUP, "pool": POOL}
         return self._start_told("pool", {**told, "run": "drill", "slots": MOST_SLOTS})
 
     def start_slot(self, number: int) -> Process:
@@ -136,10 +144,11 @@ class Stage:
         return self._start_told(name, told, "application")
 
     def start_spark(self) -> Process:
-        """The Spark application, with a query, and the pool where slots run in executors. It knows no proxies."""
-        told: dict[str, object] = {"folder": str(self.folder), "zk": self.zk, "group": GROUP, "query": QUERY}
+        """The Spark application, with a query, and the pool where slots run in executors."""
+        zk = self._behind_proxies("spark")
+        told: dict[str, object] = {"folder": str(self.folder), "zk": zk, "group": GROUP, "query": QUERY}
         if self.settings.spark == "pool":
-            pool = {**self._consumer_told(""), "pool": POOL, "segments_dir": str(self.segments_dir)}
+            pool = {**self._consumer_told("spark"), "pool": POOL, "segments_dir": str(self.segments_dir)}
             options = {name: value for name, value in pool.items() if name not in ("zk", "group")}
             told["pool"] = {**options, "slots": self.settings.slots}
         return self._start("spark", "consumer.spark.drill_app", [json.dumps(told)])
@@ -151,8 +160,13 @@ class Stage:
         return self._start_told("churn", told)
 
     def start_producer(self) -> Process:
-        """Numbered records into every partition, past every proxy."""
-        told = {"zk": self.zk, "log_dir": str(self.log_dir), "topics": {TOPIC: 1}, "rate": self.settings.rate}
+        """Numbered records into every partition."""
+        told = {
+            "zk": self._behind_proxies("producer"),
+            "log_dir": str(self.log_dir),
+            "topics": {TOPIC: 1},
+            "rate": self.settings.rate,
+        }
         return self._start_told("producer", told)
 
     # ---- faults
@@ -212,7 +226,7 @@ class Stage:
     def _consumer_told(self, name: str) -> dict[str, object]:
         """What every consumer is told; `name` is its process."""
         return {
-            "zk": self._behind_proxies(name) if name else self.zk,
+            "zk": self._behind_proxies(name),
             "group": GROUP,
             "log_dir": str(self.log_dir),
             "session_timeout_ms": self.settings.session_timeout_ms,
@@ -227,7 +241,7 @@ class Stage:
 
     def _behind_proxies(self, name: str) -> str:
         if name not in self._proxies:
-            proxies = [self._stack.enter_context(Proxy(address)) for address in self.ground.addresses]
+            proxies = [self._stack.enter_context(Proxy(address, self._tap)) for address in self.ground.addresses]
             self._proxies[name] = proxies
         return connect_string([proxy.hosts for proxy in self._proxies[name]], self.chroot)
 

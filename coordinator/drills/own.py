@@ -1,0 +1,222 @@
+"""The operator's own ensemble: servers that nobody here touches, below a chroot that goes with the drill."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ..zk.ensemble import four_letter_word
+from ..zk.errors import BadData, CoordinatorError, Refused, Retryable, UsageError, ZooKeeperUnreachable
+from ..zk.kazoo_store import open_kazoo
+from ..zk.names import shown
+from ..zk.store import MAX_OPERATIONS, Delete, Store
+from .ground import connect_string, version_in
+from .settings import Settings
+from .waiting import wait_for
+from .wire import CLOSE_SESSION, opened
+
+ANSWER_S = 2.0
+SHORTEST_MS, LONGEST_MS = 1, 0x7FFFFFFF
+LEAST_TICKS, MOST_TICKS = 2, 20
+"""The bounds of a session, in ticks, where the configuration of a server does not say otherwise."""
+
+TICKS_OF_A_SESSION = 4
+"""The leases of coordinators and consumers want sessions of so many ticks."""
+
+LONGEST_SESSION_MS = 15_000
+"""A drill waits for 30 s until all is well again."""
+
+NEWEST_WITHOUT_ZXID = (3, 8)
+ADMIN_SESSION_MS = 10_000
+CLEARED_S = 20.0
+
+Address = tuple[str, int]
+
+
+class NotOurs(CoordinatorError):
+    """Somebody asked for servers to be touched that are the operator's."""
+
+
+class Own:
+    """See `Ground`.
+
+    :param hosts: `host:port,host:port/chroot`.
+    :param session_timeout_ms: what processes would ask for.
+    :raises UsageError: when `hosts` is none, its chroot is missing, or the ensemble is not one that drills can run on.
+    :raises ZooKeeperUnreachable: when no server answers.
+    """
+
+    kind = "own"
+    is_observed = True
+
+    def __init__(self, hosts: str, session_timeout_ms: int) -> None:
+        self._parsed, self.below = parsed_hosts(hosts)
+        self.addresses: tuple[str, ...] = tuple(hosts.partition("/")[0].split(","))
+        self._least_ms, self._most_ms = self._granted(SHORTEST_MS), self._granted(LONGEST_MS)
+        self.tick_s, longest_tick_s, why = self._ticks()
+        wanted_ms = max(session_timeout_ms, round(1000 * TICKS_OF_A_SESSION * longest_tick_s))
+        self.session_timeout_ms = self._granted(wanted_ms)
+        self.told: Mapping[str, object] = {
+            "chroot": self.below,
+            "tick": why,
+            "asked_ms": wanted_ms,
+            "negotiated_ms": self.session_timeout_ms,
+        }
+        self._require(wanted_ms)
+        open_kazoo(hosts, ADMIN_SESSION_MS, make_chroot=False).close()  # says when the chroot is missing
+
+    def adjust(self, settings: Settings) -> Settings:
+        """The settings with what this ensemble grants."""
+        session_ms = self.session_timeout_ms
+        poll_ms = max(settings.max_poll_interval_ms, 3 * session_ms)
+        return replace(settings, session_timeout_ms=session_ms, max_poll_interval_ms=poll_ms)
+
+    def _require(self, wanted_ms: int) -> None:
+        version = self.version()
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if numbers and numbers <= NEWEST_WITHOUT_ZXID:
+            raise UsageError(
+                f"this ensemble runs ZooKeeper {version}; drills on one's own need 3.9 or newer (zxids in watch events)"
+            )
+        if self.session_timeout_ms > LONGEST_SESSION_MS:
+            raise UsageError(
+                f"sessions of this ensemble last {self.session_timeout_ms} ms when {wanted_ms} ms are asked for; "
+                f"drills need {LONGEST_SESSION_MS} ms or less (see tickTime and minSessionTimeout)"
+            )
+
+    def _granted(self, asked_ms: int) -> int:
+        """What the first server that answers makes of a session timeout."""
+        for address in self._parsed:
+            granted = granted_ms(address, asked_ms)
+            if granted is not None:
+                return granted
+        raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
+
+    def _ticks(self) -> tuple[float, float, str]:
+        """The shortest and the longest that a tick may be, in seconds, and where that is from.
+
+        The shortest is what promises are held against: a promise that is too strict fails in the open.
+        """
+        for host, port in self._parsed:
+            for line in four_letter_word(host, port, "conf").splitlines():
+                name, _, value = line.partition("=")
+                if name == "tickTime" and value.strip().isdigit() and int(value) > 0:
+                    return int(value) / 1000, int(value) / 1000, "as the server says (conf)"
+        by_least, by_most = self._least_ms / LEAST_TICKS / 1000, self._most_ms / MOST_TICKS / 1000
+        if by_least == by_most:
+            return by_least, by_least, "from the shortest and the longest session that is granted (conf is not allowed)"
+        shorter, longer = sorted((by_least, by_most))
+        return shorter, longer, f"assumed: sessions are granted from {self._least_ms} to {self._most_ms} ms"
+
+    # ---- what is asked of it
+
+    def version(self) -> str:
+        """See `Ground`; empty where `srvr` is not allowed."""
+        answers = (version_in(four_letter_word(host, port)) for host, port in self._parsed)
+        return next((version for version in answers if version), "")
+
+    def is_healthy(self) -> bool:
+        """Whether some server serves: more is the operator's concern."""
+        return any(granted_ms(address, self.session_timeout_ms) is not None for address in self._parsed)
+
+    def has_leader(self) -> bool:
+        """See `Ground`: without one no session is opened."""
+        return self.is_healthy()
+
+    def transaction_logs(self) -> list[Path]:
+        """See `Ground`: nobody here can read them."""
+        return []
+
+    def leader(self) -> int:
+        """See `Ground`."""
+        raise NotOurs("which server leads is not asked of one's own ensemble")
+
+    def kill(self, server: int) -> None:
+        """See `Ground`."""
+        raise NotOurs("the servers of one's own ensemble are not touched")
+
+    stop = kill
+
+    def start(self, server: int) -> None:
+        """See `Ground`."""
+        raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
+
+    @contextmanager
+    def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
+        """See `Ground`: a drill's chroot goes with it."""
+        try:
+            yield
+        finally:
+            if not keep:
+                with_root = connect_string(self.addresses, "")
+                store = open_kazoo(with_root, ADMIN_SESSION_MS, make_chroot=False)
+                try:
+                    wait_for(lambda: remove_tree(store, chroot), CLEARED_S, f"{chroot} is removed from ZooKeeper")
+                finally:
+                    store.close()
+
+
+def remove_tree(store: Store, root: str) -> bool:
+    """Remove a znode with all below it; whether it is gone: somebody may have made something meanwhile."""
+    found = [root] if store.get(root) is not None else []
+    for path in found:
+        listing = store.children(path)
+        found += [f"{path}/{name}" for name in (listing.names if listing is not None else ())]
+    deepest_first = [Delete(path) for path in sorted(found, key=lambda path: path.count("/"), reverse=True)]
+    try:
+        for first in range(0, len(deepest_first), MAX_OPERATIONS):
+            store.commit(deepest_first[first : first + MAX_OPERATIONS])
+    except (Refused, Retryable):
+        return False
+    return True
+
+
+def parsed_hosts(hosts: str) -> tuple[Sequence[Address], str]:
+    """The servers, and the chroot, "" for none.
+
+    :raises UsageError: when it is not `host:port,host:port/chroot`.
+    """
+    servers, slash, rest = hosts.partition("/")
+    chroot = slash + rest
+    found = []
+    for server in servers.split(","):
+        host, _, port = server.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+        if not host or not is_port or any(not char.isprintable() or char in " @" for char in host):
+            raise UsageError(f"{shown(hosts)} is no --zk: {shown(server)} is not host:port")
+        found.append((host.strip("[]"), int(port)))
+    names = chroot.split("/")[1:]
+    if chroot and (any(name in ("", ".", "..") for name in names) or not chroot.isprintable()):
+        raise UsageError(f"{shown(hosts)} is no --zk: the chroot must be as /a or /a/b")
+    if names[:1] == ["zookeeper"]:
+        raise UsageError("/zookeeper is ZooKeeper's own: name another chroot in --zk")
+    return found, chroot
+
+
+def granted_ms(address: Address, asked_ms: int) -> int | None:
+    """The session timeout that a server grants who asks for so much; None when it does not serve."""
+    request = struct.pack(">iqiqi16s?", 0, 0, asked_ms, 0, 16, b"", False)
+    try:
+        with socket.create_connection(address, ANSWER_S) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            (length,) = struct.unpack(">i", _received(connection, 4))
+            session = opened(_received(connection, min(max(0, length), 1024)))
+            connection.sendall(struct.pack(">iii", 8, 1, CLOSE_SESSION))
+            _received(connection, 20)
+    except (OSError, BadData):
+        return None
+    return session.timeout_ms if session is not None else None
+
+
+def _received(connection: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        data = connection.recv(count - len(found))
+        if not data:
+            raise OSError("the server has closed the connection")
+        found += data
+    return found

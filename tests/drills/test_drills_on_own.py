@@ -1,0 +1,116 @@
+"""`zk-coordinator drill run --zk` on an ensemble that is not the drill's: the verdict, and what is left there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.drills.evidence import znodes
+from coordinator.zk.kazoo_store import open_kazoo
+from tests.support.wait import eventually
+
+REPOSITORY = Path(__file__).parents[2]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+def started(zk: str, runs: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--zk", zk, "--runs", str(runs)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd=REPOSITORY,
+    )
+
+
+def tree(zk: str) -> dict[str, Any]:
+    """Everything below a chroot."""
+    store = open_kazoo(zk, 10_000)
+    try:
+        return znodes(store)
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def shared(zk: str) -> str:
+    """A chroot in which something of somebody else's stands."""
+    store = open_kazoo(f"{zk}/neighbour/consumers", 10_000)
+    store.close()
+    return zk
+
+
+def test_drills_pass_on_an_ensemble_whose_logs_nobody_reads_and_leave_nothing_there(
+    shared: str, tmp_path: Path
+) -> None:
+    before = tree(shared)
+
+    with started(
+        shared, tmp_path, "coordinator-sigkill", "coordinator-reply-lost", "consumer-sigkill", "--json"
+    ) as run:
+        out, err = run.communicate()
+
+    said = json.loads(out.splitlines()[-1])
+    assert (run.returncode, said["verdict"]) == (0, "PASS"), err
+    assert tree(shared) == before
+    for drill in said["drills"]:
+        document = json.loads((Path(drill["folder"]) / "run.json").read_text())
+        assert document["ensemble"]["kind"] == "own"
+        assert document["ensemble"]["chroot"] == "/" + shared.partition("/")[2]
+        assert document["bounds"]["session_timeout"] == document["ensemble"]["negotiated_ms"] / 1000
+        held = {name for name, each in document["invariants"].items() if each["outcome"] == "held"}
+        assert held >= {"S1", "S2", "S3", "S4", "S5", "S6", "S7", "L1"}
+
+
+def test_a_drill_that_is_interrupted_removes_its_chroot(shared: str, tmp_path: Path) -> None:
+    before = tree(shared)
+
+    with started(shared, tmp_path, "coordinator-sigkill") as run:
+        try:
+            eventually(lambda: any(path.endswith("/ids") for path in tree(shared)), 60, "a consumer registers")
+            run.send_signal(signal.SIGINT)
+            assert run.wait(60) == 130
+        finally:
+            run.kill()
+            run.communicate()
+
+    assert tree(shared) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["zookeeper-quorum-lost"], "zookeeper-quorum-lost kills or stops servers"),
+        (["consumer-sigkill", "--docker"], "--zk or --docker"),
+    ],
+)
+def test_what_cannot_be_done_there_is_refused_in_one_sentence(
+    zk: str, tmp_path: Path, words: list[str], message: str
+) -> None:
+    with started(zk, tmp_path, *words) as run:
+        _, err = run.communicate()
+
+    assert run.returncode == 2
+    assert message in err and "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("end", "code"), [("/no-such-chroot", 2), ("", 4)])
+def test_a_chroot_that_is_not_there_and_a_server_that_does_not_answer_have_their_exit_codes(
+    zk: str, tmp_path: Path, end: str, code: int
+) -> None:
+    hosts = zk.partition("/")[0] + end if end else "127.0.0.1:1"
+
+    with started(hosts, tmp_path, "consumer-sigkill") as run:
+        _, err = run.communicate()
+
+    assert run.returncode == code
+    assert "Traceback" not in err

@@ -1,0 +1,145 @@
+"""Drills on one's own ensemble: what is taken from `--zk` and from what servers grant, and which drills are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from coordinator.cli.drill import without_servers
+from coordinator.drills import own
+from coordinator.drills.catalog import DRILLS
+from coordinator.drills.histories import granted_otherwise
+from coordinator.drills.own import Own, parsed_hosts
+from coordinator.drills.settings import Settings
+from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+
+Servers = Callable[..., None]
+SERVERS = {name for name in DRILLS if name.startswith("zookeeper-")}
+
+
+class NoStore:
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    """Servers that answer as they are told to."""
+
+    def answer(least_ms: int, most_ms: int, conf: str = "", version: str = "3.9.5") -> None:
+        words = {"conf": conf, "srvr": f"Zookeeper version: {version}-abc, built on" if version else ""}
+        monkeypatch.setattr(own, "granted_ms", lambda address, asked_ms: min(max(asked_ms, least_ms), most_ms))
+        monkeypatch.setattr(own, "four_letter_word", lambda host, port, word="srvr": words[word])
+        monkeypatch.setattr(own, "open_kazoo", lambda *arguments, **options: NoStore())
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("hosts", "addresses", "chroot"),
+    [
+        ("zk1:2181", [("zk1", 2181)], ""),
+        ("zk1:2181,zk2:2182/team/test", [("zk1", 2181), ("zk2", 2182)], "/team/test"),
+        ("[::1]:2181", [("::1", 2181)], ""),
+    ],
+)
+def test_zk_names_servers_and_maybe_a_chroot(hosts: str, addresses: list[tuple[str, int]], chroot: str) -> None:
+    assert parsed_hosts(hosts) == (addresses, chroot)
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        "", "zk1", "zk1:", ":2181", "zk1:0", "zk1:65536", "zk1:2181,", "zk1:2181/", "zk1:2181/a/", "zk1:2181//a",
+        "zk1:2181/a/../b", "zk1:2181/zookeeper/x", "user@zk1:2181", "zk1:2181/a\nb", "zk1:99999999999",
+    ],
+)  # fmt: skip
+def test_what_names_no_servers_is_refused_in_one_sentence(hosts: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parsed_hosts(hosts)
+
+    assert "--zk" in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_the_tick_is_what_the_server_says(servers: Servers) -> None:
+    servers(400, 60_000, conf="clientPort=2181\ntickTime=250\nmaxClientCnxns=60\n")
+
+    ground = Own("zk1:2181", 2000)
+
+    assert (ground.tick_s, ground.session_timeout_ms) == (0.25, 2000)
+    assert "conf" in str(ground.told["tick"])
+
+
+def test_a_tick_that_no_server_says_is_told_from_the_sessions_that_are_granted(servers: Servers) -> None:
+    servers(1000, 10_000)
+
+    ground = Own("zk1:2181", 1000)
+
+    assert ground.tick_s == 0.5
+    assert ground.session_timeout_ms == 2000, "four ticks"
+
+
+def test_where_bounds_were_set_promises_take_the_shorter_tick_and_sessions_the_longer(servers: Servers) -> None:
+    servers(400, 40_000)
+
+    ground = Own("zk1:2181", 1000)
+
+    assert (ground.tick_s, ground.session_timeout_ms) == (0.2, 8000)
+    assert str(ground.told["tick"]).startswith("assumed")
+
+
+def test_what_is_granted_is_what_a_drill_is_measured_by(servers: Servers) -> None:
+    servers(4000, 40_000)
+
+    ground = Own("zk1:2181/x", 2000)
+    settings = ground.adjust(Settings())
+
+    assert settings.session_timeout_ms == 8000
+    assert settings.max_poll_interval_ms > 2 * settings.session_timeout_ms
+    assert settings.bounds(ground.tick_s)["session_timeout"] == 8.0
+    assert ground.below == "/x"
+
+
+@pytest.mark.parametrize("version", ["3.8.4", "3.6.0"])
+def test_a_zookeeper_whose_watches_tell_no_zxid_is_refused(servers: Servers, version: str) -> None:
+    servers(400, 4000, version=version)
+
+    with pytest.raises(UsageError, match=r"3\.9 or newer"):
+        Own("zk1:2181", 2000)
+
+
+def test_sessions_that_are_too_long_to_wait_for_are_refused(servers: Servers) -> None:
+    servers(30_000, 300_000)
+
+    with pytest.raises(UsageError, match="minSessionTimeout"):
+        Own("zk1:2181", 2000)
+
+
+def test_an_ensemble_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "granted_ms", lambda address, asked_ms: None)
+
+    with pytest.raises(ZooKeeperUnreachable):
+        Own("zk1:2181", 2000)
+
+
+def test_a_drill_on_servers_is_refused_by_its_name() -> None:
+    with pytest.raises(UsageError, match="zookeeper-quorum-lost kills or stops servers"):
+        without_servers([DRILLS["coordinator-sigkill"], DRILLS["zookeeper-quorum-lost"]], is_named=True)
+
+
+def test_of_all_drills_those_on_servers_are_left_out_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = without_servers(list(DRILLS.values()), is_named=False)
+
+    assert {one.name for one in DRILLS.values()} - {one.name for one in chosen} == SERVERS
+    assert all(name in capsys.readouterr().err for name in sorted(SERVERS)[:1])
+
+
+def test_a_process_that_was_granted_another_session_makes_a_run_inconclusive() -> None:
+    events = [
+        {"event": "session", "who": "node-1#5", "timeout": 4.0},
+        {"event": "session", "who": "node-2#6", "timeout": 2.0},
+        {"event": "session", "who": "hand", "timeout": 30.0},
+    ]
+
+    assert granted_otherwise(events, 2.0) == ["node-1#5 was granted a session of 4 s, not 2"]
