@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -21,6 +22,7 @@ from coordinator.drills.drill import Drill
 from coordinator.drills.evidence import write_reports
 from coordinator.drills.ground import Embedded, Ground
 from coordinator.drills.histories import merged_history
+from coordinator.drills.named import Named
 from coordinator.drills.own import Own
 from coordinator.drills.reader import Reader
 from coordinator.drills.runner import Run, broken_off, run_drill
@@ -56,10 +58,7 @@ def describe(name: str, output: str) -> None:
     if output != TABLE:
         print_json(one.described())
         return
-    for key, value in one.described().items():
-        click.echo(f"{key.replace('_', ' '):<13} {'; '.join(value) if isinstance(value, list) else value}")
-    for promise in one.promises:
-        click.echo(f"{'promise':<13} {promise.name}: {promise.rule}")
+    _tell_of(one, one.described())
 
 
 @drill.command()
@@ -69,6 +68,8 @@ def describe(name: str, output: str) -> None:
 @click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
 @click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
 @click.option("--zk", metavar="HOSTS/CHROOT", help="On your own ensemble instead, as host:port,host:port/chroot.")
+@click.option("--group", metavar="NAME", help="With --zk: on this group in the very path of --zk. A dry run, unless:")
+@click.option("--execute", is_flag=True, help="With --group: do it.")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="So often, each.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn, is drawn from it.")
 @click.option("--session-timeout-ms", type=int, default=DEFAULTS.session_timeout_ms, show_default=True)
@@ -85,6 +86,8 @@ def run(
     servers: str,
     in_docker: bool,
     zk: str | None,
+    group: str | None,
+    execute: bool,
     repeat: int,
     seed: int,
     session_timeout_ms: int,
@@ -96,16 +99,24 @@ def run(
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # what is done to ZooKeeper is no news here
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     settings = Settings(session_timeout_ms=session_timeout_ms)
+    if (group is not None and zk is None) or (execute and group is None):
+        raise UsageError("--group needs --zk, and --execute needs --group")
     if zk is not None:
         if in_docker:
             raise UsageError("give --zk or --docker, not both")
         chosen = without_servers(_chosen(names, short, is_all, MOST_SERVERS), bool(names))
     else:
         chosen = _chosen(names, short, is_all, int(servers))
+    own = _own(zk, group, session_timeout_ms)
+    if isinstance(own, Named):
+        if not execute:
+            return _dry_run(chosen, own)
+        with own.opened() as store:
+            own.require_nobody(store)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)
     done: list[Run] = []
-    with _stand(int(servers), in_docker, zk, settings) as (ground, reader):
+    with _stand(int(servers), in_docker, own) as (ground, reader):
         settings = ground.adjust(settings)
         for one in chosen:
             done += [
@@ -136,11 +147,38 @@ def report(folder: Path) -> None:
     click.echo(f"the page: {folder / 'report.html'}", err=True)
 
 
+def _own(zk: str | None, group: str | None, session_timeout_ms: int) -> Own | None:
+    """The operator's ensemble, where one was named."""
+    if zk is None:
+        return None
+    return Own(zk, session_timeout_ms) if group is None else Named(zk, session_timeout_ms, group)
+
+
+def _dry_run(chosen: Sequence[Drill], ground: Named) -> int:
+    """Say what would be done, and do nothing."""
+    for one in chosen:
+        _tell_of(one, one.described(ground.touches))
+        click.echo()
+    with ground.opened() as store:
+        try:
+            ground.require_nobody(store)
+            click.echo("a dry run: nothing was written; with --execute it is done")
+        except UsageError as refusal:
+            click.echo(f"a dry run: nothing was written, and with --execute it is refused: {refusal}")
+    return 0
+
+
+def _tell_of(one: Drill, described: dict[str, Any]) -> None:
+    for key, value in described.items():
+        click.echo(f"{key.replace('_', ' '):<13} {'; '.join(value) if isinstance(value, list) else value}")
+    for promise in one.promises:
+        click.echo(f"{'promise':<13} {promise.name}: {promise.rule}")
+
+
 @contextmanager
-def _stand(servers: int, in_docker: bool, zk: str | None, settings: Settings) -> Iterator[tuple[Ground, Reader]]:
+def _stand(servers: int, in_docker: bool, own: Own | None) -> Iterator[tuple[Ground, Reader]]:
     """The ensemble, and the Spark that reads."""
     with ExitStack() as stack:
-        own = Own(zk, settings.session_timeout_ms) if zk is not None else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
         reader = Reader(folder)
         stack.callback(reader.close)

@@ -8,7 +8,6 @@ from ..zk.paths import COORDINATOR, Brokers, GroupPaths
 from ..zk.store import Delete, Operation, SetData
 from .coordinators import another_is_elected, elected_of
 from .drill import Drill
-from .settings import GROUP, TOPIC
 from .stage import Stage
 from .waiting import wait_for
 
@@ -19,20 +18,22 @@ SCRIBBLE = b"\x00\xffscribbled by hand"
 
 def _grown(stage: Stage) -> set[str]:
     before = stage.settings.partitions
-    alter_topic(stage.store, Brokers(), TOPIC, before + GROWN_BY)
-    stage.fault("topic", topic=TOPIC, partitions=before + GROWN_BY)
+    alter_topic(stage.store, Brokers(), stage.settings.topic, before + GROWN_BY)
+    stage.fault("topic", topic=stage.settings.topic, partitions=before + GROWN_BY)
     stage.partition_count = before + GROWN_BY
     stage.wait_settled(stage.slots())
-    _is_sealed_from(stage, {TopicPartition(TOPIC, number) for number in range(before, before + GROWN_BY)})
+    _is_sealed_from(
+        stage, {TopicPartition(stage.settings.topic, number) for number in range(before, before + GROWN_BY)}
+    )
     return stage.slots()
 
 
 def _made_anew(stage: Stage) -> set[str]:
     stage.stop_producing()
     stage.drained()
-    delete_topic(stage.store, Brokers(), TOPIC)
-    stage.fault("topic", topic=TOPIC)
-    create_topic(stage.store, Brokers(), TOPIC, stage.settings.partitions)
+    delete_topic(stage.store, Brokers(), stage.settings.topic)
+    stage.fault("topic", topic=stage.settings.topic)
+    create_topic(stage.store, Brokers(), stage.settings.topic, stage.settings.partitions)
     stage.start_producer()
     stage.wait_settled(stage.slots())
     _is_sealed_from(stage, stage.partitions())
@@ -49,7 +50,14 @@ def _is_sealed_from(stage: Stage, partitions: set[TopicPartition] | frozenset[To
 def _deleted(stage: Stage) -> set[str]:
     """An owner and the coordinator's znode: each is what somebody at zkCli can reach."""
     victim = elected_of(stage)
-    _by_hand(stage, Delete(GroupPaths(GROUP).owner(TOPIC, stage.random.randrange(stage.settings.partitions))))
+    _by_hand(
+        stage,
+        Delete(
+            GroupPaths(stage.settings.group).owner(
+                stage.settings.topic, stage.random.randrange(stage.settings.partitions)
+            )
+        ),
+    )
     stage.wait_settled(stage.slots())
     _by_hand(stage, Delete(COORDINATOR))
     another_is_elected(stage, victim)
@@ -58,7 +66,7 @@ def _deleted(stage: Stage) -> set[str]:
 
 def _state_scribbled(stage: Stage) -> set[str]:
     """What was evicted is forgotten with the state: so all wait for the longest lease that there may be."""
-    _by_hand(stage, SetData(GroupPaths(GROUP).state, SCRIBBLE))
+    _by_hand(stage, SetData(GroupPaths(stage.settings.group).state, SCRIBBLE))
     stage.wait_settled(stage.slots(), STATE_LOST_S)
     return stage.slots()
 

@@ -86,7 +86,7 @@ def _with_application(stage: Stage, hangs: str, joins: bool) -> set[str]:
     stage.wait_settled({*stage.slots(), APPLICATION})
     process = stage.processes[APPLICATION]
     process.hang()
-    stage.fault("stuck", _hanging_s(stage), process=process.who, group="drill", consumer=APPLICATION)
+    stage.fault("stuck", _hanging_s(stage), process=process.who, group=stage.settings.group, consumer=APPLICATION)
     if joins:
         stage.start_slot(stage.settings.slots)
     wait_for(

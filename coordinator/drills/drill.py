@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .ground import OWN_CHROOT
 from .measure import Measured
 from .settings import Settings
 from .stage import Stage
 
 STEADY = "the group is Stable, every partition is fetched, and records reach the segments"
 ABORT = "the steady state does not come within 30 s, a process ends that nobody ended, or ZooKeeper is lost for good"
-TOUCHES = ("a chroot of its own in ZooKeeper", "a folder of its own under the runs folder", "processes that it starts")
+TOUCHES = (OWN_CHROOT, "a folder of its own under the runs folder", "processes that it starts")
 
 Bounds = Mapping[str, float]
 
@@ -58,8 +59,11 @@ class Drill:
     adjust: Callable[[Settings], Settings] = field(default=lambda settings: settings)
     least_fetched: int = 100
 
-    def described(self) -> dict[str, Any]:
-        """What is said of it before anything is done, as run.json has it."""
+    def described(self, touches: Sequence[str] = TOUCHES[:1]) -> dict[str, Any]:
+        """What is said of it before anything is done, as run.json has it.
+
+        :param touches: what it writes in ZooKeeper.
+        """
         return {
             "drill": self.name,
             "title": self.title,
@@ -68,5 +72,5 @@ class Drill:
             "steady_state": STEADY,
             "fault": self.fault,
             "abort": ABORT,
-            "touches": list(TOUCHES),
+            "touches": [*touches, *TOUCHES[1:]],
         }

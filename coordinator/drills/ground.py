@@ -12,6 +12,8 @@ from ..zk.ensemble import Ensemble, EnsembleConfig
 from .settings import Settings
 
 TICK_MS = 200
+PREFIX = "zk-group-drill-"
+OWN_CHROOT = "a chroot of its own in ZooKeeper"
 
 
 class Ground(Protocol):
@@ -20,7 +22,6 @@ class Ground(Protocol):
     :ivar kind: `embedded`, `docker` or `own`.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which decides how late a session ends.
-    :ivar below: the chroot below which each drill makes its own; "" for the root.
     :ivar is_observed: whether an observer must tell what ZooKeeper did, since nobody here can read transaction logs.
     :ivar told: what else run.json says of it.
     """
@@ -28,9 +29,12 @@ class Ground(Protocol):
     kind: str
     addresses: tuple[str, ...]
     tick_s: float
-    below: str
     is_observed: bool
     told: Mapping[str, object]
+
+    @property
+    def touches(self) -> Sequence[str]:
+        """What a drill writes in it."""
 
     def leader(self) -> int:
         """The number of the server that leads (or stands alone)."""
@@ -59,6 +63,12 @@ class Ground(Protocol):
     def adjust(self, settings: Settings) -> Settings:
         """The settings with what this ensemble grants."""
 
+    def chroot_of(self, name: str) -> str:
+        """Where the run `name` of a drill works; "" for the root."""
+
+    def watched(self, chroot: str) -> Sequence[str]:
+        """What an observer watches there, whole paths."""
+
     def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
         """Leaves of a drill's chroot what shall be left, at the end."""
 
@@ -66,13 +76,21 @@ class Ground(Protocol):
 class Passing:
     """What is the same of all ensembles that go when the drills are over, with all that stands in them."""
 
-    below = ""
     is_observed = False
+    touches: Sequence[str] = (OWN_CHROOT,)
     told: Mapping[str, object] = MappingProxyType({})
 
     def adjust(self, settings: Settings) -> Settings:
         """See `Ground`: whatever a drill asks for is granted."""
         return settings
+
+    def chroot_of(self, name: str) -> str:
+        """See `Ground`."""
+        return f"/{PREFIX}{name}"
+
+    def watched(self, chroot: str) -> Sequence[str]:
+        """See `Ground`."""
+        return [chroot]
 
     def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
         """See `Ground`."""

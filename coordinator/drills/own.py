@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from ..zk.errors import BadData, CoordinatorError, Refused, Retryable, UsageErro
 from ..zk.kazoo_store import open_kazoo
 from ..zk.names import shown
 from ..zk.store import MAX_OPERATIONS, Delete, Store
-from .ground import connect_string, version_in
+from .ground import OWN_CHROOT, PREFIX, connect_string, version_in
 from .settings import Settings
 from .waiting import wait_for
 from .wire import CLOSE_SESSION, opened
@@ -68,6 +68,11 @@ class Own:
         }
         self._require(wanted_ms)
         open_kazoo(hosts, ADMIN_SESSION_MS, make_chroot=False).close()  # says when the chroot is missing
+
+    @property
+    def touches(self) -> Sequence[str]:
+        """See `Ground`."""
+        return [OWN_CHROOT]
 
     def adjust(self, settings: Settings) -> Settings:
         """The settings with what this ensemble grants."""
@@ -145,6 +150,14 @@ class Own:
         """See `Ground`."""
         raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
 
+    def chroot_of(self, name: str) -> str:
+        """See `Ground`."""
+        return f"{self.below}/{PREFIX}{name}"
+
+    def watched(self, chroot: str) -> Sequence[str]:
+        """See `Ground`."""
+        return [chroot]
+
     @contextmanager
     def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
         """See `Ground`: a drill's chroot goes with it."""
@@ -152,20 +165,31 @@ class Own:
             yield
         finally:
             if not keep:
-                with_root = connect_string(self.addresses, "")
-                store = open_kazoo(with_root, ADMIN_SESSION_MS, make_chroot=False)
-                try:
+                with self.opened() as store:
                     wait_for(lambda: remove_tree(store, chroot), CLEARED_S, f"{chroot} is removed from ZooKeeper")
-                finally:
-                    store.close()
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """A session of its own at the root, past every proxy."""
+        store = open_kazoo(connect_string(self.addresses, ""), ADMIN_SESSION_MS, make_chroot=False)
+        try:
+            yield store
+        finally:
+            store.close()
 
 
-def remove_tree(store: Store, root: str) -> bool:
-    """Remove a znode with all below it; whether it is gone: somebody may have made something meanwhile."""
+def tree_of(store: Store, root: str) -> list[str]:
+    """A znode and all below it, each before what is below it; nothing when it is not there."""
     found = [root] if store.get(root) is not None else []
     for path in found:
         listing = store.children(path)
         found += [f"{path}/{name}" for name in (listing.names if listing is not None else ())]
+    return found
+
+
+def remove_tree(store: Store, root: str, kept: Collection[str] = ()) -> bool:
+    """Remove a znode with all below it, but for `kept`; whether they are gone: something may be made meanwhile."""
+    found = [path for path in tree_of(store, root) if path not in kept]
     deepest_first = [Delete(path) for path in sorted(found, key=lambda path: path.count("/"), reverse=True)]
     try:
         for first in range(0, len(deepest_first), MAX_OPERATIONS):

@@ -19,7 +19,7 @@ from .histories import Event, granted_otherwise, logged, merged_history, write_d
 from .holds import read_elsewhere
 from .measure import WHAT, Measured, measured
 from .reader import Reader
-from .settings import GROUP, POOL, Settings
+from .settings import POOL, Settings
 from .stage import READY_S, Produced, Stage
 from .verdict import INCONCLUSIVE, Records, counted, decided, together_of
 from .waiting import NotReached, wait_for
@@ -66,7 +66,7 @@ def run_drill(
     settings = drill.adjust(settings)
     _make_whole(ground)
     run = Run(drill, _made_folder(runs / drill.name), settings, seed)
-    chroot = f"{ground.below}/zk-group-drill-{run.folder.name.lower()}-{drill.name}"
+    chroot = ground.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
     with ground.cleared(chroot, keep), Stage(ground, run.folder, chroot, settings, seed) as stage:
         _act(run, stage, tell)
         produced, rows = _read(run, stage, reader)
@@ -169,7 +169,7 @@ def _read(run: Run, stage: Stage, reader: Reader) -> tuple[Produced, list[dict[s
         streamed = stage.streamed()
         if streamed is not None:
             return stage.produced(), together_of(streamed)
-        return stage.produced(), reader.read(stage.zk, GROUP, not stage.applications)
+        return stage.produced(), reader.read(stage.zk, run.settings.group, not stage.applications)
     except (NotReached, OSError) as error:
         run.missing.append(str(error))
         return {}, None
@@ -199,7 +199,7 @@ def _conclude(run: Run, ground: Ground, events: Sequence[Event], bounds: Mapping
     promises = _promises(run.drill, bounds, found)
     verdict, why = decided(invariants, promises, records, run.missing)
     run.document = {
-        **run.drill.described(),
+        **run.drill.described(ground.touches),
         "verdict": verdict,
         "why": why,
         "seed": run.seed,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..zk.config import require
 from ..zk.lease import LEASE_SHARE
+from ..zk.names import checked_name
 
 GROUP = "drill"
 POOL = "p"
@@ -26,6 +27,7 @@ class Settings:
     :ivar spark: `pool` for slots in executors with a query, `query` for a query beside slots, "" for neither.
     :ivar segments_mb: the segments stand on a disk of so many MiB; 0 for the folder's own.
     :ivar steady_s: how long all is well before the fault.
+    :ivar group: whom it is done to.  :ivar topic: what they fetch.
     """
 
     session_timeout_ms: int = 2000
@@ -38,11 +40,15 @@ class Settings:
     spark: str = ""
     segments_mb: int = 0
     steady_s: float = 1.0
+    group: str = GROUP
+    topic: str = TOPIC
 
     def __post_init__(self) -> None:
         require(500 <= self.session_timeout_ms <= 60_000, "session_timeout_ms must be from 500 to 60000")
         require(1 <= self.nodes <= 5, "nodes must be from 1 to 5")
         require(1 <= self.slots <= 20, "slots must be from 1 to 20")
+        checked_name("group", self.group)
+        checked_name("topic", self.topic)
         require(1 <= self.partitions <= 200, "partitions must be from 1 to 200")
 
     def bounds(self, tick_s: float) -> dict[str, float]:

@@ -26,7 +26,7 @@ from .histories import Notes
 from .observer import Observer
 from .processes import Process, end_all
 from .proxy import Proxy
-from .settings import GROUP, POOL, QUERY, TOPIC, Settings
+from .settings import POOL, QUERY, Settings
 from .tap import Tap
 from .waiting import NotReached, wait_for
 
@@ -72,7 +72,9 @@ class Stage:
         self._tap = Tap() if ground.is_observed else None
         self.observer: Observer | None = None
         if self._tap is not None:
-            self.observer = self._stack.enter_context(Observer(ground.addresses, self._tap, [chroot], chroot))
+            self.observer = self._stack.enter_context(
+                Observer(ground.addresses, self._tap, ground.watched(chroot), chroot)
+            )
         self.store: Store = open_kazoo(self._behind_proxies("drill"), OBSERVER_SESSION_MS)
         self._stack.callback(self.store.close)
         self.quota_bytes = 0
@@ -95,7 +97,7 @@ class Stage:
 
     def start_all(self) -> None:
         """The topic, coordinators, fetchers with their pool, and the producer."""
-        create_topic(self.store, Brokers(), TOPIC, self.settings.partitions)
+        create_topic(self.store, Brokers(), self.settings.topic, self.settings.partitions)
         for number in range(self.settings.nodes):
             self.start_node(f"node-{number + 1}")
         if self.settings.spark:
@@ -120,7 +122,7 @@ class Stage:
     def start_pool(self) -> Process:
         """Who says that the slots run."""
         zk, session_ms = self._behind_proxies("pool"), self.settings.session_timeout_ms
-        told = {"zk": zk, "session_timeout_ms": session_ms, "group": GROUP, "pool": POOL}
+        told = {"zk": zk, "session_timeout_ms": session_ms, "group": self.settings.group, "pool": POOL}
         return self._start_told("pool", {**told, "run": "drill", "slots": MOST_SLOTS})
 
     def start_slot(self, number: int) -> Process:
@@ -146,7 +148,7 @@ class Stage:
     def start_spark(self) -> Process:
         """The Spark application, with a query, and the pool where slots run in executors."""
         zk = self._behind_proxies("spark")
-        told: dict[str, object] = {"folder": str(self.folder), "zk": zk, "group": GROUP, "query": QUERY}
+        told: dict[str, object] = {"folder": str(self.folder), "zk": zk, "group": self.settings.group, "query": QUERY}
         if self.settings.spark == "pool":
             pool = {**self._consumer_told("spark"), "pool": POOL, "segments_dir": str(self.segments_dir)}
             options = {name: value for name, value in pool.items() if name not in ("zk", "group")}
@@ -164,7 +166,7 @@ class Stage:
         told = {
             "zk": self._behind_proxies("producer"),
             "log_dir": str(self.log_dir),
-            "topics": {TOPIC: 1},
+            "topics": {self.settings.topic: 1},
             "rate": self.settings.rate,
         }
         return self._start_told("producer", told)
@@ -219,7 +221,7 @@ class Stage:
         """Let a process hang where it can, and go on after so long."""
         process = self.processes[name]
         process.hang()
-        self.fault("stuck", seconds, process=process.who, group=GROUP, consumer=name)
+        self.fault("stuck", seconds, process=process.who, group=self.settings.group, consumer=name)
         time.sleep(seconds)
         process.go_on()
 
@@ -227,12 +229,12 @@ class Stage:
         """What every consumer is told; `name` is its process."""
         return {
             "zk": self._behind_proxies(name),
-            "group": GROUP,
+            "group": self.settings.group,
             "log_dir": str(self.log_dir),
             "session_timeout_ms": self.settings.session_timeout_ms,
             "max_poll_interval_ms": self.settings.max_poll_interval_ms,
             "history_dir": str(self.histories),
-            "topics": {TOPIC: 1},
+            "topics": {self.settings.topic: 1},
         }
 
     def proxies(self, name: str) -> list[Proxy]:
@@ -257,7 +259,7 @@ class Stage:
 
     def group(self) -> ShownGroup:
         """The group as ZooKeeper has it."""
-        return read_group(Reading(self.store), GROUP)
+        return read_group(Reading(self.store), self.settings.group)
 
     def elected(self) -> CoordinatorRecord | None:
         """The coordinator, None while there is none."""
@@ -283,7 +285,7 @@ class Stage:
 
     def partitions(self) -> PartitionSet:
         """Every partition of the topic."""
-        return frozenset(TopicPartition(TOPIC, number) for number in range(self.partition_count))
+        return frozenset(TopicPartition(self.settings.topic, number) for number in range(self.partition_count))
 
     def slots(self) -> set[str]:
         """The slots that run, or that Spark shall run."""

@@ -14,6 +14,7 @@ import pytest
 
 from coordinator.drills.evidence import znodes
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
 from tests.support.wait import eventually
 
 REPOSITORY = Path(__file__).parents[2]
@@ -85,9 +86,58 @@ def test_a_drill_that_is_interrupted_removes_its_chroot(shared: str, tmp_path: P
     assert tree(shared) == before
 
 
+def test_a_dry_run_on_a_named_group_says_what_it_would_write_and_writes_nothing(shared: str, tmp_path: Path) -> None:
+    before = tree(shared)
+
+    with started(shared, tmp_path, "coordinator-sigkill", "--group", "orders") as run:
+        out, err = run.communicate()
+
+    assert run.returncode == 0, err
+    assert "/consumers/groups/orders and below" in out and "/consumers/coordinator_epoch" in out
+    assert all(word in out for word in ("hypothesis", "steady state", "abort", "promise", "nothing was written"))
+    assert tree(shared) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_drill_on_a_named_group_leaves_nothing_of_it_but_the_epoch(shared: str, tmp_path: Path) -> None:
+    before = tree(shared)
+
+    with started(shared, tmp_path, "coordinator-sigkill", "--group", "orders", "--execute", "--json") as run:
+        out, err = run.communicate()
+
+    said = json.loads(out.splitlines()[-1])
+    assert (run.returncode, said["verdict"]) == (0, "PASS"), err
+    parents = {COORDINATOR_EPOCH, GROUPS, CONSUMERS, Brokers().brokers_path, Brokers().topics}
+    after = tree(shared)
+    assert {path for path in after if path not in before} == parents
+    assert {path: node for path, node in after.items() if path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("there", "message"),
+    [
+        (GroupPaths("orders").id("c1"), "group orders has members"),
+        (GroupPaths("other").root, "group other stands at --zk, too"),
+        (COORDINATOR, "somebody coordinates at --zk"),
+    ],
+)
+def test_a_drill_on_a_named_group_is_refused_where_it_would_disturb_somebody(
+    zk: str, tmp_path: Path, there: str, message: str
+) -> None:
+    open_kazoo(f"{zk}{there}", 10_000).close()
+
+    with started(zk, tmp_path, "coordinator-sigkill", "--group", "orders", "--execute") as run:
+        _, err = run.communicate()
+
+    assert run.returncode == 2
+    assert message in err and "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["consumer-sigkill", "--execute"], "--execute needs --group"),
         (["zookeeper-quorum-lost"], "zookeeper-quorum-lost kills or stops servers"),
         (["consumer-sigkill", "--docker"], "--zk or --docker"),
     ],

@@ -98,7 +98,7 @@ def test_what_is_granted_is_what_a_drill_is_measured_by(servers: Servers) -> Non
     assert settings.session_timeout_ms == 8000
     assert settings.max_poll_interval_ms > 2 * settings.session_timeout_ms
     assert settings.bounds(ground.tick_s)["session_timeout"] == 8.0
-    assert ground.below == "/x"
+    assert ground.chroot_of("now").startswith("/x/zk-group-drill-")
 
 
 @pytest.mark.parametrize("version", ["3.8.4", "3.6.0"])

@@ -1,0 +1,94 @@
+"""A group of the operator's choice, in the very path of `--zk`: a drill has no chroot of its own there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from ..zk.errors import UsageError
+from ..zk.names import checked_name
+from ..zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, Brokers, GroupPaths
+from ..zk.store import Store
+from .own import CLEARED_S, Own, remove_tree, tree_of
+from .settings import Settings
+from .waiting import wait_for
+
+
+class Named(Own):
+    """See `Ground` and `Own`. A drill has no chroot of its own here, but a group, and a topic that nobody else has.
+
+    :param group: its name.
+    :raises UsageError: also when it cannot name a group.
+    """
+
+    def __init__(self, hosts: str, session_timeout_ms: int, group: str) -> None:
+        super().__init__(hosts, session_timeout_ms)
+        self._group = checked_name("group", group)
+        self._topic = f"zk-group-drill-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ').lower()}"
+        self._mine = [f"{self.below}{path}" for path in (GroupPaths(self._group).root, Brokers().topic(self._topic))]
+        self.told = {**self.told, "group": self._group, "topic": self._topic}
+
+    @property
+    def touches(self) -> Sequence[str]:
+        """See `Ground`: every path that a drill writes, and those below which it does."""
+        shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH)]
+        return [*shared, *(f"{path} and below" for path in self._mine)]
+
+    def adjust(self, settings: Settings) -> Settings:
+        """See `Ground`."""
+        return replace(super().adjust(settings), group=self._group, topic=self._topic)
+
+    def chroot_of(self, name: str) -> str:
+        """See `Ground`: the operator's."""
+        return self.below
+
+    def watched(self, chroot: str) -> Sequence[str]:
+        """See `Ground`."""
+        return [f"{chroot}{CONSUMERS}", f"{chroot}{Brokers().brokers_path}"]
+
+    @contextmanager
+    def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
+        """See `Ground`: what was made below the group and the topic goes; the epoch stays, since it may never go back.
+
+        :raises UsageError: when somebody else is there.
+        """
+        with self.opened() as store:
+            self.require_nobody(store)
+            stood = {path for root in self._mine for path in tree_of(store, root)}
+        try:
+            yield
+        finally:
+            if not keep:
+                with self.opened() as store:
+                    for root in self._mine:
+                        what = f"what the drill made in {root} is removed from ZooKeeper"
+                        wait_for(lambda root=root: remove_tree(store, root, stood), CLEARED_S, what)  # type: ignore[misc]
+
+    def require_nobody(self, store: Store) -> None:
+        """
+        :param store: a session at the root.
+        :raises UsageError: when somebody else is there, whom a drill would disturb.
+        """
+        if store.get(f"{self.below}{COORDINATOR}") is not None:
+            raise UsageError(f"somebody coordinates at --zk: stop all nodes there before a drill on {self._group}")
+        if store.get(f"{self.below}{PAUSED}") is not None:
+            raise UsageError("somebody has paused groups at --zk: resume them before a drill")
+        others = [name for name in _names(store, f"{self.below}{GROUPS}") if name != self._group]
+        if others:
+            raise UsageError(
+                f"group {min(others)} stands at --zk, too: a coordinator looks after every group of its path, "
+                "so drills run where there is no other"
+            )
+        paths = GroupPaths(self._group)
+        for path, what in ((paths.ids, "members"), (paths.pools, "pools"), (paths.queries, "queries")):
+            if _names(store, f"{self.below}{path}"):
+                raise UsageError(f"group {self._group} has {what}, which a drill would disturb: stop them first")
+        if _names(store, f"{self.below}{paths.segments}"):
+            raise UsageError(f"group {self._group} has sealed segments that a drill would collect: name another one")
+
+
+def _names(store: Store, path: str) -> list[str]:
+    listing = store.children(path)
+    return list(listing.names) if listing is not None else []
