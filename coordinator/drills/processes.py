@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..zk.ensemble import stands_still
+from .waiting import wait_for
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 END_S = 5.0
 
@@ -52,8 +55,12 @@ class Process:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP, and wait until it stands still.
+
+        :raises NotReached: when it does not in time.
+        """
         self._process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: stands_still(self.pid), END_S, f"{self.name} stands still after SIGSTOP")
 
     def resume(self) -> None:
         """SIGCONT."""

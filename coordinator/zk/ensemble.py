@@ -138,8 +138,15 @@ class Server:
         self.resume()
 
     def pause(self) -> None:
-        """SIGSTOP: its sockets stay open and nothing is answered, as in a long collection of garbage."""
-        self._signal(signal.SIGSTOP)
+        """SIGSTOP: its sockets stay open and nothing is answered, as in a long collection of garbage.
+
+        Returns when it stands still: the signal alone reaches its threads one after the other.
+
+        :raises EnsembleError: when it does not within 10 s.
+        """
+        pid = self.pid
+        if self._signal(signal.SIGSTOP) and pid is not None:
+            wait_until(lambda: stands_still(pid), 10.0, lambda: f"server {self.id} (process {pid}) does not stop")
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""
@@ -330,6 +337,23 @@ def mode_in(answer: str) -> str | None:
 def modes_are_healthy(modes: list[str | None]) -> bool:
     """Whether these are the modes of a whole ensemble: one that stands alone, or a leader whom all others follow."""
     return modes == ["standalone"] or (modes.count("leader") == 1 and modes.count("follower") == len(modes) - 1)
+
+
+def stands_still(pid: int) -> bool:
+    """Whether every thread of a process is stopped, or it is gone."""
+    tasks = Path(f"/proc/{pid}/task")
+    if Path("/proc/self").exists():
+        return all(state in "TtZX" for state in map(_thread_state, tasks.glob("*/stat")))
+    answer = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip()[:1] in "TZ"
+
+
+def _thread_state(stat: Path) -> str:
+    """The letter that the kernel has for it; `X`, dead, for one that is gone."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def command_line(pid: int) -> str:
