@@ -11,7 +11,7 @@ from .settings import Settings
 from .stage import Stage
 
 STEADY = "the group is Stable, every partition is fetched, and records reach the segments"
-ABORT = "the steady state does not come within 30 s, a process ends that nobody ended, or ZooKeeper is lost for good"
+ABORT = "the steady state does not come within 30 s, or ZooKeeper is lost for good"
 TOUCHES = ("a chroot of its own in ZooKeeper", "a folder of its own under the runs folder", "processes that it starts")
 
 Bounds = Mapping[str, float]
@@ -41,6 +41,7 @@ class Drill:
     :ivar run: does the fault; the consumers that shall be in the group in the end.
     :ivar servers: it needs an ensemble of so many.
     :ivar adjust: the settings that it wants, of those that it was given.
+    :ivar touches: what it touches beside what all of them do.
     :ivar least_fetched: so many records must have come after the fault, or the drill has shown nothing.
     """
 
@@ -55,6 +56,7 @@ class Drill:
     is_short: bool = True
     adjust: Callable[[Settings], Settings] = field(default=lambda settings: settings)
     least_fetched: int = 100
+    touches: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
         """What is said of it before anything is done, as run.json has it."""
@@ -66,5 +68,5 @@ class Drill:
             "steady_state": STEADY,
             "fault": self.fault,
             "abort": ABORT,
-            "touches": list(TOUCHES),
+            "touches": [*TOUCHES, *self.touches],
         }

@@ -7,7 +7,7 @@ import time
 from .coordinators import FETCHING_GOES_ON
 from .drill import Drill
 from .ground import Ground
-from .promises import NOBODY_MOVES, NOTHING_STANDS_STILL
+from .promises import FETCHED_WHEN_BACK, NOBODY_MOVES, NOTHING_STANDS_STILL, PAST_THE_SESSION
 from .stage import Stage
 from .waiting import wait_for
 
@@ -67,13 +67,18 @@ def _rolled(stage: Stage) -> set[str]:
 def _all_expired(stage: Stage) -> set[str]:
     """Every process stands still until ZooKeeper has ended its session, as when a hypervisor was paused."""
     names = [*stage.slots(), *(name for name in stage.processes if name.startswith("node-"))]
-    seconds = 1.6 * stage.bounds["session_timeout"]
+    seconds = PAST_THE_SESSION * stage.bounds["session_timeout"]
+    lives, elected = stage.lives(), stage.elected()
     for name in names:
         stage.processes[name].pause()
         stage.fault("pause", seconds, process=stage.processes[name].who)
     time.sleep(seconds)
     for name in names:
         stage.processes[name].resume()
+    wait_for(
+        lambda: (now := stage.elected()) is not None and now != elected, HEALTHY_S, "a coordinator is elected anew"
+    )
+    stage.wait_back(lives)
     return stage.slots()
 
 
@@ -125,5 +130,6 @@ ENSEMBLES = (
         hypothesis="Every partition is fetched again in time; every record comes once.",
         fault="SIGSTOP to every coordinator and fetcher, and SIGCONT after 1.6 session timeouts",
         run=_all_expired,
+        promises=(FETCHED_WHEN_BACK,),
     ),
 )

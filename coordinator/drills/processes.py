@@ -80,8 +80,12 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
-        self._process.send_signal(signal.SIGKILL)
+        self.strike()
         self._process.wait(END_S)
+
+    def strike(self) -> None:
+        """SIGKILL; does not wait."""
+        self._process.send_signal(signal.SIGKILL)
 
     def wait(self, timeout_s: float = END_S) -> int | None:
         """Its exit code, None when it has not ended by then."""
@@ -100,3 +104,6 @@ def end_all(processes: Sequence[Process]) -> None:
         if process.wait() is None:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 process.kill()
+    for process in processes:  # each began a group, in which something that it had started may live on
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -20,11 +20,11 @@ from .holds import read_elsewhere
 from .measure import WHAT, Measured, measured
 from .reader import Reader
 from .settings import GROUP, POOL, Settings
-from .stage import READY_S, Produced, Stage
+from .sight import READY_S, SPARK_READY_S, Produced
+from .stage import Stage
 from .verdict import INCONCLUSIVE, Records, counted, decided, together_of
 from .waiting import NotReached, wait_for
 
-SPARK_READY_S = 90.0
 SETTLE_S = 1.0 + 0.5
 """L1 is decided when the promised time after the last fault has gone by, and a little more."""
 
@@ -36,6 +36,7 @@ class Run:
     """What is known of one run of one drill.
 
     :ivar missing: what a conclusion would have needed.
+    :ivar wrong: what was seen that must not be.
     """
 
     drill: Drill
@@ -44,6 +45,7 @@ class Run:
     seed: int
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     missing: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -85,8 +87,9 @@ def run_drill(
     write_json(run.folder / "run.json", run.document)
     write_reports(run.folder, run.document, events)
     if not keep:
-        for name in ("log", "segments", "histories"):
-            shutil.rmtree(run.folder / name, ignore_errors=True)
+        for pattern in ("log", "segments", "histories", "spark-*"):
+            for left in run.folder.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
     point_latest(run.folder)
     return run
 
@@ -137,7 +140,7 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         stage.caught_up(SPARK_READY_S)
     except (NotReached, StoreError) as error:
         run.missing.append(str(error))
-    run.missing += [f"{name} has ended, and nobody has ended it" for name in stage.ended()]
+    run.wrong += [*stage.wrong, *(f"{name} has ended, and nobody has ended it" for name in stage.ended())]
     stage.notes.note("end")
 
 
@@ -193,7 +196,7 @@ def _conclude(run: Run, ground: Ground, events: Sequence[Event], bounds: Mapping
     if verdicts.set_aside:
         run.missing.append(f"{verdicts.set_aside} events of the history could not be judged")
     promises = _promises(run.drill, bounds, found)
-    verdict, why = decided(invariants, promises, records, run.missing)
+    verdict, why = decided(invariants, promises, records, run.missing, run.wrong)
     run.document = {
         **run.drill.described(),
         "verdict": verdict,
