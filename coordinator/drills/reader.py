@@ -64,7 +64,7 @@ class Reader:
         :raises NotReached: when Spark does not answer, or cannot read it; with its reason.
         """
         if not self.is_running:
-            self._end()
+            self.close()
             self._process, self._answers = self._started()
         if not self._is_ready:
             self._answer(READY_S)
