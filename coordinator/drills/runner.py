@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from .histories import Event, merged_history, write_down
 from .holds import read_elsewhere
 from .measure import WHAT, Measured, measured
 from .reader import Reader
+from .remnants import remnants
 from .settings import GROUP, POOL, Settings
 from .sight import READY_S, SPARK_READY_S, Produced
 from .stage import Stage
@@ -27,6 +29,8 @@ from .waiting import NotReached, wait_for
 
 SETTLE_S = 1.0 + 0.5
 """L1 is decided when the promised time after the last fault has gone by, and a little more."""
+REMAINS_S = 0.5
+"""S7 is decided at two session timeouts and the collection period after calm, and a little more."""
 
 Tell = Callable[[str], None]
 
@@ -138,6 +142,7 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         stage.stop_producing()
         stage.drained()
         stage.caught_up(SPARK_READY_S)
+        _cleared(stage, calm)
     except (NotReached, StoreError) as error:
         run.missing.append(str(error))
     run.wrong += [*stage.wrong, *(f"{name} has ended, and nobody has ended it" for name in stage.ended())]
@@ -157,6 +162,14 @@ def _flows(stage: Stage, partitions: int) -> None:
 
 def _until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _cleared(stage: Stage, calm: float) -> None:
+    """Where the dead have left something, wait until it is gone, or has been there for so long that S7 is decided."""
+    bounds = stage.bounds
+    due = calm + 2 * bounds["session_timeout"] + bounds["collection"] + REMAINS_S
+    with suppress(NotReached):  # the checker says it, with its witness
+        wait_for(lambda: not remnants(stage.group()), due - time.monotonic(), "nothing of the dead remains")
 
 
 def _read(run: Run, stage: Stage, reader: Reader) -> tuple[Produced, list[dict[str, Any]] | None]:
