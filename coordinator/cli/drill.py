@@ -90,7 +90,7 @@ def run(
 ) -> int:
     """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE."""
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # what is done to ZooKeeper is no news here
-    chosen = _chosen(names, short, is_all, int(servers))
+    chosen = _chosen(names, short, is_all, int(servers), (Containers if in_docker else Embedded).can)
     settings = Settings(session_timeout_ms=session_timeout_ms)
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -174,14 +174,24 @@ def _summary(run: Run) -> dict[str, object]:
     }
 
 
-def _chosen(names: Sequence[str], short: bool, is_all: bool, servers: int) -> list[Drill]:
+def _chosen(names: Sequence[str], short: bool, is_all: bool, servers: int, can: frozenset[str]) -> list[Drill]:
+    """The drills to run; of those that nobody has named, only what a ground that `can` so much has room for.
+
+    :raises UsageError: when one that was named has no room there.
+    """
     if sum((bool(names), short, is_all)) != 1:
         raise UsageError("name the drills to run, or give one of --short and --all (see: drill list)")
     chosen = _named(names) if names else [one for one in DRILLS.values() if one.is_short or is_all]
     too_few = [one.name for one in chosen if one.servers > servers]
     if too_few:
         raise UsageError(f"{too_few[0]} needs an ensemble of three: give --servers 3")
-    return chosen
+    lacking = {one.name: lack for one in chosen if (lack := one.lacks(can))}
+    for name, lack in lacking.items():
+        sentence = f"{name} needs {lack}: give --docker"
+        if names:
+            raise UsageError(sentence)
+        click.echo(f"left out: {sentence}", err=True)
+    return [one for one in chosen if one.name not in lacking]
 
 
 def _named(names: Sequence[str]) -> list[Drill]:

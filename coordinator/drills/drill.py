@@ -40,6 +40,7 @@ class Drill:
 
     :ivar run: does the fault; the consumers that shall be in the group in the end.
     :ivar servers: it needs an ensemble of so many.
+    :ivar needs: what it does to the ensemble's servers, as `Ground.can` has it.
     :ivar adjust: the settings that it wants, of those that it was given.
     :ivar touches: what it touches beside what all of them do.
     :ivar least_fetched: so many records must have come after the fault, or the drill has shown nothing.
@@ -53,10 +54,15 @@ class Drill:
     run: Callable[[Stage], set[str]]
     promises: tuple[Promise, ...] = ()
     servers: int = 1
+    needs: frozenset[str] = frozenset()
     is_short: bool = True
     adjust: Callable[[Settings], Settings] = field(default=lambda settings: settings)
     least_fetched: int = 100
     touches: tuple[str, ...] = ()
+
+    def lacks(self, can: frozenset[str]) -> str:
+        """What it needs and a ground that `can` so much has not, in words; empty when it can run there."""
+        return " and ".join(sorted(self.needs - can))
 
     def described(self) -> dict[str, Any]:
         """What is said of it before anything is done, as run.json has it."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from .coordinators import FETCHING_GOES_ON
 from .drill import Drill
-from .ground import Ground
+from .ground import NETWORK, PAUSE, SERVERS, Ground
 from .promises import FETCHED_WHEN_BACK, NOBODY_MOVES, NOTHING_STANDS_STILL, PAST_THE_SESSION
 from .stage import Stage
 from .waiting import wait_for
 
 HEALTHY_S = 30.0
+STANDING = (
+    "No partition changes its owner: each stands still while nobody can be asked, and then goes on where it was; "
+    "every record comes once."
+)
 
 
 def healthy(ground: Ground) -> None:
@@ -64,6 +69,29 @@ def _rolled(stage: Stage) -> set[str]:
     return stage.slots()
 
 
+def _leader_paused(stage: Stage) -> set[str]:
+    return _leader_away(stage, "pause-server", stage.ground.pause, stage.ground.resume)
+
+
+def _leader_cut_off(stage: Stage) -> set[str]:
+    return _leader_away(stage, "cut-server", stage.ground.cut_off, stage.ground.join)
+
+
+def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> set[str]:
+    """The leader is there for nobody, until another one has led for so long that a session which it lost has ended."""
+    leader = stage.ground.leader()
+    take(leader)
+    try:
+        stage.fault(kind, server=leader + 1)
+        wait_for(lambda: stage.ground.leader() != leader, HEALTHY_S, "another server leads")
+        time.sleep(stage.bounds["session_timeout"])
+    finally:
+        give_back(leader)
+    stage.fault("server-returns", server=leader + 1)
+    healthy(stage.ground)
+    return stage.slots()
+
+
 def _all_expired(stage: Stage) -> set[str]:
     """Every process stands still until ZooKeeper has ended its session, as when a hypervisor was paused."""
     names = [*stage.slots(), *(name for name in stage.processes if name.startswith("node-"))]
@@ -92,6 +120,7 @@ ENSEMBLES = (
         run=_leader_killed,
         promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
         servers=3,
+        needs=frozenset({SERVERS}),
     ),
     Drill(
         name="zookeeper-follower-sigkill",
@@ -102,7 +131,30 @@ ENSEMBLES = (
         run=_follower_killed,
         promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
         servers=3,
+        needs=frozenset({SERVERS}),
         is_short=False,
+    ),
+    Drill(
+        name="zookeeper-leader-pause",
+        title="Pause the ZooKeeper leader, and let it go on",
+        proves="A leader that hangs is replaced, and who was connected to it finds another server within its session.",
+        hypothesis=STANDING,
+        fault="SIGSTOP to the server that leads, and SIGCONT when another one has led for a session timeout",
+        run=_leader_paused,
+        promises=(NOBODY_MOVES,),
+        servers=3,
+        needs=frozenset({PAUSE}),
+    ),
+    Drill(
+        name="zookeeper-leader-cut-off",
+        title="Cut the ZooKeeper leader off from its peers",
+        proves="A leader without followers, whom its clients still reach, costs none of them the session.",
+        hypothesis=STANDING,
+        fault="no packet between the server that leads and its peers, until another one has led for a session timeout",
+        run=_leader_cut_off,
+        promises=(NOBODY_MOVES,),
+        servers=3,
+        needs=frozenset({NETWORK}),
     ),
     Drill(
         name="zookeeper-quorum-lost",
@@ -111,6 +163,7 @@ ENSEMBLES = (
         hypothesis="Fetchers stop when their leases lapse, and go on when ZooKeeper is back; every record comes once.",
         fault="SIGKILL to every server; all are started again after 1.5 session timeouts",
         run=_quorum_lost,
+        needs=frozenset({SERVERS}),
     ),
     Drill(
         name="zookeeper-rolling-restart",
@@ -121,6 +174,7 @@ ENSEMBLES = (
         run=_rolled,
         promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
         servers=3,
+        needs=frozenset({SERVERS}),
         is_short=False,
     ),
     Drill(

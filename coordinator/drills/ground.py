@@ -10,16 +10,22 @@ from ..zk.ensemble import Ensemble, EnsembleConfig
 
 TICK_MS = 200
 
+SERVERS = "servers that can be killed, stopped and started"
+PAUSE = "servers that can be paused"
+NETWORK = "servers that can be cut off from each other"
+
 
 class Ground(Protocol):
     """One ensemble.
 
     :ivar kind: `embedded`, `docker` or `own`.
+    :ivar can: of `SERVERS`, `PAUSE` and `NETWORK` what it has; empty where the servers are not ours to touch.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which decides how late a session ends.
     """
 
     kind: str
+    can: frozenset[str]
     addresses: tuple[str, ...]
     tick_s: float
 
@@ -34,6 +40,21 @@ class Ground(Protocol):
 
     def start(self, server: int) -> None:
         """Start it again, with what it has."""
+
+    def pause(self, server: int) -> None:
+        """Freeze a server: its connections stay open, and it answers nothing."""
+
+    def resume(self, server: int) -> None:
+        """Let it go on after `pause`."""
+
+    def cut_off(self, server: int) -> None:
+        """No packet between a server and its peers, either way; its clients still reach it."""
+
+    def join(self, server: int) -> None:
+        """Give it back its peers after `cut_off`."""
+
+    def heal(self) -> None:
+        """Undo whatever was done to its servers, without waiting for them to serve."""
 
     def has_leader(self) -> bool:
         """Whether somebody leads just now."""
@@ -52,6 +73,7 @@ class Embedded:
     """Servers on this machine, from PySpark's jars."""
 
     kind = "embedded"
+    can = frozenset({SERVERS, PAUSE})
 
     def __init__(self, directory: Path, servers: int) -> None:
         self._ensemble = Ensemble(directory, EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False))
@@ -77,6 +99,28 @@ class Embedded:
     def start(self, server: int) -> None:
         """See `Ground`."""
         self._ensemble.servers[server].start()
+
+    def pause(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].pause()
+
+    def resume(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].resume()
+
+    def cut_off(self, server: int) -> None:
+        """See `Ground`. Never called: they share one network."""
+        raise NotImplementedError(NETWORK)
+
+    def join(self, server: int) -> None:
+        """See `cut_off`."""
+        raise NotImplementedError(NETWORK)
+
+    def heal(self) -> None:
+        """See `Ground`."""
+        for server in self._ensemble.servers:
+            server.resume()
+            server.start()
 
     def is_healthy(self) -> bool:
         """See `Ground`."""

@@ -99,10 +99,9 @@ def run_drill(
 
 
 def _make_whole(ground: Ground) -> None:
-    """Start the servers that an earlier drill may have left down."""
+    """Undo what an earlier drill may have left of its faults."""
     if not ground.is_healthy():
-        for server in range(len(ground.addresses)):
-            ground.start(server)
+        ground.heal()
         wait_for(ground.is_healthy, READY_S, "all ZooKeeper servers serve")
 
 
