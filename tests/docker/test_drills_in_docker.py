@@ -20,8 +20,6 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 
 REPOSITORY = HERE.parents[1]
 FAULTS = ("zookeeper-leader-sigkill", "zookeeper-leader-pause", "zookeeper-leader-cut-off")
-SECONDS = "no partition stands still"
-"""Promised in plain seconds; missed where the machine has no time for a fetcher to renew its lease."""
 SESSION_MS = 6000
 """Long enough for a machine that has other things to do as well."""
 
@@ -67,8 +65,7 @@ def test_the_promises_are_kept_when_the_leader_is_killed_is_paused_and_is_cut_of
 
     assert [each["drill"] for each in said["drills"]] == list(FAULTS)
     for each in said["drills"]:
-        missed = {promise["name"] for promise in each["promises"] if not promise["held"]}
-        assert each["verdict"] == "PASS" or missed == {SECONDS}, err
+        assert each["verdict"] == "PASS", err
         assert each["broken"] == []
         assert each["records"]["delivered"] == each["records"]["produced"] > 100
         document = json.loads((Path(each["folder"]) / "run.json").read_text())

@@ -13,8 +13,8 @@ REPOSITORY = Path(__file__).parents[2]
 BROKEN = REPOSITORY / "tests" / "drills" / "broken"
 
 
-def started(runs: Path, *words: str, breaks: str = "") -> subprocess.Popen[str]:
-    """Drills on one embedded server.
+def started(runs: Path, *words: str, breaks: str = "", servers: int = 1) -> subprocess.Popen[str]:
+    """Drills on embedded servers.
 
     :param breaks: a mutation of `tests/drills/broken`, in the processes that the drills start.
     """
@@ -22,7 +22,7 @@ def started(runs: Path, *words: str, breaks: str = "") -> subprocess.Popen[str]:
     environment |= {"DRILL_BREAKS": breaks} if breaks else {}
     command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--runs", str(runs)]
     return subprocess.Popen(
-        [*command, "--servers", "1", "--json"],
+        [*command, "--servers", str(servers), "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -31,8 +31,8 @@ def started(runs: Path, *words: str, breaks: str = "") -> subprocess.Popen[str]:
     )
 
 
-def drilled(runs: Path, *words: str, breaks: str = "") -> tuple[int, dict[str, Any], str]:
+def drilled(runs: Path, *words: str, breaks: str = "", servers: int = 1) -> tuple[int, dict[str, Any], str]:
     """Exit code, what it said last, and all that it said to people."""
-    with started(runs, *words, breaks=breaks) as drill:
+    with started(runs, *words, breaks=breaks, servers=servers) as drill:
         out, err = drill.communicate()
     return drill.returncode, json.loads(out.splitlines()[-1]), err
