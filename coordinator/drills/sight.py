@@ -21,7 +21,7 @@ Produced = dict[str, dict[str, dict[str, int]]]
 """Topic -> its id -> partition -> records."""
 
 READY_S = 30.0
-SPARK_READY_S = 90.0
+SPARK_READY_S = 180.0
 
 
 class Sight:
