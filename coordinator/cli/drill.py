@@ -21,6 +21,7 @@ from coordinator.drills.drill import Drill
 from coordinator.drills.evidence import write_reports
 from coordinator.drills.ground import Embedded, Ground
 from coordinator.drills.histories import merged_history
+from coordinator.drills.namespaces import Namespaced, namespaced
 from coordinator.drills.reader import Reader
 from coordinator.drills.runner import Run, broken_off, run_drill
 from coordinator.drills.settings import Settings
@@ -66,6 +67,7 @@ def describe(name: str, output: str) -> None:
 @click.option("--all", "is_all", is_flag=True, help="Every drill.")
 @click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
 @click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
+@click.option("--namespaces", "in_namespaces", is_flag=True, help="Each embedded server in a network namespace (root).")
 @click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="So often, each.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What is drawn, is drawn from it.")
 @click.option("--session-timeout-ms", type=int, default=DEFAULTS.session_timeout_ms, show_default=True)
@@ -81,6 +83,7 @@ def run(
     is_all: bool,
     servers: str,
     in_docker: bool,
+    in_namespaces: bool,
     repeat: int,
     seed: int,
     session_timeout_ms: int,
@@ -90,13 +93,16 @@ def run(
 ) -> int:
     """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE."""
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # what is done to ZooKeeper is no news here
-    chosen = _chosen(names, short, is_all, int(servers), (Containers if in_docker else Embedded).can)
+    if in_docker and in_namespaces:
+        raise UsageError("give one of --docker and --namespaces")
+    kind = Containers if in_docker else Namespaced if in_namespaces else Embedded
+    chosen = _chosen(names, short, is_all, int(servers), kind.can)
     settings = Settings(session_timeout_ms=session_timeout_ms)
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)
     done: list[Run] = []
-    with _stand(int(servers), in_docker) as (ground, reader):
+    with _stand(int(servers), kind) as (ground, reader):
         for one in chosen:
             done += [
                 _run_one(one, ground, reader, runs.resolve(), settings, seed + nth, keep, console)
@@ -127,14 +133,16 @@ def report(folder: Path) -> None:
 
 
 @contextmanager
-def _stand(servers: int, in_docker: bool) -> Iterator[tuple[Ground, Reader]]:
+def _stand(servers: int, kind: type[Embedded | Containers]) -> Iterator[tuple[Ground, Reader]]:
     """The ensemble, and the Spark that reads."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
         reader = Reader(folder)
         stack.callback(reader.close)
-        if in_docker:
+        if kind is Containers:
             yield stack.enter_context(Containers(folder / "containers")), reader
+        elif kind is Namespaced:
+            yield stack.enter_context(namespaced(folder / "ensemble", servers)), reader
         else:
             yield stack.enter_context(Embedded(folder / "ensemble", servers)), reader
 
@@ -187,7 +195,7 @@ def _chosen(names: Sequence[str], short: bool, is_all: bool, servers: int, can: 
         raise UsageError(f"{too_few[0]} needs an ensemble of three: give --servers 3")
     lacking = {one.name: lack for one in chosen if (lack := one.lacks(can))}
     for name, lack in lacking.items():
-        sentence = f"{name} needs {lack}: give --docker"
+        sentence = f"{name} needs {lack}: give --docker or --namespaces"
         if names:
             raise UsageError(sentence)
         click.echo(f"left out: {sentence}", err=True)

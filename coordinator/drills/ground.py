@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from ..zk.ensemble import Ensemble, EnsembleConfig
+from ..zk.ensemble_files import Ports
 
 TICK_MS = 200
 
@@ -18,7 +19,7 @@ NETWORK = "servers that can be cut off from each other"
 class Ground(Protocol):
     """One ensemble.
 
-    :ivar kind: `embedded`, `docker` or `own`.
+    :ivar kind: `embedded`, `namespaces`, `docker` or `own`.
     :ivar can: of `SERVERS`, `PAUSE` and `NETWORK` what it has; empty where the servers are not ours to touch.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which decides how late a session ends.
@@ -70,13 +71,17 @@ class Ground(Protocol):
 
 
 class Embedded:
-    """Servers on this machine, from PySpark's jars."""
+    """Servers on this machine, from PySpark's jars.
+
+    :param places: where each shall listen; on loopback when not given.
+    """
 
     kind = "embedded"
     can = frozenset({SERVERS, PAUSE})
 
-    def __init__(self, directory: Path, servers: int) -> None:
-        self._ensemble = Ensemble(directory, EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False))
+    def __init__(self, directory: Path, servers: int, places: Sequence[Ports] = ()) -> None:
+        config = EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False)
+        self._ensemble = Ensemble(directory, config, places=places)
         self.addresses = tuple(server.address for server in self._ensemble.servers)
         self.tick_s = TICK_MS / 1000
 
@@ -134,7 +139,7 @@ class Embedded:
         """See `Ground`."""
         return version_in(self._ensemble.servers[0].ask("srvr"))
 
-    def __enter__(self) -> Embedded:
+    def __enter__(self) -> Self:
         self._ensemble.__enter__()
         return self
 

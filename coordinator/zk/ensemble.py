@@ -13,14 +13,13 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from coordinator.zk.ensemble_files import (
-    HOST,
     EnsembleConfig,
     EnsembleError,
     Ports,
@@ -67,9 +66,10 @@ class Server:
     def __init__(self, server_id: int, directory: Path, ports: Ports, heap_mb: int) -> None:
         self.id = server_id
         self.directory = directory
-        self.port = ports.client
+        self.host, self.port = ports.host, ports.client
         self.log = directory / "server.log"
         self._heap_mb = heap_mb
+        self._namespace = ports.namespace
         self._configuration = directory / "zoo.cfg"
         self._pid_file = directory / "pid"
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,7 +77,7 @@ class Server:
     @property
     def address(self) -> str:
         """`host:port` for clients."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -103,9 +103,10 @@ class Server:
         """
         if self.is_running:
             return
-        if not is_free(self.port):
+        if not self._is_port_free():
             raise EnsembleError(f"port {self.port} of server {self.id} is in use by another process")
-        command = [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, "-cp", class_path(SERVER_JARS)]
+        command = ["ip", "netns", "exec", self._namespace] if self._namespace else []
+        command += [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, "-cp", class_path(SERVER_JARS)]
         command += [f"-Dlog4j2.configurationFile={self.directory.parent / 'log4j2.properties'}"]
         command += [SERVER_MAIN, str(self._configuration)]
         with self.log.open("ab") as log:
@@ -159,7 +160,7 @@ class Server:
 
     def ask(self, word: str = "srvr", timeout_s: float = 1.0) -> str:
         """What the server answers to a four letter word; empty when it does not within `timeout_s`."""
-        return four_letter_word(HOST, self.port, word, timeout_s)
+        return four_letter_word(self.host, self.port, word, timeout_s)
 
     def mode(self) -> str | None:
         """`leader`, `follower` or `standalone`; None while the server serves nobody."""
@@ -179,6 +180,10 @@ class Server:
         errors = [line for line in lines if "Exception" in line or line.startswith("Error")]
         return (errors or lines or [""])[-1].strip()
 
+    def _is_port_free(self) -> bool:
+        """Whether nobody listens on its port; in a namespace of its own nobody else does."""
+        return bool(self._namespace) or is_free(self.port)
+
     def _signal(self, number: signal.Signals) -> bool:
         """Signal the process; False when there is none."""
         pid = self.pid
@@ -192,7 +197,7 @@ class Server:
         """Signal the process and wait until it is gone and its port with it, which is a moment later."""
         if self._signal(number):
             wait_until(
-                lambda: not self.is_running and is_free(self.port),
+                lambda: not self.is_running and self._is_port_free(),
                 timeout_s,
                 lambda: f"server {self.id} (process {self.pid}) still runs after {number.name}",
             )
@@ -208,14 +213,21 @@ class Ensemble:
 
     :param config: what it is made of. None takes what stands in the directory, else the defaults.
     :param base_port: the first client port; the other ports follow it. None chooses free ones.
+    :param places: where each server shall listen, when it is not to be chosen here at all.
     :raises EnsembleError: when the directory holds an ensemble of another configuration.
     """
 
-    def __init__(self, directory: Path, config: EnsembleConfig | None = None, base_port: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: EnsembleConfig | None = None,
+        base_port: int | None = None,
+        places: Sequence[Ports] = (),
+    ) -> None:
         self.directory = directory.expanduser().resolve()
         if not has_ensemble(self.directory):
             made = config or EnsembleConfig()
-            create(self.directory, made, choose_ports(made.servers, base_port))
+            create(self.directory, made, list(places) or choose_ports(made.servers, base_port))
         self.config, ports = read_state(self.directory)
         if config is not None and self.config != config:
             raise EnsembleError(

@@ -11,24 +11,21 @@ from coordinator.drills.ground import Embedded
 from coordinator.zk.errors import UsageError
 
 NOTHING: frozenset[str] = frozenset()
+NO_ROOM = "zookeeper-leader-cut-off needs servers that can be cut off from each other: give --docker or --namespaces"
 
 
 def test_a_drill_that_was_named_and_has_no_room_there_is_a_mistake() -> None:
     with pytest.raises(UsageError) as mistake:
         _chosen(["zookeeper-leader-cut-off"], False, False, 3, Embedded.can)
 
-    assert str(mistake.value) == (
-        "zookeeper-leader-cut-off needs servers that can be cut off from each other: give --docker"
-    )
+    assert str(mistake.value) == NO_ROOM
 
 
 def test_of_all_drills_those_without_room_are_left_out_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = _chosen([], False, True, 3, Embedded.can)
 
     assert set(DRILLS) - {one.name for one in chosen} == {"zookeeper-leader-cut-off"}
-    assert capsys.readouterr().err == (
-        "left out: zookeeper-leader-cut-off needs servers that can be cut off from each other: give --docker\n"
-    )
+    assert capsys.readouterr().err == f"left out: {NO_ROOM}\n"
 
 
 def test_in_containers_every_drill_has_room(capsys: pytest.CaptureFixture[str]) -> None:
