@@ -12,7 +12,7 @@ from ..checker.verdict import Event
 from ..zk.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.errors import BadData
 from ..zk.paths import COORDINATOR
-from .holds import Hold, PartitionName, doubly_held_s, gaps, holders, holds
+from .holds import Hold, PartitionName, doubly_held_s, gaps, holders, holds, last_holders
 
 WHAT = {
     "T0": "the fault",
@@ -86,7 +86,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     """
     end = float(events[-1]["at"])
     found = holds(events)
-    before = holders(found, fault_at)
+    before = last_holders(found, fault_at)
     after = holders(found, end)
     fetching = _without_stopped(found, events)
     empty = gaps(fetching, fault_at, end)
