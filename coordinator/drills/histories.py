@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,34 @@ class Notes:
             return list(self._events)
 
 
-def write_down(notes: Notes, folder: Path, logs: Sequence[Path], chroot: str) -> list[Path]:
+def write_down(notes: Notes, folder: Path, logs: Sequence[Path], chroot: str, own_session: int) -> list[Path]:
     """Write what the drill and ZooKeeper know beside what the processes wrote in `folder`; all the files.
 
     :param logs: the folders of the servers' transaction logs; empty where they cannot be read.
+    :param own_session: the drill's, the only hand that there is.
     """
     told = sorted(folder.glob("*#*.jsonl"))
     sessions = dict(found for path in told for found in _sessions(path))
     # The log's milliseconds are cut off: a transaction was done at the end of its own at the latest.
     done = events_of(logs, sessions, lambda ms: (ms + 1) / 1000 - notes.behind_s, chroot) if logs else []
+    done = with_strangers(done, {own_session, *sessions})
     own, zookeeper = folder / "drill.jsonl", folder / "zookeeper.jsonl"
     for path, events in ((own, notes.events), (zookeeper, done)):
         path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
     return [own, zookeeper, *told]
+
+
+def with_strangers(events: Sequence[Event], known: Collection[int]) -> list[Event]:
+    """The same, but what a session commits that is not `known` is a stranger's.
+
+    A hand is excused for what it writes; a process that goes on writing on a session of which it tells nobody is not.
+    """
+    return [
+        {**event, "who": f"stranger#{event['session']:x}"}
+        if event["event"] == "commit" and event["session"] not in known
+        else event
+        for event in events
+    ]
 
 
 def merged_history(files: Sequence[Path]) -> tuple[list[Event], list[str]]:

@@ -80,7 +80,8 @@ def run_drill(
             write_json(run.folder / "after.json", znodes(stage.store))
         except StoreError as error:
             run.missing.append(f"ZooKeeper is lost: {error}")
-        files = write_down(stage.notes, stage.histories, ground.transaction_logs(), chroot)
+        own_session = stage.store.session_id
+        files = write_down(stage.notes, stage.histories, ground.transaction_logs(), chroot, own_session)
     events, unreadable = merged_history(files)
     run.missing += [f"a history cannot be read: {problem}" for problem in unreadable[:3]]
     write_history(run.folder / "history.jsonl", events)
