@@ -26,7 +26,7 @@ BITES = (
     Bite(("S1",), "lease_outlives_its_session", "consumer-cut"),
     Bite(("S2",), "stable_before_it_is", "consumer-sigterm"),
     Bite(("S3",), "stop_forgets_the_epoch", "consumer-sigterm"),
-    Bite(("S4",), "elected_for_life", "all-sessions-expire"),
+    Bite(("S4",), "last_commit_is_sent_again", "coordinator-pause"),
     Bite(("S5",), "what_cannot_be_sealed_is_skipped", "disk-full"),
     Bite(("S6",), "stop_is_acknowledged_first", "consumer-sigterm"),
     Bite(("S7",), "commands_of_the_dead_stay", "consumer-sigkill"),

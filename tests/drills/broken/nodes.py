@@ -9,17 +9,15 @@ from typing import Any
 
 import coordinator.assignors.range
 import coordinator.plan
-from coordinator.elector import Elector
 from coordinator.handlers import Handlers
 from coordinator.listeners import Listeners
 from coordinator.rebalance import Rebalancer
-from coordinator.service import Coordinator
-from coordinator.term import Term
+from coordinator.service import CoordinatorService
 from coordinator.zk.commands import STOP_FETCHER, Command
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.state import EMPTY, STABLE
-from tests.simulation import holes
-from tests.simulation.mutation import Patch, constant, nothing, replaced
+from coordinator.zk.store import SetData
+from tests.simulation.mutation import Patch, replaced
 
 SWEEPS_OVERLOOKED = 5
 LONGEST_WAIT_S = 8.5
@@ -40,20 +38,29 @@ def stable_before_it_is() -> None:
     _apply(replaced(coordinator.plan, "_state_name", named_too_early))
 
 
-def elected_for_life() -> None:
-    """Who was elected once acts under its old epoch on every later session, and never looks whether it still may."""
-    terms: list[Term] = []
+def last_commit_is_sent_again() -> None:
+    """What a node wrote last goes out once more on its next session, without a fence: kazoo does so with a queue."""
+    sent: list[SetData] = []
 
-    def electing(original: Any) -> Any:
-        def stand(self: Elector, stopping: Any) -> Term | None:
-            term = terms[0] if terms else original(self, stopping)
-            terms[:] = [term] if term is not None else []
-            return term
+    def noting(original: Any) -> Any:
+        def write(self: Rebalancer, operations: Any) -> Any:
+            sent[:] = [
+                replace(op, version=-1) for op in operations if isinstance(op, SetData) and op.path.endswith("/state")
+            ]
+            return original(self, operations)
 
-        return stand
+        return write
 
-    unlooked = (constant(Term, "check", nothing), constant(Coordinator, "_watch_own_znode", nothing))
-    _apply(replaced(Elector, "stand", electing), *unlooked, *holes.NO_EPOCH)
+    def resending(original: Any) -> Any:
+        def handle_new_session(self: CoordinatorService) -> Any:
+            store = original(self)
+            if store is not None and sent:
+                store.commit(sent)
+            return store
+
+        return handle_new_session
+
+    _apply(replaced(Rebalancer, "_write", noting), replaced(CoordinatorService, "_handle_new_session", resending))
 
 
 def commands_of_the_dead_stay() -> None:
