@@ -17,6 +17,7 @@ import pytest
 
 from coordinator.drills.containers import Containers
 from coordinator.drills.ground import connect_string
+from tests.support.ci import in_ci
 from tests.support.clients import fresh_chroot
 
 HERE = Path(__file__).parent
@@ -25,11 +26,6 @@ PORTS = (14811, 14812, 14813)
 """What docker-compose.yml publishes when nothing else is asked for."""
 OFFICIAL_IMAGE = "zookeeper:3.9"
 STAND_IN_IMAGE = "zk-group-coordinator/zookeeper:3.9"
-
-
-def in_ci() -> bool:
-    """Whether what cannot run is an error."""
-    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def problem_of(*command: str, timeout_s: float = 20.0) -> str | None:
