@@ -195,11 +195,12 @@ class Server:
 
     def _end(self, number: signal.Signals, timeout_s: float) -> None:
         """Signal the process and wait until it is gone and its port with it, which is a moment later."""
-        if self._signal(number):
+        pid = self.pid
+        if self._signal(number) and pid is not None:
             wait_until(
-                lambda: not self.is_running and self._is_port_free(),
+                lambda: has_ended(pid) and self._is_port_free(),
                 timeout_s,
-                lambda: f"server {self.id} (process {self.pid}) still runs after {number.name}",
+                lambda: f"server {self.id} (process {pid}) still runs after {number.name}",
             )
         if self._process is not None and not self.is_running:
             self._process.wait(timeout_s)
@@ -358,6 +359,15 @@ def stands_still(pid: int) -> bool:
         return all(state in "TtZX" for state in map(_thread_state, tasks.glob("*/stat")))
     answer = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return answer.stdout.strip()[:1] in "TZ"
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or its parent can learn how it ended: its command line goes before its threads do."""
+    tasks = Path(f"/proc/{pid}/task")
+    if Path("/proc/self").exists():
+        states = [_thread_state(stat) for stat in tasks.glob("*/stat")]
+        return len(states) < 2 and all(state in "ZX" for state in states)
+    return not command_line(pid)
 
 
 def _thread_state(stat: Path) -> str:
