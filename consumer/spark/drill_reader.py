@@ -28,8 +28,15 @@ def main() -> None:
         try:
             answer({"event": "read", "partitions": counted(frame_of(spark, asked))})
         except PySparkException as error:
-            answer({"event": "failed", "reason": str(error).partition("\n")[0]})
+            answer({"event": "failed", "reason": reason_of(str(error))})
     spark.stop()
+
+
+def reason_of(message: str) -> str:
+    """What the product says in Spark's message, which ends with its exception and a SQLSTATE; else its first line."""
+    lines = [line for line in message.splitlines() if line and not line.startswith((" ", "JVM stacktrace"))]
+    own = [line for line in lines if line.startswith(("consumer.", "coordinator."))]
+    return (own or lines or [""])[-1 if own else 0]
 
 
 def session() -> SparkSession:

@@ -137,9 +137,13 @@ class Fetching:
                 for life in [life for life in self._of.get(who, ()) if life[2] == incarnation]:
                     self.end(*life)
 
-    def end(self, group: str, consumer: str, incarnation: str) -> None:
-        """All that an incarnation fetches ends now; what it begins later, because it has not heard, never counts."""
+    def take_over(self, group: str, consumer: str, incarnation: str) -> None:
+        """Another process has the name: what the incarnation begins later, because it has not heard, never counts."""
         self._over.add((group, consumer, incarnation))
+        self.end(group, consumer, incarnation)
+
+    def end(self, group: str, consumer: str, incarnation: str) -> None:
+        """All that an incarnation fetches ends now; who has left and begins all the same does wrong, and counts."""
         for hold in self._lives.pop((group, consumer, incarnation), {}).values():
             self._drop(hold)
 

@@ -243,7 +243,8 @@ class World:
         is_own = view.owner == commit.who or not self.process(commit.who).is_node
         has_left = not is_new and after is not None and after.ended is not None and is_own
         if before is not None and not commit.by_hand and (is_taken or has_left):
-            self.fetching.end(group.name, view.consumer, before.incarnation)
+            end = self.fetching.take_over if is_taken else self.fetching.end
+            end(group.name, view.consumer, before.incarnation)
         if is_new and not commit.by_hand:
             view.owner, view.by_hand = commit.who, False
 

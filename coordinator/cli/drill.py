@@ -23,6 +23,7 @@ from coordinator.drills.evidence import write_reports
 from coordinator.drills.ground import Embedded, Ground
 from coordinator.drills.histories import merged_history
 from coordinator.drills.named import Named
+from coordinator.drills.namespaces import Namespaced, namespaced
 from coordinator.drills.own import Own
 from coordinator.drills.reader import Reader
 from coordinator.drills.runner import Run, broken_off, run_drill
@@ -67,6 +68,7 @@ def describe(name: str, output: str) -> None:
 @click.option("--all", "is_all", is_flag=True, help="Every drill.")
 @click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
 @click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
+@click.option("--namespaces", "in_namespaces", is_flag=True, help="Each embedded server in a network namespace (root).")
 @click.option("--zk", metavar="HOSTS/CHROOT", help="On your own ensemble instead, as host:port,host:port/chroot.")
 @click.option("--group", metavar="NAME", help="With --zk: on this group in the very path of --zk. A dry run, unless:")
 @click.option("--execute", is_flag=True, help="With --group: do it.")
@@ -85,6 +87,7 @@ def run(
     is_all: bool,
     servers: str,
     in_docker: bool,
+    in_namespaces: bool,
     zk: str | None,
     group: str | None,
     execute: bool,
@@ -97,26 +100,24 @@ def run(
 ) -> int:
     """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE."""
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # what is done to ZooKeeper is no news here
-    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
-    settings = Settings(session_timeout_ms=session_timeout_ms)
+    if sum((in_docker, in_namespaces, zk is not None)) > 1:
+        raise UsageError("give one of --docker, --namespaces and --zk")
     if (group is not None and zk is None) or (execute and group is None):
         raise UsageError("--group needs --zk, and --execute needs --group")
-    if zk is not None:
-        if in_docker:
-            raise UsageError("give --zk or --docker, not both")
-        chosen = without_servers(_chosen(names, short, is_all, MOST_SERVERS), bool(names))
-    else:
-        chosen = _chosen(names, short, is_all, int(servers))
+    kind = Containers if in_docker else Namespaced if in_namespaces else Own if zk is not None else Embedded
+    chosen = _chosen(names, short, is_all, MOST_SERVERS if kind is Own else int(servers), kind.can)
+    settings = Settings(session_timeout_ms=session_timeout_ms)
     own = _own(zk, group, session_timeout_ms)
     if isinstance(own, Named):
         if not execute:
             return _dry_run(chosen, own)
         with own.opened() as store:
             own.require_nobody(store)
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, signal.default_int_handler)
     done: list[Run] = []
-    with _stand(int(servers), in_docker, own) as (ground, reader):
+    with _stand(int(servers), kind, own) as (ground, reader):
         settings = ground.adjust(settings)
         for one in chosen:
             done += [
@@ -176,7 +177,7 @@ def _tell_of(one: Drill, described: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _stand(servers: int, in_docker: bool, own: Own | None) -> Iterator[tuple[Ground, Reader]]:
+def _stand(servers: int, kind: type[Embedded | Containers | Own], own: Own | None) -> Iterator[tuple[Ground, Reader]]:
     """The ensemble, and the Spark that reads."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
@@ -184,8 +185,10 @@ def _stand(servers: int, in_docker: bool, own: Own | None) -> Iterator[tuple[Gro
         stack.callback(reader.close)
         if own is not None:
             yield own, reader
-        elif in_docker:
+        elif kind is Containers:
             yield stack.enter_context(Containers(folder / "containers")), reader
+        elif kind is Namespaced:
+            yield stack.enter_context(namespaced(folder / "ensemble", servers)), reader
         else:
             yield stack.enter_context(Embedded(folder / "ensemble", servers)), reader
 
@@ -225,29 +228,25 @@ def _summary(run: Run) -> dict[str, object]:
     }
 
 
-def _chosen(names: Sequence[str], short: bool, is_all: bool, servers: int) -> list[Drill]:
+def _chosen(names: Sequence[str], short: bool, is_all: bool, servers: int, can: frozenset[str]) -> list[Drill]:
+    """The drills to run; of those that nobody has named, only what a ground that `can` so much has room for.
+
+    :raises UsageError: when one that was named has no room there.
+    """
     if sum((bool(names), short, is_all)) != 1:
         raise UsageError("name the drills to run, or give one of --short and --all (see: drill list)")
     chosen = _named(names) if names else [one for one in DRILLS.values() if one.is_short or is_all]
     too_few = [one.name for one in chosen if one.servers > servers]
     if too_few:
         raise UsageError(f"{too_few[0]} needs an ensemble of three: give --servers 3")
-    return chosen
-
-
-def without_servers(chosen: Sequence[Drill], is_named: bool) -> list[Drill]:
-    """The drills that can run where servers are somebody else's.
-
-    :raises UsageError: when one was named that cannot.
-    """
-    left_out = [one.name for one in chosen if one.touches_servers]
-    if left_out and is_named:
-        raise UsageError(
-            f"{left_out[0]} kills or stops servers, and those of --zk are not touched: run it without --zk"
-        )
-    if left_out:
-        click.echo(f"left out, since the servers of --zk are not touched: {', '.join(left_out)}", err=True)
-    return [one for one in chosen if not one.touches_servers]
+    lacking = {one.name: lack for one in chosen if (lack := one.lacks(can))}
+    instead = "give --docker or --namespaces" if can else "the servers of --zk are not touched"
+    for name, lack in lacking.items():
+        sentence = f"{name} needs {lack}: {instead}"
+        if names:
+            raise UsageError(sentence)
+        click.echo(f"left out: {sentence}", err=True)
+    return [one for one in chosen if one.name not in lacking]
 
 
 def _named(names: Sequence[str]) -> list[Drill]:

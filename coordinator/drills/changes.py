@@ -13,6 +13,7 @@ from .waiting import wait_for
 
 GROWN_BY = 2
 STATE_LOST_S = 70.0
+AGAIN_S = 30.0
 SCRIBBLE = b"\x00\xffscribbled by hand"
 
 
@@ -50,14 +51,11 @@ def _is_sealed_from(stage: Stage, partitions: set[TopicPartition] | frozenset[To
 def _deleted(stage: Stage) -> set[str]:
     """An owner and the coordinator's znode: each is what somebody at zkCli can reach."""
     victim = elected_of(stage)
-    _by_hand(
-        stage,
-        Delete(
-            GroupPaths(stage.settings.group).owner(
-                stage.settings.topic, stage.random.randrange(stage.settings.partitions)
-            )
-        ),
+    owner = GroupPaths(stage.settings.group).owner(
+        stage.settings.topic, stage.random.randrange(stage.settings.partitions)
     )
+    _by_hand(stage, Delete(owner))
+    wait_for(lambda: stage.store.get(owner), AGAIN_S, f"{owner} is made again")
     stage.wait_settled(stage.slots())
     _by_hand(stage, Delete(COORDINATOR))
     another_is_elected(stage, victim)

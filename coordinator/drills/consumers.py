@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from .coordinators import PAST_THE_SESSION
 from .drill import Drill
-from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, NOBODY_MOVES
-from .stage import Stage, slot
+from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, NOBODY_MOVES, PAST_THE_SESSION
+from .sight import slot
+from .stage import Stage
 from .waiting import NotReached, wait_for
 
 APPLICATION = "application"
 FULL_S = 3.0
+SUPERSEDED_S = 20.0
 
 
 def _first(stage: Stage) -> str:
@@ -31,12 +33,19 @@ def _terminated(stage: Stage) -> set[str]:
 
 
 def _paused(stage: Stage) -> set[str]:
-    stage.pause(_first(stage), PAST_THE_SESSION * stage.bounds["session_timeout"])
-    return stage.slots()
+    return _away(stage, stage.pause, PAST_THE_SESSION * stage.bounds["session_timeout"])
 
 
 def _cut(stage: Stage) -> set[str]:
-    stage.cut(_first(stage), PAST_THE_SESSION * stage.bounds["session_timeout"])
+    return _away(stage, stage.cut, PAST_THE_SESSION * stage.bounds["session_timeout"])
+
+
+def _away(stage: Stage, do: Callable[[str, float], None], seconds: float) -> set[str]:
+    """One fetcher is gone for so long, and comes back as another incarnation."""
+    name = _first(stage)
+    before = stage.lives()[name]
+    do(name, seconds)
+    stage.wait_back({name: before})
     return stage.slots()
 
 
@@ -68,8 +77,7 @@ def _disk_full(stage: Stage) -> set[str]:
 
 
 def _disk_hangs(stage: Stage) -> set[str]:
-    stage.hang(_first(stage), _hanging_s(stage))
-    return stage.slots()
+    return _away(stage, stage.hang, _hanging_s(stage))
 
 
 def _never_acknowledges(stage: Stage) -> set[str]:
@@ -101,11 +109,13 @@ def _with_application(stage: Stage, hangs: str, joins: bool) -> set[str]:
 
 def _second_process(stage: Stage) -> set[str]:
     name = _first(stage)
-    old = stage.processes.pop(name)
+    before, old = stage.lives()[name], stage.processes.pop(name)
     stage.fault("second-process", process=old.who)
     stage.start_slot(int(name.rpartition("-")[2]))
-    if old.wait(20.0) is None:
+    stage.wait_back({name: before})
+    if old.wait(SUPERSEDED_S) is None:
         stage.processes[f"{name} (old)"] = old
+        stage.wrong.append(f"the older process under the name goes on {SUPERSEDED_S:.0f} s after it was superseded")
     else:
         stage.gone(old, "superseded")
     return stage.slots()
@@ -211,6 +221,7 @@ CONSUMERS = (
         run=_disk_full,
         promises=(NOBODY_MOVES,),
         adjust=lambda settings: replace(settings, segments_mb=16),
+        touches=("where it may, a tmpfs of 16 MiB that it mounts in that folder",),
     ),
     Drill(
         name="two-processes-one-name",

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..zk.ensemble import four_letter_word, mode_in, modes_are_healthy
+from ..zk.ensemble_files import HOST, choose_ports
 from ..zk.errors import CoordinatorError, UsageError
-from .ground import Passing, version_in
+from .ground import NETWORK, PAUSE, SERVERS, Passing, version_in
 from .processes import REPOSITORY
 from .waiting import wait_for
 
 COMPOSE_FILE = REPOSITORY / "tests" / "docker" / "docker-compose.yml"
-PROJECT = "zkgroupdrill"
-SERVERS = ("zk1", "zk2", "zk3")
-PORTS = (14811, 14812, 14813)
-"""What the file publishes: fixed, since a random port would change when a killed container is started again."""
+SERVICES = ("zk1", "zk2", "zk3")
 TICK_MS = 500
+STATE = "{{.State.Status}}{{range $name, $_ := .NetworkSettings.Networks}} {{$name}}{{end}}"
 LOGS = "/datalog/version-2"
 HEALTHY_S = 60.0
 ENGINE_S = 120.0
@@ -30,19 +30,24 @@ class EngineError(CoordinatorError):
 
 
 class Containers(Passing):
-    """See `Ground`. As a context manager it makes the containers, and removes them with their volumes.
+    """See `Ground`. As a context manager it makes the containers, and removes them with their volumes and networks.
 
     :param folder: for copies of the transaction logs.
+    :param project: the Compose project; one of this process alone when not given.
+    :param ports: what the file shall publish, one for each server; free ones when not given.
     """
 
     kind = "docker"
-    addresses = tuple(f"127.0.0.1:{port}" for port in PORTS)
+    can = frozenset({SERVERS, PAUSE, NETWORK})
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, project: str = "", ports: Sequence[int] = ()) -> None:
         if not COMPOSE_FILE.is_file():
             raise UsageError(f"drills on Docker need the project's own folder: there is no {COMPOSE_FILE}")
         self._folder = folder
-        self._compose = _compose_command()
+        self._project = project or f"zkgroupdrill{os.getpid()}"
+        self._compose = (*_compose_command(), "-f", str(COMPOSE_FILE), "-p", self._project)
+        self._ports = tuple(ports) or tuple(each.client for each in choose_ports(len(SERVICES), None))
+        self.addresses = tuple(f"{HOST}:{port}" for port in self._ports)
         self.tick_s = TICK_MS / 1000
 
     def leader(self) -> int:
@@ -62,8 +67,7 @@ class Containers(Passing):
         return modes_are_healthy(self._modes())
 
     def _modes(self) -> list[str | None]:
-        answers = (address.rsplit(":", 1) for address in self.addresses)
-        return [mode_in(four_letter_word(host, int(port))) for host, port in answers]
+        return [mode_in(four_letter_word(HOST, port)) for port in self._ports]
 
     def kill(self, server: int) -> None:
         """See `Ground`."""
@@ -77,15 +81,46 @@ class Containers(Passing):
         """See `Ground`."""
         self._run("docker", "start", self._container(server))
 
+    def pause(self, server: int) -> None:
+        """See `Ground`."""
+        self._run("docker", "pause", self._container(server))
+
+    def resume(self, server: int) -> None:
+        """See `Ground`."""
+        self._run("docker", "unpause", self._container(server))
+
+    def cut_off(self, server: int) -> None:
+        """See `Ground`. Clients come by another network."""
+        self._run("docker", "network", "disconnect", self._peers, self._container(server))
+
+    def join(self, server: int) -> None:
+        """See `Ground`. The alias is what its peers know it by; a plain connect would not give it back."""
+        alias = f"peer{server + 1}"
+        self._run("docker", "network", "connect", "--alias", alias, self._peers, self._container(server))
+
+    def heal(self) -> None:
+        """See `Ground`."""
+        for server in range(len(SERVICES)):
+            state, networks = self._run("docker", "inspect", "--format", STATE, self._container(server)).split(" ", 1)
+            if state == "paused":
+                self.resume(server)
+            if self._peers not in networks.split():
+                self.join(server)
+            if state != "paused":
+                self.start(server)  # nothing where it runs
+
+    @property
+    def _peers(self) -> str:
+        return f"{self._project}_peers"
+
     def version(self) -> str:
         """See `Ground`."""
-        host, port = self.addresses[0].rsplit(":", 1)
-        return version_in(four_letter_word(host, int(port)))
+        return version_in(four_letter_word(HOST, self._ports[0]))
 
     def transaction_logs(self) -> list[Path]:
         """See `Ground`: copies of what the servers have now."""
         found = []
-        for number, name in enumerate(SERVERS):
+        for number, name in enumerate(SERVICES):
             copy = self._folder / name
             shutil.rmtree(copy, ignore_errors=True)
             copy.mkdir(parents=True)
@@ -94,13 +129,16 @@ class Containers(Passing):
         return found
 
     def _container(self, server: int) -> str:
-        """Its id, by label: the two Composes do not agree on the names of containers."""
-        labels = (f"com.docker.compose.project={PROJECT}", f"com.docker.compose.service={SERVERS[server]}")
-        filters = [word for label in labels for word in ("--filter", f"label={label}")]
-        found = self._run("docker", "ps", "-aq", *filters).split()
+        """Its id."""
+        found = self._found("--filter", f"label=com.docker.compose.service={SERVICES[server]}")
         if not found:
-            raise EngineError(f"there is no container of {SERVERS[server]}")
+            raise EngineError(f"there is no container of {SERVICES[server]}")
         return found[0]
+
+    def _found(self, *filters: str) -> list[str]:
+        """The ids of the project's containers, by label: the two Composes do not agree on their names."""
+        project = f"label=com.docker.compose.project={self._project}"
+        return self._run("docker", "ps", "-aq", "--filter", project, *filters).split()
 
     def __enter__(self) -> Containers:
         try:
@@ -115,10 +153,14 @@ class Containers(Passing):
         self._down()
 
     def _down(self) -> None:
+        for container in self._found("--filter", "status=paused"):  # one that is paused cannot be stopped
+            self._run("docker", "unpause", container)
         self._run(*self._compose, "down", "-v", "--remove-orphans")
 
     def _run(self, *command: str) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ENGINE_S)
+        published = {f"ZK{number}_PORT": str(port) for number, port in enumerate(self._ports, 1)}
+        environment = {**os.environ, **published}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ENGINE_S, env=environment)
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
             raise EngineError(f"{' '.join(command[:4])}: {said}")
@@ -126,7 +168,7 @@ class Containers(Passing):
 
 
 def _compose_command() -> tuple[str, ...]:
-    """`docker compose` (v2) or `docker-compose` (1.29), whichever runs, on the project's file.
+    """`docker compose` (v2) or `docker-compose` (1.29), whichever runs.
 
     :raises EngineError: when no engine answers, or neither runs.
     """
@@ -134,7 +176,7 @@ def _compose_command() -> tuple[str, ...]:
         raise EngineError("no Docker engine answers: start one, or name it in DOCKER_HOST")
     for command in (os.environ.get("COMPOSE_COMMAND", ""), "docker compose", "docker-compose"):
         if command and _runs(*command.split(), "version"):
-            return (*command.split(), "-f", str(COMPOSE_FILE), "-p", PROJECT)
+            return tuple(command.split())
     raise EngineError("neither `docker compose` nor `docker-compose` runs: install one of them")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from .drill import Drill
-from .promises import NEXT_ACTS, NEXT_ACTS_AT_ONCE, NOBODY_MOVES, NOTHING_STANDS_STILL
-from .proxy import MULTI, op_code
-from .stage import Stage, slot
-from .waiting import wait_for
+from .promises import NEXT_ACTS, NEXT_ACTS_AT_ONCE, NOBODY_MOVES, NOTHING_STANDS_STILL, PAST_THE_SESSION
+from .proxy import MULTI, Loss, op_code
+from .sight import slot
+from .stage import Stage
+from .waiting import NotReached, wait_for
 
-PAST_THE_SESSION = 1.6
-"""So many session timeouts are certainly more than one, with its ticks."""
+LOST_S = 10.0
 
 FETCHING_GOES_ON = "every partition is fetched all the time, and every record comes once"
 
@@ -66,10 +67,10 @@ def _cut(stage: Stage) -> set[str]:
 def _one_reply_dropped(stage: Stage) -> set[str]:
     """The reply to the commit with the stops of a rebalance, which a slot that leaves brings about."""
     victim = elected_of(stage)
-    losses = [proxy.drop_reply(_sends_a_command) for proxy in stage.proxies(victim)]
+    loss = stage.lose(victim, Loss(_sends_a_command, is_request=False))
     leaver = slot(stage.settings.slots - 1)
     stage.terminate(leaver)
-    wait_for(lambda: any(loss.lost.is_set() for loss in losses), 10.0, "the reply to a commit with commands is lost")
+    _happens(loss, "the reply to a commit with commands is lost")
     stage.fault("lose-reply", process=stage.processes[victim].who)
     return stage.slots()
 
@@ -89,15 +90,25 @@ STEPS = (
 """Where a coordinator is killed: what its commit writes, and whether the commit gets lost, or its reply."""
 
 
+def _happens(loss: Loss, what: str) -> None:
+    """Wait until a packet is lost, without a moment's delay.
+
+    :raises NotReached: when it is not.
+    """
+    if not loss.lost.wait(LOST_S):
+        raise NotReached(f"not within {LOST_S:.0f} s: {what}")
+
+
 def _killed_at_each_step(stage: Stage) -> set[str]:
-    return _at_each_step(stage, stage.kill)
+    """The victim dies before its connection is cut, so it does nothing more."""
+    return _at_each_step(stage, stage.kill, lambda victim: stage.processes[victim].strike())
 
 
 def _terminated_at_each_step(stage: Stage) -> set[str]:
-    return _at_each_step(stage, stage.terminate)
+    return _at_each_step(stage, stage.terminate, lambda victim: None)
 
 
-def _at_each_step(stage: Stage, end: Callable[[str], None]) -> set[str]:
+def _at_each_step(stage: Stage, end: Callable[[str], None], at_once: Callable[[str], None]) -> set[str]:
     last = stage.settings.slots - 1
     for number, (where, writes, is_before) in enumerate(STEPS):
         victim = elected_of(stage)
@@ -105,12 +116,12 @@ def _at_each_step(stage: Stage, end: Callable[[str], None]) -> set[str]:
         def is_it(request: bytes, writes: bytes = writes) -> bool:
             return op_code(request) == MULTI and b"/state" in request and writes in request
 
-        losses = [(proxy.drop_request if is_before else proxy.drop_reply)(is_it) for proxy in stage.proxies(victim)]
+        loss = stage.lose(victim, Loss(is_it, is_request=is_before, then=partial(at_once, victim)))
         if number % 2 == 0:
             stage.terminate(slot(last))
         else:
             stage.start_slot(last)
-        wait_for(lambda losses=losses: any(loss.lost.is_set() for loss in losses), 10.0, f"a commit: {where}")  # type: ignore[misc]
+        _happens(loss, f"a commit {where}")
         end(victim)
         another_is_elected(stage, victim)
         stage.wait_settled(stage.slots())

@@ -12,7 +12,7 @@ from .settings import Settings
 from .stage import Stage
 
 STEADY = "the group is Stable, every partition is fetched, and records reach the segments"
-ABORT = "the steady state does not come within 30 s, a process ends that nobody ended, or ZooKeeper is lost for good"
+ABORT = "the steady state does not come within 30 s, or ZooKeeper is lost for good"
 TOUCHES = (OWN_CHROOT, "a folder of its own under the runs folder", "processes that it starts")
 
 Bounds = Mapping[str, float]
@@ -41,8 +41,9 @@ class Drill:
 
     :ivar run: does the fault; the consumers that shall be in the group in the end.
     :ivar servers: it needs an ensemble of so many.
-    :ivar touches_servers: it kills, stops and starts them.
+    :ivar needs: what it does to the ensemble's servers, as `Ground.can` has it.
     :ivar adjust: the settings that it wants, of those that it was given.
+    :ivar touches: what it touches beside what all of them do.
     :ivar least_fetched: so many records must have come after the fault, or the drill has shown nothing.
     """
 
@@ -54,10 +55,15 @@ class Drill:
     run: Callable[[Stage], set[str]]
     promises: tuple[Promise, ...] = ()
     servers: int = 1
-    touches_servers: bool = False
+    needs: frozenset[str] = frozenset()
     is_short: bool = True
     adjust: Callable[[Settings], Settings] = field(default=lambda settings: settings)
     least_fetched: int = 100
+    touches: tuple[str, ...] = ()
+
+    def lacks(self, can: frozenset[str]) -> str:
+        """What it needs and a ground that `can` so much has not, in words; empty when it can run there."""
+        return " and ".join(sorted(self.needs - can))
 
     def described(self, touches: Sequence[str] = TOUCHES[:1]) -> dict[str, Any]:
         """What is said of it before anything is done, as run.json has it.
@@ -72,5 +78,5 @@ class Drill:
             "steady_state": STEADY,
             "fault": self.fault,
             "abort": ABORT,
-            "touches": [*touches, *TOUCHES[1:]],
+            "touches": [*touches, *TOUCHES[1:], *self.touches],
         }

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from .coordinators import FETCHING_GOES_ON
 from .drill import Drill
-from .ground import Ground
-from .promises import NOBODY_MOVES, NOTHING_STANDS_STILL
+from .ground import NETWORK, PAUSE, SERVERS, Ground
+from .promises import FETCHED_AGAIN, FETCHED_WHEN_BACK, NOBODY_MOVES, PAST_THE_SESSION
 from .stage import Stage
 from .waiting import wait_for
 
 HEALTHY_S = 30.0
+ELECTED = (
+    "No partition changes its owner, and none stands still while the servers elect within 2/3 of a session timeout; "
+    "every record comes once."
+)
+STANDING = (
+    "No partition changes its owner: each stands still while nobody can be asked, and then goes on where it was; "
+    "every record comes once."
+)
 
 
 def healthy(ground: Ground) -> None:
@@ -64,16 +72,44 @@ def _rolled(stage: Stage) -> set[str]:
     return stage.slots()
 
 
+def _leader_paused(stage: Stage) -> set[str]:
+    return _leader_away(stage, "pause-server", stage.ground.pause, stage.ground.resume)
+
+
+def _leader_cut_off(stage: Stage) -> set[str]:
+    return _leader_away(stage, "cut-server", stage.ground.cut_off, stage.ground.join)
+
+
+def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> set[str]:
+    """The leader is there for nobody, until another one has led for so long that a session which it lost has ended."""
+    leader = stage.ground.leader()
+    take(leader)
+    try:
+        stage.fault(kind, server=leader + 1)
+        wait_for(lambda: stage.ground.leader() != leader, HEALTHY_S, "another server leads")
+        time.sleep(stage.bounds["session_timeout"])
+    finally:
+        give_back(leader)
+    stage.fault("server-returns", server=leader + 1)
+    healthy(stage.ground)
+    return stage.slots()
+
+
 def _all_expired(stage: Stage) -> set[str]:
     """Every process stands still until ZooKeeper has ended its session, as when a hypervisor was paused."""
     names = [*stage.slots(), *(name for name in stage.processes if name.startswith("node-"))]
-    seconds = 1.6 * stage.bounds["session_timeout"]
+    seconds = PAST_THE_SESSION * stage.bounds["session_timeout"]
+    lives, elected = stage.lives(), stage.elected()
     for name in names:
         stage.processes[name].pause()
         stage.fault("pause", seconds, process=stage.processes[name].who)
     time.sleep(seconds)
     for name in names:
         stage.processes[name].resume()
+    wait_for(
+        lambda: (now := stage.elected()) is not None and now != elected, HEALTHY_S, "a coordinator is elected anew"
+    )
+    stage.wait_back(lives)
     return stage.slots()
 
 
@@ -82,24 +118,46 @@ ENSEMBLES = (
         name="zookeeper-leader-sigkill",
         title="Kill the ZooKeeper leader",
         proves="An election among the servers costs no session, so nobody's partitions.",
-        hypothesis=f"No partition changes its owner; {FETCHING_GOES_ON}.",
+        hypothesis=ELECTED,
         fault="SIGKILL to the server that leads; it is started again when the group is settled",
         run=_leader_killed,
-        promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
+        promises=(NOBODY_MOVES, FETCHED_AGAIN),
         servers=3,
-        touches_servers=True,
+        needs=frozenset({SERVERS}),
     ),
     Drill(
         name="zookeeper-follower-sigkill",
         title="Kill a ZooKeeper follower",
         proves="Who was connected to a server that dies finds another one within its session.",
-        hypothesis=f"No partition changes its owner; {FETCHING_GOES_ON}.",
+        hypothesis=ELECTED,
         fault="SIGKILL to a server that follows; it is started again when the group is settled",
         run=_follower_killed,
-        promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
+        promises=(NOBODY_MOVES, FETCHED_AGAIN),
         servers=3,
-        touches_servers=True,
+        needs=frozenset({SERVERS}),
         is_short=False,
+    ),
+    Drill(
+        name="zookeeper-leader-pause",
+        title="Pause the ZooKeeper leader, and let it go on",
+        proves="A leader that hangs is replaced, and who was connected to it finds another server within its session.",
+        hypothesis=STANDING,
+        fault="SIGSTOP to the server that leads, and SIGCONT when another one has led for a session timeout",
+        run=_leader_paused,
+        promises=(NOBODY_MOVES,),
+        servers=3,
+        needs=frozenset({PAUSE}),
+    ),
+    Drill(
+        name="zookeeper-leader-cut-off",
+        title="Cut the ZooKeeper leader off from its peers",
+        proves="A leader without followers, whom its clients still reach, costs none of them the session.",
+        hypothesis=STANDING,
+        fault="no packet between the server that leads and its peers, until another one has led for a session timeout",
+        run=_leader_cut_off,
+        promises=(NOBODY_MOVES,),
+        servers=3,
+        needs=frozenset({NETWORK}),
     ),
     Drill(
         name="zookeeper-quorum-lost",
@@ -108,18 +166,18 @@ ENSEMBLES = (
         hypothesis="Fetchers stop when their leases lapse, and go on when ZooKeeper is back; every record comes once.",
         fault="SIGKILL to every server; all are started again after 1.5 session timeouts",
         run=_quorum_lost,
-        touches_servers=True,
+        needs=frozenset({SERVERS}),
     ),
     Drill(
         name="zookeeper-rolling-restart",
         title="Restart the ZooKeeper servers one after the other",
         proves="An upgrade of the ensemble needs no pause of the group.",
-        hypothesis=f"No partition changes its owner; {FETCHING_GOES_ON}.",
+        hypothesis=ELECTED,
         fault="SIGTERM to each server in turn, the leader last; each is started again before the next is stopped",
         run=_rolled,
-        promises=(NOBODY_MOVES, NOTHING_STANDS_STILL),
+        promises=(NOBODY_MOVES,),
         servers=3,
-        touches_servers=True,
+        needs=frozenset({SERVERS}),
         is_short=False,
     ),
     Drill(
@@ -129,5 +187,6 @@ ENSEMBLES = (
         hypothesis="Every partition is fetched again in time; every record comes once.",
         fault="SIGSTOP to every coordinator and fetcher, and SIGCONT after 1.6 session timeouts",
         run=_all_expired,
+        promises=(FETCHED_WHEN_BACK,),
     ),
 )

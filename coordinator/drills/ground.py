@@ -6,20 +6,26 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from ..zk.ensemble import Ensemble, EnsembleConfig
+from ..zk.ensemble_files import Ports
 from .settings import Settings
 
 TICK_MS = 200
 PREFIX = "zk-group-drill-"
 OWN_CHROOT = "a chroot of its own in ZooKeeper"
 
+SERVERS = "servers that can be killed, stopped and started"
+PAUSE = "servers that can be paused"
+NETWORK = "servers that can be cut off from each other"
+
 
 class Ground(Protocol):
     """One ensemble.
 
-    :ivar kind: `embedded`, `docker` or `own`.
+    :ivar kind: `embedded`, `namespaces`, `docker` or `own`.
+    :ivar can: of `SERVERS`, `PAUSE` and `NETWORK` what it has; empty where the servers are not ours to touch.
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which decides how late a session ends.
     :ivar is_observed: whether an observer must tell what ZooKeeper did, since nobody here can read transaction logs.
@@ -27,6 +33,7 @@ class Ground(Protocol):
     """
 
     kind: str
+    can: frozenset[str]
     addresses: tuple[str, ...]
     tick_s: float
     is_observed: bool
@@ -47,6 +54,21 @@ class Ground(Protocol):
 
     def start(self, server: int) -> None:
         """Start it again, with what it has."""
+
+    def pause(self, server: int) -> None:
+        """Freeze a server: its connections stay open, and it answers nothing."""
+
+    def resume(self, server: int) -> None:
+        """Let it go on after `pause`."""
+
+    def cut_off(self, server: int) -> None:
+        """No packet between a server and its peers, either way; its clients still reach it."""
+
+    def join(self, server: int) -> None:
+        """Give it back its peers after `cut_off`."""
+
+    def heal(self) -> None:
+        """Undo whatever was done to its servers, without waiting for them to serve."""
 
     def has_leader(self) -> bool:
         """Whether somebody leads just now."""
@@ -98,12 +120,17 @@ class Passing:
 
 
 class Embedded(Passing):
-    """Servers on this machine, from PySpark's jars."""
+    """Servers on this machine, from PySpark's jars.
+
+    :param places: where each shall listen; on loopback when not given.
+    """
 
     kind = "embedded"
+    can = frozenset({SERVERS, PAUSE})
 
-    def __init__(self, directory: Path, servers: int) -> None:
-        self._ensemble = Ensemble(directory, EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False))
+    def __init__(self, directory: Path, servers: int, places: Sequence[Ports] = ()) -> None:
+        config = EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False)
+        self._ensemble = Ensemble(directory, config, places=places)
         self.addresses = tuple(server.address for server in self._ensemble.servers)
         self.tick_s = TICK_MS / 1000
 
@@ -127,6 +154,28 @@ class Embedded(Passing):
         """See `Ground`."""
         self._ensemble.servers[server].start()
 
+    def pause(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].pause()
+
+    def resume(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].resume()
+
+    def cut_off(self, server: int) -> None:
+        """See `Ground`. Never called: they share one network."""
+        raise NotImplementedError(NETWORK)
+
+    def join(self, server: int) -> None:
+        """See `cut_off`."""
+        raise NotImplementedError(NETWORK)
+
+    def heal(self) -> None:
+        """See `Ground`."""
+        for server in self._ensemble.servers:
+            server.resume()
+            server.start()
+
     def is_healthy(self) -> bool:
         """See `Ground`."""
         return self._ensemble.is_healthy()
@@ -139,7 +188,7 @@ class Embedded(Passing):
         """See `Ground`."""
         return version_in(self._ensemble.servers[0].ask("srvr"))
 
-    def __enter__(self) -> Embedded:
+    def __enter__(self) -> Self:
         self._ensemble.__enter__()
         return self
 

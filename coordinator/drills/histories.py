@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,32 @@ def logged(notes: Notes, logs: Callable[[], Sequence[Path]], chroot: str) -> Wit
     return lambda who: events_of(logs(), who, lambda ms: (ms + 1) / 1000 - notes.behind_s, chroot)
 
 
-def write_down(notes: Notes, folder: Path, witness: Witness) -> list[Path]:
-    """Write what the drill and ZooKeeper know beside what the processes wrote in `folder`; all the files."""
+def write_down(notes: Notes, folder: Path, witness: Witness, own_session: int) -> list[Path]:
+    """Write what the drill and ZooKeeper know beside what the processes wrote in `folder`; all the files.
+
+    :param own_session: the drill's, whose hand is the only one; beside it those that an observer knows no session of,
+        which are nobody's whom the drill has started.
+    """
     told = sorted(folder.glob("*#*.jsonl"))
-    done = witness(dict(found for path in told for found in _sessions(path)))
+    sessions = dict(found for path in told for found in _sessions(path))
+    done = with_strangers(witness(sessions), {own_session, None, *sessions})
     own, zookeeper = folder / "drill.jsonl", folder / "zookeeper.jsonl"
     for path, events in ((own, notes.events), (zookeeper, done)):
         path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
     return [own, zookeeper, *told]
+
+
+def with_strangers(events: Sequence[Event], known: Collection[int | None]) -> list[Event]:
+    """The same, but what a session commits that is not `known` is a stranger's.
+
+    A hand is excused for what it writes; a process that goes on writing on a session of which it tells nobody is not.
+    """
+    return [
+        {**event, "who": f"stranger#{event['session']:x}"}
+        if event["event"] == "commit" and event["session"] not in known
+        else event
+        for event in events
+    ]
 
 
 def merged_history(files: Sequence[Path]) -> tuple[list[Event], list[str]]:

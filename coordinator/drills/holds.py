@@ -143,6 +143,12 @@ def holders(found: Sequence[Hold], at: float) -> dict[PartitionName, str]:
     return {hold.partition: hold.consumer for hold in found if hold.begun <= at < hold.until}
 
 
+def last_holders(found: Sequence[Hold], at: float) -> dict[PartitionName, str]:
+    """Partition -> the consumer that was the last to fetch it until that moment, though its lease may have lapsed."""
+    begun = sorted((hold for hold in found if hold.begun <= at), key=lambda hold: hold.begun)
+    return {hold.partition: hold.consumer for hold in begun}
+
+
 def read_elsewhere(events: Sequence[Event], consumers: Iterable[str]) -> dict[PartitionName, int]:
     """Partition -> records that these consumers have read and kept: whoever comes next goes on behind them.
 

@@ -12,7 +12,7 @@ from ..checker.verdict import Event
 from ..zk.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.errors import BadData
 from ..zk.paths import COORDINATOR
-from .holds import Hold, PartitionName, doubly_held_s, gaps, holders, holds
+from .holds import Hold, PartitionName, doubly_held_s, gaps, holders, holds, last_holders
 
 WHAT = {
     "T0": "the fault",
@@ -35,6 +35,7 @@ class Measured:
     :ivar marks: `T0` to `T5` -> when; without those that did not happen.
     :ivar standstill: partition -> the longest that nobody fetched it, from the fault on.
     :ivar moved: partitions that another consumer has in the end.
+    :ivar passed_on: partitions that another consumer has begun to fetch at some time.
     :ivar least: as few could have moved.
     :ivar stale: commands that were removed unapplied.
     """
@@ -42,6 +43,7 @@ class Measured:
     marks: Mapping[str, float]
     standstill: Mapping[PartitionName, float]
     moved: int
+    passed_on: int
     least: int
     doubly_held_s: float
     stale: int
@@ -66,6 +68,7 @@ class Measured:
                 "by_partition": each,
             },
             "moved": self.moved,
+            "passed_on": self.passed_on,
             "least_possible": self.least,
             "doubly_owned_s": round(self.doubly_held_s, 3),
             "stale_refused": self.stale,
@@ -83,7 +86,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
     """
     end = float(events[-1]["at"])
     found = holds(events)
-    before = holders(found, fault_at)
+    before = last_holders(found, fault_at)
     after = holders(found, end)
     fetching = _without_stopped(found, events)
     empty = gaps(fetching, fault_at, end)
@@ -91,6 +94,7 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
         marks=_marks(events, fault_at, fetching, end),
         standstill={part: max((last - first for first, last in its), default=0.0) for part, its in empty.items()},
         moved=sum(before.get(part) != consumer for part, consumer in after.items()),
+        passed_on=len({h.partition for h in found if h.begun >= fault_at and h.consumer != before.get(h.partition)}),
         least=least_moved(before, set(after.values()), len(after)),
         doubly_held_s=doubly_held_s(found),
         stale=_stale(events),

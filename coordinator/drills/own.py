@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..zk.ensemble import four_letter_word
-from ..zk.errors import BadData, CoordinatorError, Refused, Retryable, UsageError, ZooKeeperUnreachable
+from ..zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
 from ..zk.kazoo_store import open_kazoo
 from ..zk.names import shown
 from ..zk.store import MAX_OPERATIONS, Delete, Store
-from .ground import OWN_CHROOT, PREFIX, connect_string, version_in
+from .ground import OWN_CHROOT, PREFIX, SERVERS, connect_string, version_in
 from .settings import Settings
 from .waiting import wait_for
 from .wire import CLOSE_SESSION, opened
@@ -37,10 +37,6 @@ CLEARED_S = 20.0
 Address = tuple[str, int]
 
 
-class NotOurs(CoordinatorError):
-    """Somebody asked for servers to be touched that are the operator's."""
-
-
 class Own:
     """See `Ground`.
 
@@ -51,6 +47,7 @@ class Own:
     """
 
     kind = "own"
+    can: frozenset[str] = frozenset()
     is_observed = True
 
     def __init__(self, hosts: str, session_timeout_ms: int) -> None:
@@ -136,19 +133,22 @@ class Own:
         """See `Ground`: nobody here can read them."""
         return []
 
+    def heal(self) -> None:
+        """See `Ground`: nothing was done to its servers; when none answers, that is for the operator.
+
+        :raises ZooKeeperUnreachable: always.
+        """
+        raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
+
     def leader(self) -> int:
-        """See `Ground`."""
-        raise NotOurs("which server leads is not asked of one's own ensemble")
+        """See `Ground`: whoever leads is not asked."""
+        raise NotImplementedError(SERVERS)
 
     def kill(self, server: int) -> None:
-        """See `Ground`."""
-        raise NotOurs("the servers of one's own ensemble are not touched")
+        """See `Ground`. Never called, as all that follow: the servers are not ours."""
+        raise NotImplementedError(SERVERS)
 
-    stop = kill
-
-    def start(self, server: int) -> None:
-        """See `Ground`."""
-        raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
+    stop = start = pause = resume = cut_off = join = kill
 
     def chroot_of(self, name: str) -> str:
         """See `Ground`."""

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..zk.ensemble import stands_still
+from .waiting import wait_for
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 END_S = 5.0
 
@@ -52,8 +55,12 @@ class Process:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP, and wait until it stands still.
+
+        :raises NotReached: when it does not in time.
+        """
         self._process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: stands_still(self.pid), END_S, f"{self.name} stands still after SIGSTOP")
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -73,8 +80,12 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
-        self._process.send_signal(signal.SIGKILL)
+        self.strike()
         self._process.wait(END_S)
+
+    def strike(self) -> None:
+        """SIGKILL; does not wait."""
+        self._process.send_signal(signal.SIGKILL)
 
     def wait(self, timeout_s: float = END_S) -> int | None:
         """Its exit code, None when it has not ended by then."""
@@ -93,3 +104,6 @@ def end_all(processes: Sequence[Process]) -> None:
         if process.wait() is None:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
                 process.kill()
+    for process in processes:  # each began a group, in which something that it had started may live on
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -8,6 +8,8 @@ from .measure import Measured
 ACTS_S = 0.5
 FETCHED_S = 1.0
 HANDOVER_S = 0.15
+PAST_THE_SESSION = 1.6
+"""So many session timeouts are certainly more than one, with its ticks."""
 
 
 def noticed_s(bounds: Bounds) -> float:
@@ -46,6 +48,12 @@ FETCHED_AGAIN = Promise(
     lambda bounds: noticed_s(bounds) + FETCHED_S,
     lambda measured: measured.between("T0", "T5"),
 )
+FETCHED_WHEN_BACK = Promise(
+    "every partition is fetched again",
+    "session timeout + 2 ticks + 1.5 s after all go on, which is 1.6 session timeouts after the fault",
+    lambda bounds: PAST_THE_SESSION * bounds["session_timeout"] + noticed_s(bounds) + FETCHED_S,
+    lambda measured: measured.between("T0", "T5"),
+)
 GIVEN_UP = Promise(
     "every partition is fetched again",
     "max_poll_interval + lease + 1.5 s after the fault",
@@ -68,6 +76,6 @@ NOBODY_MOVES = Promise(
     "no partition changes its owner",
     "0 partitions",
     lambda bounds: 0.0,
-    lambda measured: float(measured.moved),
+    lambda measured: float(measured.passed_on),
     "partitions",
 )

@@ -66,12 +66,19 @@ Match = int | Callable[[bytes], bool]
 
 
 class Loss:
-    """One packet that is to be lost: armed until a request matches, and `lost` once it has been swallowed."""
+    """One packet that is to be lost: armed until a request matches, and `lost` once it has been swallowed.
 
-    def __init__(self, match: Match, *, is_request: bool) -> None:
+    It may be armed in several proxies, and is used up in one.
+
+    :param then: what happens at that moment, before the connection is cut.
+    """
+
+    def __init__(self, match: Match, *, is_request: bool, then: Callable[[], None] = lambda: None) -> None:
         self.match = match
         self.is_request = is_request
+        self.then = then
         self.lost = threading.Event()
+        self._unused = threading.Semaphore()
         self.request: bytes | None = None
         """The body of the request that was lost, or whose reply was."""
 
@@ -87,6 +94,14 @@ class Loss:
     def is_for(self, request: bytes) -> bool:
         """Whether this is the request to lose, or whose reply is."""
         return self.match(request) if callable(self.match) else self.match == op_code(request)
+
+    def take(self) -> bool:
+        """Whether it is unused; it is used then."""
+        return self._unused.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        """It is unused after all."""
+        self._unused.release()
 
 
 class Proxy:
@@ -183,13 +198,14 @@ class Proxy:
 
     def drop_reply(self, match: Match) -> Loss:
         """Swallow the reply to the next request that matches, then cut its connection: once, and never again."""
-        return self._arm(Loss(match, is_request=False))
+        return self.arm(Loss(match, is_request=False))
 
     def drop_request(self, match: Match) -> Loss:
         """Swallow the next request that matches, then cut its connection: the server never sees it."""
-        return self._arm(Loss(match, is_request=True))
+        return self.arm(Loss(match, is_request=True))
 
-    def _arm(self, loss: Loss) -> Loss:
+    def arm(self, loss: Loss) -> Loss:
+        """Wait for the packet of a loss, too."""
         with self._lock:
             self._armed.append(loss)
         return loss
@@ -235,9 +251,9 @@ class Proxy:
         """Count a request; the loss that it is meant for, which is then armed for no other."""
         with self._lock:
             self.requests[op_code(request)] += 1
-            for loss in self._armed:
-                if loss.is_for(request):
-                    self._armed.remove(loss)
+            for loss in [each for each in self._armed if each.is_for(request)]:
+                self._armed.remove(loss)
+                if loss.take():
                     return loss
         return None
 
@@ -253,6 +269,8 @@ class Proxy:
         with self._lock:
             self._links.discard(link)
             self._armed.extend(unused)
+        for loss in unused:
+            loss.give_back()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -305,6 +323,7 @@ class _Link:
                 request = packet[4:]
                 loss = self._proxy.claim(request) if number > 0 else None
                 if loss is not None and loss.is_request:
+                    loss.then()
                     self.cut()
                     self._proxy.report(loss, request)
                     break
@@ -323,6 +342,7 @@ class _Link:
                     self._listener.reply(number, reply)
                 awaited = self._awaited.pop(xid(reply), None) if number > 0 else None
                 if awaited is not None:
+                    awaited[0].then()
                     self.cut()
                     self._proxy.report(*awaited)
                     break

@@ -5,37 +5,57 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 from .processes import END_S, REPOSITORY
 from .waiting import NotReached
 
-READY_S = 60.0
+READY_S = 120.0
 READ_S = 60.0
 
 
 class Reader:
-    """`consumer.spark.drill_reader`, which starts while the first drill runs."""
+    """`consumer.spark.drill_reader`, which starts while the first drill runs, and again when it has ended."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process, self._answers = self._started()
+
+    @property
+    def pid(self) -> int:
+        """Of the process that reads now."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def _started(self) -> tuple[subprocess.Popen[str], Queue[dict[str, Any]]]:
+        """A process, and what it will answer: first that it is ready."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "reader.log").open("ab") as log:
-            self._process = subprocess.Popen(
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "reader.log").open("ab") as log:
+            process = subprocess.Popen(
                 [sys.executable, "-m", "consumer.spark.drill_reader"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 env=environment,
-                cwd=folder,
+                cwd=self._folder,
                 start_new_session=True,
             )
+        answers: Queue[dict[str, Any]] = Queue()
+        threading.Thread(target=_listen, args=(process, answers), name="drill-reader", daemon=True).start()
         self._is_ready = False
+        return process, answers
 
     def read(self, zk: str, group: str, is_whole: bool = True) -> list[dict[str, Any]]:
         """For each partition what is in the DataFrame.
@@ -43,6 +63,9 @@ class Reader:
         :param is_whole: whether all records should be in it; else applications have read some of them.
         :raises NotReached: when Spark does not answer, or cannot read it; with its reason.
         """
+        if not self.is_running:
+            self.close()
+            self._process, self._answers = self._started()
         if not self._is_ready:
             self._answer(READY_S)
             self._is_ready = True
@@ -60,35 +83,35 @@ class Reader:
         return partitions
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
-        """The next line of JSON; Spark may print others."""
-        found: list[dict[str, Any]] = []
-
-        def read() -> None:
-            for line in self._process.stdout or ():
-                try:
-                    answer = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(answer, dict) and "event" in answer:
-                    found.append(answer)
-                    return
-
-        thread = threading.Thread(target=read, name="drill-reader", daemon=True)
-        thread.start()
-        thread.join(timeout_s)
-        if not found:
-            raise NotReached(f"Spark did not answer within {timeout_s:.0f} s")
-        return found[0]
+        try:
+            return self._answers.get(timeout=timeout_s)
+        except Empty:
+            self._process.kill()  # what it may still answer is for nobody
+            raise NotReached(f"Spark did not answer within {timeout_s:.0f} s") from None
 
     def close(self) -> None:
         """End it."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):  # it may have ended with something unwritten
                 self._process.stdin.close()
+        self._end()
+
+    def _end(self) -> None:
         try:
             self._process.wait(4 * END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(END_S)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        with contextlib.suppress(ProcessLookupError):  # the JVM ends with its Python, a little later
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _listen(process: subprocess.Popen[str], answers: Queue[dict[str, Any]]) -> None:
+    """Every line of JSON; Spark may print others."""
+    assert process.stdout is not None
+    with process.stdout as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                answer = json.loads(line)
+                if isinstance(answer, dict) and "event" in answer:
+                    answers.put(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,14 +20,17 @@ from .histories import Event, granted_otherwise, logged, merged_history, write_d
 from .holds import read_elsewhere
 from .measure import WHAT, Measured, measured
 from .reader import Reader
+from .remnants import remnants
 from .settings import POOL, Settings
-from .stage import READY_S, Produced, Stage
+from .sight import READY_S, SPARK_READY_S, Produced
+from .stage import Stage
 from .verdict import INCONCLUSIVE, Records, counted, decided, together_of
 from .waiting import NotReached, wait_for
 
-SPARK_READY_S = 90.0
 SETTLE_S = 1.0 + 0.5
 """L1 is decided when the promised time after the last fault has gone by, and a little more."""
+REMAINS_S = 0.5
+"""S7 is decided at two session timeouts and the collection period after calm, and a little more."""
 
 Tell = Callable[[str], None]
 
@@ -36,6 +40,7 @@ class Run:
     """What is known of one run of one drill.
 
     :ivar missing: what a conclusion would have needed.
+    :ivar wrong: what was seen that must not be.
     """
 
     drill: Drill
@@ -44,6 +49,7 @@ class Run:
     seed: int
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     missing: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -76,7 +82,7 @@ def run_drill(
             run.missing.append(f"ZooKeeper is lost: {error}")
         observer = stage.observer
         witness = observer.events if observer is not None else logged(stage.notes, ground.transaction_logs, chroot)
-        files = write_down(stage.notes, stage.histories, witness)
+        files = write_down(stage.notes, stage.histories, witness, stage.store.session_id)
         run.missing += observer.missing if observer is not None else []
     events, unreadable = merged_history(files)
     run.missing += [f"a history cannot be read: {problem}" for problem in unreadable[:3]]
@@ -89,17 +95,17 @@ def run_drill(
     write_json(run.folder / "run.json", run.document)
     write_reports(run.folder, run.document, events)
     if not keep:
-        for name in ("log", "segments", "histories"):
-            shutil.rmtree(run.folder / name, ignore_errors=True)
+        for pattern in ("log", "segments", "histories", "spark-*"):
+            for left in run.folder.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
     point_latest(run.folder)
     return run
 
 
 def _make_whole(ground: Ground) -> None:
-    """Start the servers that an earlier drill may have left down."""
+    """Undo what an earlier drill may have left of its faults."""
     if not ground.is_healthy():
-        for server in range(len(ground.addresses)):
-            ground.start(server)
+        ground.heal()
         wait_for(ground.is_healthy, READY_S, "all ZooKeeper servers serve")
 
 
@@ -139,9 +145,10 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         stage.stop_producing()
         stage.drained()
         stage.caught_up(SPARK_READY_S)
+        _cleared(stage, calm)
     except (NotReached, StoreError) as error:
         run.missing.append(str(error))
-    run.missing += [f"{name} has ended, and nobody has ended it" for name in stage.ended()]
+    run.wrong += [*stage.wrong, *(f"{name} has ended, and nobody has ended it" for name in stage.ended())]
     stage.notes.note("end")
 
 
@@ -158,6 +165,14 @@ def _flows(stage: Stage, partitions: int) -> None:
 
 def _until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _cleared(stage: Stage, calm: float) -> None:
+    """Where the dead have left something, wait until it is gone, or has been there for so long that S7 is decided."""
+    bounds = stage.bounds
+    due = calm + 2 * bounds["session_timeout"] + bounds["collection"] + REMAINS_S
+    with suppress(NotReached):  # the checker says it, with its witness
+        wait_for(lambda: not remnants(stage.group()), due - time.monotonic(), "nothing of the dead remains")
 
 
 def _read(run: Run, stage: Stage, reader: Reader) -> tuple[Produced, list[dict[str, Any]] | None]:
@@ -197,7 +212,7 @@ def _conclude(run: Run, ground: Ground, events: Sequence[Event], bounds: Mapping
     if verdicts.set_aside:
         run.missing.append(f"{verdicts.set_aside} events of the history could not be judged")
     promises = _promises(run.drill, bounds, found)
-    verdict, why = decided(invariants, promises, records, run.missing)
+    verdict, why = decided(invariants, promises, records, run.missing, run.wrong)
     run.document = {
         **run.drill.described(ground.touches),
         "verdict": verdict,

@@ -14,6 +14,7 @@ from ..zk.ensemble import command_line
 from .drill import Drill
 from .promises import FETCHED_AGAIN
 from .settings import Settings
+from .sight import SPARK_READY_S
 from .stage import Stage
 from .waiting import NotReached, wait_for
 
@@ -31,18 +32,22 @@ def _executor_killed(stage: Stage) -> set[str]:
 
 
 def _worker_killed(stage: Stage) -> set[str]:
-    name = sorted(stage.slots())[0]
-    _kill_below(stage, stage.pid_of(name), "worker")
+    family = below(stage.processes[APPLICATION].pid)
+    pid = next((pid for _, pid in sorted(stage.slot_processes().items()) if pid in family), None)
+    if pid is None:
+        raise NotReached("no worker runs a slot")
+    _kill_below(stage, pid, "worker")
     return stage.slots()
 
 
 def _driver_killed(stage: Stage) -> set[str]:
     """Who starts it again does so at once, as a supervisor would."""
-    driver = stage.processes[APPLICATION]
+    driver, before = stage.processes[APPLICATION], stage.lives()
     family = below(driver.pid)
     stage.kill(APPLICATION)
     _note_ends(stage, family)
     stage.start_spark()
+    stage.wait_back(before, SPARK_READY_S)
     return stage.slots()
 
 
@@ -56,19 +61,21 @@ def _query_returns(stage: Stage) -> set[str]:
 
 def _kill_below(stage: Stage, pid: int, what: str) -> None:
     """SIGKILL to a process of the application, whose own children end with it."""
-    family = [pid, *below(pid)]
+    family, lives = [pid, *below(pid)], stage.lives()
     stage.fault("kill", process=what, pid=pid)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    _note_ends(stage, family)
+    killed = _note_ends(stage, family)
+    stage.wait_back({name: life for name, life in lives.items() if name in killed}, SPARK_READY_S)
 
 
-def _note_ends(stage: Stage, family: list[int]) -> None:
-    """Note the end of each slot of a family that is dying, when it is gone."""
+def _note_ends(stage: Stage, family: list[int]) -> set[str]:
+    """Note the end of each slot of a family that is dying, when it is gone; their names."""
     slots = {pid: who for who, pid in stage.slot_processes().items() if pid in family}
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in slots), 20.0, "what was killed is gone")
     for who in slots.values():
         stage.notes.note("exit", who, why="killed")
+    return {who.partition("#")[0] for who in slots.values()}
 
 
 def below(root: int) -> list[int]:

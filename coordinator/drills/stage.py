@@ -12,71 +12,57 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..groups import Reading, ShownGroup, read_group
 from ..topics import create_topic
-from ..zk.errors import BadData
 from ..zk.kazoo_store import open_kazoo
-from ..zk.partitions import PartitionSet, TopicPartition
-from ..zk.paths import COORDINATOR, Brokers
-from ..zk.records import CoordinatorRecord
-from ..zk.state import STABLE
-from ..zk.store import Store
+from ..zk.paths import Brokers
 from .ground import Ground, connect_string
 from .histories import Notes
 from .observer import Observer
 from .processes import Process, end_all
-from .proxy import Proxy
+from .proxy import Loss, Proxy
 from .settings import POOL, QUERY, Settings
+from .sight import READY_S, Sight, slot
 from .tap import Tap
-from .waiting import NotReached, wait_for
+from .waiting import NotReached
 
-Produced = dict[str, dict[str, dict[str, int]]]
-"""Topic -> its id -> partition -> records."""
-
-READY_S = 30.0
 OBSERVER_SESSION_MS = 30_000
 MOST_SLOTS = 50
 """The pool has room for those that join later."""
 
 
-class Stage:
+class Stage(Sight):
     """One drill's processes. As a context manager it ends all of them, whatever happens.
 
     :ivar notes: what the drill itself knows of what happened.
-    :ivar partition_count: of the topic, as it stands.
+    :ivar wrong: what the drill has seen that must not be.
     :ivar applications: whether consumers that seal nothing have taken part.
     :ivar stuck: consumers that live and do not poll.
     :ivar random: the only source of chance, from the drill's seed.
-    :ivar store: the drill's own session, behind proxies that no fault is done to.
     :ivar observer: tells what ZooKeeper did, where its transaction logs cannot be read; else None.
     """
 
     def __init__(self, ground: Ground, folder: Path, chroot: str, settings: Settings, seed: int) -> None:
         self.ground = ground
-        self.folder = folder
         self.chroot = chroot
-        self.settings = settings
+        self.zk = connect_string(ground.addresses, chroot)
+        self.observer: Observer | None = None
+        self._proxies: dict[str, list[Proxy]] = {}
+        self._tap = Tap() if ground.is_observed else None
+        with ExitStack() as self._stack:
+            if self._tap is not None:
+                observer = Observer(ground.addresses, self._tap, ground.watched(chroot), chroot)
+                self.observer = self._stack.enter_context(observer)
+            super().__init__(open_kazoo(self._behind_proxies("drill"), OBSERVER_SESSION_MS), folder, settings)
+            self._stack.callback(self.store.close)
+            self._stack = self._stack.pop_all()
         self.notes = Notes()
         self.random = random.Random(seed)
-        self.zk = connect_string(ground.addresses, chroot)
-        self.histories = folder / "histories"
         self.log_dir = folder / "log"
         self.segments_dir = folder / "segments"
-        self.processes: dict[str, Process] = {}
         self.stuck: set[str] = set()
-        self._started: list[Process] = []
-        self.partition_count = settings.partitions
+        self.wrong: list[str] = []
         self.applications = False
-        self._proxies: dict[str, list[Proxy]] = {}
-        self._stack = ExitStack()
-        self._tap = Tap() if ground.is_observed else None
-        self.observer: Observer | None = None
-        if self._tap is not None:
-            self.observer = self._stack.enter_context(
-                Observer(ground.addresses, self._tap, ground.watched(chroot), chroot)
-            )
-        self.store: Store = open_kazoo(self._behind_proxies("drill"), OBSERVER_SESSION_MS)
-        self._stack.callback(self.store.close)
+        self._started: list[Process] = []
         self.quota_bytes = 0
         if settings.segments_mb:
             self._limit_segments(settings.segments_mb)
@@ -237,9 +223,11 @@ class Stage:
             "topics": {self.settings.topic: 1},
         }
 
-    def proxies(self, name: str) -> list[Proxy]:
-        """What stands between a process and each server."""
-        return self._proxies[name]
+    def lose(self, name: str, loss: Loss) -> Loss:
+        """Lose one packet between a process and whichever server it is connected to."""
+        for proxy in self._proxies[name]:
+            proxy.arm(loss)
+        return loss
 
     def _behind_proxies(self, name: str) -> str:
         if name not in self._proxies:
@@ -254,131 +242,6 @@ class Stage:
         process = self.processes[name] = Process(self.folder / "logs", name, module, arguments)
         self._started.append(process)
         return process
-
-    # ---- what there is to see
-
-    def group(self) -> ShownGroup:
-        """The group as ZooKeeper has it."""
-        return read_group(Reading(self.store), self.settings.group)
-
-    def elected(self) -> CoordinatorRecord | None:
-        """The coordinator, None while there is none."""
-        node = self.store.get(COORDINATOR)
-        try:
-            return CoordinatorRecord.parse(COORDINATOR, node.data) if node is not None else None
-        except BadData:
-            return None
-
-    def wait_settled(self, consumers: set[str], timeout_s: float = READY_S) -> None:
-        """Wait until the group is Stable with just these consumers, and every partition is run by one of them.
-
-        :raises NotReached: after `timeout_s`.
-        """
-        every = self.partitions()
-
-        def is_settled() -> bool:
-            shown = self.group()
-            running = {part for member in shown.members if member.channel for part in member.channel.running}
-            return shown.state.state == STABLE and set(shown.state.target) == consumers and running >= every
-
-        wait_for(is_settled, timeout_s, f"the group is Stable with {', '.join(sorted(consumers))}")
-
-    def partitions(self) -> PartitionSet:
-        """Every partition of the topic."""
-        return frozenset(TopicPartition(self.settings.topic, number) for number in range(self.partition_count))
-
-    def slots(self) -> set[str]:
-        """The slots that run, or that Spark shall run."""
-        if self.settings.spark == "pool":
-            return {slot(number) for number in range(self.settings.slots)}
-        return {name for name in self.processes if name.startswith(f"{POOL}-slot-")}
-
-    def slot_processes(self) -> dict[str, int]:
-        """`name#process id` of every slot that has ever run -> its process id."""
-        found = [path.stem for path in self.histories.glob(f"{POOL}-slot-*#*.jsonl")]
-        return {who: int(who.rpartition("#")[2]) for who in found}
-
-    def pid_of(self, name: str) -> int:
-        """The newest process of a slot."""
-        files = self.histories.glob(f"{name}#*.jsonl")
-        newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
-        if newest is None:
-            raise NotReached(f"{name} has not run yet")
-        return int(newest.stem.rpartition("#")[2])
-
-    def streamed(self) -> list[dict[str, object]] | None:
-        """What the query has delivered, batch by batch; None where there is no query."""
-        if not self.settings.spark:
-            return None
-        batches = sorted((self.folder / "batches").glob("*.json"), key=lambda path: int(path.stem))
-        return [row for path in batches for row in json.loads(path.read_text())]
-
-    def produced(self) -> Produced:
-        """What the producers have said, the newest of a topic's ids last."""
-        ends: Produced = {}
-        for line in self._producer().printed():
-            for topic, ids in line["ends"].items():
-                for topic_id, numbers in ids.items():
-                    ends.setdefault(topic, {}).setdefault(topic_id, {}).update(numbers)
-        return ends
-
-    def stop_producing(self) -> None:
-        """No record more."""
-        producer = self._producer()
-        producer.terminate()
-        if producer.wait() is None:
-            raise NotReached("the producer does not end")
-
-    def _producer(self) -> Process:
-        if "producer" not in self.processes:
-            raise NotReached("no producer was started")
-        return self.processes["producer"]
-
-    def ended(self) -> list[str]:
-        """The processes that have ended although nobody has ended them."""
-        return sorted(name for name, each in self.processes.items() if name != "producer" and not each.is_running)
-
-    def sealed_offsets(self) -> dict[TopicPartition, int]:
-        """Partition -> where whoever runs it stands."""
-        return {
-            part: offset
-            for member in self.group().members
-            if member.channel is not None and member.channel.is_live
-            for part, offset in member.channel.running.items()
-            if offset is not None
-        }
-
-    def drained(self, timeout_s: float = 20.0) -> None:
-        """Wait until all that was produced is sealed.
-
-        :raises NotReached: after `timeout_s`.
-        """
-        wanted = {
-            TopicPartition(topic, int(number)): count
-            for topic, ids in self.produced().items()
-            for numbers in list(ids.values())[-1:]
-            for number, count in numbers.items()
-        }
-
-        def is_sealed() -> bool:
-            offsets = self.sealed_offsets()
-            return all(offsets.get(part, 0) >= count for part, count in wanted.items())
-
-        wait_for(is_sealed, timeout_s, "every record that was produced is sealed")
-
-    def caught_up(self, timeout_s: float) -> None:
-        """Wait until the query, where there is one, has delivered as much as was produced.
-
-        :raises NotReached: after `timeout_s`.
-        """
-        numbers = [each for ids in self.produced().values() for each in ids.values()]
-        wanted = sum(count for each in numbers for count in each.values())
-
-        def is_there() -> bool:
-            rows = self.streamed()
-            return rows is None or sum(int(str(row["rows"])) for row in rows) >= wanted
-
-        wait_for(is_there, timeout_s, "the query has delivered every record")
 
     # ---- its end
 
@@ -396,8 +259,3 @@ class Stage:
             self.end()
         finally:
             self._stack.close()
-
-
-def slot(number: int) -> str:
-    """The consumer name of a slot."""
-    return f"{POOL}-slot-{number}"

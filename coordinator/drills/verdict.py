@@ -90,12 +90,15 @@ def decided(
     promises: Sequence[Mapping[str, Any]],
     records: Records,
     missing: Sequence[str],
+    seen: Sequence[str] = (),
 ) -> tuple[str, list[str]]:
     """The verdict, and the reasons for it.
 
     :param missing: what a conclusion would have needed: a fault that did not fire, a recovery that did not come, ...
+    :param seen: what the drill itself has seen that must not be.
     """
-    wrong = [f"{name}: {each['why']}" for name, each in invariants.items() if each["outcome"] == BROKEN]
+    wrong = [*seen]
+    wrong += [f"{name}: {each['why']}" for name, each in invariants.items() if each["outcome"] == BROKEN]
     wrong += [
         f"{each['name']}: {each['measured']:g} {each['unit']}, promised {each['bound']:g} ({each['rule']})"
         for each in promises

@@ -13,14 +13,13 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from coordinator.zk.ensemble_files import (
-    HOST,
     EnsembleConfig,
     EnsembleError,
     Ports,
@@ -67,9 +66,10 @@ class Server:
     def __init__(self, server_id: int, directory: Path, ports: Ports, heap_mb: int) -> None:
         self.id = server_id
         self.directory = directory
-        self.port = ports.client
+        self.host, self.port = ports.host, ports.client
         self.log = directory / "server.log"
         self._heap_mb = heap_mb
+        self._namespace = ports.namespace
         self._configuration = directory / "zoo.cfg"
         self._pid_file = directory / "pid"
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,7 +77,7 @@ class Server:
     @property
     def address(self) -> str:
         """`host:port` for clients."""
-        return f"{HOST}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -103,9 +103,10 @@ class Server:
         """
         if self.is_running:
             return
-        if not is_free(self.port):
+        if not self._is_port_free():
             raise EnsembleError(f"port {self.port} of server {self.id} is in use by another process")
-        command = [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, "-cp", class_path(SERVER_JARS)]
+        command = ["ip", "netns", "exec", self._namespace] if self._namespace else []
+        command += [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, "-cp", class_path(SERVER_JARS)]
         command += [f"-Dlog4j2.configurationFile={self.directory.parent / 'log4j2.properties'}"]
         command += [SERVER_MAIN, str(self._configuration)]
         with self.log.open("ab") as log:
@@ -138,8 +139,15 @@ class Server:
         self.resume()
 
     def pause(self) -> None:
-        """SIGSTOP: its sockets stay open and nothing is answered, as in a long collection of garbage."""
-        self._signal(signal.SIGSTOP)
+        """SIGSTOP: its sockets stay open and nothing is answered, as in a long collection of garbage.
+
+        Returns when it stands still: the signal alone reaches its threads one after the other.
+
+        :raises EnsembleError: when it does not within 10 s.
+        """
+        pid = self.pid
+        if self._signal(signal.SIGSTOP) and pid is not None:
+            wait_until(lambda: stands_still(pid), 10.0, lambda: f"server {self.id} (process {pid}) does not stop")
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""
@@ -152,7 +160,7 @@ class Server:
 
     def ask(self, word: str = "srvr", timeout_s: float = 1.0) -> str:
         """What the server answers to a four letter word; empty when it does not within `timeout_s`."""
-        return four_letter_word(HOST, self.port, word, timeout_s)
+        return four_letter_word(self.host, self.port, word, timeout_s)
 
     def mode(self) -> str | None:
         """`leader`, `follower` or `standalone`; None while the server serves nobody."""
@@ -172,6 +180,10 @@ class Server:
         errors = [line for line in lines if "Exception" in line or line.startswith("Error")]
         return (errors or lines or [""])[-1].strip()
 
+    def _is_port_free(self) -> bool:
+        """Whether nobody listens on its port; in a namespace of its own nobody else does."""
+        return bool(self._namespace) or is_free(self.port)
+
     def _signal(self, number: signal.Signals) -> bool:
         """Signal the process; False when there is none."""
         pid = self.pid
@@ -183,11 +195,12 @@ class Server:
 
     def _end(self, number: signal.Signals, timeout_s: float) -> None:
         """Signal the process and wait until it is gone and its port with it, which is a moment later."""
-        if self._signal(number):
+        pid = self.pid
+        if self._signal(number) and pid is not None:
             wait_until(
-                lambda: not self.is_running and is_free(self.port),
+                lambda: has_ended(pid) and self._is_port_free(),
                 timeout_s,
-                lambda: f"server {self.id} (process {self.pid}) still runs after {number.name}",
+                lambda: f"server {self.id} (process {pid}) still runs after {number.name}",
             )
         if self._process is not None and not self.is_running:
             self._process.wait(timeout_s)
@@ -201,14 +214,21 @@ class Ensemble:
 
     :param config: what it is made of. None takes what stands in the directory, else the defaults.
     :param base_port: the first client port; the other ports follow it. None chooses free ones.
+    :param places: where each server shall listen, when it is not to be chosen here at all.
     :raises EnsembleError: when the directory holds an ensemble of another configuration.
     """
 
-    def __init__(self, directory: Path, config: EnsembleConfig | None = None, base_port: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: EnsembleConfig | None = None,
+        base_port: int | None = None,
+        places: Sequence[Ports] = (),
+    ) -> None:
         self.directory = directory.expanduser().resolve()
         if not has_ensemble(self.directory):
             made = config or EnsembleConfig()
-            create(self.directory, made, choose_ports(made.servers, base_port))
+            create(self.directory, made, list(places) or choose_ports(made.servers, base_port))
         self.config, ports = read_state(self.directory)
         if config is not None and self.config != config:
             raise EnsembleError(
@@ -330,6 +350,32 @@ def mode_in(answer: str) -> str | None:
 def modes_are_healthy(modes: list[str | None]) -> bool:
     """Whether these are the modes of a whole ensemble: one that stands alone, or a leader whom all others follow."""
     return modes == ["standalone"] or (modes.count("leader") == 1 and modes.count("follower") == len(modes) - 1)
+
+
+def stands_still(pid: int) -> bool:
+    """Whether every thread of a process is stopped, or it is gone."""
+    tasks = Path(f"/proc/{pid}/task")
+    if Path("/proc/self").exists():
+        return all(state in "TtZX" for state in map(_thread_state, tasks.glob("*/stat")))
+    answer = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip()[:1] in "TZ"
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or its parent can learn how it ended: its command line goes before its threads do."""
+    tasks = Path(f"/proc/{pid}/task")
+    if Path("/proc/self").exists():
+        states = [_thread_state(stat) for stat in tasks.glob("*/stat")]
+        return len(states) < 2 and all(state in "ZX" for state in states)
+    return not command_line(pid)
+
+
+def _thread_state(stat: Path) -> str:
+    """The letter that the kernel has for it; `X`, dead, for one that is gone."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def command_line(pid: int) -> str:

@@ -66,11 +66,13 @@ class EnsembleConfig:
 
 @dataclass(frozen=True)
 class Ports:
-    """The three ports of one server, all on 127.0.0.1."""
+    """Where one server listens: three ports of one address, on this machine or in a network namespace of it."""
 
     client: int
     quorum: int
     election: int
+    host: str = HOST
+    namespace: str = ""
 
 
 def has_ensemble(directory: Path) -> bool:
@@ -116,10 +118,10 @@ def _configuration(config: EnsembleConfig, ports: list[Ports], number: int, data
         "forceSync": "yes" if config.durable else "no",
     }
     if config.servers == 1:
-        lines |= {"clientPort": str(ports[0].client), "clientPortAddress": HOST}
+        lines |= {"clientPort": str(ports[0].client), "clientPortAddress": ports[0].host}
     else:
         lines |= {
-            f"server.{other}": f"{HOST}:{its.quorum}:{its.election};{HOST}:{its.client}"
+            f"server.{other}": f"{its.host}:{its.quorum}:{its.election};{its.host}:{its.client}"
             for other, its in enumerate(ports, 1)
         }
     return lines | dict(config.extra)

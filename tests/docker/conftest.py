@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from tests.docker.docker_ensemble import DockerEnsemble
+from coordinator.drills.containers import Containers
+from coordinator.drills.ground import connect_string
+from tests.support.ci import in_ci
+from tests.support.clients import fresh_chroot
 
 HERE = Path(__file__).parent
+PROJECT = "zkgroupcoordinator"
+PORTS = (14811, 14812, 14813)
+"""What docker-compose.yml publishes when nothing else is asked for."""
 OFFICIAL_IMAGE = "zookeeper:3.9"
 STAND_IN_IMAGE = "zk-group-coordinator/zookeeper:3.9"
-
-
-def in_ci() -> bool:
-    """Whether what cannot run is an error."""
-    return os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
 def problem_of(*command: str, timeout_s: float = 20.0) -> str | None:
@@ -44,6 +45,16 @@ def problem_of(*command: str, timeout_s: float = 20.0) -> str | None:
 def runs(*command: str, timeout_s: float = 20.0) -> bool:
     """Whether a command ends well in time."""
     return problem_of(*command, timeout_s=timeout_s) is None
+
+
+def docker(*arguments: str) -> str:
+    """Run the docker client; what it printed.
+
+    :raises AssertionError: when it fails, with what it said.
+    """
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr.strip()}"
+    return done.stdout.strip()
 
 
 @functools.cache
@@ -117,7 +128,7 @@ def docker_compose_file() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def docker_compose_project_name() -> str:
     """For pytest-docker. Fixed, so that the next session removes what a killed one has left."""
-    return "zkgroupcoordinator"
+    return PROJECT
 
 
 @pytest.fixture(scope="session")
@@ -127,14 +138,20 @@ def docker_setup() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def compose_ensemble(docker_services: Any, docker_compose_project_name: str) -> DockerEnsemble:
+def compose_ensemble(docker_services: Any, tmp_path_factory: pytest.TempPathFactory) -> Containers:
     """Three servers for the whole session. Tests ask for `docker_ensemble`."""
-    return DockerEnsemble(docker_compose_project_name)
+    return Containers(tmp_path_factory.mktemp("containers"), PROJECT, PORTS)
 
 
 @pytest.fixture
-def docker_ensemble(compose_ensemble: DockerEnsemble, docker_services: Any) -> Iterator[DockerEnsemble]:
+def docker_ensemble(compose_ensemble: Containers, docker_services: Any) -> Iterator[Containers]:
     """Three servers in containers, whole at the start of each test, whatever the test before has broken."""
     compose_ensemble.heal()
     docker_services.wait_until_responsive(check=compose_ensemble.is_healthy, timeout=40, pause=0.1)
     yield compose_ensemble
+
+
+@pytest.fixture
+def docker_zk(docker_ensemble: Containers) -> str:
+    """A chroot of the test's own on them, as a connect string."""
+    return fresh_chroot(connect_string(docker_ensemble.addresses, ""))

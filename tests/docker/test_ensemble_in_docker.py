@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from kazoo.exceptions import KazooException
 
-from tests.docker.docker_ensemble import DockerEnsemble
-from tests.support.clients import connected, fresh_chroot
+from coordinator.drills.containers import Containers
+from tests.support.clients import connected
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.docker
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause", "isolate"])
-def test_a_session_outlives_the_leader(docker_ensemble: DockerEnsemble, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["kill", "pause", "cut_off"])
+def test_a_session_outlives_the_leader(docker_ensemble: Containers, docker_zk: str, fault: str) -> None:
     assert docker_ensemble.is_healthy()
-    with connected(fresh_chroot(docker_ensemble.hosts)) as client:
+    with connected(docker_zk) as client:
         client.create("/kept", ephemeral=True)
         session = client.client_id[0]
         old = docker_ensemble.leader()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docker.docker_ensemble import DockerEnsemble
-from tests.support.clients import fresh_chroot
+from coordinator.drills.containers import Containers
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import a_world
@@ -15,9 +14,9 @@ pytestmark = pytest.mark.docker
 SESSION_MS = 6000
 
 
-def test_a_group_goes_on_when_the_leader_of_the_ensemble_is_killed(docker_ensemble: DockerEnsemble) -> None:
+def test_a_group_goes_on_when_the_leader_of_the_ensemble_is_killed(docker_ensemble: Containers, docker_zk: str) -> None:
     log = MemoryLog(end=50)
-    with a_world(fresh_chroot(docker_ensemble.hosts)) as world:
+    with a_world(docker_zk) as world:
         world.coordinator("a", session_timeout_ms=SESSION_MS)
         world.coordinator("b", session_timeout_ms=SESSION_MS)
         world.topic("t", 6)

@@ -18,8 +18,7 @@ from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import COORDINATOR, Brokers
 from coordinator.zk.records import CoordinatorRecord
 from coordinator.zk.store import Store
-from tests.docker.conftest import HERE, cannot_run, engine_problem, problem_of, runs
-from tests.docker.docker_ensemble import docker
+from tests.docker.conftest import HERE, cannot_run, docker, engine_problem, problem_of, runs
 from tests.support.wait import eventually
 
 pytestmark = pytest.mark.docker

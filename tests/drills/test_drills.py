@@ -1,9 +1,8 @@
-"""`zk-coordinator drill` on real processes: the verdict, the evidence, and that a broken product fails."""
+"""`zk-coordinator drill` on real processes: the verdict, the evidence, and what is left behind."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,32 +14,10 @@ import pytest
 from coordinator.checker import check_file
 from coordinator.drills.spark import below
 from coordinator.zk.ensemble import command_line
+from tests.support.drills import REPOSITORY, drilled, started
 from tests.support.wait import eventually
 
-REPOSITORY = Path(__file__).parents[2]
-BROKEN = Path(__file__).parent / "broken"
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-
-def started(runs: Path, *words: str, breaks: str = "") -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BROKEN), str(REPOSITORY)])}
-    environment |= {"DRILL_BREAKS": breaks} if breaks else {}
-    command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--runs", str(runs)]
-    return subprocess.Popen(
-        [*command, "--servers", "1", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=REPOSITORY,
-    )
-
-
-def drilled(runs: Path, *words: str, breaks: str = "") -> tuple[int, dict[str, Any], str]:
-    """Exit code, what it said last, and all that it said to people."""
-    with started(runs, *words, breaks=breaks) as drill:
-        out, err = drill.communicate()
-    return drill.returncode, json.loads(out.splitlines()[-1]), err
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +51,6 @@ def test_everything_that_a_verdict_was_decided_from_is_kept(passed: tuple[int, d
         assert not check_file(folder / "history.jsonl").broken
         assert document["title"] in (folder / "report.html").read_text()
         assert (folder / "report.md").read_text().startswith(f"# PASS: {document['title']}")
-
-
-def test_two_that_fetch_one_partition_fail_the_drill_by_name(tmp_path: Path) -> None:
-    """The consumer that is cut off takes its lease for longer than its session."""
-    code, said, err = drilled(tmp_path, "consumer-cut", breaks="long_lease")
-
-    assert (code, said["verdict"]) == (1, "FAIL"), err
-    (drill,) = said["drills"]
-    assert "S1" in drill["broken"]
-    witness = json.loads((Path(drill["folder"]) / "run.json").read_text())["invariants"]["S1"]["witness"]
-    assert {event["event"] for event in witness} >= {"begin", "lease"}
 
 
 def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) -> None:

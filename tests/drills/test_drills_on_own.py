@@ -138,8 +138,8 @@ def test_a_drill_on_a_named_group_is_refused_where_it_would_disturb_somebody(
     ("words", "message"),
     [
         (["consumer-sigkill", "--execute"], "--execute needs --group"),
-        (["zookeeper-quorum-lost"], "zookeeper-quorum-lost kills or stops servers"),
-        (["consumer-sigkill", "--docker"], "--zk or --docker"),
+        (["zookeeper-quorum-lost"], "the servers of --zk are not touched"),
+        (["consumer-sigkill", "--docker"], "give one of --docker"),
     ],
 )
 def test_what_cannot_be_done_there_is_refused_in_one_sentence(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kazoo.exceptions import KazooException
 
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig, EnsembleError, zkcli
+from coordinator.zk.ensemble import Ensemble, EnsembleConfig, EnsembleError, stands_still, zkcli
 from coordinator.zk.errors import MissingProgram, UsageError
 from tests.support.clients import connected, fresh_chroot
 from tests.support.wait import eventually
@@ -65,6 +65,19 @@ def test_a_paused_leader_is_replaced_and_follows_when_it_wakes(ensemble3: Ensemb
     assert new.id != old.id
     ensemble3.wait_healthy()
     assert eventually(old.mode, 10, "the old leader serves") == "follower"
+
+
+def test_a_paused_server_stands_still_when_pause_returns(ensemble3: Ensemble) -> None:
+    server = ensemble3.servers[0]
+    assert server.pid is not None
+
+    stood_still = []
+    for _ in range(20):
+        server.pause()
+        stood_still.append(stands_still(server.pid))
+        server.resume()
+
+    assert all(stood_still)
 
 
 def test_what_was_written_survives_a_restart_on_the_same_ports(tmp_path: Path) -> None:

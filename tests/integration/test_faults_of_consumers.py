@@ -67,7 +67,7 @@ def test_a_consumer_that_dies_is_replaced_and_nothing_is_lost_or_comes_twice(wor
     world.stable("g", 1, above=before.generation)
     all_came(dies, stays)(log)
     world.told_once("t", 4, 200)
-    assert stays.held == ALL
+    eventually(lambda: stays.held == ALL, 5, "it holds what its channel says that it runs")
 
 
 def test_the_newest_process_takes_a_name_and_the_first_ends_and_does_not_come_back(world: World) -> None:

@@ -14,6 +14,7 @@ import pytest
 from consumer.segment_files import SegmentFolder
 from coordinator.zk.paths import GroupPaths
 from tests.integration.test_sealing import Bench
+from tests.support.ci import in_ci
 from tests.support.sealed import batches
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
@@ -57,7 +58,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     mounted = subprocess.run(command, capture_output=True, text=True, check=False)
     if mounted.returncode:
         reason = f"a small disk cannot be mounted here: {mounted.stderr.strip()}"
-        if os.environ.get("CI") == "true":
+        if in_ci():
             pytest.fail(reason)
         pytest.skip(reason)
     try:

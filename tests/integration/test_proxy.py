@@ -11,7 +11,7 @@ from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from coordinator.drills.proxy import CREATE, GET_DATA, MULTI, SET_DATA, Proxy, op_code
+from coordinator.drills.proxy import CREATE, GET_DATA, MULTI, SET_DATA, Loss, Proxy, op_code
 from tests.support.clients import connected
 from tests.support.wait import eventually
 
@@ -52,6 +52,23 @@ def test_a_multi_whose_reply_is_lost_has_happened(proxy: Proxy, client: Any, wit
     assert eventually(lambda: client.exists("/second"), 5, "the session goes on", ignoring=(KazooException,))
     assert client.client_id[0] == session
     assert proxy.requests[MULTI] == 1
+
+
+def test_a_loss_that_several_proxies_wait_for_is_used_up_in_one(zk: str) -> None:
+    open_then: list[int] = []
+    with Proxy(zk.partition("/")[0]) as one, Proxy(zk.partition("/")[0]) as other:
+        loss = Loss(CREATE, is_request=True, then=lambda: open_then.append(one.connections))
+        for proxy in (one, other):
+            proxy.arm(loss)
+        chroot = zk.partition("/")[2]
+        with connected(f"{one.hosts}/{chroot}") as first, connected(f"{other.hosts}/{chroot}") as second:
+            with pytest.raises(ConnectionLoss):
+                first.create("/never")
+            loss.wait()
+            second.create("/always")
+
+            assert second.get_children("/") == ["always"]
+            assert open_then == [1], "what shall happen then happens before the connection is cut"
 
 
 def test_a_request_that_is_lost_has_not_happened(proxy: Proxy, client: Any, witness: Any) -> None:

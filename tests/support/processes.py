@@ -12,6 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from coordinator.zk.ensemble import stands_still
+from tests.support.wait import eventually
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -39,6 +42,7 @@ class Process:
 
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)
+        eventually(lambda: stands_still(self._process.pid), 10, f"{self.name} stands still")
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)

@@ -280,3 +280,19 @@ def test_what_a_consumer_begins_after_a_hand_removed_its_registration_is_not_jud
 
     held(check(with_hand))
     assert [verdict.invariant for verdict in check(without).broken] == ["S1"]
+
+
+def test_a_consumer_that_has_left_and_begins_again_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        life = history.lives["s1"]
+        history.halt(life, frozenset(life.channel.running), "lost")
+        history.commit("s1#1", SetData(G.channel("s1"), replace(life.channel, ended="left by itself").to_bytes()))
+        life.channel = replace(life.channel, topics={"flights": "T1"})
+        history.begin(life, [P3])
+        history.pass_(0.5)
+        history.event("exit", "s1#1", why="left")
+        raise Enough
+
+    finding = only(spoilt("returned", happen), "S1")
+
+    assert {"s2#1 begin", "s1#1 begin"} <= set(names(finding))

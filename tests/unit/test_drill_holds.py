@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.drills.holds import doubly_held_s, gaps, holders, holds, read_elsewhere
+from coordinator.drills.holds import doubly_held_s, gaps, holders, holds, last_holders, read_elsewhere
 
 Made = dict[str, Any]
 FOREVER = float("inf")
@@ -105,6 +105,17 @@ def test_holders_are_those_of_a_moment() -> None:
     assert holders(found, 1.0) == {("t", 0): "a", ("t", 1): "a"}
     assert holders(found, 2.2) == {("t", 1): "a"}
     assert holders(found, 3.0) == {("t", 0): "b", ("t", 1): "a"}
+
+
+def test_who_was_the_last_to_fetch_is_known_though_the_lease_has_lapsed_just_then() -> None:
+    """On a busy machine a fault may come while a lease is not renewed; its partitions have changed no owner by that."""
+    found = holds(
+        [begin(0.0, "a#1", "x", 0), lease(0.0, "a#1", 2.0), lease(3.0, "a#1", 9.0), begin(9.5, "b#1", "z", 0)]
+    )
+
+    assert holders(found, 2.5) == {}
+    assert last_holders(found, 2.5) == {("t", 0): "a"}
+    assert last_holders(found, 9.5) == {("t", 0): "b"}
 
 
 def test_what_an_application_has_read_is_what_the_next_one_begins_behind() -> None:

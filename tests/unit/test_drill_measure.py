@@ -92,6 +92,18 @@ def test_what_moves_later_does_not_delay_t5(killed: list[Made]) -> None:
     assert found.standstill["t", 0] == 3.0
 
 
+def test_what_another_had_for_a_while_has_been_passed_on_though_it_came_back(killed: list[Made]) -> None:
+    there_and_back = [
+        event(15.0, "b#1", "halt", partitions={"t": [0]}, incarnation="b#1"),
+        begin(15.1, "a#2", 0),
+        event(15.2, "a#2", "halt", partitions={"t": [0]}, incarnation="a#2"),
+    ]
+
+    found = measured([*killed[:-1], *there_and_back, begin(15.3, "b#1", 0), killed[-1]], 14.0)
+
+    assert (found.moved, found.passed_on) == (0, 1)
+
+
 def test_a_partition_of_one_that_hangs_stands_still_although_it_is_held() -> None:
     events = [
         event(0.0, "server", "run"),

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.cli.drill import without_servers
 from coordinator.drills import own
 from coordinator.drills.catalog import DRILLS
 from coordinator.drills.histories import granted_otherwise
@@ -123,16 +122,8 @@ def test_an_ensemble_that_does_not_answer_is_unreachable(monkeypatch: pytest.Mon
         Own("zk1:2181", 2000)
 
 
-def test_a_drill_on_servers_is_refused_by_its_name() -> None:
-    with pytest.raises(UsageError, match="zookeeper-quorum-lost kills or stops servers"):
-        without_servers([DRILLS["coordinator-sigkill"], DRILLS["zookeeper-quorum-lost"]], is_named=True)
-
-
-def test_of_all_drills_those_on_servers_are_left_out_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = without_servers(list(DRILLS.values()), is_named=False)
-
-    assert {one.name for one in DRILLS.values()} - {one.name for one in chosen} == SERVERS
-    assert all(name in capsys.readouterr().err for name in sorted(SERVERS)[:1])
+def test_no_drill_that_touches_servers_has_room_there() -> None:
+    assert {one.name for one in DRILLS.values() if one.lacks(Own.can)} == SERVERS
 
 
 def test_a_process_that_was_granted_another_session_makes_a_run_inconclusive() -> None:

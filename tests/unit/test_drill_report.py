@@ -118,6 +118,12 @@ def test_a_fault_that_lasted_and_one_that_hit_several_are_told_so() -> None:
     assert sentences(marks, [odd, *events])[0] == "The fault was full-disk."
 
 
+def test_a_fault_of_a_server_is_told_of_the_server() -> None:
+    events = [event(10.0, "server", "fault", kind="cut-server", server=2)]
+
+    assert sentences(run(), events)[0].startswith("server 2 was cut off from its peers")
+
+
 def test_seconds_and_amounts_are_written_for_people() -> None:
     assert [seconds(value) for value in (0, 0.0421, 4.1, 12.345, 1234.56, -2.0, None)] == [
         "0 s", "0.042 s", "4.1 s", "12.35 s", "1,234.6 s", f"{MINUS}2 s", "not measured",

@@ -36,6 +36,10 @@ def test_a_promise_that_was_not_kept_fails_it_and_says_by_how_much() -> None:
     assert decided(HELD, late, WHOLE, []) == (FAIL, ["it acts: 3.5 s, promised 2 (2 s)"])
 
 
+def test_what_the_drill_itself_has_seen_go_wrong_fails_it() -> None:
+    assert decided(HELD, KEPT, WHOLE, [], ["node-1 has ended"]) == (FAIL, ["node-1 has ended"])
+
+
 @pytest.mark.parametrize("what", ["lost", "duplicated", "misplaced"])
 def test_a_record_that_is_lost_or_comes_twice_fails_it(what: str) -> None:
     counts = {"lost": 0, "duplicated": 0, "misplaced": 0} | {what: 1}

@@ -13,6 +13,7 @@ _DONE = {
     "kill": "{} killed", "sigkill": "{} killed", "crash": "{} killed", "sigterm": "{} stopped", "stop": "{} stopped",
     "leave": "left", "pause": "{} paused", "sigstop": "{} paused", "stuck": "stood still", "hang": "stood still",
     "cut": "{} cut off", "expire-session": "lost the session",
+    "stop-server": "{} ended", "pause-server": "{} paused", "cut-server": "{} cut off from its peers",
 }  # fmt: skip
 SAME_S = 1.0
 """Faults so close to T0 are what was done then."""
@@ -33,6 +34,8 @@ def faults(events: Sequence[Event]) -> list[Event]:
 def hit_of(fault: Event) -> str:
     """Whom or what a fault hit, as its lane is called."""
     found = next((fault[key] for key in _NAMED if fault.get(key) not in (None, "")), None)
+    if isinstance(found, int):
+        return f"server {found}"
     some = [name_of(each) for each in items(found)] if isinstance(found, list) else [name_of(found)]
     return " and ".join(each for each in some if each)
 

@@ -1,19 +1,23 @@
-"""Breaks the product in every process that a drill starts: Python reads this first where it stands on PYTHONPATH.
+"""Breaks the product in the processes that a drill starts: Python reads this first where it stands on PYTHONPATH.
 
-DRILL_BREAKS names what is broken; the change lasts as long as the process.
+DRILL_BREAKS names a function of `nodes.py` or of `consumers.py`. It is called in the nodes or in the consumers of the
+drill and nowhere else: the drill that judges them, and the process that reads its DataFrame, are the product as it is.
 """
 
 from __future__ import annotations
 
 import os
-from unittest.mock import patch
+import sys
 
+BREAKS = os.environ.get("DRILL_BREAKS", "")
+MODULE = " ".join(sys.orig_argv[1:4])
+"""`-m`, the module that is started, and its first argument."""
 
-def long_lease() -> None:
-    """A lease outlives its session by far."""
-    patch("coordinator.zk.lease.LEASE_SHARE", 4.0).start()
+if BREAKS and MODULE == "-m coordinator.cli run":
+    from tests.drills.broken import nodes
 
+    getattr(nodes, BREAKS, lambda: None)()
+elif BREAKS and MODULE.startswith(("-m consumer.drill.slot ", "-m consumer.drill.application ")):
+    from tests.drills.broken import consumers
 
-BREAKS = {each.__name__: each for each in (long_lease,)}
-if name := os.environ.get("DRILL_BREAKS"):
-    BREAKS[name]()
+    getattr(consumers, BREAKS, lambda: None)()

@@ -1,0 +1,181 @@
+"""Embedded servers in a network namespace each, joined by pairs of virtual interfaces that can be taken down.
+
+A pair of interfaces for each two servers, and one for each server and this machine. There is no bridge: where Docker
+has run, the machine's firewall drops what would pass one. Needs root and iproute2. Nothing but these pairs is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any, Self
+
+from ..zk.ensemble_files import EnsembleError, Ports
+from ..zk.errors import MissingProgram, UsageError
+from .ground import NETWORK, Embedded
+
+NETWORKS = tuple(IPv4Network("198.18.0.0/15").subnets(new_prefix=20))
+"""One for each run at once, of what RFC 2544 keeps for laboratories. One that this machine uses is passed over."""
+TO_MACHINE = "machine"
+
+
+class Namespaces:
+    """The network of one run. As a context manager it makes the namespaces, and removes them whatever happens.
+
+    :ivar places: where each server listens.
+    """
+
+    def __init__(self, servers: int) -> None:
+        if os.geteuid() != 0:
+            raise UsageError("--namespaces makes network namespaces, which needs root; --docker needs an engine only")
+        if shutil.which("ip") is None:
+            raise MissingProgram("--namespaces needs the program ip: install iproute2")
+        self._servers = range(servers)
+        self._number = 0
+
+    @property
+    def places(self) -> list[Ports]:
+        """Where each server listens."""
+        return [Ports(2181, 2888, 3888, self._address(server), self._name(server)) for server in self._servers]
+
+    def cut_off(self, server: int) -> None:
+        """Take down the interfaces between a server and its peers."""
+        for peer in self._peers(server):
+            _ip("-n", self._name(server), "link", "set", f"to{peer}", "down")
+
+    def join(self, server: int) -> None:
+        """Bring them up again."""
+        for peer in self._peers(server):
+            self._up(server, f"to{peer}", self._address(peer))
+
+    def __enter__(self) -> Self:
+        self._claim()
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._remove()
+
+    def _claim(self) -> None:
+        """Make the first namespace under a number that nobody has.
+
+        :raises EnsembleError: when this machine makes none.
+        """
+        in_use = _networks_in_use()
+        for self._number, network in enumerate(NETWORKS):
+            if any(network.overlaps(used) for used in in_use):
+                continue
+            try:
+                _ip("netns", "add", self._name(0))
+                return
+            except EnsembleError as error:
+                if "File exists" not in str(error):
+                    raise
+        raise EnsembleError(f"each of the {len(NETWORKS)} networks for drills is in use (see: ip netns list, ip route)")
+
+    def _make(self) -> None:
+        for server in self._servers[1:]:
+            _ip("netns", "add", self._name(server))
+        for server in self._servers:
+            name, address = self._name(server), self._address(server)
+            _ip("-n", name, "link", "set", "lo", "up")
+            _ip("-n", name, "address", "add", f"{address}/32", "dev", "lo")
+            _ip("link", "add", name, "type", "veth", "peer", "name", TO_MACHINE, "netns", name)
+            _ip("address", "add", f"{self._machine}/32", "dev", name)
+            _ip("link", "set", name, "up")
+            _ip("route", "add", f"{address}/32", "dev", name, "src", self._machine)
+            self._up(server, TO_MACHINE, self._machine)
+        for server in self._servers:
+            for peer in self._servers[server + 1 :]:
+                ends = ("netns", self._name(server)), ("netns", self._name(peer))
+                _ip("link", "add", f"to{peer}", *ends[0], "type", "veth", "peer", "name", f"to{server}", *ends[1])
+        for server in self._servers:
+            self.join(server)
+
+    def _up(self, server: int, interface: str, address: str) -> None:
+        """Bring an interface up; the way to `address`, which went with it, leads there again."""
+        name = self._name(server)
+        _ip("-n", name, "link", "set", interface, "up")
+        _ip("-n", name, "route", "replace", f"{address}/32", "dev", interface, "src", self._address(server))
+
+    def _remove(self) -> None:
+        for server in self._servers:
+            for words in (("link", "delete", self._name(server)), ("netns", "delete", self._name(server))):
+                with contextlib.suppress(EnsembleError):  # it was not made
+                    _ip(*words)
+
+    def _peers(self, server: int) -> list[int]:
+        return [peer for peer in self._servers if peer != server]
+
+    def _name(self, server: int) -> str:
+        """Of a server's namespace, and of this machine's interface to it."""
+        return f"zkdrill{self._number}-{server + 1}"
+
+    def _address(self, server: int) -> str:
+        return str(NETWORKS[self._number][2 + server])
+
+    @property
+    def _machine(self) -> str:
+        return str(NETWORKS[self._number][1])
+
+
+class Namespaced(Embedded):
+    """See `Ground`. Made by `namespaced`."""
+
+    kind = "namespaces"
+    can = Embedded.can | {NETWORK}
+
+    def __init__(self, directory: Path, servers: int, network: Namespaces) -> None:
+        super().__init__(directory, servers, network.places)
+        self._network = network
+
+    def cut_off(self, server: int) -> None:
+        """See `Ground`."""
+        self._network.cut_off(server)
+
+    def join(self, server: int) -> None:
+        """See `Ground`."""
+        self._network.join(server)
+
+    def heal(self) -> None:
+        """See `Ground`."""
+        for server in range(len(self.addresses)):
+            self.join(server)
+        super().heal()
+
+
+@contextmanager
+def namespaced(directory: Path, servers: int) -> Iterator[Namespaced]:
+    """Embedded servers in namespaces.
+
+    :raises UsageError: without root.  :raises MissingProgram: without iproute2.
+    :raises EnsembleError: when this machine makes no namespaces, with what `ip` said.
+    """
+    with Namespaces(servers) as network, Namespaced(directory, servers, network) as ground:
+        yield ground
+
+
+def _networks_in_use() -> list[IPv4Network]:
+    """What this machine has an address in or a route to, but for the default route."""
+    routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all"))
+    found = [route["dst"] for route in routes if route["dst"] != "default"]
+    return [IPv4Network(each, strict=False) for each in found]
+
+
+def _ip(*words: str) -> str:
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, timeout=20)
+    if done.returncode:
+        said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
+        raise EnsembleError(f"no network namespaces here: ip {' '.join(words)}: {said}")
+    return done.stdout

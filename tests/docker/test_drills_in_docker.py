@@ -1,0 +1,91 @@
+"""Drills on servers in containers: `drill run --docker`, beside whatever else the engine runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.docker.conftest import HERE, docker
+from tests.support.wait import eventually
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+
+REPOSITORY = HERE.parents[1]
+FAULTS = ("zookeeper-leader-sigkill", "zookeeper-leader-pause", "zookeeper-leader-cut-off")
+SESSION_MS = 6000
+"""Long enough for a machine that has other things to do as well."""
+
+
+@pytest.fixture(autouse=True)
+def engine(docker_compose_command: str, docker_compose_file: str) -> None:
+    """An engine, Compose, and $ZOOKEEPER_IMAGE."""
+
+
+@contextmanager
+def drilling(runs: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
+    """`drill run` of these drills, killed when it still runs at the end."""
+    command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *names, "--docker", "--json"]
+    command += ["--session-timeout-ms", str(SESSION_MS), "--runs", str(runs)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=REPOSITORY,
+    ) as drill:
+        try:
+            yield drill
+        finally:
+            drill.kill()
+
+
+def left_by(drill: subprocess.Popen[str]) -> list[str]:
+    """What the engine still has of a run: containers, networks, volumes."""
+    of_the_run = ("--quiet", "--filter", f"label=com.docker.compose.project=zkgroupdrill{drill.pid}")
+    kinds = (("ps", "--all"), ("network", "ls"), ("volume", "ls"))
+    return [found for kind in kinds for found in docker(*kind, *of_the_run).split()]
+
+
+def test_the_promises_are_kept_when_the_leader_is_killed_is_paused_and_is_cut_off(tmp_path: Path) -> None:
+    volumes = docker("volume", "ls", "--quiet")
+
+    with drilling(tmp_path, *FAULTS) as drill:
+        out, err = drill.communicate()
+    said = json.loads(out.splitlines()[-1])
+
+    assert [each["drill"] for each in said["drills"]] == list(FAULTS)
+    for each in said["drills"]:
+        assert each["verdict"] == "PASS", err
+        assert each["broken"] == []
+        assert each["records"]["delivered"] == each["records"]["produced"] > 100
+        document = json.loads((Path(each["folder"]) / "run.json").read_text())
+        assert document["ensemble"]["kind"] == "docker"
+        assert "<svg" in (Path(each["folder"]) / "report.html").read_text()
+    assert left_by(drill) == []
+    assert docker("volume", "ls", "--quiet") == volumes
+
+
+def test_a_drill_that_is_interrupted_while_a_server_is_paused_leaves_nothing_behind(tmp_path: Path) -> None:
+    with drilling(tmp_path, "zookeeper-leader-pause") as drill:
+        of_the_run = f"label=com.docker.compose.project=zkgroupdrill{drill.pid}"
+        eventually(
+            lambda: docker("ps", "--quiet", "--filter", of_the_run, "--filter", "status=paused"),
+            90,
+            "the leader is paused",
+            pause_s=0.1,
+        )
+        drill.send_signal(signal.SIGINT)
+        drill.communicate(timeout=60)
+
+    assert drill.returncode == 130
+    assert left_by(drill) == []

@@ -1,0 +1,160 @@
+"""Ways to break a coordinator in the processes that a drill starts. Each lasts as long as the process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import coordinator.assignors.range
+import coordinator.plan
+from coordinator.handlers import Handlers
+from coordinator.listeners import Listeners
+from coordinator.rebalance import Rebalancer
+from coordinator.service import CoordinatorService
+from coordinator.zk.commands import STOP_FETCHER, Command
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.state import EMPTY, STABLE
+from coordinator.zk.store import SetData
+from tests.simulation.mutation import Patch, replaced
+
+SWEEPS_OVERLOOKED = 5
+LONGEST_WAIT_S = 8.5
+REBALANCED_EVERY_S = 0.5
+
+
+def _apply(*patches: Patch) -> None:
+    for patch in patches:
+        patch().start()
+
+
+def stable_before_it_is() -> None:
+    """A group is called Stable as soon as it is known what it shall look like."""
+
+    def named_too_early(original: Any) -> Any:
+        return lambda work, *rest: STABLE if work.live else EMPTY
+
+    _apply(replaced(coordinator.plan, "_state_name", named_too_early))
+
+
+def last_commit_is_sent_again() -> None:
+    """What a node wrote last goes out once more on its next session, without a fence: kazoo does so with a queue."""
+    sent: list[SetData] = []
+
+    def noting(original: Any) -> Any:
+        def write(self: Rebalancer, operations: Any) -> Any:
+            sent[:] = [
+                replace(op, version=-1) for op in operations if isinstance(op, SetData) and op.path.endswith("/state")
+            ]
+            return original(self, operations)
+
+        return write
+
+    def resending(original: Any) -> Any:
+        def handle_new_session(self: CoordinatorService) -> Any:
+            store = original(self)
+            if store is not None and sent:
+                store.commit(sent)
+            return store
+
+        return handle_new_session
+
+    _apply(replaced(Rebalancer, "_write", noting), replaced(CoordinatorService, "_handle_new_session", resending))
+
+
+def commands_of_the_dead_stay() -> None:
+    """Who is gone is told to stop, and nobody withdraws that."""
+
+    def telling(original: Any) -> Any:
+        def stops(snapshot: Any, work: Any, want: Any, to_stop: Any, generation: int) -> Any:
+            found = original(snapshot, work, want, to_stop, generation)
+            for end in work.ends:
+                incarnation = end.view.channel.incarnation
+                found.append((end.view.consumer, Command(STOP_FETCHER, snapshot.epoch, generation, incarnation)))
+            return found
+
+        return stops
+
+    def leaving(original: Any) -> Any:
+        def sort_commands(snapshot: Any, work: Any, *rest: Any) -> None:
+            original(snapshot, work, *rest)
+            work.withdrawn = [(name, sent) for name, sent in work.withdrawn if name in work.live]
+
+        return sort_commands
+
+    _apply(replaced(coordinator.plan, "_stops", telling), replaced(coordinator.plan, "_sort_commands", leaving))
+
+
+def assignor_asks_where_it_runs() -> None:
+    """The second node deals partitions out from the other end."""
+    is_second = "node-2" in sys.orig_argv
+
+    def turned(original: Any) -> Any:
+        return lambda numbers, threads: original(numbers, threads)[:: -1 if is_second else 1]
+
+    _apply(replaced(coordinator.assignors.range, "_shares", turned))
+
+
+def rebalances_without_cause() -> None:
+    """A group that is left alone gets a new generation all the same, again and again."""
+    last = [0.0]
+
+    def restless(original: Any) -> Any:
+        def needs_new_generation(snapshot: Any, *rest: Any) -> bool:
+            now = time.monotonic()
+            is_idle = snapshot.state.state == STABLE and now - last[0] >= REBALANCED_EVERY_S
+            if is_idle:
+                last[0] = now
+            return is_idle or original(snapshot, *rest)
+
+        return needs_new_generation
+
+    def soon_again(original: Any) -> Any:
+        def take_turn(self: Rebalancer, trigger: str) -> Any:
+            turn = original(self, trigger)
+            return replace(turn, again_s=REBALANCED_EVERY_S) if turn.again_s is None else turn
+
+        return take_turn
+
+    _apply(replaced(coordinator.plan, "_needs_new_generation", restless), replaced(Rebalancer, "take_turn", soon_again))
+
+
+def new_partitions_are_overlooked() -> None:
+    """What a topic's watch tells is lost, and the sweeps that follow do not look at the topic for a while."""
+    left: dict[str, int] = {}
+
+    def deaf(original: Any) -> Any:
+        def handle(self: Listeners, event: Any) -> None:
+            if event.kind == "topic":
+                left[event.name] = SWEEPS_OVERLOOKED
+            else:
+                original(self, event)
+
+        return handle
+
+    def blind(original: Any) -> Any:
+        def topic_partition_change(self: Listeners, names: Any) -> None:
+            some = list(names)
+            original(self, [name for name in some if left.get(name, 0) == 0])
+            left.update({name: left[name] - 1 for name in some if left.get(name, 0) > 0})
+
+        return topic_partition_change
+
+    _apply(replaced(Listeners, "_handle", deaf), replaced(Listeners, "topic_partition_change", blind))
+
+
+def handler_waits_for_acknowledgements() -> None:
+    """A turn lasts until every command that it sent has gone from its channel, or for a long time."""
+
+    def waiting(original: Any) -> Any:
+        def take_turn(self: Handlers, request: Any) -> None:
+            original(self, request)
+            paths, until = GroupPaths(request.group), time.monotonic() + LONGEST_WAIT_S
+            channels = [paths.channel(name) for name in self._outstanding.get(request.group, ())]
+            while time.monotonic() < until and any(each and each.names for each in self._store.children_many(channels)):
+                self._runtime.sleep(0.05)
+
+        return take_turn
+
+    _apply(replaced(Handlers, "_take_turn", waiting))

@@ -1,0 +1,62 @@
+"""That the drills bite: each invariant, broken once in real processes, fails a drill by its name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from coordinator.checker.checker import Checker
+from coordinator.drills.catalog import DRILLS
+from tests.drills.broken import consumers, nodes
+from tests.support.drills import drilled
+
+
+class Bite(NamedTuple):
+    """A mutation of `tests/drills/broken`, and the invariants by which a drill shows it."""
+
+    breaks: tuple[str, ...]
+    mutation: str
+    drill: str
+
+
+BITES = (
+    Bite(("S1",), "lease_outlives_its_session", "consumer-cut"),
+    Bite(("S2",), "stable_before_it_is", "consumer-sigterm"),
+    Bite(("S3",), "stop_forgets_the_epoch", "consumer-sigterm"),
+    Bite(("S4",), "last_commit_is_sent_again", "coordinator-pause"),
+    Bite(("S5",), "what_cannot_be_sealed_is_skipped", "disk-full"),
+    Bite(("S6",), "stop_is_acknowledged_first", "consumer-sigterm"),
+    Bite(("S7",), "commands_of_the_dead_stay", "consumer-sigkill"),
+    Bite(("S8",), "assignor_asks_where_it_runs", "coordinator-sigterm"),
+    Bite(("L1", "L4"), "rebalances_without_cause", "coordinator-sigkill"),
+    Bite(("L2",), "new_partitions_are_overlooked", "partitions-added"),
+    Bite(("L3",), "handler_waits_for_acknowledgements", "consumer-never-acknowledges"),
+)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("bite", BITES, ids=[f"{'+'.join(bite.breaks)}-{bite.mutation}" for bite in BITES])
+def test_a_drill_fails_by_the_name_of_the_invariant_that_is_broken(bite: Bite, tmp_path: Path) -> None:
+    code, said, err = drilled(tmp_path, bite.drill, breaks=bite.mutation)
+
+    assert (code, said["verdict"]) == (1, "FAIL"), err
+    (drill,) = said["drills"]
+    assert set(bite.breaks) <= set(drill["broken"]), err
+    invariants = json.loads((Path(drill["folder"]) / "run.json").read_text())["invariants"]
+    assert all(invariants[name]["witness"] for name in bite.breaks)
+
+
+def test_every_invariant_is_broken_once() -> None:
+    named = [name for bite in BITES for name in bite.breaks]
+
+    assert sorted(named) == sorted(invariant.name for invariant in Checker().invariants)
+
+
+@pytest.mark.parametrize("bite", BITES, ids=[bite.mutation for bite in BITES])
+def test_a_mutation_is_of_nodes_or_of_consumers_and_its_drill_exists(bite: Bite) -> None:
+    assert hasattr(nodes, bite.mutation) != hasattr(consumers, bite.mutation)
+    assert bite.drill in DRILLS

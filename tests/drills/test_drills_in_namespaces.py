@@ -1,0 +1,93 @@
+"""Embedded servers in network namespaces: what is made, and that all of it is gone again."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from coordinator.drills import namespaces
+from coordinator.drills.namespaces import NETWORKS, Namespaces
+from coordinator.zk.errors import CoordinatorError
+from tests.support.ci import in_ci
+from tests.support.drills import drilled, started
+from tests.support.wait import eventually
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+CUT_OFF = ("zookeeper-leader-cut-off", "--namespaces", "--session-timeout-ms", "6000")
+REFUSALS = ("needs root", "install iproute2", "no network namespaces here")
+
+
+def whether_possible() -> str:
+    """Why this machine makes no namespaces for us, in the words in which a drill says it; empty when it does."""
+    try:
+        with Namespaces(1):
+            return ""
+    except CoordinatorError as error:
+        return str(error)
+
+
+REFUSAL = whether_possible()
+possible = pytest.mark.skipif(bool(REFUSAL) and not in_ci(), reason=REFUSAL)
+
+
+def ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
+
+
+def left() -> set[str]:
+    """The namespaces and interfaces of drills that there are."""
+    return set(re.findall(r"zkdrill\d+-\d", ip("netns", "list") + ip("-brief", "link")))
+
+
+def test_a_machine_that_makes_no_namespaces_says_why_in_a_sentence() -> None:
+    assert not REFUSAL or any(words in REFUSAL for words in REFUSALS)
+    assert "\n" not in REFUSAL
+
+
+@possible
+def test_runs_have_networks_of_their_own_and_leave_none_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = left()
+
+    with pytest.raises(KeyboardInterrupt), ExitStack() as stack:
+        networks = [stack.enter_context(Namespaces(3)) for _ in range(2)]
+        monkeypatch.setattr(namespaces, "_networks_in_use", lambda: list(NETWORKS[:-1]))
+        networks.append(stack.enter_context(Namespaces(3)))
+        hosts = [place.host for network in networks for place in network.places]
+        assert len(set(hosts)) == len(left() - before) == 9
+        assert hosts[-1] == str(NETWORKS[-1][4]), "the others are in use by somebody else"
+        raise KeyboardInterrupt
+
+    assert left() == before
+
+
+@possible
+def test_nobody_loses_a_partition_when_the_leader_is_cut_off_from_its_peers(tmp_path: Path) -> None:
+    before = left()
+
+    code, said, err = drilled(tmp_path, *CUT_OFF, servers=3)
+
+    assert (code, said["verdict"]) == (0, "PASS"), err
+    assert said["drills"][0]["numbers"]["moved"] == 0
+    assert left() == before
+
+
+@possible
+def test_a_drill_that_is_interrupted_leaves_no_namespace_behind(tmp_path: Path) -> None:
+    before = left()
+
+    with started(tmp_path, *CUT_OFF, servers=3) as drill:
+        try:
+            eventually(lambda: list(tmp_path.glob("*/*/before.json")), 90, "the fault is done", pause_s=0.1)
+            drill.send_signal(signal.SIGINT)
+            assert drill.wait(60) == 130
+        finally:
+            drill.kill()
+            drill.communicate()
+
+    assert left() == before

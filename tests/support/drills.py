@@ -1,0 +1,38 @@
+"""`zk-coordinator drill run` as a process, with the product as it is or broken in one way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+BROKEN = REPOSITORY / "tests" / "drills" / "broken"
+
+
+def started(runs: Path, *words: str, breaks: str = "", servers: int = 1) -> subprocess.Popen[str]:
+    """Drills on embedded servers.
+
+    :param breaks: a mutation of `tests/drills/broken`, in the processes that the drills start.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BROKEN), str(REPOSITORY)])}
+    environment |= {"DRILL_BREAKS": breaks} if breaks else {}
+    command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--runs", str(runs)]
+    return subprocess.Popen(
+        [*command, "--servers", str(servers), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=REPOSITORY,
+    )
+
+
+def drilled(runs: Path, *words: str, breaks: str = "", servers: int = 1) -> tuple[int, dict[str, Any], str]:
+    """Exit code, what it said last, and all that it said to people."""
+    with started(runs, *words, breaks=breaks, servers=servers) as drill:
+        out, err = drill.communicate()
+    return drill.returncode, json.loads(out.splitlines()[-1]), err

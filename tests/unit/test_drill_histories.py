@@ -1,0 +1,38 @@
+"""Who wrote what, as a drill knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.checker import check
+from coordinator.drills.histories import with_strangers
+from coordinator.zk.state import GroupState
+
+NODE, DRILL, NOBODYS = 1, 2, 255
+STATE = {"op": "set", "path": "/consumers/groups/g/state", "data": GroupState().to_bytes().decode(), "version": 3}
+
+
+def commit(session: int, who: str = "hand") -> dict[str, Any]:
+    return {"at": 3.0, "who": who, "event": "commit", "session": session, "zxid": 9, "ops": [STATE]}
+
+
+def test_the_drill_itself_is_a_hand_and_a_process_is_itself() -> None:
+    events = [commit(NODE, "node-1#1"), commit(DRILL)]
+
+    assert with_strangers(events, {NODE, DRILL}) == events
+
+
+def test_a_session_of_which_nobody_has_told_is_a_stranger() -> None:
+    closed = {"at": 4.0, "who": "hand", "event": "closed", "session": NOBODYS, "zxid": 10, "why": "closed", "paths": []}
+
+    commits, closes = with_strangers([commit(NOBODYS), closed], {NODE, DRILL})
+
+    assert commits["who"] == "stranger#ff"
+    assert closes is closed
+
+
+def test_a_stranger_that_writes_as_a_coordinator_breaks_s4_and_a_hand_does_not() -> None:
+    [stranger] = with_strangers([commit(NOBODYS)], {NODE, DRILL})
+
+    assert [verdict.invariant for verdict in check([stranger]).broken] == ["S4"]
+    assert not check([commit(DRILL)]).broken

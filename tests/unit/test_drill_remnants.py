@@ -1,0 +1,48 @@
+"""What a drill takes for left behind by the dead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinator.drills.remnants import remnants
+from coordinator.groups import ShownCommand, ShownGroup, ShownMember, ShownPartition
+from coordinator.zk.commands import STOP_FETCHER, Command
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import Channel
+from coordinator.zk.state import GroupState
+
+PART = TopicPartition("t", 0)
+LIVE = Channel(incarnation="i2", running={PART: 5}, topics={"t": "id"})
+OVER = replace(LIVE, running={}, ended="its session ended")
+STOP = Command(STOP_FETCHER, 1, 3, "i2")
+
+
+def group(channel: Channel, *commands: Command, owner: str | None = None) -> ShownGroup:
+    sent = tuple(ShownCommand("c1", f"command-{number}", command) for number, command in enumerate(commands))
+    owned = (ShownPartition(PART, "id", None, owner, 5),)
+    return ShownGroup("g", GroupState(), (ShownMember("c1", None, channel, sent),), owned)
+
+
+def test_who_lives_leaves_nothing() -> None:
+    assert remnants(group(LIVE, STOP, owner="c1")) == []
+
+
+def test_who_has_ended_in_order_leaves_nothing() -> None:
+    assert remnants(group(OVER)) == []
+
+
+def test_a_command_for_one_that_has_ended_is_left() -> None:
+    assert remnants(group(OVER, STOP)) == ["command-0 for c1"]
+
+
+def test_a_command_for_an_earlier_life_is_left() -> None:
+    assert remnants(group(LIVE, STOP, replace(STOP, incarnation="i1"))) == ["command-1 for c1"]
+
+
+def test_what_one_that_has_ended_still_says_it_runs_is_left() -> None:
+    assert remnants(group(replace(LIVE, ended="evicted"))) == ["t-0 in `running` of c1"]
+
+
+def test_an_owner_that_does_not_run_its_partition_is_left() -> None:
+    assert remnants(group(OVER, owner="c1")) == ["owner t-0 of c1"]
+    assert remnants(group(LIVE, owner="c2")) == ["owner t-0 of c2"]
