@@ -130,9 +130,7 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         write_json(run.folder / "before.json", znodes(stage.store))
         tell(f"fault: {drill.fault}")
         consumers = drill.run(stage)
-        if (
-            run.settings.spark != "pool"
-        ):  # slots in executors come back when Spark has started them, in no promised time
+        if run.settings.spark != "pool":  # slots in executors come back when Spark starts them, which nobody promises
             calm = _noted_calm(stage)
         stage.wait_settled(consumers)
         tell("settled again")
