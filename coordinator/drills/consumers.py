@@ -94,12 +94,11 @@ def _with_application(stage: Stage, hangs: str, joins: bool) -> set[str]:
     stage.wait_settled({*stage.slots(), APPLICATION})
     process = stage.processes[APPLICATION]
     process.hang()
-    stage.fault("stuck", _hanging_s(stage), process=process.who, group=stage.settings.group, consumer=APPLICATION)
+    longest_s = 2 * _hanging_s(stage)  # it hangs until it is given up, and who joins takes his time
+    stage.fault("stuck", longest_s, process=process.who, group=stage.settings.group, consumer=APPLICATION)
     if joins:
         stage.start_slot(stage.settings.slots)
-    wait_for(
-        lambda: APPLICATION not in stage.group().state.target, 2 * _hanging_s(stage), "the application is given up"
-    )
+    wait_for(lambda: APPLICATION not in stage.group().state.target, longest_s, "the application is given up")
     stage.wait_settled(stage.slots())
     process.go_on()
     stage.wait_settled({*stage.slots(), APPLICATION})

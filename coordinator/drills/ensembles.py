@@ -12,6 +12,7 @@ from .stage import Stage
 from .waiting import wait_for
 
 HEALTHY_S = 30.0
+RETURNS = "server-returns"
 ELECTED = (
     "No partition changes its owner, and none stands still while the servers elect within 2/3 of a session timeout; "
     "every record comes once."
@@ -42,6 +43,7 @@ def _killed(stage: Stage, server: int) -> set[str]:
     wait_for(lambda: stage.ground.has_leader(), HEALTHY_S, "the others have a leader")
     stage.wait_settled(stage.slots())
     stage.ground.start(server)
+    stage.fault(RETURNS, server=server + 1)
     healthy(stage.ground)
     return stage.slots()
 
@@ -68,6 +70,7 @@ def _rolled(stage: Stage) -> set[str]:
         stage.ground.stop(server)
         stage.ground.start(server)
         healthy(stage.ground)
+        stage.fault(RETURNS, server=server + 1)
         stage.wait_settled(stage.slots())
     return stage.slots()
 
@@ -90,7 +93,7 @@ def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back
         time.sleep(stage.bounds["session_timeout"])
     finally:
         give_back(leader)
-    stage.fault("server-returns", server=leader + 1)
+    stage.fault(RETURNS, server=leader + 1)
     healthy(stage.ground)
     return stage.slots()
 

@@ -80,12 +80,17 @@ def with_strangers(events: Sequence[Event], known: Collection[int | None]) -> li
 
 
 def merged_history(files: Sequence[Path]) -> tuple[list[Event], list[str]]:
-    """One history of several files, from its `run` to its `end`, and what could not be read."""
+    """One history of several files, from its `run` to its `end`, and what could not be read.
+
+    Transaction logs also tell of other drills on the same ensemble.
+    """
     lines = [Lines(path) for path in files]
     events = [dict(event) for event in merged(lines)]
     ended = next((number for number, event in enumerate(events) if event["event"] == "end"), len(events) - 1)
     end = events[ended]["at"] if events else 0.0
-    kept = [event for event in events if event["at"] <= end and event["event"] != "end"] + events[ended : ended + 1]
+    begun = next((event["at"] for event in events if event["event"] == "run"), 0.0)
+    kept = [event for event in events if begun <= event["at"] <= end and event["event"] != "end"]
+    kept += events[ended : ended + 1]
     return kept, [problem for each in lines for problem in each.problems]
 
 

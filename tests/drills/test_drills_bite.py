@@ -31,7 +31,8 @@ BITES = (
     Bite(("S6",), "stop_is_acknowledged_first", "consumer-sigterm"),
     Bite(("S7",), "commands_of_the_dead_stay", "consumer-sigkill"),
     Bite(("S8",), "assignor_asks_where_it_runs", "coordinator-sigterm"),
-    Bite(("L1", "L4"), "rebalances_without_cause", "coordinator-sigkill"),
+    Bite(("L1",), "starts_are_late", "two-processes-one-name"),
+    Bite(("L4",), "rebalances_without_cause", "coordinator-sigkill"),
     Bite(("L2",), "new_partitions_are_overlooked", "partitions-added"),
     Bite(("L3",), "handler_waits_for_acknowledgements", "consumer-never-acknowledges"),
 )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from coordinator.checker import check
-from coordinator.drills.histories import with_strangers
+from coordinator.drills.histories import merged_history, with_strangers
 from coordinator.zk.state import GroupState
+from tests.support.made_histories import BOUNDS
 
 NODE, DRILL, NOBODYS = 1, 2, 255
 STATE = {"op": "set", "path": "/consumers/groups/g/state", "data": GroupState().to_bytes().decode(), "version": 3}
@@ -14,6 +17,19 @@ STATE = {"op": "set", "path": "/consumers/groups/g/state", "data": GroupState().
 
 def commit(session: int, who: str = "hand") -> dict[str, Any]:
     return {"at": 3.0, "who": who, "event": "commit", "session": session, "zxid": 9, "ops": [STATE]}
+
+
+def test_a_history_begins_with_its_run_though_zookeeper_remembers_others(tmp_path: Path) -> None:
+    zookeeper, drill = tmp_path / "zookeeper.jsonl", tmp_path / "drill.jsonl"
+    zookeeper.write_text("".join(json.dumps({**commit(NODE), "at": at}) + "\n" for at in (1.0, 3.0, 9.0)))
+    begun = {"at": 2.0, "who": "server", "event": "run", "version": 1, "seed": 1, "profile": "drill", "bounds": BOUNDS}
+    frame = [begun, {"at": 8.0, "who": "server", "event": "end"}]
+    drill.write_text("".join(json.dumps(event) + "\n" for event in frame))
+
+    events, problems = merged_history([zookeeper, drill])
+
+    assert [(event["at"], event["event"]) for event in events] == [(2.0, "run"), (3.0, "commit"), (8.0, "end")]
+    assert problems == []
 
 
 def test_the_drill_itself_is_a_hand_and_a_process_is_itself() -> None:

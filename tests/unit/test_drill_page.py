@@ -210,6 +210,20 @@ def test_a_pause_is_drawn_on_whom_it_hit_for_as_long_as_it_lasted() -> None:
     ]
 
 
+def test_a_server_is_away_until_it_returns() -> None:
+    events = history()
+    away = [event(16.0, "server", "fault", kind="pause-server", server=2)]
+    away += [
+        event(at, "server", "fault", kind="server-returns", server=server) for at, server in ((17.0, 1), (18.5, 2))
+    ]
+    events[-1:-1] = away
+
+    assert [(each.start, each.end, each.label) for each in story(run(), events)[0].shades] == [
+        (10.0, 10.0, "sigkill node-1"),
+        (16.0, 18.5, "pause-server server 2"),
+    ]
+
+
 def test_commands_are_marked_on_the_node_that_sent_them() -> None:
     path = "/consumers/groups/g/channel/c1/command-0000000001"
     op = {"op": "create", "path": path, "data": '{"option":"stop-fetcher"}'}

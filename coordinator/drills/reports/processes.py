@@ -163,15 +163,21 @@ def _bars(life: Life, kind: str, faults: Sequence[Fault], end: float) -> list[Ba
     return bars
 
 
+RETURNS = "server-returns"
 _PAUSED = {"pause": "paused", "hang": "hangs"}
 
 
 def shades(events: Sequence[Event]) -> list[Shade]:
-    """Each fault, over the time for which it lasted."""
+    """Each fault, over the time for which it lasted; that of a server until it returns."""
+    faults = [event for event in events if event["event"] == "fault"]
     found = []
-    for event in events:
-        if event["event"] == "fault":
-            until = number(event.get("until"))
-            end = until if until is not None and event["at"] < until < FAR else event["at"]
-            found.append(Shade(float(event["at"]), float(end), " ".join((text(event["kind"]), hit_of(event))).strip()))
+    for event in faults:
+        if event["kind"] == RETURNS:
+            continue
+        until = number(event.get("until"))
+        if until is None and "server" in event:
+            back = [each for each in faults if each["kind"] == RETURNS and each.get("server") == event["server"]]
+            until = next((float(each["at"]) for each in back if each["at"] > event["at"]), None)
+        end = until if until is not None and event["at"] < until < FAR else event["at"]
+        found.append(Shade(float(event["at"]), float(end), " ".join((text(event["kind"]), hit_of(event))).strip()))
     return found

@@ -93,6 +93,7 @@ NUMBERS: Sequence[tuple[str, str, Callable[[float], str]]] = (
     ("rebalance_s", "until every partition was fetched again (to T5)", seconds),
     ("moved", "partitions that moved", amount),
     ("least_possible", "partitions that had to move", amount),
+    ("passed_on", "partitions that another consumer has had since", amount),
     ("doubly_owned_s", "time in which a partition had two owners", seconds),
     ("stale_refused", "commands that were removed unapplied", amount),
 )

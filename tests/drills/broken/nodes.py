@@ -19,6 +19,7 @@ from coordinator.zk.state import EMPTY, STABLE
 from coordinator.zk.store import SetData
 from tests.simulation.mutation import Patch, replaced
 
+STARTS_LATE_S = 6.0
 SWEEPS_OVERLOOKED = 5
 LONGEST_WAIT_S = 8.5
 REBALANCED_EVERY_S = 0.5
@@ -94,6 +95,22 @@ def assignor_asks_where_it_runs() -> None:
         return lambda numbers, threads: original(numbers, threads)[:: -1 if is_second else 1]
 
     _apply(replaced(coordinator.assignors.range, "_shares", turned))
+
+
+def starts_are_late() -> None:
+    """A coordinator takes its time before it lets anybody start."""
+    since: dict[int, float] = {}
+
+    def late(original: Any) -> Any:
+        def starts(snapshot: Any, work: Any, want: Any, to_stop: Any, generation: int, marks: Any) -> Any:
+            found, waiting = original(snapshot, work, want, to_stop, generation, marks)
+            if time.monotonic() - since.setdefault(generation, time.monotonic()) >= STARTS_LATE_S:
+                return found, waiting
+            return [], waiting | {name: command.started for name, command in found}
+
+        return starts
+
+    _apply(replaced(coordinator.plan, "_starts", late))
 
 
 def rebalances_without_cause() -> None:
