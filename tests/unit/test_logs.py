@@ -9,6 +9,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -222,11 +223,17 @@ def test_the_options_choose_format_and_level_from_the_command_line_and_the_envir
 # ---- the page and the code
 
 
-def calls() -> Iterator[tuple[str, ast.Call, str]]:
+@cache
+def calls() -> list[tuple[str, ast.Call, str]]:
     """Every call of a logger in the sources: where it stands, the call, and its level."""
+    return list(_calls())
+
+
+def _calls() -> Iterator[tuple[str, ast.Call, str]]:
     for package in ("coordinator", "consumer"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
+        texts = [(path, path.read_text()) for path in sorted((ROOT / package).rglob("*.py"))]
+        for path, source in ((path, text) for path, text in texts if "log." in text):
+            for node in ast.walk(ast.parse(source)):
                 if (
                     isinstance(node, ast.Call)
                     and isinstance(node.func, ast.Attribute)
