@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ REPOSITORY = Path(__file__).parents[2]
 BROKEN = REPOSITORY / "tests" / "drills" / "broken"
 
 
-def started(runs: Path, *words: str, breaks: str = "", servers: int = 1) -> subprocess.Popen[str]:
+def started(runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1) -> subprocess.Popen[str]:
     """Drills on embedded servers.
 
-    :param breaks: a mutation of `tests/drills/broken`, in the processes that the drills start.
+    :param breaks: drill -> a mutation of `tests/drills/broken`, in the processes that it starts.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BROKEN), str(REPOSITORY)])}
-    environment |= {"DRILL_BREAKS": breaks} if breaks else {}
+    environment |= {"DRILL_BREAKS": ",".join(f"{drill}={mutation}" for drill, mutation in breaks.items())}
     command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--runs", str(runs)]
     return subprocess.Popen(
         [*command, "--servers", str(servers), "--json"],
@@ -31,7 +32,9 @@ def started(runs: Path, *words: str, breaks: str = "", servers: int = 1) -> subp
     )
 
 
-def drilled(runs: Path, *words: str, breaks: str = "", servers: int = 1) -> tuple[int, dict[str, Any], str]:
+def drilled(
+    runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1
+) -> tuple[int, dict[str, Any], str]:
     """Exit code, what it said last, and all that it said to people."""
     with started(runs, *words, breaks=breaks, servers=servers) as drill:
         out, err = drill.communicate()

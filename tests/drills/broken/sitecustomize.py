@@ -1,23 +1,25 @@
 """Breaks the product in the processes that a drill starts: Python reads this first where it stands on PYTHONPATH.
 
-DRILL_BREAKS names a function of `nodes.py` or of `consumers.py`. It is called in the nodes or in the consumers of the
-drill and nowhere else: the drill that judges them, and the process that reads its DataFrame, are the product as it is.
+DRILL_BREAKS is `drill=mutation,drill=mutation`. A mutation is a function of `nodes.py` or of `consumers.py`, called in
+the nodes or in the consumers of its drill and nowhere else: the drill that judges them, and the process that reads its
+DataFrame, are the product as it is. The chroot that a process is started with says of which drill it is.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 
-BREAKS = os.environ.get("DRILL_BREAKS", "")
-MODULE = " ".join(sys.orig_argv[1:4])
-"""`-m`, the module that is started, and its first argument."""
+NODE = "-m coordinator.cli run "
+CONSUMERS = ("-m consumer.drill.slot ", "-m consumer.drill.application ")
+COMMAND = " ".join(sys.orig_argv[1:])
 
-if BREAKS and MODULE == "-m coordinator.cli run":
-    from tests.drills.broken import nodes
-
-    getattr(nodes, BREAKS, lambda: None)()
-elif BREAKS and MODULE.startswith(("-m consumer.drill.slot ", "-m consumer.drill.application ")):
-    from tests.drills.broken import consumers
-
-    getattr(consumers, BREAKS, lambda: None)()
+if (BREAKS := os.environ.get("DRILL_BREAKS", "")) and COMMAND.startswith((NODE, *CONSUMERS)):
+    drill = re.search(r"/zk-group-drill-[0-9a-z]+-([0-9a-z-]+)", COMMAND)
+    broken = dict(each.split("=") for each in BREAKS.split(",")).get(drill[1] if drill else "", "")
+    if COMMAND.startswith(NODE):
+        from tests.drills.broken import nodes as module
+    else:
+        from tests.drills.broken import consumers as module
+    getattr(module, broken, lambda: None)()
