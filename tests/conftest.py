@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,12 @@ from coordinator.zk.ensemble import Ensemble, EnsembleConfig
 from tests.support.clients import fresh_chroot
 
 SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3"}
+
+
+def pytest_configure() -> None:
+    """A shell lets what it runs in the background ignore SIGINT, and children inherit that: tests send it to theirs."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

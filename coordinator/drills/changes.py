@@ -19,8 +19,8 @@ SCRIBBLE = b"\x00\xffscribbled by hand"
 
 def _grown(stage: Stage) -> set[str]:
     before = stage.settings.partitions
-    alter_topic(stage.store, Brokers(), stage.settings.topic, before + GROWN_BY)
     stage.fault("topic", topic=stage.settings.topic, partitions=before + GROWN_BY)
+    alter_topic(stage.store, Brokers(), stage.settings.topic, before + GROWN_BY)
     stage.partition_count = before + GROWN_BY
     stage.wait_settled(stage.slots())
     _is_sealed_from(
@@ -32,8 +32,8 @@ def _grown(stage: Stage) -> set[str]:
 def _made_anew(stage: Stage) -> set[str]:
     stage.stop_producing()
     stage.drained()
-    delete_topic(stage.store, Brokers(), stage.settings.topic)
     stage.fault("topic", topic=stage.settings.topic)
+    delete_topic(stage.store, Brokers(), stage.settings.topic)
     create_topic(stage.store, Brokers(), stage.settings.topic, stage.settings.partitions)
     stage.start_producer()
     stage.wait_settled(stage.slots())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from .drill import Drill
 from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, NOBODY_MOVES, PAST_THE_SESSION
@@ -67,13 +68,26 @@ def _rolled(stage: Stage) -> set[str]:
 def _disk_full(stage: Stage) -> set[str]:
     filler = stage.segments_dir / "filler"
     stage.fault("full-disk", FULL_S)
-    with suppress(OSError), filler.open("wb") as file:  # the last piece does not fit: it is full
-        for _ in range(stage.settings.segments_mb << 4):
-            file.write(bytes(1 << 16))
-            file.flush()
-    time.sleep(FULL_S)
-    filler.unlink()
+    try:
+        if not _filled(filler, stage.settings.segments_mb << 20) and not stage.quota_bytes:
+            raise NotReached("the disk of the segments was not filled")
+        time.sleep(FULL_S)
+    finally:
+        filler.unlink(missing_ok=True)
     return stage.slots()
+
+
+def _filled(filler: Path, most: int) -> bool:
+    """Whether the disk had no room for a file of so many bytes; what there was is used."""
+    try:
+        with filler.open("wb", buffering=0) as file:
+            for _ in range(most >> 16):
+                file.write(bytes(1 << 16))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise NotReached(f"the disk of the segments cannot be filled: {error}") from error
+        return True
+    return False
 
 
 def _disk_hangs(stage: Stage) -> set[str]:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +107,19 @@ def end_all(processes: Sequence[Process]) -> None:
     for process in processes:  # each began a group, in which something that it had started may live on
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def below(root: int) -> list[int]:
+    """All living descendants of a process."""
+    parents = dict(_parents())
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                yield int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checker import check
-from ..zk.errors import StoreError
+from ..zk.errors import CoordinatorError, StoreError
 from .drill import Drill
 from .evidence import point_latest, versions, write_history, write_json, write_reports, znodes
 from .ground import Ground
@@ -31,6 +32,9 @@ SETTLE_S = 1.0 + 0.5
 """L1 is decided when the promised time after the last fault has gone by, and a little more."""
 REMAINS_S = 0.5
 """S7 is decided at two session timeouts and the collection period after calm, and a little more."""
+
+BREAKS_OFF = (CoordinatorError, OSError, subprocess.SubprocessError)
+"""What may end a drill and has nothing to do with what it was to show."""
 
 Tell = Callable[[str], None]
 
@@ -66,31 +70,30 @@ def run_drill(
     :param reader: reads the DataFrame.
     :param tell: gets a sentence for each thing that happens.
     :param keep: leave the log and the segments in the folder.
-    :raises ZooKeeperUnreachable: when nobody answers at the start.
+    :raises OSError: when the runs folder cannot be written.
     """
     began = time.monotonic()
-    settings = drill.adjust(settings)
-    _make_whole(ground)
-    run = Run(drill, _made_folder(runs / drill.name), settings, seed)
+    run = Run(drill, _made_folder(runs / drill.name), drill.adjust(settings), seed)
+    produced: Produced = {}
+    rows: list[dict[str, Any]] | None = None
+    files: list[Path] = []
     chroot = ground.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
-    with ground.cleared(chroot, keep), Stage(ground, run.folder, chroot, settings, seed) as stage:
-        _act(run, stage, tell)
-        produced, rows = _read(run, stage, reader)
-        try:
-            write_json(run.folder / "after.json", znodes(stage.store))
-        except StoreError as error:
-            run.missing.append(f"ZooKeeper is lost: {error}")
-        observer = stage.observer
-        witness = observer.events if observer is not None else logged(stage.notes, ground.transaction_logs, chroot)
-        files = write_down(stage.notes, stage.histories, witness, stage.store.session_id)
-        run.missing += observer.missing if observer is not None else []
+    try:
+        _make_whole(ground)
+        with ground.cleared(chroot, keep), Stage(ground, run.folder, chroot, run.settings, seed) as stage:
+            _act(run, stage, tell)
+            produced, rows = _read(run, stage, reader)
+            files = _witnessed(run, stage, chroot)
+    except BREAKS_OFF as error:  # also in clearing up, when everything may be known already
+        run.missing.append(f"broken off: {error}")
     events, unreadable = merged_history(files)
+    bounds = run.settings.bounds(ground.tick_s)
     run.missing += [f"a history cannot be read: {problem}" for problem in unreadable[:3]]
-    run.missing += granted_otherwise(events, stage.bounds["session_timeout"])
+    run.missing += granted_otherwise(events, bounds["session_timeout"])
     write_history(run.folder / "history.jsonl", events)
     elsewhere = read_elsewhere(events, _applications(events))
     records = Records(0) if rows is None else counted(produced, rows, elsewhere)
-    _conclude(run, ground, events, stage.bounds, records)
+    _conclude(run, ground, events, bounds, records)
     run.document["seconds"] = round(time.monotonic() - began, 1)
     write_json(run.folder / "run.json", run.document)
     write_reports(run.folder, run.document, events)
@@ -100,6 +103,19 @@ def run_drill(
                 shutil.rmtree(left, ignore_errors=True)
     point_latest(run.folder)
     return run
+
+
+def _witnessed(run: Run, stage: Stage, chroot: str) -> list[Path]:
+    """Write down what the processes, the drill and ZooKeeper know; the files."""
+    try:
+        write_json(run.folder / "after.json", znodes(stage.store))
+    except StoreError as error:
+        run.missing.append(f"ZooKeeper is lost: {error}")
+    observer = stage.observer
+    witness = observer.events if observer is not None else logged(stage.notes, stage.ground.transaction_logs, chroot)
+    files = write_down(stage.notes, stage.histories, witness, stage.store.session_id)
+    run.missing += observer.missing if observer is not None else []
+    return files
 
 
 def _make_whole(ground: Ground) -> None:
@@ -137,10 +153,10 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
             calm = _noted_calm(stage)
         stage.wait_settled(consumers)
         tell("settled again")
-    except NotReached as missing:
-        run.missing.append(str(missing))
     except StoreError as error:
         run.missing.append(f"ZooKeeper is lost: {error}")
+    except BREAKS_OFF as error:
+        run.missing.append(str(error))
     try:
         calm = _noted_calm(stage) if calm is None else calm
         _until(calm + stage.bounds["session_timeout"] + 2 * stage.bounds["tick"] + SETTLE_S)
@@ -148,7 +164,7 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         stage.drained()
         stage.caught_up(SPARK_READY_S)
         _cleared(stage, calm)
-    except (NotReached, StoreError) as error:
+    except BREAKS_OFF as error:
         run.missing.append(str(error))
     run.wrong += [*stage.wrong, *(f"{name} has ended, and nobody has ended it" for name in stage.ended())]
     stage.notes.note("end")

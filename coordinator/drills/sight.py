@@ -116,6 +116,8 @@ class Sight:
     def stop_producing(self) -> None:
         """No record more."""
         producer = self._producer()
+        if not producer.is_running:
+            raise NotReached("the producer has ended, and nobody has ended it")
         producer.terminate()
         if producer.wait() is None:
             raise NotReached("the producer does not end")

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from ..zk.ensemble import command_line
 from .drill import Drill
+from .processes import below
 from .promises import FETCHED_AGAIN
 from .settings import Settings
 from .sight import SPARK_READY_S
@@ -24,9 +24,11 @@ AWAY_S = 3.0
 
 
 def _executor_killed(stage: Stage) -> set[str]:
-    pid = next((pid for pid in below(stage.processes[APPLICATION].pid) if EXECUTOR in command_line(pid)), None)
+    slots = set(stage.slot_processes().values())
+    executors = [pid for pid in below(stage.processes[APPLICATION].pid) if EXECUTOR in command_line(pid)]
+    pid = next((pid for pid in executors if slots.intersection(below(pid))), None)
     if pid is None:
-        raise NotReached("no executor runs")
+        raise NotReached("no executor runs a slot")
     _kill_below(stage, pid, "executor")
     return stage.slots()
 
@@ -76,22 +78,6 @@ def _note_ends(stage: Stage, family: list[int]) -> set[str]:
     for who in slots.values():
         stage.notes.note("exit", who, why="killed")
     return {who.partition("#")[0] for who in slots.values()}
-
-
-def below(root: int) -> list[int]:
-    """All living descendants of a process."""
-    parents = dict(_parents())
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found[1:]
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError):
-                yield int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _on_spark(settings: Settings) -> Settings:

@@ -5,27 +5,30 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
+import signal
 import subprocess
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ..topics import create_topic
+from ..zk.ensemble import command_line
 from ..zk.kazoo_store import open_kazoo
 from ..zk.paths import Brokers
 from .ground import Ground, connect_string
 from .histories import Notes
 from .observer import Observer
-from .processes import Process, end_all
+from .processes import Process, below, end_all
 from .proxy import Loss, Proxy
 from .settings import POOL, QUERY, Settings
 from .sight import READY_S, Sight, slot
 from .tap import Tap
 from .waiting import NotReached
 
-OBSERVER_SESSION_MS = 30_000
+OWN_SESSION_MS = 30_000
 MOST_SLOTS = 50
 """The pool has room for those that join later."""
 
@@ -52,32 +55,34 @@ class Stage(Sight):
             if self._tap is not None:
                 observer = Observer(ground.addresses, self._tap, ground.watched(chroot), chroot)
                 self.observer = self._stack.enter_context(observer)
-            super().__init__(open_kazoo(self._behind_proxies("drill"), OBSERVER_SESSION_MS), folder, settings)
+            super().__init__(open_kazoo(self._behind_proxies("drill"), OWN_SESSION_MS), folder, settings)
             self._stack.callback(self.store.close)
+            self.segments_dir = folder / "segments"
+            self.quota_bytes = self._limit_segments(settings.segments_mb) if settings.segments_mb else 0
             self._stack = self._stack.pop_all()
         self.notes = Notes()
         self.random = random.Random(seed)
         self.log_dir = folder / "log"
-        self.segments_dir = folder / "segments"
         self.stuck: set[str] = set()
         self.wrong: list[str] = []
         self.applications = False
         self._started: list[Process] = []
-        self.quota_bytes = 0
-        if settings.segments_mb:
-            self._limit_segments(settings.segments_mb)
         self.bounds = settings.bounds(ground.tick_s)
         self.notes.note("run", version=1, seed=seed, profile="drill", bounds=self.bounds)
 
-    def _limit_segments(self, megabytes: int) -> None:
-        """A small tmpfs where we may mount one; else each fetcher minds a quota."""
+    def _limit_segments(self, megabytes: int) -> int:
+        """A small tmpfs where we may mount one; else each fetcher minds a quota: of so many bytes, else 0."""
         self.segments_dir.mkdir(parents=True)
+        if os.geteuid() != 0 or shutil.which("mount") is None:
+            return megabytes << 20
+        self._stack.callback(self._unmount)
         options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "drill", str(self.segments_dir)]
-        mounted = subprocess.run(["mount", *options], capture_output=True, check=False) if os.geteuid() == 0 else None
-        if mounted is not None and mounted.returncode == 0:
-            self._stack.callback(subprocess.run, ["umount", "-l", str(self.segments_dir)], check=False)
-        else:
-            self.quota_bytes = megabytes << 20
+        done = subprocess.run(["mount", *options], capture_output=True, check=False)
+        return megabytes << 20 if done.returncode else 0
+
+    def _unmount(self) -> None:
+        if self.segments_dir.is_mount():
+            subprocess.run(["umount", "-l", str(self.segments_dir)], check=False)
 
     # ---- processes
 
@@ -189,16 +194,16 @@ class Stage(Sight):
     def pause(self, name: str, seconds: float) -> None:
         """SIGSTOP to a process, and SIGCONT after so long."""
         process = self.processes[name]
-        process.pause()
         self.fault("pause", seconds, process=process.who)
+        process.pause()
         time.sleep(seconds)
         process.resume()
 
     def cut(self, name: str, seconds: float) -> None:
         """No packet between a process and ZooKeeper, either way, for so long."""
+        self.fault("cut", seconds, process=self.processes[name].who)
         for proxy in self._proxies[name]:
             proxy.black_hole()
-        self.fault("cut", seconds, process=self.processes[name].who)
         time.sleep(seconds)
         for proxy in self._proxies[name]:
             proxy.resume()
@@ -206,8 +211,8 @@ class Stage(Sight):
     def hang(self, name: str, seconds: float) -> None:
         """Let a process hang where it can, and go on after so long."""
         process = self.processes[name]
-        process.hang()
         self.fault("stuck", seconds, process=process.who, group=self.settings.group, consumer=name)
+        process.hang()
         time.sleep(seconds)
         process.go_on()
 
@@ -246,8 +251,12 @@ class Stage(Sight):
     # ---- its end
 
     def end(self) -> None:
-        """End every process."""
+        """End every process, also one that was started in the moment of a Ctrl-C, and not remembered."""
         end_all(self._started)
+        for pid in below(os.getpid()):
+            if self.folder.name.lower() in command_line(pid).lower():  # of the folder, or of the chroot
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         return self

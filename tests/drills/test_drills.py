@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator.checker import check_file
-from coordinator.drills.spark import below
+from coordinator.drills.processes import below
 from coordinator.zk.ensemble import command_line
 from tests.support.drills import REPOSITORY, drilled, started
 from tests.support.wait import eventually

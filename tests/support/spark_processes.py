@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from coordinator.drills.spark import below
+from coordinator.drills.processes import below
 from coordinator.zk.ensemble import command_line
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
