@@ -27,7 +27,8 @@ class Named(Own):
         super().__init__(hosts, session_timeout_ms)
         self._group = checked_name("group", group)
         self._topic = f"zk-group-drill-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ').lower()}"
-        self._mine = [f"{self.below}{path}" for path in (GroupPaths(self._group).root, Brokers().topic(self._topic))]
+        self._made = (GroupPaths(self._group).root, Brokers().topic(self._topic))
+        self._mine = [f"{self.below}{path}" for path in self._made]
         self.told = {**self.told, "group": self._group, "topic": self._topic}
 
     @property
@@ -35,6 +36,11 @@ class Named(Own):
         """See `Ground`: every path that a drill writes, and those below which it does."""
         shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH)]
         return [*shared, *(f"{path} and below" for path in self._mine)]
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """See `Ground`: what the drill made; nothing of its neighbours."""
+        return [COORDINATOR, COORDINATOR_EPOCH, *self._made]
 
     def adjust(self, settings: Settings) -> Settings:
         """See `Ground`."""

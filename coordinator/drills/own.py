@@ -71,6 +71,11 @@ class Own:
         """See `Ground`."""
         return [OWN_CHROOT]
 
+    @property
+    def shown(self) -> Sequence[str]:
+        """See `Ground`."""
+        return ["/"]
+
     def adjust(self, settings: Settings) -> Settings:
         """The settings with what this ensemble grants."""
         session_ms = self.session_timeout_ms

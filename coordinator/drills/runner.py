@@ -77,7 +77,7 @@ def run_drill(
         _act(run, stage, tell)
         produced, rows = _read(run, stage, reader)
         try:
-            write_json(run.folder / "after.json", znodes(stage.store))
+            write_json(run.folder / "after.json", znodes(stage.store, ground.shown))
         except StoreError as error:
             run.missing.append(f"ZooKeeper is lost: {error}")
         observer = stage.observer
@@ -130,7 +130,7 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         _flows(stage, run.settings.partitions)
         tell(f"steady: {len(stage.slots())} fetchers, {run.settings.partitions} partitions")
         time.sleep(run.settings.steady_s)
-        write_json(run.folder / "before.json", znodes(stage.store))
+        write_json(run.folder / "before.json", znodes(stage.store, stage.ground.shown))
         tell(f"fault: {drill.fault}")
         consumers = drill.run(stage)
         if run.settings.spark != "pool":  # slots in executors come back when Spark starts them, which nobody promises

@@ -36,7 +36,7 @@ def tree(zk: str) -> dict[str, Any]:
     """Everything below a chroot."""
     store = open_kazoo(zk, 10_000)
     try:
-        return znodes(store)
+        return znodes(store, ["/"])
     finally:
         store.close()
 
