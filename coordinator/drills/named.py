@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from ..zk.errors import UsageError
 from ..zk.names import checked_name
 from ..zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, Brokers, GroupPaths
 from ..zk.store import Store
-from .own import CLEARED_S, Own, remove_tree, tree_of
+from .own import CLEARED_S, Own, remove_tree
 from .settings import Settings
 from .waiting import wait_for
 
@@ -56,43 +57,39 @@ class Named(Own):
 
     @contextmanager
     def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
-        """See `Ground`: what was made below the group and the topic goes; the epoch stays, since it may never go back.
+        """See `Ground`: the group and the topic go with all below them; the epoch stays, since it may never go back.
 
-        :raises UsageError: when somebody else is there.
+        :raises UsageError: when somebody else is there, or the group itself.
         """
         with self.opened() as store:
             self.require_nobody(store)
-            stood = {path for root in self._mine for path in tree_of(store, root)}
         try:
             yield
         finally:
             if not keep:
                 with self.opened() as store:
                     for root in self._mine:
-                        what = f"what the drill made in {root} is removed from ZooKeeper"
-                        wait_for(lambda root=root: remove_tree(store, root, stood), CLEARED_S, what)  # type: ignore[misc]
+                        wait_for(partial(remove_tree, store, root), CLEARED_S, f"{root} is removed from ZooKeeper")
 
     def require_nobody(self, store: Store) -> None:
         """
         :param store: a session at the root.
-        :raises UsageError: when somebody else is there, whom a drill would disturb.
+        :raises UsageError: when somebody is there, whom a drill would disturb, or the group, which it would remove.
         """
         if store.get(f"{self.below}{COORDINATOR}") is not None:
             raise UsageError(f"somebody coordinates at --zk: stop all nodes there before a drill on {self._group}")
         if store.get(f"{self.below}{PAUSED}") is not None:
             raise UsageError("somebody has paused groups at --zk: resume them before a drill")
-        others = [name for name in _names(store, f"{self.below}{GROUPS}") if name != self._group]
-        if others:
+        groups = _names(store, f"{self.below}{GROUPS}")
+        if self._group in groups:
+            raise UsageError(f"group {self._group} exists: name one that does not")
+        if groups:
             raise UsageError(
-                f"group {min(others)} stands at --zk, too: a coordinator looks after every group of its path, "
+                f"group {min(groups)} stands at --zk, too: a coordinator looks after every group of its path, "
                 "so drills run where there is no other"
             )
-        paths = GroupPaths(self._group)
-        for path, what in ((paths.ids, "members"), (paths.pools, "pools"), (paths.queries, "queries")):
-            if _names(store, f"{self.below}{path}"):
-                raise UsageError(f"group {self._group} has {what}, which a drill would disturb: stop them first")
-        if _names(store, f"{self.below}{paths.segments}"):
-            raise UsageError(f"group {self._group} has sealed segments that a drill would collect: name another one")
+        if _names(store, f"{self.below}{Brokers().brokers_path}/ids"):
+            raise UsageError("a real Kafka is registered at --zk, and a drill makes no topic beside it")
 
 
 def _names(store: Store, path: str) -> list[str]:
