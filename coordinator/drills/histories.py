@@ -58,7 +58,7 @@ def write_down(notes: Notes, folder: Path, witness: Witness, own_session: int) -
         which are nobody's whom the drill has started.
     """
     told = sorted(folder.glob("*#*.jsonl"))
-    sessions = dict(found for path in told for found in _sessions(path))
+    sessions = sessions_in(folder)
     done = with_strangers(witness(sessions), {own_session, None, *sessions})
     own, zookeeper = folder / "drill.jsonl", folder / "zookeeper.jsonl"
     for path, events in ((own, notes.events), (zookeeper, done)):
@@ -98,6 +98,11 @@ def granted_otherwise(events: Sequence[Event], session_s: float) -> list[str]:
     """The processes that were granted another session timeout than the one that promises were made by."""
     found = {e["who"]: e["timeout"] for e in events if e["event"] == "session" and e["who"] != HAND}
     return [f"{who} was granted a session of {s:g} s, not {session_s:g}" for who, s in found.items() if s != session_s]
+
+
+def sessions_in(folder: Path) -> dict[int, str]:
+    """Session -> process, as the processes of a drill have written it down until now."""
+    return dict(found for path in folder.glob("*#*.jsonl") for found in _sessions(path))
 
 
 def _sessions(path: Path) -> Iterator[tuple[int, str]]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from ..zk.errors import UsageError
+from ..zk.errors import Refused, UsageError
 from ..zk.names import checked_name
-from ..zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, PAUSED, Brokers, GroupPaths
-from ..zk.store import Store
+from ..zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, GROUPS, PAUSED, Brokers, GroupPaths
+from ..zk.store import Create, Store
 from .own import CLEARED_S, Own, remove_tree
 from .settings import Settings
 from .waiting import wait_for
+
+ANOTHER = "another drill runs at --zk: wait until it has ended"
 
 
 class Named(Own):
@@ -35,7 +37,7 @@ class Named(Own):
     @property
     def touches(self) -> Sequence[str]:
         """See `Ground`: every path that a drill writes, and those below which it does."""
-        shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH)]
+        shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH, DRILL)]
         return [*shared, *(f"{path} and below" for path in self._mine)]
 
     @property
@@ -61,21 +63,39 @@ class Named(Own):
 
         :raises UsageError: when somebody else is there, or the group itself.
         """
-        with self.opened() as store:
-            self.require_nobody(store)
+        with self.opened() as claim:
+            self._claim(claim)
+            self._require_no_group(claim)
+            try:
+                yield
+            finally:
+                if not keep:
+                    with self.opened() as store:  # the claim's own may be over
+                        for root in self._mine:
+                            wait_for(partial(remove_tree, store, root), CLEARED_S, f"{root} is removed from ZooKeeper")
+
+    def _claim(self, store: Store) -> None:
+        """Keep every other drill from this path, for as long as the session lasts."""
+        if store.get(f"{self.below}{CONSUMERS}") is None:
+            with suppress(Refused):  # somebody else has made it meanwhile
+                store.commit([Create(f"{self.below}{CONSUMERS}")])
         try:
-            yield
-        finally:
-            if not keep:
-                with self.opened() as store:
-                    for root in self._mine:
-                        wait_for(partial(remove_tree, store, root), CLEARED_S, f"{root} is removed from ZooKeeper")
+            store.commit([Create(f"{self.below}{DRILL}", ephemeral=True)])
+        except Refused as refused:
+            raise UsageError(
+                ANOTHER if refused.reason == "node-exists" else f"a drill cannot begin: {refused}"
+            ) from None
 
     def require_nobody(self, store: Store) -> None:
         """
         :param store: a session at the root.
         :raises UsageError: when somebody is there, whom a drill would disturb, or the group, which it would remove.
         """
+        if store.get(f"{self.below}{DRILL}") is not None:
+            raise UsageError(ANOTHER)
+        self._require_no_group(store)
+
+    def _require_no_group(self, store: Store) -> None:
         if store.get(f"{self.below}{COORDINATOR}") is not None:
             raise UsageError(f"somebody coordinates at --zk: stop all nodes there before a drill on {self._group}")
         if store.get(f"{self.below}{PAUSED}") is not None:
