@@ -54,8 +54,8 @@ def logged(notes: Notes, logs: Callable[[], Sequence[Path]], chroot: str) -> Wit
 def write_down(notes: Notes, folder: Path, witness: Witness, own_session: int) -> list[Path]:
     """Write what the drill and ZooKeeper know beside what the processes wrote in `folder`; all the files.
 
-    :param own_session: the drill's, whose hand is the only one; beside it those that an observer knows no session of,
-        which are nobody's whom the drill has started.
+    :param own_session: the drill's, whose hand is the only one. Of what an observer knows no session, nobody says whose
+        it was; the observer says that there is such (`Observer.missing`).
     """
     told = sorted(folder.glob("*#*.jsonl"))
     sessions = sessions_in(folder)

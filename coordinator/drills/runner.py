@@ -83,7 +83,7 @@ def run_drill(
         observer = stage.observer
         witness = observer.events if observer is not None else logged(stage.notes, ground.transaction_logs, chroot)
         files = write_down(stage.notes, stage.histories, witness, stage.store.session_id)
-        run.missing += observer.missing if observer is not None else []
+        run.missing += [observer.missing] if observer is not None and observer.missing else []
     events, unreadable = merged_history(files)
     run.missing += [f"a history cannot be read: {problem}" for problem in unreadable[:3]]
     run.missing += granted_otherwise(events, stage.bounds["session_timeout"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.drills.observed import Observed, observed
+from coordinator.drills.observer import somebody_else
 from coordinator.drills.tap import Link, Tap
 from coordinator.drills.wire import CREATE, SET_DATA
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData
@@ -282,3 +283,20 @@ def test_a_packet_that_cannot_be_read_ends_what_is_known(wire: Wire) -> None:
 
     assert "a reply cannot be read" in found.problem
     assert [event["event"] for event in found.events].count("end") == 1
+
+
+def test_what_nobody_of_the_drill_wrote_is_named_since_the_checker_excuses_it(wire: Wire) -> None:
+    created(wire, wire.a, "/mine", 9)
+    assert somebody_else(wire.observed().events) == ""
+
+    wire.tells(10, "deleted /mine")
+    wire.tells(11, "changed /m", "deleted /o")
+    wire.reads("/m", "more", 11, 4)
+
+    assert somebody_else(wire.observed().events) == "somebody else wrote /m and 1 more"
+
+
+def test_what_an_unknown_session_wrote_past_a_proxy_is_a_strangers_and_not_named(wire: Wire) -> None:
+    created(wire, wire.link(3), "/n", 9)
+
+    assert somebody_else(wire.observed().events) == ""
