@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.drills import tap
 from coordinator.drills.observed import Observed, observed
 from coordinator.drills.observer import somebody_else
 from coordinator.drills.tap import Link, Tap
@@ -300,3 +301,36 @@ def test_what_an_unknown_session_wrote_past_a_proxy_is_a_strangers_and_not_named
     created(wire, wire.link(3), "/n", 9)
 
     assert somebody_else(wire.observed().events) == ""
+
+
+@pytest.mark.parametrize("what", ["told", "reads", "marks"])
+def test_what_the_observer_is_told_and_reads_has_a_bound_too_and_over_it_the_history_ends(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(tap, "MOST_BYTES", 10_000)
+    for zxid in range(10, 210):
+        if what == "marks":
+            wire.a.reply(1, packets.reply(-2, zxid))
+        elif what == "told":
+            wire.tells(10, "created /n")
+        else:
+            wire.reads("/n", "new", zxid)
+
+    found = wire.observed()
+
+    assert "MiB were written, or told" in found.problem
+    assert len(getattr(wire.tap.taken(), what)) <= 50
+    assert "end" in [event["event"] for event in found.events]
+
+
+def test_a_write_whose_reply_there_was_no_room_for_is_still_its_processes(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    xid = wire.asks(wire.a, Create("/n"))
+    wire.tells(10, "created /n")
+    monkeypatch.setattr(tap, "MOST_BYTES", 0)
+    wire.answers(wire.a, xid, 10, made("/n"))
+
+    (event,) = [event for event in wire.observed().events if event["event"] == "commit"]
+
+    assert event["who"] == "a#1"
