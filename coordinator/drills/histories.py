@@ -95,9 +95,17 @@ def merged_history(files: Sequence[Path]) -> tuple[list[Event], list[str]]:
 
 
 def granted_otherwise(events: Sequence[Event], session_s: float) -> list[str]:
-    """The processes that were granted another session timeout than the one that promises were made by."""
-    found = {e["who"]: e["timeout"] for e in events if e["event"] == "session" and e["who"] != HAND}
-    return [f"{who} was granted a session of {s:g} s, not {session_s:g}" for who, s in found.items() if s != session_s]
+    """The sessions that were granted another timeout than the one that promises were made by.
+
+    Any session of a process that has told of one; and of the others, such as the pool's, whoever asked for just that.
+    The drill, its observer, the producer and queries ask for others.
+    """
+    found = [
+        (each["who"] if each["who"] != HAND else f"session 0x{each['session']:x}", each["timeout"])
+        for each in events
+        if each["event"] == "session" and (each["who"] != HAND or each.get("asked") == session_s)
+    ]
+    return [f"{who} was granted a session of {s:g} s, not {session_s:g}" for who, s in found if s != session_s]
 
 
 def sessions_in(folder: Path) -> dict[int, str]:

@@ -20,6 +20,7 @@ from .wire import (
     Opened,
     Told,
     asked_path,
+    asked_timeout_ms,
     found,
     head,
     op_code,
@@ -53,11 +54,12 @@ class Request(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A session, when it was first seen."""
+    """A session, when it was first seen. `asked_ms`: the timeout that its client wanted; `timeout_ms`: what it got."""
 
     at: float
     session: int
     timeout_ms: int
+    asked_ms: int
 
 
 @dataclass(slots=True)
@@ -151,11 +153,12 @@ class Tap:
         if path is not None and (node := found(body)) is not None and self._has_room(body, KEPT_BYTES):
             self._traffic.reads[path, node.mzxid] = node
 
-    def found(self, session: Opened | None) -> None:
+    def found(self, link: Link, session: Opened | None) -> None:
         """A connection has its session."""
         with self._lock:
             if session is not None:
-                self._traffic.sessions.setdefault(session.session, Session(self._clock(), *session))
+                seen = Session(self._clock(), *session, link.asked_ms)
+                self._traffic.sessions.setdefault(session.session, seen)
 
     def broke(self, why: str) -> None:
         """Something passed that cannot be read."""
@@ -181,6 +184,7 @@ class Tap:
 class Link:
     """One connection, as a proxy passes it on.
 
+    :ivar asked_ms: the session timeout that the client wants.
     :ivar done: what the server had done when it last answered here.
     :ivar waiting: writes by xid.
     """
@@ -190,17 +194,20 @@ class Link:
         self.number = number
         self.is_observer = is_observer
         self.session = 0
+        self.asked_ms = 0
         self.done = 0
         self.waiting: dict[int, Request] = {}
         self.reading: dict[int, str] = {}
 
     def request(self, number: int, body: bytes) -> None:
         """The `number`th packet of the client, before it is passed on; the first opens the session."""
-        if number > 0:
-            try:
+        try:
+            if number > 0:
                 self._tap.asked(self, body)
-            except BadData as error:
-                self._tap.broke(f"a request cannot be read: {error}")
+            else:
+                self.asked_ms = asked_timeout_ms(body)
+        except BadData as error:
+            self._tap.broke(f"a request cannot be read: {error}")
 
     def reply(self, number: int, body: bytes) -> None:
         """The `number`th packet of the server, before it is passed on or lost."""
@@ -210,6 +217,6 @@ class Link:
                 return
             session = opened(body)
             self.session = session.session if session is not None else 0
-            self._tap.found(session)
+            self._tap.found(self, session)
         except BadData as error:
             self._tap.broke(f"a reply cannot be read: {error}")

@@ -30,6 +30,7 @@ class Wire:
 
     def link(self, session: int, is_observer: bool = False) -> Link:
         link = self.tap.link(is_observer)
+        link.request(0, packets.connect(50_000))
         link.reply(0, packets.connected(session, 40_000))
         return link
 
@@ -334,3 +335,9 @@ def test_a_write_whose_reply_there_was_no_room_for_is_still_its_processes(
     (event,) = [event for event in wire.observed().events if event["event"] == "commit"]
 
     assert event["who"] == "a#1"
+
+
+def test_a_session_says_what_was_asked_for_and_what_was_granted(wire: Wire) -> None:
+    sessions = [event for event in wire.observed().events if event["event"] == "session"]
+
+    assert {(event["who"], event["asked"], event["timeout"]) for event in sessions} >= {("a#1", 50.0, 40.0)}
