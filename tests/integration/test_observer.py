@@ -13,8 +13,9 @@ import pytest
 from coordinator.checker.transactions import events_of
 from coordinator.drills.observed import observed
 from coordinator.drills.observer import Observer
-from coordinator.drills.proxy import MULTI, Proxy
+from coordinator.drills.proxy import Proxy
 from coordinator.drills.tap import Tap, Traffic
+from coordinator.drills.wire import MULTI
 from coordinator.zk.ensemble import Ensemble
 from coordinator.zk.errors import OutcomeUnknown, Refused
 from coordinator.zk.kazoo_store import open_kazoo
