@@ -104,6 +104,8 @@ def run(
         raise UsageError("give one of --docker, --namespaces and --zk")
     if (group is not None and zk is None) or (execute and group is None):
         raise UsageError("--group needs --zk, and --execute needs --group")
+    if keep and group is not None:
+        raise UsageError("--keep is not for --group: a group that stands is refused the next time")
     kind = Containers if in_docker else Namespaced if in_namespaces else Own if zk is not None else Embedded
     chosen = _chosen(names, short, is_all, MOST_SERVERS if kind is Own else int(servers), kind.can)
     settings = Settings(session_timeout_ms=session_timeout_ms)

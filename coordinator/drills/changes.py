@@ -8,8 +8,9 @@ from ..zk.paths import COORDINATOR, Brokers, GroupPaths
 from ..zk.store import Delete, Operation, SetData
 from .coordinators import another_is_elected, elected_of
 from .drill import Drill
+from .histories import sessions_in
 from .stage import Stage
-from .waiting import wait_for
+from .waiting import NotReached, wait_for
 
 GROWN_BY = 2
 STATE_LOST_S = 70.0
@@ -57,9 +58,20 @@ def _deleted(stage: Stage) -> set[str]:
     _by_hand(stage, Delete(owner))
     wait_for(lambda: stage.store.get(owner), AGAIN_S, f"{owner} is made again")
     stage.wait_settled(stage.slots())
-    _by_hand(stage, Delete(COORDINATOR))
+    delete_coordinator(stage, victim)
     another_is_elected(stage, victim)
     return stage.slots()
+
+
+def delete_coordinator(stage: Stage, victim: str) -> None:
+    """Delete the coordinator's znode, by hand.
+
+    :raises NotReached: when it is of no session of the drill's processes.
+    """
+    node = stage.store.get(COORDINATOR)
+    if node is None or node.stat.ephemeral_owner not in sessions_in(stage.histories):
+        raise NotReached(f"it is not {victim} of this drill who coordinates, and nobody else's znode is deleted")
+    _by_hand(stage, Delete(COORDINATOR, node.stat.version))
 
 
 def _state_scribbled(stage: Stage) -> set[str]:

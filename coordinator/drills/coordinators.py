@@ -9,10 +9,11 @@ from ..operate import await_turn, request_turn
 from ..zk.runtime import ThreadRuntime
 from .drill import Drill
 from .promises import NEXT_ACTS, NEXT_ACTS_AT_ONCE, NOBODY_MOVES, NOTHING_STANDS_STILL, PAST_THE_SESSION
-from .proxy import MULTI, Loss, op_code
+from .proxy import Loss
 from .sight import slot
 from .stage import Stage
 from .waiting import NotReached, wait_for
+from .wire import MULTI, op_code
 
 LOST_S = 10.0
 TURNS = 3

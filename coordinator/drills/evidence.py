@@ -41,10 +41,10 @@ def write_history(path: Path, events: Sequence[Event]) -> None:
     path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events))
 
 
-def znodes(store: Store) -> dict[str, Any]:
-    """Every znode below the chroot: path -> data as text, version, and the session that it is ephemeral of."""
+def znodes(store: Store, roots: Sequence[str]) -> dict[str, Any]:
+    """These znodes and every one below them: path -> data as text, version, and the session that it is ephemeral of."""
     found: dict[str, Any] = {}
-    left = ["/"]
+    left = list(roots)
     while left and len(found) < MOST_ZNODES:
         some, left = left[:500], left[500:]
         nodes, listings = store.get_many(some), store.children_many(some)

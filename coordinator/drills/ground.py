@@ -43,6 +43,10 @@ class Ground(Protocol):
     def touches(self) -> Sequence[str]:
         """What a drill writes in it."""
 
+    @property
+    def shown(self) -> Sequence[str]:
+        """The znodes of a drill, in its chroot: with all below them they are its evidence."""
+
     def leader(self) -> int:
         """The number of the server that leads (or stands alone)."""
 
@@ -100,6 +104,7 @@ class Passing:
 
     is_observed = False
     touches: Sequence[str] = (OWN_CHROOT,)
+    shown: Sequence[str] = ("/",)
     told: Mapping[str, object] = MappingProxyType({})
 
     def adjust(self, settings: Settings) -> Settings:

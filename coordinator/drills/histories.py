@@ -54,11 +54,11 @@ def logged(notes: Notes, logs: Callable[[], Sequence[Path]], chroot: str) -> Wit
 def write_down(notes: Notes, folder: Path, witness: Witness, own_session: int) -> list[Path]:
     """Write what the drill and ZooKeeper know beside what the processes wrote in `folder`; all the files.
 
-    :param own_session: the drill's, whose hand is the only one; beside it those that an observer knows no session of,
-        which are nobody's whom the drill has started.
+    :param own_session: the drill's, whose hand is the only one. Of what an observer knows no session, nobody says whose
+        it was; the observer says that there is such (`Observer.missing`).
     """
     told = sorted(folder.glob("*#*.jsonl"))
-    sessions = dict(found for path in told for found in _sessions(path))
+    sessions = sessions_in(folder)
     done = with_strangers(witness(sessions), {own_session, None, *sessions})
     own, zookeeper = folder / "drill.jsonl", folder / "zookeeper.jsonl"
     for path, events in ((own, notes.events), (zookeeper, done)):
@@ -95,9 +95,22 @@ def merged_history(files: Sequence[Path]) -> tuple[list[Event], list[str]]:
 
 
 def granted_otherwise(events: Sequence[Event], session_s: float) -> list[str]:
-    """The processes that were granted another session timeout than the one that promises were made by."""
-    found = {e["who"]: e["timeout"] for e in events if e["event"] == "session" and e["who"] != HAND}
-    return [f"{who} was granted a session of {s:g} s, not {session_s:g}" for who, s in found.items() if s != session_s]
+    """The sessions that were granted another timeout than the one that promises were made by.
+
+    Any session of a process that has told of one; and of the others, such as the pool's, whoever asked for just that.
+    The drill, its observer, the producer and queries ask for others.
+    """
+    found = [
+        (each["who"] if each["who"] != HAND else f"session 0x{each['session']:x}", each["timeout"])
+        for each in events
+        if each["event"] == "session" and (each["who"] != HAND or each.get("asked") == session_s)
+    ]
+    return [f"{who} was granted a session of {s:g} s, not {session_s:g}" for who, s in found if s != session_s]
+
+
+def sessions_in(folder: Path) -> dict[int, str]:
+    """Session -> process, as the processes of a drill have written it down until now."""
+    return dict(found for path in folder.glob("*#*.jsonl") for found in _sessions(path))
 
 
 def _sessions(path: Path) -> Iterator[tuple[int, str]]:

@@ -68,8 +68,15 @@ def observed(
     """
     found = Observed(
         [
-            {"at": at, "who": who.get(session, HAND), "event": "session", "session": session, "timeout": ms / 1000}
-            for at, session, ms in traffic.sessions.values()
+            {
+                "at": at,
+                "who": who.get(session, HAND),
+                "event": "session",
+                "session": session,
+                "timeout": granted_ms / 1000,
+                "asked": asked_ms / 1000,
+            }
+            for at, session, granted_ms, asked_ms in traffic.sessions.values()
         ]
     )
     if traffic.problem:

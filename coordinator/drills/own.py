@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +70,11 @@ class Own:
     def touches(self) -> Sequence[str]:
         """See `Ground`."""
         return [OWN_CHROOT]
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """See `Ground`."""
+        return ["/"]
 
     def adjust(self, settings: Settings) -> Settings:
         """The settings with what this ensemble grants."""
@@ -187,10 +192,9 @@ def tree_of(store: Store, root: str) -> list[str]:
     return found
 
 
-def remove_tree(store: Store, root: str, kept: Collection[str] = ()) -> bool:
-    """Remove a znode with all below it, but for `kept`; whether they are gone: something may be made meanwhile."""
-    found = [path for path in tree_of(store, root) if path not in kept]
-    deepest_first = [Delete(path) for path in sorted(found, key=lambda path: path.count("/"), reverse=True)]
+def remove_tree(store: Store, root: str) -> bool:
+    """Remove a znode with all below it; whether they are gone: something may be made meanwhile."""
+    deepest_first = [Delete(path) for path in reversed(tree_of(store, root))]
     try:
         for first in range(0, len(deepest_first), MAX_OPERATIONS):
             store.commit(deepest_first[first : first + MAX_OPERATIONS])

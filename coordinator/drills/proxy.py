@@ -19,44 +19,7 @@ from typing import Self
 from coordinator.zk.ensemble_files import HOST, choose_ports
 
 from .tap import Link, Tap
-from .wire import (
-    CHECK,
-    CLOSE_SESSION,
-    CREATE,
-    CREATE2,
-    DELETE,
-    EXISTS,
-    GET_CHILDREN,
-    GET_CHILDREN2,
-    GET_DATA,
-    MULTI,
-    PING,
-    SET_DATA,
-    SYNC,
-    op_code,
-    xid,
-)
-
-__all__ = [
-    "CHECK",
-    "CLOSE_SESSION",
-    "CREATE",
-    "CREATE2",
-    "DELETE",
-    "EXISTS",
-    "GET_CHILDREN",
-    "GET_CHILDREN2",
-    "GET_DATA",
-    "MULTI",
-    "PING",
-    "SET_DATA",
-    "SYNC",
-    "Loss",
-    "Match",
-    "Proxy",
-    "op_code",
-    "xid",
-]
+from .wire import op_code, xid
 
 LARGEST = 64 << 20
 """Bytes of a packet; a server takes 1 MiB, and answers with as many znodes as were asked for."""

@@ -108,13 +108,13 @@ def run_drill(
 def _witnessed(run: Run, stage: Stage, chroot: str) -> list[Path]:
     """Write down what the processes, the drill and ZooKeeper know; the files."""
     try:
-        write_json(run.folder / "after.json", znodes(stage.store))
+        write_json(run.folder / "after.json", znodes(stage.store, stage.ground.shown))
     except StoreError as error:
         run.missing.append(f"ZooKeeper is lost: {error}")
     observer = stage.observer
     witness = observer.events if observer is not None else logged(stage.notes, stage.ground.transaction_logs, chroot)
     files = write_down(stage.notes, stage.histories, witness, stage.store.session_id)
-    run.missing += observer.missing if observer is not None else []
+    run.missing += [observer.missing] if observer is not None and observer.missing else []
     return files
 
 
@@ -146,7 +146,7 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         _flows(stage, run.settings.partitions)
         tell(f"steady: {len(stage.slots())} fetchers, {run.settings.partitions} partitions")
         time.sleep(run.settings.steady_s)
-        write_json(run.folder / "before.json", znodes(stage.store))
+        write_json(run.folder / "before.json", znodes(stage.store, stage.ground.shown))
         tell(f"fault: {drill.fault}")
         consumers = drill.run(stage)
         if run.settings.spark != "pool":  # slots in executors come back when Spark starts them, which nobody promises

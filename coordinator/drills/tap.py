@@ -20,6 +20,7 @@ from .wire import (
     Opened,
     Told,
     asked_path,
+    asked_timeout_ms,
     found,
     head,
     op_code,
@@ -29,7 +30,10 @@ from .wire import (
 )
 
 MOST_BYTES = 256 << 20
-"""So much is kept of one drill's packets; one that writes more cannot be decided."""
+"""So much is kept of what passed in one drill; one in which more is written or told cannot be decided."""
+
+KEPT_BYTES = 200
+"""What keeping a mark, or what the observer was told or has read, takes beside its packet, about."""
 
 SESSION_EXPIRED = -112
 
@@ -50,11 +54,12 @@ class Request(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A session, when it was first seen."""
+    """A session, when it was first seen. `asked_ms`: the timeout that its client wanted; `timeout_ms`: what it got."""
 
     at: float
     session: int
     timeout_ms: int
+    asked_ms: int
 
 
 @dataclass(slots=True)
@@ -117,7 +122,7 @@ class Tap:
             code = op_code(body)
             if code in WRITES and self._has_room(body):
                 link.waiting[xid(body)] = Request(self._clock(), link.number, link.session, link.done, body)
-            elif link.is_observer and code == GET_DATA:
+            elif link.is_observer and code == GET_DATA and self._has_room(body):
                 link.reading[xid(body)] = asked_path(body)
 
     def answered(self, link: Link, body: bytes) -> None:
@@ -128,11 +133,11 @@ class Tap:
             if link.is_observer:
                 self._observer_heard_at = now
             marks = self._traffic.marks
-            if zxid > 0 and (not marks or zxid > marks[-1][1]):
+            if zxid > 0 and (not marks or zxid > marks[-1][1]) and self._has_room(b"", KEPT_BYTES):
                 marks.append((now, zxid))
             if number == NOTIFICATION:
                 event = told(body) if link.is_observer else None
-                if event is not None:
+                if event is not None and self._has_room(body, KEPT_BYTES):
                     self._traffic.told.append(event)
             elif number > 0:
                 link.done = max(link.done, zxid)
@@ -141,17 +146,19 @@ class Tap:
                 self._take_reply(link, number, body)
 
     def _take_reply(self, link: Link, number: int, body: bytes) -> None:
-        request, path = link.waiting.pop(number, None), link.reading.pop(number, None)
-        if request is not None and self._has_room(body):
-            self._traffic.answered.append((request, body))
-        if path is not None and (node := found(body)) is not None:
+        # Without room a request stays one without a reply, and is told by its shape: nobody else's is made of it.
+        if number in link.waiting and self._has_room(body):
+            self._traffic.answered.append((link.waiting.pop(number), body))
+        path = link.reading.pop(number, None)
+        if path is not None and (node := found(body)) is not None and self._has_room(body, KEPT_BYTES):
             self._traffic.reads[path, node.mzxid] = node
 
-    def found(self, session: Opened | None) -> None:
+    def found(self, link: Link, session: Opened | None) -> None:
         """A connection has its session."""
         with self._lock:
             if session is not None:
-                self._traffic.sessions.setdefault(session.session, Session(self._clock(), *session))
+                seen = Session(self._clock(), *session, link.asked_ms)
+                self._traffic.sessions.setdefault(session.session, seen)
 
     def broke(self, why: str) -> None:
         """Something passed that cannot be read."""
@@ -163,10 +170,10 @@ class Tap:
         with self._lock:
             self._break(why, self._observer_heard_at)
 
-    def _has_room(self, body: bytes) -> bool:
-        self._bytes += len(body)
+    def _has_room(self, body: bytes, beside: int = 0) -> bool:
+        self._bytes += len(body) + beside
         if self._bytes > MOST_BYTES:
-            self._break(f"more than {MOST_BYTES >> 20} MiB were written", self._clock())
+            self._break(f"more than {MOST_BYTES >> 20} MiB were written, or told by the observer", self._clock())
         return self._bytes <= MOST_BYTES
 
     def _break(self, why: str, at: float) -> None:
@@ -177,6 +184,7 @@ class Tap:
 class Link:
     """One connection, as a proxy passes it on.
 
+    :ivar asked_ms: the session timeout that the client wants.
     :ivar done: what the server had done when it last answered here.
     :ivar waiting: writes by xid.
     """
@@ -186,17 +194,20 @@ class Link:
         self.number = number
         self.is_observer = is_observer
         self.session = 0
+        self.asked_ms = 0
         self.done = 0
         self.waiting: dict[int, Request] = {}
         self.reading: dict[int, str] = {}
 
     def request(self, number: int, body: bytes) -> None:
         """The `number`th packet of the client, before it is passed on; the first opens the session."""
-        if number > 0:
-            try:
+        try:
+            if number > 0:
                 self._tap.asked(self, body)
-            except BadData as error:
-                self._tap.broke(f"a request cannot be read: {error}")
+            else:
+                self.asked_ms = asked_timeout_ms(body)
+        except BadData as error:
+            self._tap.broke(f"a request cannot be read: {error}")
 
     def reply(self, number: int, body: bytes) -> None:
         """The `number`th packet of the server, before it is passed on or lost."""
@@ -206,6 +217,6 @@ class Link:
                 return
             session = opened(body)
             self.session = session.session if session is not None else 0
-            self._tap.found(session)
+            self._tap.found(self, session)
         except BadData as error:
             self._tap.broke(f"a reply cannot be read: {error}")

@@ -22,6 +22,7 @@ NOTIFICATION = -1
 _ERROR = -1
 _EPHEMERAL, _SEQUENTIAL = (1, 3), (2, 3, 6)
 _KINDS = {1: "created", 2: "deleted", 3: "changed"}
+_CONNECT = struct.Struct(">iqi")
 _HEAD = struct.Struct(">iqi")
 _PART = struct.Struct(">i?i")
 _STAT = struct.Struct(">qqqqiiiqiiq")
@@ -98,6 +99,11 @@ def opened(first_reply: bytes) -> Opened | None:
     reader.integer()
     timeout_ms, session = reader.integer(), reader.long()
     return Opened(session, timeout_ms) if session and timeout_ms > 0 else None
+
+
+def asked_timeout_ms(first_request: bytes) -> int:
+    """The session timeout that a client asks for when it connects."""
+    return int(JuteReader(first_request).values(_CONNECT)[2])
 
 
 def head(reply: bytes) -> Head:

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,10 @@ __all__ = [
     "zkcli",
     "zkcli_command",
 ]
+
+
+LONGEST_ANSWER = 64 << 10
+"""Bytes of an answer to a four letter word that are read; who answers need not be ZooKeeper."""
 
 
 @dataclass(frozen=True)
@@ -333,13 +338,28 @@ class Ensemble:
 
 
 def four_letter_word(host: str, port: int, word: str = "srvr", timeout_s: float = 1.0) -> str:
-    """What a server answers to `srvr`, `mntr`, `cons`, ...; empty when nothing comes within `timeout_s`."""
+    """What a server answers to `srvr`, `mntr`, `cons`, ..., cut off after 64 KiB.
+
+    Empty when the answer has not come within `timeout_s`, however much of it has.
+    """
+    end = time.monotonic() + timeout_s
+    answer = b""
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
             connection.sendall(word.encode())
-            return b"".join(iter(lambda: connection.recv(65536), b"")).decode(errors="replace")
+            while len(answer) < LONGEST_ANSWER and (data := _received_before(end, connection)):
+                answer += data
     except OSError:
         return ""
+    return answer[:LONGEST_ANSWER].decode(errors="replace")
+
+
+def _received_before(end: float, connection: socket.socket) -> bytes:
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the answer takes too long")
+    connection.settimeout(left)
+    return connection.recv(LONGEST_ANSWER)
 
 
 def mode_in(answer: str) -> str | None:

@@ -36,7 +36,7 @@ def tree(zk: str) -> dict[str, Any]:
     """Everything below a chroot."""
     store = open_kazoo(zk, 10_000)
     try:
-        return znodes(store)
+        return znodes(store, ["/"])
     finally:
         store.close()
 
@@ -116,7 +116,7 @@ def test_a_drill_on_a_named_group_leaves_nothing_of_it_but_the_epoch(shared: str
 @pytest.mark.parametrize(
     ("there", "message"),
     [
-        (GroupPaths("orders").id("c1"), "group orders has members"),
+        (GroupPaths("orders").id("c1"), "group orders exists: name one that does not"),
         (GroupPaths("other").root, "group other stands at --zk, too"),
         (COORDINATOR, "somebody coordinates at --zk"),
     ],
@@ -140,6 +140,7 @@ def test_a_drill_on_a_named_group_is_refused_where_it_would_disturb_somebody(
         (["consumer-sigkill", "--execute"], "--execute needs --group"),
         (["zookeeper-quorum-lost"], "the servers of --zk are not touched"),
         (["consumer-sigkill", "--docker"], "give one of --docker"),
+        (["consumer-sigkill", "--group", "orders", "--execute", "--keep"], "--keep is not for --group"),
     ],
 )
 def test_what_cannot_be_done_there_is_refused_in_one_sentence(

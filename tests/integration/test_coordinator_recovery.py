@@ -16,7 +16,8 @@ import coordinator.elector
 from coordinator.asked import Asked
 from coordinator.assignors.range import RangeAssignor
 from coordinator.config import CoordinatorConfig
-from coordinator.drills.proxy import EXISTS, Proxy
+from coordinator.drills.proxy import Proxy
+from coordinator.drills.wire import EXISTS
 from coordinator.elector import Elector
 from coordinator.handlers import Handlers
 from coordinator.rebalance import Rebalancer

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from coordinator.drills.proxy import CREATE, DELETE, SET_DATA, Proxy
+from coordinator.drills.proxy import Proxy
+from coordinator.drills.wire import CREATE, DELETE, SET_DATA
 from coordinator.zk.commands import START_FETCHER
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS

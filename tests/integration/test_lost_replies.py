@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from coordinator.drills.proxy import CREATE, DELETE, SET_DATA, SYNC, Loss, Proxy, op_code
+from coordinator.drills.proxy import Loss, Proxy
+from coordinator.drills.wire import CREATE, DELETE, SET_DATA, SYNC, op_code
 from coordinator.zk.commands import START_FETCHER
 from coordinator.zk.ensemble import Ensemble
 from coordinator.zk.partitions import TopicPartition

@@ -15,7 +15,8 @@ from consumer.spark.config import SlotConfig, SlotSpec
 from consumer.spark.post import PoolPost
 from consumer.spark.slot import Slot
 from consumer.spark.sweep import ORPHAN_AFTER_S, sweep
-from coordinator.drills.proxy import MULTI, SYNC, Proxy, op_code
+from coordinator.drills.proxy import Proxy
+from coordinator.drills.wire import MULTI, SYNC, op_code
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime

@@ -9,7 +9,8 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from coordinator.drills.proxy import MULTI, Proxy
+from coordinator.drills.proxy import Proxy
+from coordinator.drills.wire import MULTI
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
 from tests.simulation.alone import Alone, Heard

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from coordinator.drills.proxy import CHECK, CREATE, DELETE, MULTI, SET_DATA, op_code
+from coordinator.drills.wire import CHECK, CREATE, DELETE, MULTI, SET_DATA, op_code
 
 
 class Step(NamedTuple):

@@ -26,6 +26,10 @@ def connected(session: int, timeout_ms: int) -> bytes:
     return struct.pack(">iiq", 0, timeout_ms, session) + struct.pack(">i16s?", 16, b"", False)
 
 
+def connect(timeout_ms: int) -> bytes:
+    return struct.pack(">iqiq", 0, 0, timeout_ms, 0) + struct.pack(">i16s?", 16, b"", False)
+
+
 def multi(xid: int, operations: Sequence[Operation], chroot: str = "") -> bytes:
     return struct.pack(">ii", xid, MULTI) + Multi(operations, chroot).serialize()
 

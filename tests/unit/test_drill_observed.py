@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from coordinator.drills import tap
 from coordinator.drills.observed import Observed, observed
+from coordinator.drills.observer import somebody_else
 from coordinator.drills.tap import Link, Tap
 from coordinator.drills.wire import CREATE, SET_DATA
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData
@@ -28,6 +30,7 @@ class Wire:
 
     def link(self, session: int, is_observer: bool = False) -> Link:
         link = self.tap.link(is_observer)
+        link.request(0, packets.connect(50_000))
         link.reply(0, packets.connected(session, 40_000))
         return link
 
@@ -282,3 +285,59 @@ def test_a_packet_that_cannot_be_read_ends_what_is_known(wire: Wire) -> None:
 
     assert "a reply cannot be read" in found.problem
     assert [event["event"] for event in found.events].count("end") == 1
+
+
+def test_what_nobody_of_the_drill_wrote_is_named_since_the_checker_excuses_it(wire: Wire) -> None:
+    created(wire, wire.a, "/mine", 9)
+    assert somebody_else(wire.observed().events) == ""
+
+    wire.tells(10, "deleted /mine")
+    wire.tells(11, "changed /m", "deleted /o")
+    wire.reads("/m", "more", 11, 4)
+
+    assert somebody_else(wire.observed().events) == "somebody else wrote /m and 1 more"
+
+
+def test_what_an_unknown_session_wrote_past_a_proxy_is_a_strangers_and_not_named(wire: Wire) -> None:
+    created(wire, wire.link(3), "/n", 9)
+
+    assert somebody_else(wire.observed().events) == ""
+
+
+@pytest.mark.parametrize("what", ["told", "reads", "marks"])
+def test_what_the_observer_is_told_and_reads_has_a_bound_too_and_over_it_the_history_ends(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(tap, "MOST_BYTES", 10_000)
+    for zxid in range(10, 210):
+        if what == "marks":
+            wire.a.reply(1, packets.reply(-2, zxid))
+        elif what == "told":
+            wire.tells(10, "created /n")
+        else:
+            wire.reads("/n", "new", zxid)
+
+    found = wire.observed()
+
+    assert "MiB were written, or told" in found.problem
+    assert len(getattr(wire.tap.taken(), what)) <= 50
+    assert "end" in [event["event"] for event in found.events]
+
+
+def test_a_write_whose_reply_there_was_no_room_for_is_still_its_processes(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    xid = wire.asks(wire.a, Create("/n"))
+    wire.tells(10, "created /n")
+    monkeypatch.setattr(tap, "MOST_BYTES", 0)
+    wire.answers(wire.a, xid, 10, made("/n"))
+
+    (event,) = [event for event in wire.observed().events if event["event"] == "commit"]
+
+    assert event["who"] == "a#1"
+
+
+def test_a_session_says_what_was_asked_for_and_what_was_granted(wire: Wire) -> None:
+    sessions = [event for event in wire.observed().events if event["event"] == "session"]
+
+    assert {(event["who"], event["asked"], event["timeout"]) for event in sessions} >= {("a#1", 50.0, 40.0)}

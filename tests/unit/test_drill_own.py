@@ -134,3 +134,17 @@ def test_a_process_that_was_granted_another_session_makes_a_run_inconclusive() -
     ]
 
     assert granted_otherwise(events, 2.0) == ["node-1#5 was granted a session of 4 s, not 2"]
+
+
+def test_every_session_counts_also_an_earlier_one_and_one_of_a_process_that_tells_of_none() -> None:
+    events = [
+        {"event": "session", "session": 1, "who": "a#5", "timeout": 4.0, "asked": 2.0},
+        {"event": "session", "session": 2, "who": "a#5", "timeout": 2.0, "asked": 2.0},
+        {"event": "session", "session": 31, "who": "hand", "timeout": 3.0, "asked": 2.0},
+        {"event": "session", "session": 4, "who": "hand", "timeout": 5.0, "asked": 4.0},
+        {"event": "session", "session": 5, "who": "hand", "timeout": 20.0, "asked": 30.0},
+    ]
+
+    said = granted_otherwise(events, 2.0)
+
+    assert said == ["a#5 was granted a session of 4 s, not 2", "session 0x1f was granted a session of 3 s, not 2"]

@@ -11,7 +11,7 @@ import pytest
 from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED, Brokers, GroupPaths
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, DRILL, PAUSED, Brokers, GroupPaths
 from coordinator.zk.records import Channel, CoordinatorRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration
 from coordinator.zk.sealed import Pool, Query, SealedRange, Segment, SegmentsRecord
 from coordinator.zk.state import GroupState, Mark, Rebalance, Target
@@ -57,6 +57,7 @@ def test_every_field_that_is_written_is_in_the_document(kind: str) -> None:
     [
         COORDINATOR,
         COORDINATOR_EPOCH,
+        DRILL,
         PAUSED,
         PATHS.request,
         Brokers().topic("[topic]"),

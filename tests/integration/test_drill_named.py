@@ -1,0 +1,121 @@
+"""A drill on a group in the operator's own path: what it leaves alone there, and where it is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from coordinator.drills.changes import delete_coordinator
+from coordinator.drills.evidence import znodes
+from coordinator.drills.named import Named
+from coordinator.drills.stage import Stage
+from coordinator.drills.waiting import NotReached
+from coordinator.zk.errors import UsageError
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, Brokers, GroupPaths
+from coordinator.zk.records import CoordinatorRecord
+from coordinator.zk.store import Create, Store
+
+ORDERS = GroupPaths("orders")
+
+
+@pytest.fixture
+def ground(zk: str) -> Named:
+    return Named(zk, 2000, "orders")
+
+
+@pytest.fixture
+def store(zk: str) -> Iterator[Store]:
+    store = open_kazoo(zk, 10_000)
+    yield store
+    store.close()
+
+
+def make(zk: str, *paths: str) -> None:
+    for path in paths:
+        open_kazoo(f"{zk}{path}", 10_000).close()
+
+
+def test_the_evidence_has_nothing_of_the_neighbours(ground: Named, zk: str, store: Store) -> None:
+    make(zk, "/neighbour/secret", ORDERS.state, COORDINATOR_EPOCH, GroupPaths("orders2").state)
+
+    assert list(znodes(store, ground.shown)) == [COORDINATOR_EPOCH, ORDERS.root, ORDERS.state]
+
+
+@pytest.mark.parametrize(
+    "stands",
+    [
+        ORDERS.root, ORDERS.state, ORDERS.rebalance(1), ORDERS.channel("c1"), ORDERS.offsets, ORDERS.id("c1"),
+        ORDERS.query("q"), ORDERS.segments, ORDERS.pool("p"),
+    ],
+)  # fmt: skip
+def test_a_group_of_which_anything_stands_is_refused_and_nothing_of_it_is_lost(
+    ground: Named, zk: str, store: Store, stands: str
+) -> None:
+    make(zk, stands)
+
+    with pytest.raises(UsageError, match="group orders exists: name one that does not"), ground.cleared("", False):
+        pytest.fail("it has begun")
+
+    assert store.get(stands) is not None
+
+
+def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_written(ground: Named, zk: str) -> None:
+    make(zk, f"{Brokers().brokers_path}/ids/0")
+
+    with ground.opened() as store, pytest.raises(UsageError, match="Kafka"):
+        ground.require_nobody(store)
+
+
+def test_the_whole_group_goes_in_the_end_and_the_epoch_stays(ground: Named, zk: str, store: Store) -> None:
+    make(zk, COORDINATOR_EPOCH)
+
+    with ground.cleared("", False):
+        make(zk, ORDERS.id("c1"), ORDERS.rebalance(3))
+
+    assert store.get(ORDERS.root) is None
+    assert store.get(COORDINATOR_EPOCH) is not None
+
+
+@pytest.mark.parametrize("group", ["orders", "others"])
+def test_of_two_drills_at_once_the_second_is_refused_and_the_first_keeps_its_group(
+    ground: Named, zk: str, store: Store, group: str
+) -> None:
+    second = Named(zk, 2000, group)
+
+    with ground.cleared("", False):
+        with pytest.raises(UsageError, match="another drill runs"), second.cleared("", False):
+            pytest.fail("it has begun")
+        make(zk, ORDERS.state)
+        with second.opened() as root, pytest.raises(UsageError, match="another drill runs"):
+            second.require_nobody(root)
+        assert store.get(ORDERS.state) is not None
+
+    with second.cleared("", False):
+        assert store.get(DRILL) is not None
+    assert store.get(DRILL) is None
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_coordinators_znode_is_deleted_only_when_the_drill_has_elected_it(
+    zk: str, store: Store, tmp_path: Path, is_ours: bool
+) -> None:
+    make(zk, CONSUMERS)
+    store.commit([Create(COORDINATOR, CoordinatorRecord("node-1", "h", 1).to_bytes(), ephemeral=True)])
+    session = store.session_id if is_ours else store.session_id + 1
+    event = {"at": 1.0, "who": "node-1#7", "event": "elected", "session": session, "epoch": 1}
+    (tmp_path / "node-1#7.jsonl").write_text(json.dumps(event) + "\n")
+    ours = SimpleNamespace(store=store, histories=tmp_path, fault=lambda kind, **hit: 0.0)
+
+    if is_ours:
+        delete_coordinator(cast("Stage", ours), "node-1")
+    else:
+        with pytest.raises(NotReached, match="nobody else's"):
+            delete_coordinator(cast("Stage", ours), "node-1")
+
+    assert (store.get(COORDINATOR) is None) is is_ours
