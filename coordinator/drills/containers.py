@@ -11,7 +11,7 @@ from typing import Any
 
 from ..zk.ensemble import four_letter_word, mode_in, modes_are_healthy
 from ..zk.ensemble_files import HOST, choose_ports
-from ..zk.errors import CoordinatorError, UsageError
+from ..zk.errors import CoordinatorError, MissingProgram, UsageError
 from .ground import NETWORK, PAUSE, SERVERS, Passing, version_in
 from .processes import REPOSITORY
 from .waiting import wait_for
@@ -23,6 +23,8 @@ STATE = "{{.State.Status}}{{range $name, $_ := .NetworkSettings.Networks}} {{$na
 LOGS = "/datalog/version-2"
 HEALTHY_S = 60.0
 ENGINE_S = 120.0
+UP_S = 900.0
+"""The image may have to be pulled."""
 
 
 class EngineError(CoordinatorError):
@@ -35,6 +37,7 @@ class Containers(Passing):
     :param folder: for copies of the transaction logs.
     :param project: the Compose project; one of this process alone when not given.
     :param ports: what the file shall publish, one for each server; free ones when not given.
+    :raises UsageError: when the Compose file is not there.  :raises MissingProgram: without an engine or Compose.
     """
 
     kind = "docker"
@@ -142,7 +145,7 @@ class Containers(Passing):
 
     def __enter__(self) -> Containers:
         try:
-            self._run(*self._compose, "up", "-d")
+            self._run(*self._compose, "up", "-d", timeout_s=UP_S)
             wait_for(self.is_healthy, HEALTHY_S, "the servers in containers are healthy")
         except BaseException:
             self._down()
@@ -157,10 +160,19 @@ class Containers(Passing):
             self._run("docker", "unpause", container)
         self._run(*self._compose, "down", "-v", "--remove-orphans")
 
-    def _run(self, *command: str) -> str:
+    def _run(self, *command: str, timeout_s: float = ENGINE_S) -> str:
+        """What a command of the engine says on stdout.
+
+        :raises EngineError: when it refuses, or does not end in time.
+        """
         published = {f"ZK{number}_PORT": str(port) for number, port in enumerate(self._ports, 1)}
         environment = {**os.environ, **published}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ENGINE_S, env=environment)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(f"{' '.join(command[:4])}: it did not end within {timeout_s:.0f} s") from error
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
             raise EngineError(f"{' '.join(command[:4])}: {said}")
@@ -170,18 +182,18 @@ class Containers(Passing):
 def _compose_command() -> tuple[str, ...]:
     """`docker compose` (v2) or `docker-compose` (1.29), whichever runs.
 
-    :raises EngineError: when no engine answers, or neither runs.
+    :raises MissingProgram: when no engine answers, or neither runs.
     """
     if not _runs("docker", "version", "--format", "{{.Server.Version}}"):
-        raise EngineError("no Docker engine answers: start one, or name it in DOCKER_HOST")
+        raise MissingProgram("no Docker engine answers: start one, or name it in DOCKER_HOST")
     for command in (os.environ.get("COMPOSE_COMMAND", ""), "docker compose", "docker-compose"):
         if command and _runs(*command.split(), "version"):
             return tuple(command.split())
-    raise EngineError("neither `docker compose` nor `docker-compose` runs: install one of them")
+    raise MissingProgram("neither `docker compose` nor `docker-compose` runs: install one of them")
 
 
 def _runs(*command: str) -> bool:
     try:
         return subprocess.run(command, capture_output=True, check=False, timeout=ENGINE_S).returncode == 0
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return False
