@@ -196,7 +196,9 @@ def _stand(servers: int, kind: type[Embedded | Containers | Own], own: Own | Non
 def _ground(folder: Path, kind: type[Embedded | Containers | Own], servers: int) -> AbstractContextManager[Ground]:
     """An ensemble of our own, which stands once it is entered."""
     if kind is Containers:
-        return Containers(folder / "containers")
+        containers = Containers(folder / "containers")
+        click.echo(f"Compose project {containers.project}", err=True)  # for whoever must remove what a killed run left
+        return containers
     if kind is Namespaced:
         return namespaced(folder / "ensemble", servers)
     return Embedded(folder / "ensemble", servers)

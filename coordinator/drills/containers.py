@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -35,8 +36,9 @@ class Containers(Passing):
     """See `Ground`. As a context manager it makes the containers, and removes them with their volumes and networks.
 
     :param folder: for copies of the transaction logs.
-    :param project: the Compose project; one of this process alone when not given.
+    :param project: the Compose project; one of this ensemble alone when not given.
     :param ports: what the file shall publish, one for each server; free ones when not given.
+    :ivar project: that project.
     :raises UsageError: when the Compose file is not there.  :raises MissingProgram: without an engine or Compose.
     """
 
@@ -47,8 +49,9 @@ class Containers(Passing):
         if not COMPOSE_FILE.is_file():
             raise UsageError(f"drills on Docker need the project's own folder: there is no {COMPOSE_FILE}")
         self._folder = folder
-        self._project = project or f"zkgroupdrill{os.getpid()}"
-        self._compose = (*_compose_command(), "-f", str(COMPOSE_FILE), "-p", self._project)
+        # Process ids are of a machine or container, and an engine may serve many.
+        self.project = project or f"zkgroupdrill{os.getpid()}-{secrets.token_hex(4)}"
+        self._compose = (*_compose_command(), "-f", str(COMPOSE_FILE), "-p", self.project)
         self._ports = tuple(ports) or tuple(each.client for each in choose_ports(len(SERVICES), None))
         self.addresses = tuple(f"{HOST}:{port}" for port in self._ports)
         self.tick_s = TICK_MS / 1000
@@ -114,7 +117,7 @@ class Containers(Passing):
 
     @property
     def _peers(self) -> str:
-        return f"{self._project}_peers"
+        return f"{self.project}_peers"
 
     def version(self) -> str:
         """See `Ground`."""
@@ -140,7 +143,7 @@ class Containers(Passing):
 
     def _found(self, *filters: str) -> list[str]:
         """The ids of the project's containers, by label: the two Composes do not agree on their names."""
-        project = f"label=com.docker.compose.project={self._project}"
+        project = f"label=com.docker.compose.project={self.project}"
         return self._run("docker", "ps", "-aq", "--filter", project, *filters).split()
 
     def __enter__(self) -> Containers:
