@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from coordinator.drills import interrupts
 from coordinator.drills.catalog import DRILLS
 from coordinator.drills.containers import Containers
 from coordinator.drills.drill import Drill
@@ -116,12 +116,10 @@ def run(
         with own.opened() as store:
             own.require_nobody(store)
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)
     done: list[Run] = []
     verdicts: list[str] = []
     try:
-        with _stand(int(servers), kind, own) as (ground, reader):
+        with interrupts.taken(), _stand(int(servers), kind, own) as (ground, reader):
             settings = ground.adjust(settings)
             for one, nth in product(chosen, range(repeat)):
                 done.append(_run_one(one, ground, reader, runs.resolve(), settings, seed + nth, keep, console))
@@ -190,7 +188,9 @@ def _stand(servers: int, kind: type[Embedded | Containers | Own], own: Own | Non
         ground = nullcontext(own) if own is not None else _ground(folder, kind, servers)
         reader = Reader(folder)
         stack.callback(reader.close)
-        yield stack.enter_context(ground), reader
+        standing = stack.enter_context(ground)
+        stack.callback(interrupts.ignore)  # from here on everything goes, as after an interrupt
+        yield standing, reader
 
 
 def _ground(folder: Path, kind: type[Embedded | Containers | Own], servers: int) -> AbstractContextManager[Ground]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from ..zk.ensemble import four_letter_word, mode_in, modes_are_healthy
 from ..zk.ensemble_files import HOST, choose_ports
 from ..zk.errors import CoordinatorError, MissingProgram, UsageError
 from .ground import NETWORK, PAUSE, SERVERS, Passing, version_in
+from .interrupts import finished, held
 from .processes import REPOSITORY
 from .waiting import wait_for
+
+_log = logging.getLogger(__name__)
 
 COMPOSE_FILE = REPOSITORY / "tests" / "docker" / "docker-compose.yml"
 SERVICES = ("zk1", "zk2", "zk3")
@@ -107,7 +112,8 @@ class Containers(Passing):
     def heal(self) -> None:
         """See `Ground`."""
         for server in range(len(SERVICES)):
-            state, networks = self._run("docker", "inspect", "--format", STATE, self._container(server)).split(" ", 1)
+            said = self._run("docker", "inspect", "--format", STATE, self._container(server))
+            state, _, networks = said.partition(" ")  # one that was never started has no network
             if state == "paused":
                 self.resume(server)
             if self._peers not in networks.split():
@@ -159,9 +165,16 @@ class Containers(Passing):
         self._down()
 
     def _down(self) -> None:
-        for container in self._found("--filter", "status=paused"):  # one that is paused cannot be stopped
-            self._run("docker", "unpause", container)
-        self._run(*self._compose, "down", "-v", "--remove-orphans")
+        """Remove everything. What cannot be removed is said, and keeps nothing else from it."""
+        with held():
+            with suppress(CoordinatorError, OSError):
+                for container in self._found("--filter", "status=paused"):  # one that is paused cannot be stopped
+                    with suppress(CoordinatorError, OSError):
+                        self._run("docker", "unpause", container)
+            try:
+                self._run(*self._compose, "down", "-v", "--remove-orphans")
+            except (CoordinatorError, OSError) as error:
+                _log.warning("Compose project %s is not removed: %s", self.project, error)
 
     def _run(self, *command: str, timeout_s: float = ENGINE_S) -> str:
         """What a command of the engine says on stdout.
@@ -171,9 +184,7 @@ class Containers(Passing):
         published = {f"ZK{number}_PORT": str(port) for number, port in enumerate(self._ports, 1)}
         environment = {**os.environ, **published}
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment
-            )
+            done = finished(*command, timeout_s=timeout_s, environment=environment)
         except subprocess.TimeoutExpired as error:
             raise EngineError(f"{' '.join(command[:4])}: it did not end within {timeout_s:.0f} s") from error
         if done.returncode:
@@ -197,6 +208,6 @@ def _compose_command() -> tuple[str, ...]:
 
 def _runs(*command: str) -> bool:
     try:
-        return subprocess.run(command, capture_output=True, check=False, timeout=ENGINE_S).returncode == 0
+        return finished(*command, timeout_s=ENGINE_S).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
