@@ -28,6 +28,8 @@ NETWORKS = tuple(IPv4Network("198.18.0.0/15").subnets(new_prefix=20))
 """One for each run at once, of what RFC 2544 keeps for laboratories. One that this machine uses is passed over."""
 TO_MACHINE = "machine"
 IP_S = 20.0
+NARROW = 8
+"""A VPN takes everything by routes with shorter prefixes, 0.0.0.0/1 and 128.0.0.0/1; ours go before them."""
 
 
 class Namespaces:
@@ -181,10 +183,10 @@ def namespaced(directory: Path, servers: int) -> Iterator[Namespaced]:
 
 
 def _networks_in_use() -> list[IPv4Network]:
-    """What this machine has an address in or a route to, but for the default route."""
+    """What this machine has an address in or a route to, but for routes to everywhere, as a VPN has them, too."""
     routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all"))
-    found = [route["dst"] for route in routes if route["dst"] != "default"]
-    return [IPv4Network(each, strict=False) for each in found]
+    found = [IPv4Network(route["dst"], strict=False) for route in routes if route["dst"] != "default"]
+    return [network for network in found if network.prefixlen >= NARROW]
 
 
 def _ip(*words: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -142,3 +143,13 @@ def test_nothing_is_removed_under_numbers_that_others_have(monkeypatch: pytest.M
         raise AssertionError("there is no room")
 
     assert not any("delete" in words for words in asked)
+
+
+def test_the_routes_of_a_vpn_to_everywhere_take_no_network_and_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda _: "ip")
+    routes = [{"dst": each} for each in ("default", "0.0.0.0/1", "128.0.0.0/1", "198.18.0.0/20", "198.18.16.7")]
+    monkeypatch.setattr(namespaces, "_ip", lambda *words: json.dumps(routes) if "show" in words else "")
+
+    with Namespaces(1) as network:
+        assert network.places[0].host == "198.18.32.2"
