@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from coordinator.drills import interrupts
 from coordinator.drills.catalog import DRILLS
 from coordinator.drills.containers import Containers
 from coordinator.drills.drill import Drill
@@ -26,12 +26,13 @@ from coordinator.drills.named import Named
 from coordinator.drills.namespaces import Namespaced, namespaced
 from coordinator.drills.own import Own
 from coordinator.drills.reader import Reader
-from coordinator.drills.runner import Run, broken_off, run_drill
+from coordinator.drills.runner import BREAKS_OFF, Run, run_drill
 from coordinator.drills.settings import Settings
-from coordinator.drills.verdict import EXIT_CODES, together
-from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.drills.verdict import EXIT_CODES, INCONCLUSIVE, together
+from coordinator.zk.errors import MissingProgram, UsageError, ZooKeeperUnreachable
 
 from .common import TABLE, output_option, print_json, print_rows
+from .common import report as say_error
 
 DEFAULTS = Settings()
 MOST_SERVERS = 3
@@ -98,7 +99,7 @@ def run(
     is_json: bool,
     keep: bool,
 ) -> int:
-    """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE."""
+    """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE or where something else ended the run."""
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # what is done to ZooKeeper is no news here
     if sum((in_docker, in_namespaces, zk is not None)) > 1:
         raise UsageError("give one of --docker, --namespaces and --zk")
@@ -116,17 +117,19 @@ def run(
         with own.opened() as store:
             own.require_nobody(store)
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, signal.default_int_handler)
     done: list[Run] = []
-    with _stand(int(servers), kind, own) as (ground, reader):
-        settings = ground.adjust(settings)
-        for one in chosen:
-            done += [
-                _run_one(one, ground, reader, runs.resolve(), settings, seed + nth, keep, console)
-                for nth in range(repeat)
-            ]
-    verdict = together([each.verdict for each in done])
+    verdicts: list[str] = []
+    try:
+        with interrupts.taken(), _stand(int(servers), kind, own) as (ground, reader):
+            settings = ground.adjust(settings)
+            for one, nth in product(chosen, range(repeat)):
+                done.append(_run_one(one, ground, reader, runs.resolve(), settings, seed + nth, keep, console))
+    except (UsageError, ZooKeeperUnreachable, MissingProgram):
+        raise
+    except BREAKS_OFF as error:
+        say_error(f"broken off after {len(done)} drills: {error}")
+        verdicts = [INCONCLUSIVE]  # whatever ended it tells nothing of the product, so it is never a FAIL
+    verdict = together([*verdicts, *(each.verdict for each in done)])
     if is_json:
         click.echo(json.dumps({"verdict": verdict, "drills": [_summary(each) for each in done]}))
     else:
@@ -183,16 +186,23 @@ def _stand(servers: int, kind: type[Embedded | Containers | Own], own: Own | Non
     """The ensemble, and the Spark that reads."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
+        ground = nullcontext(own) if own is not None else _ground(folder, kind, servers)
         reader = Reader(folder)
         stack.callback(reader.close)
-        if own is not None:
-            yield own, reader
-        elif kind is Containers:
-            yield stack.enter_context(Containers(folder / "containers")), reader
-        elif kind is Namespaced:
-            yield stack.enter_context(namespaced(folder / "ensemble", servers)), reader
-        else:
-            yield stack.enter_context(Embedded(folder / "ensemble", servers)), reader
+        standing = stack.enter_context(ground)
+        stack.callback(interrupts.ignore)  # from here on everything goes, as after an interrupt
+        yield standing, reader
+
+
+def _ground(folder: Path, kind: type[Embedded | Containers | Own], servers: int) -> AbstractContextManager[Ground]:
+    """An ensemble of our own, which stands once it is entered."""
+    if kind is Containers:
+        containers = Containers(folder / "containers")
+        click.echo(f"Compose project {containers.project}", err=True)  # for whoever must remove what a killed run left
+        return containers
+    if kind is Namespaced:
+        return namespaced(folder / "ensemble", servers)
+    return Embedded(folder / "ensemble", servers)
 
 
 def _run_one(
@@ -203,10 +213,7 @@ def _run_one(
     def tell(what: str) -> None:
         console.print(f"    {what}", markup=False)
 
-    try:
-        done = run_drill(one, ground, runs, settings, seed, reader, tell, keep)
-    except (CoordinatorError, OSError, subprocess.SubprocessError) as error:
-        done = broken_off(one, runs, settings, seed, error)
+    done = run_drill(one, ground, runs, settings, seed, reader, tell, keep)
     console.print(f"  {done.verdict}  {done.document['seconds']} s  {done.folder}", markup=False)
     for why in done.document["why"]:
         console.print(f"    {why}", markup=False)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..zk.ensemble import four_letter_word, mode_in, modes_are_healthy
 from ..zk.ensemble_files import HOST, choose_ports
-from ..zk.errors import CoordinatorError, UsageError
+from ..zk.errors import CoordinatorError, MissingProgram, UsageError
 from .ground import NETWORK, PAUSE, SERVERS, Passing, version_in
+from .interrupts import finished, held
 from .processes import REPOSITORY
 from .waiting import wait_for
+
+_log = logging.getLogger(__name__)
 
 COMPOSE_FILE = REPOSITORY / "tests" / "docker" / "docker-compose.yml"
 SERVICES = ("zk1", "zk2", "zk3")
@@ -23,6 +29,8 @@ STATE = "{{.State.Status}}{{range $name, $_ := .NetworkSettings.Networks}} {{$na
 LOGS = "/datalog/version-2"
 HEALTHY_S = 60.0
 ENGINE_S = 120.0
+UP_S = 900.0
+"""The image may have to be pulled."""
 
 
 class EngineError(CoordinatorError):
@@ -33,8 +41,10 @@ class Containers(Passing):
     """See `Ground`. As a context manager it makes the containers, and removes them with their volumes and networks.
 
     :param folder: for copies of the transaction logs.
-    :param project: the Compose project; one of this process alone when not given.
+    :param project: the Compose project; one of this ensemble alone when not given.
     :param ports: what the file shall publish, one for each server; free ones when not given.
+    :ivar project: that project.
+    :raises UsageError: when the Compose file is not there.  :raises MissingProgram: without an engine or Compose.
     """
 
     kind = "docker"
@@ -44,8 +54,9 @@ class Containers(Passing):
         if not COMPOSE_FILE.is_file():
             raise UsageError(f"drills on Docker need the project's own folder: there is no {COMPOSE_FILE}")
         self._folder = folder
-        self._project = project or f"zkgroupdrill{os.getpid()}"
-        self._compose = (*_compose_command(), "-f", str(COMPOSE_FILE), "-p", self._project)
+        # Process ids are of a machine or container, and an engine may serve many.
+        self.project = project or f"zkgroupdrill{os.getpid()}-{secrets.token_hex(4)}"
+        self._compose = (*_compose_command(), "-f", str(COMPOSE_FILE), "-p", self.project)
         self._ports = tuple(ports) or tuple(each.client for each in choose_ports(len(SERVICES), None))
         self.addresses = tuple(f"{HOST}:{port}" for port in self._ports)
         self.tick_s = TICK_MS / 1000
@@ -101,7 +112,8 @@ class Containers(Passing):
     def heal(self) -> None:
         """See `Ground`."""
         for server in range(len(SERVICES)):
-            state, networks = self._run("docker", "inspect", "--format", STATE, self._container(server)).split(" ", 1)
+            said = self._run("docker", "inspect", "--format", STATE, self._container(server))
+            state, _, networks = said.partition(" ")  # one that was never started has no network
             if state == "paused":
                 self.resume(server)
             if self._peers not in networks.split():
@@ -111,7 +123,7 @@ class Containers(Passing):
 
     @property
     def _peers(self) -> str:
-        return f"{self._project}_peers"
+        return f"{self.project}_peers"
 
     def version(self) -> str:
         """See `Ground`."""
@@ -137,12 +149,12 @@ class Containers(Passing):
 
     def _found(self, *filters: str) -> list[str]:
         """The ids of the project's containers, by label: the two Composes do not agree on their names."""
-        project = f"label=com.docker.compose.project={self._project}"
+        project = f"label=com.docker.compose.project={self.project}"
         return self._run("docker", "ps", "-aq", "--filter", project, *filters).split()
 
     def __enter__(self) -> Containers:
         try:
-            self._run(*self._compose, "up", "-d")
+            self._run(*self._compose, "up", "-d", timeout_s=UP_S)
             wait_for(self.is_healthy, HEALTHY_S, "the servers in containers are healthy")
         except BaseException:
             self._down()
@@ -153,14 +165,28 @@ class Containers(Passing):
         self._down()
 
     def _down(self) -> None:
-        for container in self._found("--filter", "status=paused"):  # one that is paused cannot be stopped
-            self._run("docker", "unpause", container)
-        self._run(*self._compose, "down", "-v", "--remove-orphans")
+        """Remove everything. What cannot be removed is said, and keeps nothing else from it."""
+        with held():
+            with suppress(CoordinatorError, OSError):
+                for container in self._found("--filter", "status=paused"):  # one that is paused cannot be stopped
+                    with suppress(CoordinatorError, OSError):
+                        self._run("docker", "unpause", container)
+            try:
+                self._run(*self._compose, "down", "-v", "--remove-orphans")
+            except (CoordinatorError, OSError) as error:
+                _log.warning("Compose project %s is not removed: %s", self.project, error)
 
-    def _run(self, *command: str) -> str:
+    def _run(self, *command: str, timeout_s: float = ENGINE_S) -> str:
+        """What a command of the engine says on stdout.
+
+        :raises EngineError: when it refuses, or does not end in time.
+        """
         published = {f"ZK{number}_PORT": str(port) for number, port in enumerate(self._ports, 1)}
         environment = {**os.environ, **published}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ENGINE_S, env=environment)
+        try:
+            done = finished(*command, timeout_s=timeout_s, environment=environment)
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(f"{' '.join(command[:4])}: it did not end within {timeout_s:.0f} s") from error
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
             raise EngineError(f"{' '.join(command[:4])}: {said}")
@@ -170,18 +196,18 @@ class Containers(Passing):
 def _compose_command() -> tuple[str, ...]:
     """`docker compose` (v2) or `docker-compose` (1.29), whichever runs.
 
-    :raises EngineError: when no engine answers, or neither runs.
+    :raises MissingProgram: when no engine answers, or neither runs.
     """
     if not _runs("docker", "version", "--format", "{{.Server.Version}}"):
-        raise EngineError("no Docker engine answers: start one, or name it in DOCKER_HOST")
+        raise MissingProgram("no Docker engine answers: start one, or name it in DOCKER_HOST")
     for command in (os.environ.get("COMPOSE_COMMAND", ""), "docker compose", "docker-compose"):
         if command and _runs(*command.split(), "version"):
             return tuple(command.split())
-    raise EngineError("neither `docker compose` nor `docker-compose` runs: install one of them")
+    raise MissingProgram("neither `docker compose` nor `docker-compose` runs: install one of them")
 
 
 def _runs(*command: str) -> bool:
     try:
-        return subprocess.run(command, capture_output=True, check=False, timeout=ENGINE_S).returncode == 0
-    except OSError:
+        return finished(*command, timeout_s=ENGINE_S).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
         return False

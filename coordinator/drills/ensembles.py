@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from subprocess import SubprocessError
 
+from ..zk.errors import CoordinatorError
 from .drill import Drill
 from .ground import NETWORK, PAUSE, SERVERS, Ground
 from .promises import FETCHED_AGAIN, FETCHED_WHEN_BACK, NOBODY_MOVES, PAST_THE_SESSION
@@ -38,8 +41,8 @@ def _follower_killed(stage: Stage) -> set[str]:
 
 
 def _killed(stage: Stage, server: int) -> set[str]:
-    stage.ground.kill(server)
     stage.fault("stop-server", server=server + 1)
+    stage.ground.kill(server)
     wait_for(lambda: stage.ground.has_leader(), HEALTHY_S, "the others have a leader")
     stage.wait_settled(stage.slots())
     stage.ground.start(server)
@@ -50,11 +53,11 @@ def _killed(stage: Stage, server: int) -> set[str]:
 
 def _quorum_lost(stage: Stage) -> set[str]:
     servers = range(len(stage.ground.addresses))
+    seconds = 1.5 * stage.bounds["session_timeout"]
+    begun = stage.fault("zookeeper-away", seconds)
     for server in servers:
         stage.ground.kill(server)
-    seconds = 1.5 * stage.bounds["session_timeout"]
-    stage.fault("zookeeper-away", seconds)
-    time.sleep(seconds)
+    time.sleep(max(0.0, begun + seconds - time.monotonic()))
     for server in servers:
         stage.ground.start(server)
     healthy(stage.ground)
@@ -86,13 +89,16 @@ def _leader_cut_off(stage: Stage) -> set[str]:
 def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> set[str]:
     """The leader is there for nobody, until another one has led for so long that a session which it lost has ended."""
     leader = stage.ground.leader()
-    take(leader)
+    stage.fault(kind, server=leader + 1)
     try:
-        stage.fault(kind, server=leader + 1)
+        take(leader)
         wait_for(lambda: stage.ground.leader() != leader, HEALTHY_S, "another server leads")
         time.sleep(stage.bounds["session_timeout"])
-    finally:
-        give_back(leader)
+    except BaseException:
+        with suppress(CoordinatorError, OSError, SubprocessError):  # what was half taken may refuse to come back
+            give_back(leader)
+        raise
+    give_back(leader)
     stage.fault(RETURNS, server=leader + 1)
     healthy(stage.ground)
     return stage.slots()

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 from ..zk.ensemble import Ensemble, EnsembleConfig
 from ..zk.ensemble_files import Ports
+from .interrupts import held
 from .settings import Settings
 
 TICK_MS = 200
@@ -198,7 +199,8 @@ class Embedded(Passing):
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._ensemble.stop()
+        with held():
+            self._ensemble.stop()
 
 
 def version_in(answer: str) -> str:

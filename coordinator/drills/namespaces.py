@@ -6,8 +6,8 @@ has run, the machine's firewall drops what would pass one. Needs root and iprout
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -20,10 +20,16 @@ from typing import Any, Self
 from ..zk.ensemble_files import EnsembleError, Ports
 from ..zk.errors import MissingProgram, UsageError
 from .ground import NETWORK, Embedded
+from .interrupts import finished, held
+
+_log = logging.getLogger(__name__)
 
 NETWORKS = tuple(IPv4Network("198.18.0.0/15").subnets(new_prefix=20))
 """One for each run at once, of what RFC 2544 keeps for laboratories. One that this machine uses is passed over."""
 TO_MACHINE = "machine"
+IP_S = 20.0
+NARROW = 8
+"""A VPN takes everything by routes with shorter prefixes, 0.0.0.0/1 and 128.0.0.0/1; ours go before them."""
 
 
 class Namespaces:
@@ -39,6 +45,7 @@ class Namespaces:
             raise MissingProgram("--namespaces needs the program ip: install iproute2")
         self._servers = range(servers)
         self._number = 0
+        self._is_claimed = False
 
     @property
     def places(self) -> list[Ports]:
@@ -56,11 +63,14 @@ class Namespaces:
             self._up(server, f"to{peer}", self._address(peer))
 
     def __enter__(self) -> Self:
-        self._claim()
         try:
+            with held():
+                self._claim()
+                self._is_claimed = True
             self._make()
         except BaseException:
-            self._remove()
+            if self._is_claimed:  # else the number is somebody else's
+                self._remove()
             raise
         return self
 
@@ -110,10 +120,16 @@ class Namespaces:
         _ip("-n", name, "route", "replace", f"{address}/32", "dev", interface, "src", self._address(server))
 
     def _remove(self) -> None:
-        for server in self._servers:
-            for words in (("link", "delete", self._name(server)), ("netns", "delete", self._name(server))):
-                with contextlib.suppress(EnsembleError):  # it was not made
+        """Remove everything. What cannot be removed is said, and keeps nothing else from it."""
+        names = [self._name(server) for server in self._servers]
+        with held():
+            for words in [(kind, "delete", name) for name in names for kind in ("link", "netns")]:
+                try:
                     _ip(*words)
+                except EnsembleError:
+                    pass  # it was not made, or went with another one
+                except (OSError, subprocess.SubprocessError) as error:
+                    _log.warning("not removed: %s", error)
 
     def _peers(self, server: int) -> list[int]:
         return [peer for peer in self._servers if peer != server]
@@ -167,14 +183,14 @@ def namespaced(directory: Path, servers: int) -> Iterator[Namespaced]:
 
 
 def _networks_in_use() -> list[IPv4Network]:
-    """What this machine has an address in or a route to, but for the default route."""
+    """What this machine has an address in or a route to, but for routes to everywhere, as a VPN has them, too."""
     routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all"))
-    found = [route["dst"] for route in routes if route["dst"] != "default"]
-    return [IPv4Network(each, strict=False) for each in found]
+    found = [IPv4Network(route["dst"], strict=False) for route in routes if route["dst"] != "default"]
+    return [network for network in found if network.prefixlen >= NARROW]
 
 
 def _ip(*words: str) -> str:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, timeout=20)
+    done = finished("ip", *words, timeout_s=IP_S)
     if done.returncode:
         said = (done.stderr.strip() or "it said nothing").splitlines()[-1]
         raise EnsembleError(f"no network namespaces here: ip {' '.join(words)}: {said}")

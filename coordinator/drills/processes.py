@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..zk.ensemble import stands_still
+from .interrupts import held
 from .waiting import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -95,18 +96,19 @@ class Process:
 
 
 def end_all(processes: Sequence[Process]) -> None:
-    """SIGTERM to all, paused ones too, and SIGKILL to those that do not end by that."""
-    running = [process for process in processes if process.is_running]
-    for process in running:
-        process.resume()
-        process.terminate()
-    for process in running:
-        if process.wait() is None:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                process.kill()
-    for process in processes:  # each began a group, in which something that it had started may live on
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """SIGTERM to all, paused ones too, and SIGKILL to those that do not end by that. Not interrupted."""
+    with held():
+        running = [process for process in processes if process.is_running]
+        for process in running:
+            process.resume()
+            process.terminate()
+        for process in running:
+            if process.wait() is None:
+                with contextlib.suppress(OSError, subprocess.SubprocessError):
+                    process.kill()
+        for process in processes:  # each began a group, in which something that it had started may live on
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def below(root: int) -> list[int]:

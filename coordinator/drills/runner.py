@@ -25,7 +25,7 @@ from .remnants import remnants
 from .settings import POOL, Settings
 from .sight import READY_S, SPARK_READY_S, Produced
 from .stage import Stage
-from .verdict import INCONCLUSIVE, Records, counted, decided, together_of
+from .verdict import Records, counted, decided, together_of
 from .waiting import NotReached, wait_for
 
 SETTLE_S = 1.0 + 0.5
@@ -296,22 +296,3 @@ def _promises(drill: Drill, bounds: Mapping[str, float], found: Measured | None)
             }
         )
     return result
-
-
-def broken_off(drill: Drill, runs: Path, settings: Settings, seed: int, error: Exception) -> Run:
-    """A run that something ended which has nothing to do with what it was to show."""
-    run = Run(drill, _made_folder(runs / drill.name), settings, seed)
-    run.document = {
-        **drill.described(),
-        "verdict": INCONCLUSIVE,
-        "why": [f"broken off: {error}"],
-        "seed": seed,
-        "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "seconds": 0.0,
-        "promises": [],
-        "numbers": None,
-        "records": Records(0).to_json(),
-        "invariants": {},
-    }
-    write_json(run.folder / "run.json", run.document)
-    return run

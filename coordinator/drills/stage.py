@@ -6,22 +6,21 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ..topics import create_topic
-from ..zk.ensemble import command_line
 from ..zk.kazoo_store import open_kazoo
 from ..zk.paths import Brokers
 from .ground import Ground, connect_string
 from .histories import Notes
+from .interrupts import held
 from .observer import Observer
-from .processes import Process, below, end_all
+from .processes import Process, end_all
 from .proxy import Loss, Proxy
 from .settings import POOL, QUERY, Settings
 from .sight import READY_S, Sight, slot
@@ -244,19 +243,16 @@ class Stage(Sight):
         return self._start(name, f"consumer.drill.{module or name}", [json.dumps(told)])
 
     def _start(self, name: str, module: str, arguments: list[str]) -> Process:
-        process = self.processes[name] = Process(self.folder / "logs", name, module, arguments)
-        self._started.append(process)
+        with held():  # so that none is started and then forgotten
+            process = self.processes[name] = Process(self.folder / "logs", name, module, arguments)
+            self._started.append(process)
         return process
 
     # ---- its end
 
     def end(self) -> None:
-        """End every process, also one that was started in the moment of a Ctrl-C, and not remembered."""
+        """End every process."""
         end_all(self._started)
-        for pid in below(os.getpid()):
-            if self.folder.name.lower() in command_line(pid).lower():  # of the folder, or of the chroot
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,36 +32,51 @@ def engine(docker_compose_command: str, docker_compose_file: str) -> None:
 
 @contextmanager
 def drilling(runs: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
-    """`drill run` of these drills, killed when it still runs at the end."""
+    """`drill run` of these drills, killed when it still runs at the end; what it says to people is in `runs/said`."""
     command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *names, "--docker", "--json"]
     command += ["--session-timeout-ms", str(SESSION_MS), "--runs", str(runs)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=REPOSITORY,
-    ) as drill:
+    with (
+        (runs / "said").open("wb") as said,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            env=environment,
+            cwd=REPOSITORY,
+        ) as drill,
+    ):
         try:
             yield drill
         finally:
             drill.kill()
 
 
-def left_by(drill: subprocess.Popen[str]) -> list[str]:
+def of_the_run(runs: Path) -> str:
+    """The label of what a run makes, once it has said so."""
+    said = eventually(
+        lambda: re.findall(r"^Compose project (zkgroupdrill\d+-[0-9a-f]{8})\n", (runs / "said").read_text()),
+        30,
+        "the project is said",
+        pause_s=0.1,
+    )
+    return f"label=com.docker.compose.project={said[0]}"
+
+
+def left_in(runs: Path) -> list[str]:
     """What the engine still has of a run: containers, networks, volumes."""
-    of_the_run = ("--quiet", "--filter", f"label=com.docker.compose.project=zkgroupdrill{drill.pid}")
+    options = ("--quiet", "--filter", of_the_run(runs))
     kinds = (("ps", "--all"), ("network", "ls"), ("volume", "ls"))
-    return [found for kind in kinds for found in docker(*kind, *of_the_run).split()]
+    return [found for kind in kinds for found in docker(*kind, *options).split()]
 
 
 def test_the_promises_are_kept_when_the_leader_is_killed_is_paused_and_is_cut_off(tmp_path: Path) -> None:
     volumes = docker("volume", "ls", "--quiet")
 
     with drilling(tmp_path, *FAULTS) as drill:
-        out, err = drill.communicate()
+        out, _ = drill.communicate()
+    err = (tmp_path / "said").read_text()
     said = json.loads(out.splitlines()[-1])
 
     assert [each["drill"] for each in said["drills"]] == list(FAULTS)
@@ -71,15 +87,15 @@ def test_the_promises_are_kept_when_the_leader_is_killed_is_paused_and_is_cut_of
         document = json.loads((Path(each["folder"]) / "run.json").read_text())
         assert document["ensemble"]["kind"] == "docker"
         assert "<svg" in (Path(each["folder"]) / "report.html").read_text()
-    assert left_by(drill) == []
+    assert left_in(tmp_path) == []
     assert docker("volume", "ls", "--quiet") == volumes
 
 
 def test_a_drill_that_is_interrupted_while_a_server_is_paused_leaves_nothing_behind(tmp_path: Path) -> None:
     with drilling(tmp_path, "zookeeper-leader-pause") as drill:
-        of_the_run = f"label=com.docker.compose.project=zkgroupdrill{drill.pid}"
+        ours = of_the_run(tmp_path)
         eventually(
-            lambda: docker("ps", "--quiet", "--filter", of_the_run, "--filter", "status=paused"),
+            lambda: docker("ps", "--quiet", "--filter", ours, "--filter", "status=paused"),
             90,
             "the leader is paused",
             pause_s=0.1,
@@ -88,4 +104,4 @@ def test_a_drill_that_is_interrupted_while_a_server_is_paused_leaves_nothing_beh
         drill.communicate(timeout=60)
 
     assert drill.returncode == 130
-    assert left_by(drill) == []
+    assert left_in(tmp_path) == []

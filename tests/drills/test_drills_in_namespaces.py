@@ -78,13 +78,14 @@ def test_nobody_loses_a_partition_when_the_leader_is_cut_off_from_its_peers(tmp_
 
 
 @possible
-def test_a_drill_that_is_interrupted_leaves_no_namespace_behind(tmp_path: Path) -> None:
+def test_a_drill_that_is_interrupted_again_and_again_leaves_no_namespace_behind(tmp_path: Path) -> None:
     before = left()
 
     with started(tmp_path, *CUT_OFF, servers=3) as drill:
         try:
             eventually(lambda: list(tmp_path.glob("*/*/before.json")), 90, "the fault is done", pause_s=0.1)
-            drill.send_signal(signal.SIGINT)
+            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                drill.send_signal(each)
             assert drill.wait(60) == 130
         finally:
             drill.kill()

@@ -1,0 +1,136 @@
+"""How `drill run` ends when something goes wrong that has nothing to do with the product."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from coordinator.cli import main
+from coordinator.drills import containers
+from coordinator.drills.catalog import DRILLS
+from coordinator.drills.ground import Embedded
+from coordinator.drills.runner import Run
+from coordinator.drills.settings import Settings
+from coordinator.drills.waiting import NotReached
+from coordinator.zk.ensemble_files import EnsembleError
+from coordinator.zk.errors import MissingProgram, ZooKeeperUnreachable
+
+cli = importlib.import_module("coordinator.cli.drill")
+STAND = cli._stand
+NAME = "coordinator-sigkill"
+TIMED_OUT = subprocess.TimeoutExpired(["docker", "compose", "up"], 120.0)
+
+
+class Standing(Embedded):
+    """An ensemble that stands without any process."""
+
+    def __init__(self) -> None:
+        """Without a folder."""
+
+
+class NoReader:
+    """Stands where the Spark would stand that reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.fixture(autouse=True)
+def standing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "Reader", NoReader)
+    monkeypatch.setattr(cli, "_stand", lambda *_: nullcontext((Standing(), None)))
+
+
+def refusing(error: Exception) -> Callable[..., AbstractContextManager[None]]:
+    """An ensemble that does not stand up."""
+
+    def stand(*_: object) -> AbstractContextManager[None]:
+        raise error
+
+    return stand
+
+
+def ran(runs: Path, *words: str) -> Result:
+    return CliRunner().invoke(main, ["drill", "run", NAME, "--runs", str(runs), "--json", *words])
+
+
+def concluding(*verdicts: str, then: Exception | None = None) -> Callable[..., Run]:
+    """A `run_drill` that comes to these verdicts, and raises in the end."""
+    left: Iterator[str] = iter(verdicts)
+
+    def run_drill(_drill: object, _ground: object, runs: Path, settings: Settings, seed: int, *_: object) -> Run:
+        verdict = next(left, None)
+        if verdict is None and then is not None:
+            raise then
+        unknown: dict[str, Any] = {"seconds": 1.0, "why": [], "numbers": None, "promises": [], "records": {}}
+        document = {**unknown, "verdict": verdict, "invariants": {}}
+        return Run(DRILLS[NAME], runs / str(seed), settings, seed, document=document)
+
+    return run_drill
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TIMED_OUT, OSError(28, "No space left on device"), containers.EngineError("no"), EnsembleError("not healthy"),
+     NotReached("not within 60 s: the servers in containers are healthy")],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+def test_an_ensemble_that_does_not_stand_up_is_inconclusive_and_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    monkeypatch.setattr(cli, "_stand", refusing(error))
+
+    done = ran(tmp_path)
+
+    assert done.exit_code == 3
+    assert json.loads(done.stdout.splitlines()[-1]) == {"verdict": "INCONCLUSIVE", "drills": []}
+    assert done.stderr.splitlines() == [f"error: broken off after 0 drills: {error}"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(ZooKeeperUnreachable("nobody"), 4), (MissingProgram("no java"), 69)])
+def test_what_has_an_exit_code_of_its_own_keeps_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int
+) -> None:
+    monkeypatch.setattr(cli, "_stand", refusing(error))
+
+    done = ran(tmp_path)
+
+    assert (done.exit_code, done.stderr, done.stdout) == (code, f"error: {error}\n", "")
+
+
+@pytest.mark.parametrize(("first", "verdict", "code"), [("PASS", "INCONCLUSIVE", 3), ("FAIL", "FAIL", 1)])
+def test_a_runs_folder_that_cannot_be_written_ends_the_run_with_what_was_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str, verdict: str, code: int
+) -> None:
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(cli, "run_drill", concluding(first, then=full))
+    (tmp_path / NAME).write_text("")  # so that a folder for what was broken off cannot be made either
+
+    done = ran(tmp_path, "--repeat", "3")
+
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert (done.exit_code, said["verdict"]) == (code, verdict)
+    assert [each["verdict"] for each in said["drills"]] == [first]
+    assert "error: broken off after 1 drills: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_drills_without_a_docker_engine_miss_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cli, "_stand", STAND)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    done = ran(tmp_path, "--docker")
+
+    assert done.exit_code == 69
+    assert done.stderr == "error: no Docker engine answers: start one, or name it in DOCKER_HOST\n"

@@ -1,0 +1,155 @@
+"""What drills make in an engine and in the network, and that it goes again whatever goes wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coordinator.drills import containers, namespaces
+from coordinator.drills.containers import Containers, EngineError
+from coordinator.drills.namespaces import Namespaces
+from coordinator.zk.ensemble_files import EnsembleError
+
+Answer = Callable[[str], str]
+"""What is said to the words of a command; it may refuse."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What an engine is asked, which answers nothing."""
+    return answering(monkeypatch, lambda _: "")
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[str]:
+    """An engine; what it is asked."""
+    heard: list[str] = []
+
+    def run(_containers: Containers, *command: str, **_: object) -> str:
+        words = " ".join(command)
+        heard.append(words)
+        return answer(words)
+
+    monkeypatch.setattr(containers, "_compose_command", lambda: ("docker", "compose"))
+    monkeypatch.setattr(Containers, "_run", run)
+    return heard
+
+
+def test_no_two_runs_have_one_compose_project_though_their_process_ids_are_equal(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    first, second = Containers(tmp_path), Containers(tmp_path)
+
+    assert first.project != second.project
+    assert asked == []
+
+
+@pytest.mark.parametrize("refused", ["docker ps", "docker unpause"])
+def test_containers_are_removed_though_none_can_be_unpaused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str
+) -> None:
+    def answer(words: str) -> str:
+        if words.startswith(refused):
+            raise EngineError(refused)
+        return "one two" if words.startswith("docker ps") else ""
+
+    asked = answering(monkeypatch, answer)
+
+    Containers(tmp_path).__exit__()
+
+    assert asked[-1].endswith("down -v --remove-orphans")
+    assert len(asked) == (2 if refused == "docker ps" else 4)
+
+
+def test_the_first_error_is_told_though_nothing_can_be_removed_which_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(words: str) -> str:
+        raise EngineError("the first" if words.endswith("up -d") else "another")
+
+    answering(monkeypatch, answer)
+    made = Containers(tmp_path)
+
+    with pytest.raises(EngineError, match="the first"), made:
+        raise AssertionError("it does not stand up")
+
+    assert caplog.messages == [f"Compose project {made.project} is not removed: another"]
+
+
+def test_a_container_without_a_network_is_healed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = answering(monkeypatch, lambda words: "created" if words.startswith("docker inspect") else "id")
+
+    Containers(tmp_path).heal()
+
+    assert sum(words.startswith("docker network connect --alias") for words in asked) == 3
+    assert sum(words.startswith("docker start") for words in asked) == 3
+
+
+def test_an_engine_that_does_not_answer_in_time_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(containers, "_compose_command", lambda: ("docker", "compose"))
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\nexec sleep 60\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    with pytest.raises(EngineError, match="docker kill one: it did not end within 1 s"):
+        Containers(tmp_path)._run("docker", "kill", "one", timeout_s=1.0)
+
+
+@pytest.mark.parametrize("surprise", [subprocess.TimeoutExpired(["ip"], 20.0), OSError("no more processes")])
+def test_namespaces_are_removed_though_one_ip_is_a_surprise(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, surprise: Exception
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda _: "ip")
+    asked: list[str] = []
+
+    def ip(*words: str) -> str:
+        asked.append(" ".join(words))
+        if words[:2] == ("link", "delete") and words[2].endswith("-1"):
+            raise surprise
+        if words[:2] == ("netns", "delete") and words[2].endswith("-2"):
+            raise EnsembleError("no such file")
+        return "[]"
+
+    monkeypatch.setattr(namespaces, "_ip", ip)
+
+    with Namespaces(3):
+        asked.clear()
+
+    assert asked == [f"{kind} delete zkdrill0-{n}" for n in (1, 2, 3) for kind in ("link", "netns")]
+    assert caplog.messages == [f"not removed: {surprise}"]
+
+
+def test_nothing_is_removed_under_numbers_that_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda _: "ip")
+    asked: list[str] = []
+
+    def ip(*words: str) -> str:
+        asked.append(" ".join(words))
+        if words[0] == "netns":
+            raise EnsembleError("File exists")
+        return "[]"
+
+    monkeypatch.setattr(namespaces, "_ip", ip)
+
+    with pytest.raises(EnsembleError, match="is in use"), Namespaces(3):
+        raise AssertionError("there is no room")
+
+    assert not any("delete" in words for words in asked)
+
+
+def test_the_routes_of_a_vpn_to_everywhere_take_no_network_and_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda _: "ip")
+    routes = [{"dst": each} for each in ("default", "0.0.0.0/1", "128.0.0.0/1", "198.18.0.0/20", "198.18.16.7")]
+    monkeypatch.setattr(namespaces, "_ip", lambda *words: json.dumps(routes) if "show" in words else "")
+
+    with Namespaces(1) as network:
+        assert network.places[0].host == "198.18.32.2"

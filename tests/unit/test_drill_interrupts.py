@@ -1,0 +1,136 @@
+"""Ctrl-C and its like while drills run: the first ends them, the others change nothing, and no process is forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from coordinator.drills.interrupts import ENDINGS, finished, held, ignore, taken
+from coordinator.drills.processes import Process, end_all
+from coordinator.zk.ensemble import command_line
+from tests.support.wait import eventually
+
+NOBODY = 1 << 30
+"""No process id."""
+STUBBORN = "import time, subprocess, sys; subprocess.Popen([sys.executable, '-c', {!r}]); time.sleep(60)"
+SLEEP = "import time; time.sleep(60)  # of {}"
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = {each: signal.getsignal(each) for each in ENDINGS}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+class Ending(Process):
+    """A process that ends when it is told to; while it is waited for, somebody presses Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.pid = NOBODY
+        self.done: list[str] = []
+
+    @property
+    def is_running(self) -> bool:
+        return True
+
+    def resume(self) -> None:
+        self.done.append("resume")
+
+    def terminate(self) -> None:
+        self.done.append("terminate")
+
+    def wait(self, timeout_s: float = 0.0) -> int | None:
+        signal.raise_signal(signal.SIGINT)
+        self.done.append("wait")
+        return None
+
+    def kill(self) -> None:
+        self.done.append("kill")
+
+
+@pytest.mark.parametrize("first", ENDINGS)
+def test_the_first_signal_interrupts_and_further_ones_are_answered_once(
+    first: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with taken():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(first)
+        for again in (*ENDINGS, *ENDINGS):
+            signal.raise_signal(again)
+
+    assert capfd.readouterr().err == "cleaning up: this takes some seconds, and is not interrupted\n"
+
+
+def test_what_was_ignored_stays_ignored_and_handlers_are_given_back() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = {each: signal.getsignal(each) for each in ENDINGS}
+
+    with taken():
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
+
+    assert {each: signal.getsignal(each) for each in ENDINGS} == before
+
+
+def test_a_signal_that_is_held_counts_when_the_last_hold_ends() -> None:
+    done = []
+    with taken(), pytest.raises(KeyboardInterrupt), held():
+        with held():
+            signal.raise_signal(signal.SIGINT)
+            done.append("inner")
+        done.append("outer")
+
+    assert done == ["inner", "outer"]
+
+
+def test_at_the_end_not_even_the_first_signal_interrupts(capfd: pytest.CaptureFixture[str]) -> None:
+    with taken():
+        ignore()
+        signal.raise_signal(signal.SIGINT)
+    with taken(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # another run has its own
+
+    assert capfd.readouterr().err.startswith("cleaning up")
+
+
+def test_every_process_is_ended_though_ctrl_c_comes_while_the_first_is_waited_for() -> None:
+    processes = [Ending(), Ending()]
+
+    with taken(), pytest.raises(KeyboardInterrupt):
+        end_all(cast(list[Process], processes))
+
+    assert [each.done for each in processes] == [["resume", "terminate", "wait", "kill"]] * 2
+
+
+def test_a_command_has_a_session_of_its_own_which_no_terminal_interrupts() -> None:
+    done = finished(sys.executable, "-c", "import os; print(os.getsid(0), os.getpid())", timeout_s=30)
+
+    session, pid = done.stdout.split()
+    assert (done.returncode, session) == (0, pid)
+    assert int(session) != os.getsid(0)
+
+
+def test_a_command_that_does_not_end_is_killed_with_what_it_has_started() -> None:
+    mark = SLEEP.format(os.getpid())
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        finished(sys.executable, "-c", STUBBORN.format(mark), timeout_s=1.0)
+
+    def left() -> list[Path]:
+        return [each for each in Path("/proc").glob("[0-9]*") if mark in command_line(int(each.name))]
+
+    eventually(lambda: not left(), 10, "both are gone")
+
+
+def test_a_program_that_is_not_there_is_said() -> None:
+    with pytest.raises(OSError, match="no-such-program"):
+        finished("no-such-program", timeout_s=1.0)
