@@ -110,8 +110,8 @@ def _all_expired(stage: Stage) -> set[str]:
     seconds = PAST_THE_SESSION * stage.bounds["session_timeout"]
     lives, elected = stage.lives(), stage.elected()
     for name in names:
-        stage.processes[name].pause()
         stage.fault("pause", seconds, process=stage.processes[name].who)
+        stage.processes[name].pause()
     time.sleep(seconds)
     for name in names:
         stage.processes[name].resume()

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+from .interrupts import held
 from .processes import END_S, REPOSITORY
 from .waiting import NotReached
 
@@ -25,7 +26,8 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._process, self._answers = self._started()
+        with held():  # so that it is not started and then forgotten
+            self._process, self._answers = self._started()
 
     @property
     def pid(self) -> int:
@@ -65,7 +67,8 @@ class Reader:
         """
         if not self.is_running:
             self.close()
-            self._process, self._answers = self._started()
+            with held():
+                self._process, self._answers = self._started()
         if not self._is_ready:
             self._answer(READY_S)
             self._is_ready = True

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +17,7 @@ from ..zk.kazoo_store import open_kazoo
 from ..zk.paths import Brokers
 from .ground import Ground, connect_string
 from .histories import Notes
-from .interrupts import held
+from .interrupts import finished, held
 from .observer import Observer
 from .processes import Process, end_all
 from .proxy import Loss, Proxy
@@ -76,12 +75,11 @@ class Stage(Sight):
             return megabytes << 20
         self._stack.callback(self._unmount)
         options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "drill", str(self.segments_dir)]
-        done = subprocess.run(["mount", *options], capture_output=True, check=False)
-        return megabytes << 20 if done.returncode else 0
+        return megabytes << 20 if finished("mount", *options, timeout_s=READY_S).returncode else 0
 
     def _unmount(self) -> None:
         if self.segments_dir.is_mount():
-            subprocess.run(["umount", "-l", str(self.segments_dir)], check=False)
+            finished("umount", "-l", str(self.segments_dir), timeout_s=READY_S)
 
     # ---- processes
 
@@ -260,7 +258,8 @@ class Stage(Sight):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.end()
-        finally:
-            self._stack.close()
+        with held():
+            try:
+                self.end()
+            finally:
+                self._stack.close()

@@ -208,7 +208,8 @@ class KazooStore(TreeStore):
         self._client.add_listener(self._on_state)
         try:
             self._connect(hosts, connect_timeout_s)
-            self._find_chroot(make_chroot)
+            again = KazooRetry(max_tries=-1, delay=0.05, max_delay=1, deadline=connect_timeout_s, ignore_expire=False)
+            again(self._find_chroot, make_chroot)
         except BaseException:
             self.close()  # kazoo would go on connecting
             raise

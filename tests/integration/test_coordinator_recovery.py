@@ -83,13 +83,23 @@ def left_over(before: set[threading.Thread]) -> list[str]:
 def test_a_session_that_cannot_be_opened_for_a_lost_connection_is_closed(zk: str, zookeeper_proxy: Proxy) -> None:
     through = f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}"
     before = set(threading.enumerate())
-    loss = zookeeper_proxy.drop_request(EXISTS)
+    losses = [zookeeper_proxy.drop_request(EXISTS) for _ in range(100)]
 
     with pytest.raises(ZooKeeperUnreachable, match="cannot talk to ZooKeeper"):
-        open_kazoo(through, 2000)
+        open_kazoo(through, 2000, 1.0)
+
+    assert losses[0].lost.is_set()
+    eventually(lambda: not left_over(before), 3, "nothing goes on connecting")
+
+
+def test_a_connection_that_is_lost_while_a_session_is_opened_is_made_again(zk: str, zookeeper_proxy: Proxy) -> None:
+    loss = zookeeper_proxy.drop_request(EXISTS)
+
+    store = open_kazoo(f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}", 2000)
 
     assert loss.lost.is_set()
-    eventually(lambda: not left_over(before), 3, "nothing goes on connecting")
+    assert store.get("/") is not None
+    store.close()
 
 
 def test_a_session_without_the_chroot_that_it_wants_is_closed(zk: str) -> None:
