@@ -196,6 +196,7 @@ CONSUMERS = (
         fault="writes of a fetcher's segments do not return for longer than it is allowed",
         run=_disk_hangs,
         promises=(GIVEN_UP,),
+        is_short=False,
     ),
     Drill(
         name="consumer-never-acknowledges",

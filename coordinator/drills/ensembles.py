@@ -156,6 +156,7 @@ ENSEMBLES = (
         promises=(NOBODY_MOVES,),
         servers=3,
         needs=frozenset({PAUSE}),
+        is_short=False,
     ),
     Drill(
         name="zookeeper-leader-cut-off",

@@ -40,7 +40,7 @@ class Process:
                 stdout=out,
                 stderr=log,
                 env=environment,
-                start_new_session=True,  # Ctrl-C in the operator's terminal is for the drill, which ends them in order
+                process_group=0,  # Ctrl-C in the operator's terminal is for the drill, which ends them in order
             )
         self.pid = self._process.pid
         self.who = f"{name}#{self.pid}"

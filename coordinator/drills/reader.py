@@ -52,7 +52,7 @@ class Reader:
                 text=True,
                 env=environment,
                 cwd=self._folder,
-                start_new_session=True,
+                process_group=0,
             )
         answers: Queue[dict[str, Any]] = Queue()
         threading.Thread(target=_listen, args=(process, answers), name="drill-reader", daemon=True).start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,8 +13,7 @@ from coordinator.drills import namespaces
 from coordinator.drills.namespaces import NETWORKS, Namespaces
 from coordinator.zk.errors import CoordinatorError
 from tests.support.ci import in_ci
-from tests.support.drills import drilled, started
-from tests.support.wait import eventually
+from tests.support.drills import drilled
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -74,21 +72,4 @@ def test_nobody_loses_a_partition_when_the_leader_is_cut_off_from_its_peers(tmp_
 
     assert (code, said["verdict"]) == (0, "PASS"), err
     assert said["drills"][0]["numbers"]["moved"] == 0
-    assert left() == before
-
-
-@possible
-def test_a_drill_that_is_interrupted_again_and_again_leaves_no_namespace_behind(tmp_path: Path) -> None:
-    before = left()
-
-    with started(tmp_path, *CUT_OFF, servers=3) as drill:
-        try:
-            eventually(lambda: list(tmp_path.glob("*/*/before.json")), 90, "the fault is done", pause_s=0.1)
-            for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                drill.send_signal(each)
-            assert drill.wait(60) == 130
-        finally:
-            drill.kill()
-            drill.communicate()
-
     assert left() == before

@@ -15,6 +15,7 @@ import pytest
 from coordinator.drills.evidence import znodes
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
+from tests.support.drills import PATIENT
 from tests.support.wait import eventually
 
 REPOSITORY = Path(__file__).parents[2]
@@ -54,9 +55,7 @@ def test_drills_pass_on_an_ensemble_whose_logs_nobody_reads_and_leave_nothing_th
 ) -> None:
     before = tree(shared)
 
-    with started(
-        shared, tmp_path, "coordinator-sigkill", "coordinator-reply-lost", "consumer-sigkill", "--json"
-    ) as run:
+    with started(shared, tmp_path, "coordinator-reply-lost", "consumer-sigkill", "--json", *PATIENT) as run:
         out, err = run.communicate()
 
     said = json.loads(out.splitlines()[-1])
@@ -102,7 +101,7 @@ def test_a_dry_run_on_a_named_group_says_what_it_would_write_and_writes_nothing(
 def test_a_drill_on_a_named_group_leaves_nothing_of_it_but_the_epoch(shared: str, tmp_path: Path) -> None:
     before = tree(shared)
 
-    with started(shared, tmp_path, "coordinator-sigkill", "--group", "orders", "--execute", "--json") as run:
+    with started(shared, tmp_path, "coordinator-sigkill", "--group", "orders", "--execute", "--json", *PATIENT) as run:
         out, err = run.communicate()
 
     said = json.loads(out.splitlines()[-1])
