@@ -16,8 +16,8 @@ PartitionName = tuple[str, int]
 class Hold:
     """One consumer's fetching of one partition.
 
-    :ivar until: when it ended: by `halt`, with its process, when its name was taken over, or when its lease lapsed;
-        endless while it goes on.
+    :ivar until: when it ended: by `halt`, with its process, when its name was taken over, when its own
+        process ended its incarnation in ZooKeeper, or when its lease lapsed; endless while it goes on.
     :ivar why: how it ended.
     """
 
@@ -42,6 +42,8 @@ def holds(events: Sequence[Event]) -> list[Hold]:
             _end(event, open_holds)
         elif event["event"] == "registered":
             taken |= _take_over(event, open_holds)
+        elif event["event"] == "commit":
+            _leave(event, open_holds)
     leases = _leases(events)
     return [piece for hold in found for piece in _within_leases(hold, leases.get(hold.who, ()))]
 
@@ -64,6 +66,17 @@ def _end(event: Event, open_holds: list[Hold]) -> None:
             continue
         if halted is None or hold.incarnation == event["incarnation"]:
             hold.until, hold.why = float(event["at"]), str(event.get("why", event["event"]))
+
+
+def _leave(event: Event, open_holds: list[Hold]) -> None:
+    """Who ends its own incarnation in ZooKeeper makes nothing its own any more, though its application may hang."""
+    for op in event["ops"]:
+        text = str(op.get("data", ""))
+        if op["op"] != "set" or "/channel/" not in op["path"] or '"ended":"' not in text:
+            continue
+        for hold in open_holds:
+            if hold.who == event["who"] and hold.incarnation in text:
+                hold.until, hold.why = float(event["at"]), "left by itself"
 
 
 def _take_over(event: Event, open_holds: list[Hold]) -> set[str]:

@@ -41,6 +41,18 @@ def test_a_hold_ends_with_its_process() -> None:
     assert spans(events) == [("a", 1.0, 4.0)]
 
 
+def test_a_hold_ends_when_its_own_process_has_left_although_its_application_hangs() -> None:
+    ended = '{"incarnation":"life-1","running":{},"ended":"left by itself: poll was not called"}'
+    op = {"op": "set", "path": "/consumers/groups/g/channel/a", "data": ended, "version": 4}
+    left = {"at": 4.0, "who": "a#1", "event": "commit", "ops": [op]}
+    events = [begin(1.0, "a#1", "life-1", 0), left, begin(4.2, "b#1", "life-2", 0), halt(6.0, "a#1", "life-1", 0)]
+
+    assert spans(events) == [("a", 1.0, 4.0), ("b", 4.2, FOREVER)]
+    assert doubly_held_s(holds(events)) == 0.0
+    evicted = [{**left, "who": "node-1#1"} if event is left else event for event in events]
+    assert spans(evicted)[0] == ("a", 1.0, 6.0), "whom a coordinator ends may fetch until its lease lapses"
+
+
 def test_a_hold_ends_when_its_lease_lapses_although_its_process_says_so_later() -> None:
     events = [
         lease(1.0, "a#1", 2.5),
