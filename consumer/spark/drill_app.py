@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from coordinator.zk.cli_config import log_to_stderr
 from coordinator.zk.fields import Fields
 
-from .drill_reader import counted
+from .drill_reader import SHORT_LIVED, counted
 from .pool import FetcherPool
 from .source import register
 
@@ -68,8 +68,8 @@ def session(home: Path) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.local.dir", str(home / "local"))
-        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
-        .config("spark.executor.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
+        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}")
+        .config("spark.executor.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -15,7 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from coordinator.zk.java import JVM_FLAGS
+
 from .source import register
+
+SHORT_LIVED = " ".join(JVM_FLAGS)
+"""For JVMs that end before it would pay to compile well."""
 
 
 def main() -> None:
@@ -46,6 +51,7 @@ def session() -> SparkSession:
         SparkSession.builder.master("local[1]")
         .appName("drill")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from consumer.spark.drill_reader import SHORT_LIVED
 from tests.support.object_store import CREDENTIALS
 from tests.support.spark import spark_home
 from tests.support.world import World, a_world
@@ -43,8 +44,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.local.dir", str(home / "local"))
         # Native libraries are unpacked there, and left by a JVM that is killed.
-        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
-        .config("spark.executor.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
+        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}")
+        .config("spark.executor.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
