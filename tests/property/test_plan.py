@@ -16,7 +16,7 @@ from coordinator.snapshot import Member, SentCommand, Snapshot
 from coordinator.target import is_live
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.state import EMPTY, GROUP_STATES, STABLE, GroupState
+from coordinator.zk.state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
 from tests.property.effort import effort
 from tests.property.snapshots import EPOCH, GENERATION, assignors, snapshots
 
@@ -41,6 +41,14 @@ def kept(snapshot: Snapshot, decided: Plan) -> dict[str, list[SentCommand]]:
     return found
 
 
+def lives(snapshot: Snapshot, mark: Mark) -> bool:
+    """Its eviction was planned, but never happened: what it may run stands in its channel."""
+    member = snapshot.members.get(mark.consumer)
+    if member is None or member.registration is None or member.registration.incarnation != mark.incarnation:
+        return False
+    return is_live(member, snapshot.channels.get(mark.consumer))
+
+
 def not_free(snapshot: Snapshot, decided: Plan) -> PartitionSet:
     """What a plan must not hand on, spelled out from the snapshot."""
     ended = {end.view.consumer for end in decided.ends}
@@ -53,7 +61,7 @@ def not_free(snapshot: Snapshot, decided: Plan) -> PartitionSet:
     leased = [
         mark.partitions
         for mark in snapshot.state.marks
-        if snapshot.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000
+        if snapshot.mark_age_s[mark.consumer, mark.incarnation] < mark.lease_ms / 1000 and not lives(snapshot, mark)
     ]
     evicted = [end.view.running for end in decided.ends if end.evicted]
     owners_removed = frozenset().union(*(end.owners for end in decided.ends))
