@@ -12,15 +12,14 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from coordinator.zk.cli_config import log_to_stderr
 from coordinator.zk.fields import Fields
 
+from ..drill.process import run, tell
 from .drill_reader import SHORT_LIVED, counted
 from .pool import FetcherPool
 from .source import register
@@ -31,7 +30,6 @@ MASTER = "local-cluster[2,2,1024]"
 def main(fields: Fields) -> None:
     """`folder`, `zk`, `group` and `query`; `pool` are the options of `FetcherPool`, none for a query alone."""
     ended = threading.Event()
-    log_to_stderr()
     folder = Path(fields.text("folder"))
     spark = session(folder / f"spark-{os.getpid()}")
     for number in (signal.SIGTERM, signal.SIGINT):  # Spark's own handler would end the JVM first
@@ -92,10 +90,5 @@ def start_query(spark: SparkSession, fields: Fields, folder: Path, name: str) ->
     return writer.option("checkpointLocation", str(folder / name)).trigger(processingTime="200 milliseconds").start()
 
 
-def tell(event: str, **values: Any) -> None:
-    """One JSON line on stdout."""
-    print(json.dumps({"event": event, **values}), flush=True)
-
-
 if __name__ == "__main__":
-    main(Fields.parse("the configuration", sys.argv[1].encode()))
+    run(main)

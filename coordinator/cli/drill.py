@@ -65,7 +65,7 @@ def describe(name: str, output: str) -> None:
 
 @drill.command()
 @click.argument("names", nargs=-1)
-@click.option("--short", is_flag=True, help="Every kind of fault once, in about five minutes.")
+@click.option("--short", is_flag=True, help="Every kind of fault once.")
 @click.option("--all", "is_all", is_flag=True, help="Every drill.")
 @click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
 @click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
