@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,12 @@ from coordinator.zk.ensemble import Ensemble, EnsembleConfig
 from tests.support.clients import fresh_chroot
 
 SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3"}
+LANES = ("main", "drills", "spark", "histories")
+HERE = Path(__file__).parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--lane", choices=LANES, help="only the tests of this lane of scripts/test: each is in one")
 
 
 def pytest_configure() -> None:
@@ -19,11 +26,23 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever asks for a server is in the slow lane `integration`, in whichever folder it stands."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Whatever asks for a server is marked `integration`, in whichever folder it stands."""
     for item in items:
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
+    lane = config.getoption("lane")
+    if lane is not None:
+        config.hook.pytest_deselected(items=[item for item in items if lane_of(item) != lane])
+        items[:] = [item for item in items if lane_of(item) == lane]
+
+
+def lane_of(item: pytest.Item) -> str:
+    """The folders `drills` and `spark` are lanes of their own; so is what does nothing but compute in `simulation`."""
+    folder = item.path.relative_to(HERE).parts[0]
+    if folder == "simulation":
+        return "histories" if item.get_closest_marker("histories") is not None else "main"
+    return folder if folder in LANES else "main"
 
 
 @pytest.fixture(scope="session")
