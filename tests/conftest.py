@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,12 @@ def lane_of(item: pytest.Item) -> str:
     if folder == "simulation":
         return "histories" if item.get_closest_marker("histories") is not None else "main"
     return folder if folder in LANES else "main"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The lanes of scripts/test share the cores: how much of them this one took."""
+    spent = [sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    terminalreporter.write_line(f"CPU time: {spent[0]:.0f} s here, {spent[1]:.0f} s in processes that were waited for")
 
 
 @pytest.fixture(scope="session")
