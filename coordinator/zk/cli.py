@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any, TypeVar
 
 import click
@@ -38,10 +39,25 @@ class Cli(click.Group):
 
     An error that the project raises is one line on stderr and its exit code (2 for usage, as click's own), an interrupt
     is 130; neither shows a traceback.
+
+    :param places: command -> the module that has it under its name. It is loaded when the command is called: a node
+        need not wait for what only other commands use.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, places: Mapping[str, str] | None = None, **options: Any) -> None:
         super().__init__(*args, **{"context_settings": CONTEXT_SETTINGS, **options})
+        self._places = places or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click."""
+        return sorted({*super().list_commands(ctx), *self._places})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click."""
+        if cmd_name in self._places:
+            found: click.Command = getattr(import_module(self._places[cmd_name]), cmd_name)
+            return found
+        return super().get_command(ctx, cmd_name)
 
     def main(
         self,

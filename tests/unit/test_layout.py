@@ -151,17 +151,33 @@ def test_nothing_that_decides_imports_anything_that_acts() -> None:
     assert_none([each for each in found if any(f".zk.{name}" in each.module for name in acting)])
 
 
-@pytest.mark.parametrize("module", ["coordinator.service", "coordinator.cli"])
-def test_the_coordinator_loads_neither_pyarrow_nor_pyspark(module: str) -> None:
-    program = (
-        f"import sys, {module}; "
-        "loaded = {name.split('.')[0] for name in sys.modules}; "
-        "print(sorted({'pyarrow', 'pyspark', 'confluent_kafka', 'consumer'} & loaded))"
-    )
+EVERY_COMMAND = "from coordinator.cli import main; [main.get_command(None, name) for name in main.list_commands(None)]"
 
-    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
 
-    assert found.stdout.strip() == "[]"
+def loaded_by(program: str) -> set[str]:
+    """The modules that a process has loaded which has run `program`."""
+    tells = f"{program}; import sys; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", tells], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(found.stdout.split())
+
+
+@pytest.mark.parametrize("program", ["import coordinator.service", EVERY_COMMAND])
+def test_the_coordinator_loads_neither_pyarrow_nor_pyspark(program: str) -> None:
+    packages = {module.split(".")[0] for module in loaded_by(program)}
+
+    assert packages & {"pyarrow", "pyspark", "confluent_kafka", "consumer"} == set()
+    assert "coordinator" in packages
+
+
+def test_a_node_loads_nothing_of_drills_and_of_the_checker() -> None:
+    modules = loaded_by("from coordinator.cli import main; main.get_command(None, 'run')")
+
+    assert "coordinator.service" in modules
+    assert [name for name in modules if name.startswith(("coordinator.drills", "coordinator.checker"))] == []
+
+
+def test_what_prepares_a_slot_loads_no_pyspark() -> None:
+    assert "pyspark" not in loaded_by("import consumer.spark.config")
 
 
 @pytest.mark.parametrize("package", ["coordinator", "consumer"])
