@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from consumer.spark.drill_reader import SHORT_LIVED
+from coordinator.zk.java import JVM_FLAGS
 from tests.support.object_store import CREDENTIALS
 from tests.support.spark import spark_home
 from tests.support.world import World, a_world
@@ -24,6 +24,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For every JVM that Spark starts from here: most of what a test waits for is compiled for longer than it runs."""
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "java-opts").write_text("\n".join(JVM_FLAGS))
+    os.environ["SPARK_CONF_DIR"] = str(folder)
 
 
 @pytest.fixture(scope="session")
@@ -44,8 +52,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.local.dir", str(home / "local"))
         # Native libraries are unpacked there, and left by a JVM that is killed.
-        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}")
-        .config("spark.executor.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={temporary}")
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
+        .config("spark.executor.extraJavaOptions", f"-Djava.io.tmpdir={temporary}")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
