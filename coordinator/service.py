@@ -90,7 +90,7 @@ class CoordinatorService:
             store = again
 
     def stop(self) -> None:
-        """Resign, and let `run` return. May be called from a signal handler."""
+        """Resign, and let `run` return."""
         self._stopping.set()
         self._wake.set()
 

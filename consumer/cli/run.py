@@ -16,7 +16,7 @@ from consumer.errors import CommitFailed
 from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
 from coordinator.zk.errors import UsageError
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
-from coordinator.zk.runtime import Event, ThreadRuntime
+from coordinator.zk.runtime import Event, ThreadRuntime, on_signals
 
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",
@@ -58,8 +58,7 @@ def run(
     if not config.log_dir:
         raise UsageError("name the log to read: --log-dir DIR, or set ZK_GROUP_LOG_DIR")
     stopping = ThreadRuntime().event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
     with Consumer(config, subscription) as consumer:
         _consume(consumer, stopping, max_records)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator.zk.cli_config import log_to_stderr
 from coordinator.zk.fields import Fields
+from coordinator.zk.runtime import on_signals
 
 
 class Gate:
@@ -23,10 +24,13 @@ class Gate:
         self._is_open = threading.Event()
         self._is_open.set()
         self.ended = threading.Event()
-        signal.signal(signal.SIGUSR1, lambda *_: self._is_open.clear())
-        signal.signal(signal.SIGUSR2, lambda *_: self._is_open.set())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.ended.set())
+        acts = {
+            signal.SIGUSR1: self._is_open.clear,
+            signal.SIGUSR2: self._is_open.set,
+            signal.SIGTERM: self.ended.set,
+            signal.SIGINT: self.ended.set,
+        }
+        on_signals(acts, lambda number: acts[number]())
 
     def pass_through(self) -> None:
         """Go on: at once, or when the gate is open again."""

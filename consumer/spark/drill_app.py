@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from coordinator.zk.fields import Fields
+from coordinator.zk.runtime import on_signals
 
 from ..drill.process import run, tell
 from .drill_reader import SHORT_LIVED, counted
@@ -32,8 +33,7 @@ def main(fields: Fields) -> None:
     ended = threading.Event()
     folder = Path(fields.text("folder"))
     spark = session(folder / f"spark-{os.getpid()}")
-    for number in (signal.SIGTERM, signal.SIGINT):  # Spark's own handler would end the JVM first
-        signal.signal(number, lambda *_: ended.set())
+    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: ended.set())  # Spark's own would end the JVM first
     options = dict(fields.mapping("pool"))
     pool = FetcherPool(spark, zk=fields.text("zk"), group=fields.text("group"), **options) if options else None
     if pool is not None:

@@ -13,7 +13,7 @@ from coordinator.service import CoordinatorService
 from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.recorder import recorder_in
-from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.runtime import ThreadRuntime, on_signals
 from coordinator.zk.serving import MetricsServer
 
 HELPS = {
@@ -49,7 +49,6 @@ def run(log_level: str, log_format: str, **options: Any) -> None:
     runtime = ThreadRuntime(recorder_in(config.history_dir, config.node, kind="node"))
     metrics = CoordinatorMetrics()
     service = CoordinatorService(config, opener, runtime, metrics=metrics)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: service.stop())
+    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: service.stop())
     with MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime):
         service.run()

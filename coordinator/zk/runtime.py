@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -132,3 +133,21 @@ class ThreadRuntime(Runtime):
     def record(self, event: str, **fields: Any) -> None:
         if self._recorder is not None:
             self._recorder(self.monotonic(), event, fields)
+
+
+def on_signals(numbers: Iterable[signal.Signals], act: Callable[[signal.Signals], None]) -> None:
+    """From now on call `act` with each of these signals that comes; from the main thread.
+
+    It is called in a thread of its own and not in the handler, which runs in the midst of whatever the main thread
+    does: were that the `wait` of an event, just when it holds the event's lock, a `set` in the handler would wait for
+    that lock for ever.
+    """
+    received: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose `put` may be called in the midst of anything
+
+    def carry_out() -> None:
+        while True:
+            act(signal.Signals(received.get()))
+
+    for number in numbers:
+        signal.signal(number, lambda number, frame: received.put(number))
+    threading.Thread(target=carry_out, name="signals", daemon=True).start()

@@ -19,6 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import FetcherPool, register
 from consumer.spark.drill_reader import SHORT_LIVED
+from coordinator.zk.runtime import on_signals
 
 
 def session(name: str, folder: Path) -> SparkSession:
@@ -80,7 +81,7 @@ def main() -> None:
     options = parser.parse_args()
     stopping = threading.Event()
     spark = session(options.pool or options.query, Path(options.folder))
-    signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
+    on_signals([signal.SIGTERM], lambda number: stopping.set())
     fetchers = pool_of(spark, options).start() if options.pool else None
     query = query_of(spark, options) if options.query else None
     while not stopping.wait(0.1) and (query is None or query.isActive):

@@ -180,6 +180,18 @@ def test_what_prepares_a_slot_loads_no_pyspark() -> None:
     assert "pyspark" not in loaded_by("import consumer.spark.config")
 
 
+def test_a_signal_handler_sets_no_event_that_its_thread_may_just_be_waiting_for() -> None:
+    handles = {
+        path.relative_to(ROOT).as_posix()
+        for package in ("coordinator", "consumer")
+        for path in sources(package)
+        if "signal.signal(" in path.read_text()
+    }
+
+    # The first is what all others use; the last two set no more than a flag.
+    assert handles == {"coordinator/zk/runtime.py", "coordinator/drills/interrupts.py", "consumer/spark/slot.py"}
+
+
 @pytest.mark.parametrize("package", ["coordinator", "consumer"])
 def test_a_module_is_short_enough_to_be_read(package: str) -> None:
     lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in sources(package)}
