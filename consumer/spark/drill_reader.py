@@ -67,7 +67,7 @@ def frame_of(spark: SparkSession, asked: dict[str, str]) -> DataFrame:
 def counted(frame: DataFrame) -> list[dict[str, Any]]:
     """For each partition of each topic id: `rows`, `distinct` numbers, `least` and `most` of them, and how many are
     `misplaced`: their number is not their offset."""
-    number = F.col("value").cast("string").cast("long")
+    number = F.col("value").cast("string").try_cast("long")
     rows = frame.select("topic", F.col("key").cast("string").alias("id"), "partition", "offset", number.alias("number"))
     counts = rows.groupBy("topic", "id", "partition").agg(
         F.count("*").alias("rows"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.conftest import HERE, docker
+from tests.support.drills import environment
 from tests.support.wait import eventually
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
@@ -35,7 +35,6 @@ def drilling(runs: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
     """`drill run` of these drills, killed when it still runs at the end; what it says to people is in `runs/said`."""
     command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *names, "--docker", "--json"]
     command += ["--session-timeout-ms", str(SESSION_MS), "--runs", str(runs)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with (
         (runs / "said").open("wb") as said,
         subprocess.Popen(
@@ -43,7 +42,7 @@ def drilling(runs: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=said,
             text=True,
-            env=environment,
+            env=environment(),
             cwd=REPOSITORY,
         ) as drill,
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from coordinator.drills.evidence import znodes
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
-from tests.support.drills import PATIENT
+from tests.support.drills import PATIENT, environment
 from tests.support.wait import eventually
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,7 +27,7 @@ def started(zk: str, runs: Path, *words: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        env=environment(),
         cwd=REPOSITORY,
     )
 

@@ -16,28 +16,37 @@ REPOSITORY = Path(__file__).parents[2]
 BROKEN = REPOSITORY / "tests" / "drills" / "broken"
 
 
-def started(runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1) -> subprocess.Popen[str]:
-    """Drills on embedded servers.
+def environment(breaks: Mapping[str, str] = {}, is_read_by_spark: bool = False) -> dict[str, str]:
+    """Of a command that runs drills.
 
     :param breaks: drill -> a mutation of `tests/drills/broken`, in the processes that it starts.
+    :param is_read_by_spark: else what is sealed is read without one, which costs the machine less.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BROKEN), str(REPOSITORY)])}
-    environment |= {"DRILL_BREAKS": ",".join(f"{drill}={mutation}" for drill, mutation in breaks.items())}
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BROKEN), str(REPOSITORY)])}
+    found["DRILL_BREAKS"] = ",".join(f"{drill}={mutation}" for drill, mutation in breaks.items())
+    found["DRILL_READER"] = "spark" if is_read_by_spark else "plain"
+    return found
+
+
+def started(
+    runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1, is_read_by_spark: bool = False
+) -> subprocess.Popen[str]:
+    """Drills on embedded servers. For the options see `environment`."""
     command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *words, "--runs", str(runs)]
     return subprocess.Popen(
         [*command, "--servers", str(servers), "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=environment(breaks, is_read_by_spark),
         cwd=REPOSITORY,
     )
 
 
 def drilled(
-    runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1
+    runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1, is_read_by_spark: bool = False
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, what it said last, and all that it said to people."""
-    with started(runs, *words, breaks=breaks, servers=servers) as drill:
+    with started(runs, *words, breaks=breaks, servers=servers, is_read_by_spark=is_read_by_spark) as drill:
         out, err = drill.communicate()
     return drill.returncode, json.loads(out.splitlines()[-1]), err

@@ -34,11 +34,16 @@ class SealedGroup:
 
     def write(self, rows: int = 10, partition: int = 0, first: int | None = None) -> Segment:
         """One more file, which no znode names yet."""
-        self._number += 1
         first = self.ends.get(partition, 0) if first is None else first
+        return self.written(batches(partition, first, rows), partition, first)
+
+    def written(self, batches: list[pa.RecordBatch], partition: int, first: int = 0) -> Segment:
+        """One more file with these records, which no znode names yet."""
+        self._number += 1
+        rows = sum(batch.num_rows for batch in batches)
         self.ends[partition] = first + rows
         file = f"g/c/abc-{self._number:010d}.arrow"
-        size = self.folder.write(file, batches(partition, first, rows))
+        size = self.folder.write(file, batches)
         ranges = (SealedRange("t", "id", partition, first, first + rows),)
         return Segment(file, self.folder.url, rows, size, ranges, "c", "abc", 1)
 

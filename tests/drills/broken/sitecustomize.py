@@ -3,6 +3,8 @@
 DRILL_BREAKS is `drill=mutation,drill=mutation`. A mutation is a function of `nodes.py` or of `consumers.py`, called in
 the nodes or in the consumers of its drill and nowhere else: the drill that judges them, and the process that reads its
 DataFrame, are the product as it is. The chroot that a process is started with says of which drill it is.
+
+With DRILL_READER=plain what is sealed is read without a Spark.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 
 NODE = "-m coordinator.cli run "
 CONSUMERS = ("-m consumer.drill.slot ", "-m consumer.drill.application ")
+READER = "-m consumer.spark.drill_reader"
 COMMAND = " ".join(sys.orig_argv[1:])
 
 if (BREAKS := os.environ.get("DRILL_BREAKS", "")) and COMMAND.startswith((NODE, *CONSUMERS)):
@@ -23,3 +26,9 @@ if (BREAKS := os.environ.get("DRILL_BREAKS", "")) and COMMAND.startswith((NODE, 
     else:
         from tests.drills.broken import consumers as module
     getattr(module, broken, lambda: None)()
+
+if os.environ.get("DRILL_READER") == "plain" and COMMAND.startswith(READER):
+    from tests.drills.broken.plain_reader import main
+
+    main()
+    os._exit(0)  # before the module of the command is run

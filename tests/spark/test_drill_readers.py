@@ -1,0 +1,45 @@
+"""What reads the DataFrame of drills in tests without a Spark says what Spark says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from consumer.spark import drill_reader
+from coordinator.zk.sealed import Segment
+from tests.drills.broken import plain_reader
+from tests.support.sealed import SealedGroup, batches
+from tests.support.world import World
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_the_plain_reader_of_drills_says_what_spark_says(spark: SparkSession, world: World, tmp_path: Path) -> None:
+    sealed = SealedGroup(world.store, tmp_path)
+    for partition, values in ((0, [b"0", b"1", b"2"]), (1, [b"0", b"0", b"7"]), (2, [b"0", b"no number", b"2"])):
+        sealed.name(numbered(sealed, partition, values))
+    asked = {"zk": world.zk, "group": "g", "failOnDataLoss": "true"}
+    drill_reader.register(spark)
+
+    plain = plain_reader.counted(asked)
+
+    by_spark = drill_reader.counted(drill_reader.frame_of(spark, asked))
+    assert sorted(plain, key=str) == sorted(by_spark, key=str)
+    assert {each["partition"]: (each["distinct"], each["misplaced"]) for each in plain} == {
+        0: (3, 0),
+        1: (2, 2),
+        2: (2, 1),
+    }
+
+
+def numbered(sealed: SealedGroup, partition: int, values: list[bytes]) -> Segment:
+    """One more file, with these values and the topic's id as key."""
+    (batch,) = batches(partition, 0, len(values))
+    for name, column in (("key", [b"id"] * len(values)), ("value", values)):
+        batch = batch.set_column(
+            batch.schema.get_field_index(name), batch.schema.field(name), pa.array(column, pa.binary())
+        )
+    return sealed.written([batch], partition)
