@@ -64,22 +64,24 @@ def main(fields: Fields) -> None:
     count = max(1, round(fields.number("rate") * ROUND_S))
     topics = Topics(fields.text("zk"), sorted(fields.mapping("topics")))
     ends: Ends = {}
+    producers: dict[str, tuple[Topic, Producer]] = {}
     while not gate.ended.wait(ROUND_S):
         gate.pass_through()
         for topic in list(topics.known.values()):
-            _write(fields.text("log_dir"), topic, count, ends)
+            if topic.name not in producers or producers[topic.name][0] != topic:
+                producers[topic.name] = topic, Producer(fields.text("log_dir"), {topic.name: topic})
+            _write(producers[topic.name][1], topic, count, ends)
         tell("produced", ends=ends)
 
 
-def _write(log_dir: str, topic: Topic, count: int, ends: Ends) -> None:
+def _write(producer: Producer, topic: Topic, count: int, ends: Ends) -> None:
     """Add `count` records to each partition of a topic."""
     written = ends.setdefault(topic.name, {}).setdefault(topic.id, {})
-    with Producer(log_dir, {topic.name: topic}) as producer:
-        for partition in topic.partitions:
-            first = written.get(str(partition), 0)
-            values = [b"%d" % number for number in range(first, first + count)]
-            producer.send_batch(topic.name, partition, values, [topic.id.encode()] * count)
-            written[str(partition)] = first + count
+    for partition in topic.partitions:
+        first = written.get(str(partition), 0)
+        values = [b"%d" % number for number in range(first, first + count)]
+        producer.send_batch(topic.name, partition, values, [topic.id.encode()] * count)
+        written[str(partition)] = first + count
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def start_query(spark: SparkSession, fields: Fields, folder: Path, name: str) ->
 
     stream = spark.readStream.format("zk_group").option("zk", fields.text("zk")).option("group", fields.text("group"))
     writer = stream.option("query", name).load().writeStream.foreachBatch(write)
-    return writer.option("checkpointLocation", str(folder / name)).trigger(processingTime="200 milliseconds").start()
+    return writer.option("checkpointLocation", str(folder / name)).trigger(processingTime="1 second").start()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from .processes import END_S, REPOSITORY
 from .waiting import NotReached
 
 READY_S = 120.0
-READ_S = 60.0
+READ_S = 120.0
 
 
 class Reader:

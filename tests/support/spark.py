@@ -119,4 +119,4 @@ def read(spark: SparkSession, world: World, group: str, **options: Any) -> DataF
 def query(frame: DataFrame, sink: Delivered, checkpoint: Path, **trigger: Any) -> StreamingQuery:
     """Start a query that gives its batches to `sink`."""
     writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    return writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()
+    return writer.trigger(**(trigger or {"processingTime": "300 milliseconds"})).start()

@@ -47,7 +47,6 @@ def pool_of(spark: SparkSession, options: argparse.Namespace) -> FetcherPool:
         pool=options.pool,
         slots=options.slots,
         session_timeout_ms=4000,
-        seal_interval_ms=50,
         log_dir=str(folder / "log"),
         segments_dir=str(folder / "segments"),
     )
@@ -68,7 +67,7 @@ def query_of(spark: SparkSession, options: argparse.Namespace) -> StreamingQuery
 
     stream = spark.readStream.format("zk_group").option("zk", options.zk).option("group", options.group).load()
     writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / options.query))
-    return writer.trigger(processingTime="50 milliseconds").start()
+    return writer.trigger(processingTime="500 milliseconds").start()
 
 
 def main() -> None:
