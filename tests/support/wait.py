@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
+"""How many times as long everything may take: scripts/test lets five lanes share the cores."""
 
 
 def eventually(
@@ -21,11 +24,12 @@ def eventually(
 
     A call that raises AssertionError, or one of `ignoring`, counts as not yet.
 
+    :param timeout_s: on a machine that has nothing else to do.
     :param what: the end of the sentence "not within N s: ".
     :raises AssertionError: after `timeout_s`, with what the last call returned or raised.
     """
     not_yet: tuple[type[Exception], ...] = (AssertionError, *ignoring)
-    started = time.monotonic()
+    started, timeout_s = time.monotonic(), PATIENCE * timeout_s
     calls = 0
     while True:
         calls += 1
