@@ -12,7 +12,7 @@ from coordinator.drills.reader import Reader
 from coordinator.drills.waiting import NotReached
 from tests.support.wait import eventually
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def test_a_reader_that_was_killed_is_started_again_for_the_next_question(tmp_path: Path, zk: str) -> None:
