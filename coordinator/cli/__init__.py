@@ -12,24 +12,11 @@ EXIT_CODES = """\b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 unhealthy,
 69 a needed program is missing."""
 
-PLACES = {
-    command: f"{__name__}.{module}"
-    for module, commands in {
-        "channel": ("channel",),
-        "drill": ("drill",),
-        "groups": ("groups",),
-        "history": ("history",),
-        "pause": ("pause", "resume"),
-        "queries": ("queries",),
-        "rebalance": ("rebalance",),
-        "resign": ("resign",),
-        "run": ("run",),
-        "segments": ("segments",),
-        "status": ("status",),
-        "topics": ("topics",),
-    }.items()
-    for command in commands
-}
+COMMANDS = (
+    "channel", "drill", "groups", "history", "pause", "queries", "rebalance", "resign", "run", "segments", "status",
+    "topics",
+)  # fmt: skip
+PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {"resume": f"{__name__}.pause"}
 
 
 @click.group(cls=Cli, epilog=EXIT_CODES, places=PLACES)
