@@ -13,7 +13,7 @@ from coordinator.zk.ensemble import Ensemble, EnsembleConfig
 from tests.support.clients import fresh_chroot
 
 SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3"}
-LANES = ("main", "drills", "bites", "spark", "aside")
+LANES = ("main", "drills", "spark")
 HERE = Path(__file__).parent
 
 
@@ -39,16 +39,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def lane_of(item: pytest.Item) -> str:
-    """The folders `drills` and `spark` are lanes of their own; what only computes, or waits for Docker, is another.
-
-    Of the drills, those that share a run of the short set are one, and those that run drills of their own another.
-    """
+    """What takes Spark executors, and the short set of drills with what takes Docker, are lanes beside the main one."""
     folder = item.path.relative_to(HERE).parts[0]
-    if folder == "drills":
-        return "drills" if "short_set" in getattr(item, "fixturenames", ()) else "bites"
-    if folder == "docker" or item.get_closest_marker("histories") is not None:
-        return "aside"
-    return folder if folder in LANES else "main"
+    if folder == "docker" or "short_set" in getattr(item, "fixturenames", ()):
+        return "drills"
+    return "spark" if folder == "spark" else "main"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

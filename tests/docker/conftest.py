@@ -47,12 +47,12 @@ def runs(*command: str, timeout_s: float = 20.0) -> bool:
     return problem_of(*command, timeout_s=timeout_s) is None
 
 
-def docker(*arguments: str) -> str:
+def docker(*arguments: str, timeout_s: float = 60.0) -> str:
     """Run the docker client; what it printed.
 
     :raises AssertionError: when it fails, with what it said.
     """
-    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=timeout_s)
     assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr.strip()}"
     return done.stdout.strip()
 

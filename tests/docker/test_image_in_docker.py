@@ -46,12 +46,12 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
     wheels = folder / "deploy" / "wheels"
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(wheels), "."],
-        cwd=folder, capture_output=True, text=True, timeout=170, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     docker(
         "build", "--quiet", "--network", "none", "--build-arg", f"BASE={base}",
-        "--file", str(folder / "deploy" / "Containerfile"), "--tag", TAG, str(folder / "deploy"),
+        "--file", str(folder / "deploy" / "Containerfile"), "--tag", TAG, str(folder / "deploy"), timeout_s=400,
     )  # fmt: skip
     return TAG
 
@@ -88,7 +88,7 @@ def said(container: str) -> str:
     return subprocess.run(["docker", "logs", container], capture_output=True, text=True, timeout=60, check=False).stderr
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # whichever test comes first builds the image
 def test_a_node_in_a_container_is_elected_coordinates_a_consumer_in_another_and_resigns_when_it_is_stopped(
     image: str, zk: str, store: Store, started: list[str], tmp_path: Path
 ) -> None:
@@ -122,6 +122,7 @@ def test_a_node_in_a_container_is_elected_coordinates_a_consumer_in_another_and_
     assert store.get(COORDINATOR) is None
 
 
+@pytest.mark.timeout(900)
 def test_the_image_runs_as_nobody_in_particular_and_says_what_is_missing(image: str, started: list[str]) -> None:
     done = subprocess.run(
         ["docker", "run", "--rm", "--network", "none", image], capture_output=True, text=True, timeout=60, check=False
