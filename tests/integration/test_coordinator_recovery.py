@@ -304,8 +304,10 @@ MADE: weakref.WeakSet[Rebalancer] = weakref.WeakSet()
 
 @pytest.fixture(autouse=True)
 def noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is made is in `MADE` until nobody keeps it: to look for it among all objects takes seconds in a process of
-    many tests, in which a coordinator's lease lapses."""
+    """Whoever is made is in `MADE` until nobody keeps it.
+
+    To look for it among all objects takes seconds in a process of many tests: a coordinator's lease lapses meanwhile.
+    """
     made = Rebalancer.__init__
 
     def noted(self: Rebalancer, *args: Any) -> None:

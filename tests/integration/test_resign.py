@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -19,7 +20,8 @@ from tests.support.wait import eventually
 from tests.support.world import World
 
 
-def test_another_node_is_elected_and_the_group_goes_on(world: World) -> None:
+def test_another_node_is_elected_and_the_group_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     one, two = world.coordinator("one"), world.coordinator("two")
     first = world.elected(one, two)
     world.topic("t", 4)
@@ -37,7 +39,9 @@ def test_another_node_is_elected_and_the_group_goes_on(world: World) -> None:
     assert world.state("g").generation == generation
     world.consumer("g", "c2", {"t": 1})
     world.stable("g", 2)
-    run_ok(world.zk, "resign")  # who resigned stands again
+    stands = f"stands for election: node={name}\n"
+    eventually(lambda: caplog.text.count(stands) == 2, 15, "who resigned stands again")
+    run_ok(world.zk, "resign")
     assert world.elected(one, two, above=found["elected"]["epoch"]) is first
 
 

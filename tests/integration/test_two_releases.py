@@ -272,7 +272,10 @@ def test_what_a_slot_of_one_release_seals_a_query_of_the_other_reads_and_the_coo
         eventually(lambda: sum(s.rows for s in segments(world)) == 4 * 300, 15, "all is sealed")
         assert all((version_of(world, path) > 1) == (slot == "next") for path in segment_paths(world))
 
-        end = planner.latest(start)
+        newest = max(world.names(PATHS.segments))
+        end = eventually(
+            lambda: found if (found := planner.latest(start)).segment == newest else None, 5, "its watch was called"
+        )
         batch = [sealed for run in planner.plan(start, end) for sealed in run]
 
         assert sum(sealed.segment.rows for sealed in batch) == 4 * 300

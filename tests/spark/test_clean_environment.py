@@ -27,7 +27,7 @@ SOURCES = ("coordinator", "consumer", "setup.cfg", "pyproject.toml", "README.md"
 
 def run(*command: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
     """Run a program without this environment's variables; what it has started ends with it."""
-    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH", "SPARK_CONF_DIR") if name in os.environ}
     kept |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_")) or "proxy" in name}
     words = [str(word) for word in command]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -86,7 +86,7 @@ def submit(installed: Path, python: Path, mode: str, world: World, folder: Path,
         "PYSPARK_DRIVER_PYTHON": str(installed / "bin" / "python"),
         "SPARK_LOCAL_DIRS": str(folder / "local"),
     }
-    words = ("--master", "local-cluster[2,1,1024]", application, mode, world.zk, folder, rows)
+    words = ("--master", "local-cluster[1,2,1024]", application, mode, world.zk, folder, rows)
     run(installed / "bin" / "spark-submit", *words, env=environment, cwd=folder)
     found: dict[str, object] = json.loads((folder / f"{mode}.json").read_text())
     return found

@@ -32,7 +32,8 @@ def stream(spark: SparkSession, zk: str, folder: Path, wanted: int) -> Rows:
     places = {"log_dir": str(folder / "log"), "segments_dir": str(folder / "segments")}
     with FetcherPool(spark, {"t": 1}, zk=zk, group="g", slots=1, session_timeout_ms=4000, **places):
         frame = spark.readStream.format("zk_group").option("zk", zk).option("group", "g").load()
-        query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint")).start()
+        writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
+        query = writer.trigger(processingTime="1 second").start()
         is_done.wait(600)
         query.stop()
     return rows

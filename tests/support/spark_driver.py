@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import FetcherPool, register
-from consumer.spark.drill_reader import SHORT_LIVED
 from coordinator.zk.runtime import on_signals
 
 
@@ -30,7 +29,7 @@ def session(name: str, folder: Path) -> SparkSession:
         .appName(name)
         .config("spark.ui.enabled", "false")
         .config("spark.local.dir", str(local))
-        .config("spark.driver.extraJavaOptions", f"{SHORT_LIVED} -Djava.io.tmpdir={local}")
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={local}")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from consumer.spark import FetcherPool, register
+from coordinator.zk.java import JVM_FLAGS
 
 SCHEMA = "row long, carrier string, origin string, dest string, dep_delay double, arr_delay double"
 
@@ -59,10 +60,13 @@ def main() -> None:
 def session(folder: Path) -> SparkSession:
     """Spark with two executors of two cores, in processes of their own."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    short_lived = " ".join(JVM_FLAGS)  # most of a minute would go into compiling well what runs for another
     spark = (
         SparkSession.builder.master("local-cluster[2,2,1024]")
         .appName("flights")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", short_lived)
+        .config("spark.executor.extraJavaOptions", short_lived)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.local.dir", str(folder / "spark-local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
