@@ -13,12 +13,15 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
+from coordinator.zk.names import shown
+
 from .interrupts import held
 from .processes import END_S, REPOSITORY
 from .waiting import NotReached
 
 READY_S = 120.0
 READ_S = 120.0
+ENDED = "ended"
 
 
 class Reader:
@@ -87,10 +90,18 @@ class Reader:
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:
         try:
-            return self._answers.get(timeout=timeout_s)
+            answer = self._answers.get(timeout=timeout_s)
         except Empty:
             self._process.kill()  # what it may still answer is for nobody
             raise NotReached(f"Spark did not answer within {timeout_s:.0f} s") from None
+        if answer["event"] == ENDED:
+            self._answers.put(answer)
+            raise NotReached(f"Spark has ended: {self._last_words()}")
+        return answer
+
+    def _last_words(self) -> str:
+        lines = (self._folder / "reader.log").read_text(errors="replace").splitlines()
+        return next((shown(line, 300) for line in reversed(lines) if line.strip()), "it said nothing")
 
     def close(self) -> None:
         """End it."""
@@ -118,3 +129,4 @@ def _listen(process: subprocess.Popen[str], answers: Queue[dict[str, Any]]) -> N
                 answer = json.loads(line)
                 if isinstance(answer, dict) and "event" in answer:
                     answers.put(answer)
+    answers.put({"event": ENDED})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import signal
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -146,7 +148,11 @@ def on_signals(numbers: Iterable[signal.Signals], act: Callable[[signal.Signals]
 
     def carry_out() -> None:
         while True:
-            act(signal.Signals(received.get()))
+            number = signal.Signals(received.get())
+            try:
+                act(number)
+            except Exception:  # the next one must be carried out all the same
+                log.exception("signal not carried out: signal=%s", number.name)
 
     for number in numbers:
         signal.signal(number, lambda number, frame: received.put(number))

@@ -8,11 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.drills.processes import below
 from coordinator.drills.reader import Reader
 from coordinator.drills.waiting import NotReached
+from coordinator.zk.ensemble import command_line
 from tests.support.wait import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+def test_a_reader_that_ends_says_why_and_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    reader = Reader(tmp_path)
+    try:
+        with pytest.raises(NotReached, match=r"Spark has ended: .*JAVA_GATEWAY_EXITED"):
+            reader.read("localhost:1", "g")
+    finally:
+        reader.close()
 
 
 def test_a_reader_that_was_killed_is_started_again_for_the_next_question(tmp_path: Path, zk: str) -> None:
@@ -25,5 +37,8 @@ def test_a_reader_that_was_killed_is_started_again_for_the_next_question(tmp_pat
 
         with pytest.raises(NotReached, match="no group nobody"):
             reader.read(zk, "nobody")
+        family = [reader.pid, *below(reader.pid)]
+        assert any("org.apache.spark" in command_line(pid) for pid in family)
     finally:
         reader.close()
+    eventually(lambda: not [pid for pid in family if command_line(pid)], 20, "its JVM has ended with it")

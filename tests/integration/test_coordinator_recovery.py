@@ -299,12 +299,12 @@ def test_a_consumer_whose_command_has_a_child_is_evicted_all_the_same(world: Wor
 # ---- groups that are gone
 
 
-MADE: weakref.WeakSet[Rebalancer] = weakref.WeakSet()
+MADE: list[weakref.ref[Rebalancer]] = []
 
 
 @pytest.fixture(autouse=True)
 def noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is made is in `MADE` until nobody keeps it.
+    """Whoever is made is in `MADE` for as long as somebody keeps it.
 
     To look for it among all objects takes seconds in a process of many tests: a coordinator's lease lapses meanwhile.
     """
@@ -312,16 +312,21 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def noted(self: Rebalancer, *args: Any) -> None:
         made(self, *args)
-        MADE.add(self)
+        MADE.append(weakref.ref(self))
 
     monkeypatch.setattr(Rebalancer, "__init__", noted)
 
 
 def rebalancers(group: str) -> int:
     """How many groups of that name are kept in memory, but for garbage that an exception's frames have left."""
-    if any(each._group == group for each in MADE):
+
+    def count() -> int:
+        kept = [made() for made in MADE.copy()]
+        return sum(each is not None and each._group == group for each in kept)
+
+    if count():
         gc.collect()
-    return sum(each._group == group for each in MADE)
+    return count()
 
 
 class Groups(NamedTuple):

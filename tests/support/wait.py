@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
-"""How many times as long everything may take: scripts/test lets five lanes share the cores."""
+"""How many times as long what is waited for here may take: scripts/test lets several lanes share the cores."""
 
 
 def eventually(

@@ -188,7 +188,7 @@ def test_a_signal_handler_sets_no_event_that_its_thread_may_just_be_waiting_for(
         if "signal.signal(" in path.read_text()
     }
 
-    # The first is what all others use; the last two set no more than a flag.
+    # The first is what all others use; the last two set flags, write, or raise.
     assert handles == {"coordinator/zk/runtime.py", "coordinator/drills/interrupts.py", "consumer/spark/slot.py"}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import traceback
 
 NODE = "-m coordinator.cli run "
 CONSUMERS = ("-m consumer.drill.slot ", "-m consumer.drill.application ")
@@ -28,7 +29,11 @@ if (BREAKS := os.environ.get("DRILL_BREAKS", "")) and COMMAND.startswith((NODE, 
     getattr(module, broken, lambda: None)()
 
 if os.environ.get("DRILL_READER") == "plain" and COMMAND.startswith(READER):
-    from tests.drills.broken.plain_reader import main
+    try:
+        from tests.drills.broken.plain_reader import main
 
-    main()
-    os._exit(0)  # before the module of the command is run
+        main()
+        os._exit(0)  # before the module of the command is run
+    except BaseException:  # noqa: BLE001  Python would go on with that module
+        traceback.print_exc()
+        os._exit(1)
