@@ -48,5 +48,11 @@ def drilled(
 ) -> tuple[int, dict[str, Any], str]:
     """Exit code, what it said last, and all that it said to people."""
     with started(runs, *words, breaks=breaks, servers=servers, is_read_by_spark=is_read_by_spark) as drill:
-        out, err = drill.communicate()
+        try:
+            out, err = drill.communicate()
+        except KeyboardInterrupt:
+            drill.terminate()  # it stops what it has started
+            drill.communicate()
+            raise
+    assert out, err
     return drill.returncode, json.loads(out.splitlines()[-1]), err
