@@ -42,9 +42,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def lane_of(item: pytest.Item) -> str:
-    """What takes Spark executors, and the short set of drills with what takes Docker, are lanes beside the main one."""
+    """Spark executors are a lane beside the main one, and so is the short set of drills with what takes Docker.
+
+    They take about as long as each other; so that the main one does, too, the histories are with the drills.
+    """
     folder = item.path.relative_to(HERE).parts[0]
-    if folder == "docker" or "short_set" in getattr(item, "fixturenames", ()):
+    is_aside = folder == "docker" or item.get_closest_marker("histories") is not None
+    if is_aside or "short_set" in getattr(item, "fixturenames", ()):
         return "drills"
     return "spark" if folder == "spark" else "main"
 

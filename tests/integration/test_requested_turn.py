@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from click.testing import Result
 
+from coordinator import operate
 from coordinator.asked import Asked
 from coordinator.assignors import Assignment, Subscriber
 from coordinator.assignors.range import RangeAssignor
@@ -133,7 +135,14 @@ def test_a_request_that_was_replaced_meanwhile_is_not_answered_by_the_turn_befor
     assert b"second" in (world.data(PATHS.request) or b"")
 
 
-def test_who_asks_after_somebody_else_waits_for_the_same_turn(world: World) -> None:
+def test_who_asks_after_somebody_else_waits_for_the_same_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_asked, await_turn = threading.Event(), operate.await_turn
+
+    def noted(*words: Any) -> Any:
+        has_asked.set()
+        return await_turn(*words)
+
+    monkeypatch.setattr(operate, "await_turn", noted)
     assignor = Faulty()
     world.coordinator(assignor=assignor)
     world.topic("t", 2)
@@ -144,9 +153,10 @@ def test_who_asks_after_somebody_else_waits_for_the_same_turn(world: World) -> N
     results: list[Result] = []
     waiting = threading.Thread(target=lambda: results.append(run(world.zk, "rebalance", "g")))
     waiting.start()
+    assert has_asked.wait(20)
 
     assignor.fails = False
-    waiting.join(20)
+    waiting.join(40)
 
     assert [result.exit_code for result in results] == [0]
     assert "already requested by the first" in results[0].stderr

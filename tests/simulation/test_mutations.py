@@ -8,6 +8,8 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.run import simulate
 from tests.simulation.search import found_by
 
+pytestmark = pytest.mark.histories
+
 SEEDS = 40
 """So many from the seed at which it was found when this was written: what a seed means changes with the code."""
 

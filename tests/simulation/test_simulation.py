@@ -22,6 +22,8 @@ from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
 from tests.simulation.run import Outcome, history_text, simulate, tidy, without_garbage_collection
 from tests.simulation.world import World
 
+pytestmark = pytest.mark.histories
+
 SEEDS = 160
 """A bounded set over all profiles; `scripts/simulate` runs as many as one likes."""
 
