@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,6 +41,28 @@ def append(log_dir: Path, *values: bytes, times: list[int] | None = None, topic_
 def values(log: Log, offset: int, max_bytes: int = LARGE, max_records: int = LARGE) -> list[bytes]:
     fetched = log.fetch(TOPIC, ID, 0, offset, max_bytes, max_records)
     return [value for batch in fetched.batches for value in batch.column("value").to_pylist()]
+
+
+FIRST_FETCH = """
+import sys
+from consumer.logs import open_log
+
+_, log_dir, topic, topic_id = sys.argv
+log = open_log(log_dir)
+before = set(sys.modules)
+fetched = log.fetch(topic, topic_id, 0, 0, 1000, 1000)
+assert fetched.next_offset == 2
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_first_fetch_loads_no_modules_while_partitions_wait_for_it(tmp_path: Path) -> None:
+    append(tmp_path, b"a", b"b")
+
+    command = [sys.executable, "-c", FIRST_FETCH, str(tmp_path), TOPIC, ID]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == []
 
 
 def folder(log_dir: Path) -> Path:
