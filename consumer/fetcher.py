@@ -78,9 +78,15 @@ class Looks:
 
 
 class Fetcher:
-    """The positions of one consumer. A partition that is given up is forgotten with whatever was fetched of it."""
+    """The positions of one consumer. A partition that is given up is forgotten with whatever was fetched of it.
+
+    To be made before its consumer registers.
+    """
 
     def __init__(self, source: Log, meter: Meter | None = None) -> None:
+        # PyArrow loads pandas, where it is installed, with its first array: not with the first fetch, which holds up
+        # whatever the consumer is told meanwhile.
+        pa.array([b""], pa.binary())
         self._meter = meter or unread()
         self._log = source
         self._positions: dict[TopicPartition, Position] = {}

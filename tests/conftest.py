@@ -25,9 +25,8 @@ def pytest_configure() -> None:
     """A shell lets what it runs in the background ignore SIGINT, and children inherit that: tests send it to theirs."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # which ends the tests in order, with all that they started
+    # Whoever terminates the tests ends them in order, with all that they have started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

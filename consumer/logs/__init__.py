@@ -6,8 +6,6 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import pyarrow as pa
-
 from coordinator.zk.errors import UsageError
 from coordinator.zk.names import shown
 
@@ -26,7 +24,6 @@ def open_log(url: str) -> Log:
     :param url: a path or `file:` URL, which is the folder of an embedded log.
     :raises UsageError: when it is neither.
     """
-    pa.array([b""], pa.binary())  # the first one loads pandas, where it is installed: not when partitions wait for it
     if not _SCHEME.match(url):
         if not url:
             raise UsageError("a log needs a place: give a folder or a file: URL")

@@ -308,20 +308,20 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     To look for it among all objects takes seconds in a process of many tests: a coordinator's lease lapses meanwhile.
     """
-    made = Rebalancer.__init__
+    original = Rebalancer.__init__
 
-    def noted(self: Rebalancer, *args: Any) -> None:
-        made(self, *args)
+    def made(self: Rebalancer, *args: Any) -> None:
+        original(self, *args)
         MADE.append(weakref.ref(self))
 
-    monkeypatch.setattr(Rebalancer, "__init__", noted)
+    monkeypatch.setattr(Rebalancer, "__init__", made)
 
 
 def rebalancers(group: str) -> int:
     """How many groups of that name are kept in memory, but for garbage that an exception's frames have left."""
 
     def count() -> int:
-        kept = [made() for made in MADE.copy()]
+        kept = [reference() for reference in MADE.copy()]
         return sum(each is not None and each._group == group for each in kept)
 
     if count():

@@ -45,10 +45,12 @@ def values(log: Log, offset: int, max_bytes: int = LARGE, max_records: int = LAR
 
 FIRST_FETCH = """
 import sys
+from consumer.fetcher import Fetcher
 from consumer.logs import open_log
 
 _, log_dir, topic, topic_id = sys.argv
 log = open_log(log_dir)
+Fetcher(log)
 before = set(sys.modules)
 fetched = log.fetch(topic, topic_id, 0, 0, 1000, 1000)
 assert fetched.next_offset == 2
