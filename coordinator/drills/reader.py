@@ -95,7 +95,7 @@ class Reader:
             self._process.kill()  # what it may still answer is for nobody
             raise NotReached(f"Spark did not answer within {timeout_s:.0f} s") from None
         if answer["event"] == ENDED:
-            self._answers.put(answer)
+            self._end()  # what is left of it
             raise NotReached(f"Spark has ended: {self._last_words()}")
         return answer
 
@@ -123,10 +123,12 @@ class Reader:
 def _listen(process: subprocess.Popen[str], answers: Queue[dict[str, Any]]) -> None:
     """Every line of JSON; Spark may print others."""
     assert process.stdout is not None
-    with process.stdout as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                answer = json.loads(line)
-                if isinstance(answer, dict) and "event" in answer:
-                    answers.put(answer)
-    answers.put({"event": ENDED})
+    try:
+        with process.stdout as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    answer = json.loads(line)
+                    if isinstance(answer, dict) and "event" in answer:
+                        answers.put(answer)
+    finally:
+        answers.put({"event": ENDED})
