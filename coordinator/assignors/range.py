@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 
-from . import Assignment, Subscriber
+from . import Assignment, Subscriber, in_order
 
 
 class RangeAssignor:
@@ -21,7 +21,7 @@ class RangeAssignor:
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
         """See `Assignor.assign`."""
-        members = sorted(subscribers, key=lambda subscriber: subscriber.consumer)
+        members = in_order(subscribers)
         assignment: dict[str, dict[str, PartitionSet]] = {member.consumer: {} for member in members}
         for topic in sorted(topics):
             threads = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -171,7 +172,7 @@ def test_the_order_of_members_topics_and_partitions_makes_no_difference(
     assert RangeAssignor().assign(others, shuffled) == RangeAssignor().assign(members, topics)
 
 
-A, B = Subscriber("a", {"t": 1}), Subscriber("b", {"u": 1})
+A, B = Subscriber("a", {"t": 2, "v": 3}), Subscriber("b", {"u": 1})
 
 
 @pytest.mark.parametrize(
@@ -182,10 +183,15 @@ A, B = Subscriber("a", {"t": 1}), Subscriber("b", {"u": 1})
         ({"a": {"a-0": {("t", 0), ("t", 1)}}, "b": {"b-0": {("t", 1)}}}, "twice or without a subscription"),
         ({"a": {"a-0": {("t", 0)}}}, "leaves out or invents 1"),
         ({"a": {"a-0": {("t", 0), ("t", 1), ("t", 2)}}}, "leaves out or invents 1"),
+        ({"a": {"a-0": {("t", 0)}, "a-3": {("t", 1)}}}, "'a-3', which is no thread of a"),
+        ({"a": {"a-0": {("t", 0)}, "b-0": {("t", 1)}}}, "'b-0', which is no thread of a"),
+        ({"a": {"a-0": {("t", 0)}, "a-00": set()}}, "'a-00', which is no thread of a"),
+        ({"a": {"a-0": {("t", 0)}, "a-2": {("t", 1)}}}, "gives t-1 to a-2, but a has 2 threads for t"),
+        ({"a": {"a-0": {("t", 0), ("t", 1.0)}}}, "no TopicPartition"),
     ],
 )
 def test_an_assignor_that_breaks_its_promise_fails_the_rebalance(
-    assignment: dict[str, dict[str, set[tuple[str, int]]]], reason: str
+    assignment: dict[str, dict[str, set[tuple[str, Any]]]], reason: str
 ) -> None:
     broken = {
         consumer: {thread: frozenset(TopicPartition(*part) for part in parts) for thread, parts in threads.items()}

@@ -1,0 +1,250 @@
+"""What holds of every assignment strategy, for any members, threads and topics; and what makes one sticky."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.assignors import Assignment, Subscriber, assigned
+from coordinator.zk.partitions import TopicPartition
+from tests.property.effort import effort
+from tests.unit.strategies import (
+    STICKY,
+    STRATEGIES,
+    after,
+    by_consumer,
+    improvable,
+    known_to,
+    loads,
+    told,
+)
+
+Topics = dict[str, Sequence[int]]
+Group = tuple[list[Subscriber], Topics]
+ARE_EAGER = {"range": True, "round-robin": True, "sticky": True, "cooperative-sticky": False}
+every_strategy = st.sampled_from(sorted(STRATEGIES))
+sticky_ones = st.sampled_from(STICKY)
+SIZES = st.integers(1, 9)
+
+
+@st.composite
+def groups(draw: st.DrawFn, most_threads: int = 3, are_equal: bool = False) -> Group:
+    """Some with topics that not all want, static members among them, and members that claim things at odds."""
+    topics: Topics = {topic: range(count) for topic, count in draw(st.dictionaries(names, SIZES, min_size=1)).items()}
+    every = [TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers]
+    members = []
+    for name in draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1)):
+        threads = dict.fromkeys(topics, draw(st.integers(1, most_threads)))
+        if not are_equal:
+            threads = draw(st.dictionaries(st.sampled_from(sorted(topics)), st.integers(1, most_threads)))
+        running = frozenset(draw(st.lists(st.sampled_from(every), max_size=6)))
+        instance = draw(st.sampled_from(["", "", f"i{name}", "j"]))
+        members.append(Subscriber(name, threads, running, draw(st.integers(0, 2)), instance_id=instance))
+    return members, known_to(members, topics)
+
+
+names = st.sampled_from("tuvw")
+equal_groups = groups(are_equal=True)
+single_threaded = groups(most_threads=1)
+
+
+def answer(strategy: str, members: Sequence[Subscriber], topics: Topics) -> Assignment:
+    known = known_to(members, topics)
+    return assigned(STRATEGIES[strategy], members, known)
+
+
+def settled(members: Sequence[Subscriber], assignment: Assignment, knows: bool = True) -> list[Subscriber]:
+    """The members once they run what they were given; `knows`: as a coordinator finds them that has the last target."""
+    running = after(members, assignment)
+    return told(running, assignment) if knows else running
+
+
+def owners(assignment: Assignment) -> dict[TopicPartition, str]:
+    return {part: consumer for consumer, has in by_consumer(assignment).items() for part in has}
+
+
+def moved(before: Assignment, now: Assignment, members: Sequence[Subscriber]) -> dict[TopicPartition, tuple[str, str]]:
+    """Partition -> from whom to whom, of those who could have kept it: they are there, and want its topic."""
+    there = {one.consumer: one for one in members}
+    old, new = owners(before), owners(now)
+    return {
+        part: (old[part], holder)
+        for part, holder in new.items()
+        if old.get(part, holder) != holder and old[part] in there and there[old[part]].threads.get(part.topic)
+    }
+
+
+# ---- every strategy
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_strategies_say_their_names_and_whether_everything_stops(strategy: str) -> None:
+    assert STRATEGIES[strategy].name == strategy
+    assert STRATEGIES[strategy].is_eager == ARE_EAGER[strategy]
+
+
+@effort(8)
+@given(every_strategy, groups())
+def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(strategy: str, group: Group) -> None:
+    members, topics = group
+
+    found = answer(strategy, members, topics)  # which is `checked`
+
+    assert len(owners(found)) == sum(map(len, topics.values()))
+
+
+@effort(8)
+@given(every_strategy, groups(), st.randoms(use_true_random=False))
+def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
+    strategy: str, group: Group, random: st.DataObject
+) -> None:
+    members, topics = group
+    members = told(members, answer(strategy, members, topics))
+    others = list(members)
+    random.shuffle(others)  # type: ignore[attr-defined]
+    shuffled: Topics = {topic: list(reversed(numbers)) for topic, numbers in reversed(topics.items())}
+    others = [replace(one, on_thread=dict(reversed(list(one.on_thread.items())))) for one in others]
+
+    found = answer(strategy, members, topics)
+
+    assert answer(strategy, others, shuffled) == found
+    assert answer(strategy, members, topics) == found
+
+
+@effort(8)
+@given(st.sampled_from(["round-robin", *STICKY]), equal_groups)
+def test_with_equal_subscriptions_threads_differ_by_one_partition_at_most(strategy: str, group: Group) -> None:
+    members, topics = group
+    members = [one for one in members if one.threads]
+
+    sizes = loads(members, answer(strategy, members, topics)).values()
+
+    assert max(sizes) - min(sizes) <= 1
+
+
+# ---- sticky ones
+
+
+@effort(8)
+@given(sticky_ones, groups())
+def test_no_partition_could_go_to_a_thread_that_has_two_less(strategy: str, group: Group) -> None:
+    members, topics = group
+
+    found = answer(strategy, members, topics)
+
+    assert improvable(members, found) == []
+
+
+@effort(8)
+@given(sticky_ones, groups(), st.data())
+def test_the_turns_of_a_rebalance_come_to_the_same_end_whatever_runs_meanwhile(
+    strategy: str, group: Group, data: st.DataObject
+) -> None:
+    members, topics = group
+    first = answer(strategy, members, topics)
+    every = st.sampled_from(sorted(owners(first)) or [TopicPartition("t", 0)])
+
+    midway = [
+        replace(one, running=frozenset(data.draw(st.lists(every, max_size=4))), generation=data.draw(SIZES))
+        for one in told(members, first)
+    ]
+
+    assert answer(strategy, midway, topics) == first
+
+
+@effort(8)
+@given(sticky_ones, single_threaded)
+def test_a_coordinator_that_knows_no_last_assignment_leaves_everything_where_it_runs(
+    strategy: str, group: Group
+) -> None:
+    members, topics = group
+    first = answer(strategy, members, topics)
+
+    assert answer(strategy, after(members, first), topics) == first
+
+
+@effort(8)
+@given(sticky_ones, equal_groups)
+def test_with_equal_subscriptions_all_is_kept_that_quotas_let_keep(strategy: str, group: Group) -> None:
+    members, topics = group
+    held: dict[TopicPartition, list[Subscriber]] = {}
+    for one in members:
+        for part in one.running:
+            if part.topic in topics:
+                held.setdefault(part, []).append(one)
+    newest = {part: max(one.generation for one in by) for part, by in held.items()}
+    claims = {part: [one for one in by if one.generation == newest[part]] for part, by in held.items()}
+    claimed = {part: by[0].consumer for part, by in claims.items() if len(by) == 1}
+    threads = {one.consumer: max(one.threads.values()) for one in members}
+    quota, extra = divmod(sum(map(len, topics.values())), sum(threads.values()))
+    counts = {name: sum(claimant == name for claimant in claimed.values()) for name in threads}
+    over = sum(max(0, min(threads[name], count - quota * threads[name])) for name, count in counts.items())
+    most = sum(min(count, quota * threads[name]) for name, count in counts.items()) + min(extra, over)
+
+    now = owners(answer(strategy, members, topics))
+
+    assert sum(now[part] == claimant for part, claimant in claimed.items()) == most
+
+
+@effort(8)
+@given(sticky_ones, equal_groups, st.integers(1, 3), st.booleans())
+def test_who_joins_gets_from_the_others_who_exchange_nothing(
+    strategy: str, group: Group, threads: int, knows: bool
+) -> None:
+    members, topics = group
+    before = answer(strategy, members, topics)
+    members = settled(members, before, knows)
+    members.append(Subscriber("c-joins", dict.fromkeys(topics, threads)))
+
+    now = answer(strategy, members, topics)
+
+    assert {to for _, to in moved(before, now, members).values()} <= {"c-joins"}
+
+
+@effort(8)
+@given(sticky_ones, equal_groups, st.booleans(), st.integers(0, 5))
+def test_of_who_leaves_the_others_take_over_and_keep_what_they_have(
+    strategy: str, group: Group, knows: bool, n: int
+) -> None:
+    members, topics = group
+    before = answer(strategy, members, topics)
+    members = settled(members, before, knows)
+    del members[n % len(members)]
+
+    now = answer(strategy, members, topics)
+
+    assert moved(before, now, members) == {}
+
+
+@effort(20)
+@given(sticky_ones, single_threaded, single_threaded, st.booleans())
+def test_after_any_change_nothing_goes_around_in_circles_or_could_go_back(
+    strategy: str, group: Group, other: Group, knows: bool
+) -> None:
+    """Members come and go, want other topics, and topics grow and shrink."""
+    members, topics = group
+    before = answer(strategy, members, topics)
+    was = {one.consumer: one for one in (settled(members, before, knows))}
+    members, topics = other
+    members = [
+        replace(one, running=old.running, generation=1, on_thread=old.on_thread)
+        if (old := was.get(one.consumer))
+        else replace(one, running=frozenset())
+        for one in members
+    ]
+
+    now = answer(strategy, members, topics)
+
+    assert improvable(members, now) == []
+    has = {consumer: len(parts) for consumer, parts in by_consumer(now).items()}
+    ways = moved(before, now, members)
+    assert all(has[new] <= has[old] for old, new in ways.values())
+    edges = set(ways.values())
+    while edges:  # take out what leads nowhere; what stays is a circle
+        leads = {(old, new) for old, new in edges if any(new == further for further, _ in edges)}
+        assert leads != edges, f"{edges} go around"
+        edges = leads

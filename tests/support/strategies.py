@@ -1,0 +1,14 @@
+"""Strategies for tests that name one."""
+
+from __future__ import annotations
+
+from coordinator.assignors import Assignor
+from coordinator.assignors.range import RangeAssignor
+
+
+def only(assignor: Assignor) -> dict[str, Assignor]:
+    """A node that has this strategy and no other."""
+    return {assignor.name: assignor}
+
+
+RANGE = only(RangeAssignor())

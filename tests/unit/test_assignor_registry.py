@@ -1,0 +1,149 @@
+"""Which strategies there are: the built-in ones, and what installed packages offer."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from coordinator.assignors import Assignment, Subscriber, assigned
+from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS, assignors, registry
+
+THEIRS = "a_third_partys_module"
+
+
+class First:
+    """All partitions to the first member's first thread."""
+
+    name = "first"
+    is_eager = False
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        return RangeAssignor().assign(sorted(subscribers, key=lambda one: one.consumer)[:1], topics)
+
+
+class Named:
+    def __init__(self, name: object, is_eager: object = True, assign: object = print) -> None:
+        self.name = name
+        self.is_eager = is_eager
+        self.assign = assign
+
+
+def fails() -> None:
+    raise AssertionError("is not called")
+
+
+class CannotBeMade(First):
+    def __init__(self) -> None:
+        raise ValueError("no\nlicence")
+
+
+class Leaves(First):
+    def __init__(self) -> None:
+        sys.exit(7)
+
+
+@pytest.fixture(autouse=True)
+def theirs() -> Iterator[None]:
+    """A module as a package would bring it."""
+    module = ModuleType(THEIRS)
+    for name, made in {
+        "First": First,
+        "first": First(),
+        "CannotBeMade": CannotBeMade,
+        "Leaves": Leaves,
+        "second": Named("second"),
+        "elsewhere": Named("elsewhere\n"),
+        "unnamed": Named(None),
+        "perhaps": Named("perhaps", "yes"),
+        "idle": Named("idle", True, None),
+        "fails": fails,
+    }.items():
+        setattr(module, name, made)
+    sys.modules[THEIRS] = module
+    yield
+    del sys.modules[THEIRS]
+
+
+def offered(name: str, what: str) -> EntryPoint:
+    return EntryPoint(name, f"{THEIRS}:{what}", ENTRY_POINTS)
+
+
+def test_the_built_in_strategies_are_there_without_any_package() -> None:
+    assert set(registry([]).assignors) == {"range", "round-robin", "sticky", "cooperative-sticky"}
+    assert all(name == assignor.name for name, assignor in BUILT_IN.items())
+
+
+@pytest.mark.parametrize("what", ["First", "first"])
+def test_a_class_or_an_assignor_can_be_offered(what: str) -> None:
+    found = registry([offered("first", what)])
+
+    assert set(found.assignors) == {*BUILT_IN, "first"}
+    assert found.set_aside == {}
+    given = assigned(found.assignors["first"], [Subscriber("a", {"t": 1}), Subscriber("b", {"t": 1})], {"t": range(2)})
+    assert {consumer: len(threads["a-0"]) for consumer, threads in given.items()} == {"a": 2}
+
+
+UNUSABLE = {
+    "gone": ("gone", "Nothing", "it cannot be loaded: AttributeError: "),
+    "cannot be made": ("first", "CannotBeMade", r"it cannot be loaded: ValueError: no\nlicence"),
+    "ends the process": ("first", "Leaves", "it cannot be loaded: SystemExit: 7"),
+    "another name": ("another", "second", "its `name` must be that of its entry point, not 'second'"),
+    "a name with a line": ("elsewhere", "elsewhere", r"its `name` must be that of its entry point, not 'elsewhere\n'"),
+    "no name": ("unnamed", "unnamed", "its `name` must be that of its entry point, not 'None'"),
+    "neither eager nor not": ("perhaps", "perhaps", "its `is_eager` must be True or False"),
+    "no method": ("idle", "idle", "it has no method `assign`"),
+    "a function": ("fails", "fails", "its `is_eager` must be True or False"),
+    "a built-in name": ("range", "First", "a built-in strategy has this name, and keeps it"),
+    "no name at all": ("a b", "First", "its name is none"),
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_what_cannot_be_used_is_set_aside_with_the_reason_and_the_rest_is_there(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, what, reason = UNUSABLE[case]
+
+    with caplog.at_level(logging.WARNING):
+        found = registry([offered(name, what), offered("second", "second")])
+
+    assert set(found.assignors) == {*BUILT_IN, "second"}
+    assert found.assignors["range"] is BUILT_IN["range"]
+    assert list(found.set_aside) == [name]
+    assert reason in found.set_aside[name]
+    assert found.set_aside[name].isprintable()
+    (line,) = caplog.messages
+    assert f"strategy set aside: strategy={name} entry_point={THEIRS}:{what} reason=" in line
+
+
+def test_of_two_with_one_name_neither_is_taken_as_nodes_might_choose_differently() -> None:
+    found = registry([offered("first", "First"), offered("first", "second")])
+
+    assert "first" not in found.assignors
+    assert "several are offered under this name" in found.set_aside["first"]
+
+
+def test_a_package_that_is_found_twice_offers_one_strategy() -> None:
+    found = registry([offered("first", "First"), offered("first", "First")])
+
+    assert "first" in found.assignors
+
+
+def test_installed_packages_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = tmp_path / "theirs-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nfirst = {THEIRS}:First\nsticky = {THEIRS}:First\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    found = assignors()
+
+    assert isinstance(found["first"], First)
+    assert found["sticky"] is BUILT_IN["sticky"]

@@ -1,0 +1,95 @@
+"""`scripts/bench assignors`: peers that are not there, and peers that take too long."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIBRARY = str(Path(__file__).parents[2] / "scripts" / "lib")
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(LIBRARY)
+    module = importlib.import_module("bench.assignors")
+    monkeypatch.setattr(module, "machine", dict)
+    monkeypatch.setattr(module, "find_spec", lambda module: module != "aiokafka" or None)
+    monkeypatch.setattr(module, "version", lambda package: "1.0")
+    yield module
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bench"]:
+        del sys.modules[name]
+
+
+class Worker:
+    """Ours, in this process; a peer that is too slow when somebody joins."""
+
+    def __init__(self, module: Any, name: str, partitions: int) -> None:
+        self._module, self._name = module, name
+        self._ours = module.Ours(partitions)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def seconds(self, names: list[str], is_first: bool, limit_s: float) -> float:
+        if self._name != "ours" and not is_first:
+            raise self._module.TooSlow("an assignment took more than 5 s")
+        took: float = self._ours.seconds(names, is_first)
+        return took
+
+
+def test_a_peer_that_is_not_there_is_null_and_one_that_is_too_slow_is_more_than_its_limit(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "Worker", lambda name, partitions: Worker(bench, name, partitions))
+    said: list[str] = []
+
+    found = bench.measure(consumers=3, partitions=1200, rounds=2, peer_limit_s=5.0, tell=said.append)
+
+    assert said[0] == "not installed, so not measured: aiokafka (pip install zk-group-coordinator[bench])"
+    assert "kafka-python: join: an assignment took more than 5 s" in said
+    for step in ("fresh", "join", "leave"):
+        figures = found[f"ours_{step}_ms"]
+        assert 0 < figures["min"] <= figures["median"] <= figures["max"]
+        assert found[f"aiokafka_{step}_ms"] is None
+    assert found["kafka_python_join_ms"] == {"more_than": 5000.0}
+    assert found["kafka_python_leave_ms"] is None
+    assert found["versions"] == {"kafka-python": "1.0", "aiokafka": None}
+    assert list(found["ours_join_cpu_ms_by_partitions"]) == ["1200", "2400", "4800"]
+
+
+def test_a_contender_that_does_not_answer_in_time_is_ended(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", LIBRARY)
+    worker = bench.Worker("ours", 2000)
+    names = [f"c{number}" for number in range(2)]
+
+    with worker:
+        assert worker.seconds(names, True, 30.0) > 0
+        with pytest.raises(bench.TooSlow, match="took more than 0 s"):
+            worker.seconds(names, True, 0.0)
+        worker._process.join(10)
+        assert worker._process.exitcode is not None
+
+
+def test_a_peer_that_fails_is_told_and_the_others_are_measured(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Worker):
+        def seconds(self, names: list[str], is_first: bool, limit_s: float) -> float:
+            if self._name != "ours":
+                raise self._module.Unmeasured("an assignment: it failed")
+            return super().seconds(names, is_first, limit_s)
+
+    monkeypatch.setattr(bench, "Worker", lambda name, partitions: Failing(bench, name, partitions))
+    said: list[str] = []
+
+    found = bench.measure(consumers=3, partitions=200, rounds=1, peer_limit_s=5.0, tell=said.append)
+
+    assert "kafka-python: fresh: an assignment: it failed" in said
+    assert found["kafka_python_fresh_ms"] is None
+    assert found["ours_leave_ms"]["min"] > 0

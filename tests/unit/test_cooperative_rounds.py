@@ -1,0 +1,239 @@
+"""A cooperative rebalance, in rounds as Kafka counts them: what a turn's plan stops, and what it starts.
+
+CooperativeStickyAssignorTest: nothing is given to one member in the round in which it is taken from another, and after
+four rounds at most nothing is taken from anybody any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from coordinator.assignors import Assignor
+from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from coordinator.assignors.sticky import StickyAssignor
+from coordinator.plan import Plan, plan
+from coordinator.snapshot import ChannelView, Member, Snapshot
+from coordinator.zk.partitions import NONE, PartitionSet
+from coordinator.zk.records import Channel, Registration, Topic
+from coordinator.zk.state import STABLE, GroupState
+from tests.support.strategies import only
+from tests.unit.strategies import numbered, parts
+
+MOST_ROUNDS = 4
+Wants = Mapping[str, str]
+
+
+class Group:
+    """Members that obey at once: each round is one plan, carried out to the end.
+
+    :ivar running: what each runs.  :ivar disturbed: whom a round has stopped or started.
+    """
+
+    def __init__(self, topics: str, assignor: Assignor | None = None) -> None:
+        self._assignor = assignor or CooperativeStickyAssignor()
+        self.running: dict[str, PartitionSet] = {}
+        self.generations: dict[str, int] = {}
+        self.disturbed: set[str] = set()
+        self.wants: Wants = {}
+        self._state = GroupState()
+        self.topics = topics
+
+    def run(self, **owned: str) -> None:
+        """What they run, of one generation, as a coordinator finds it that knows no target."""
+        self.running = {name: parts(text) for name, text in owned.items()}
+        self.generations = dict.fromkeys(owned, 1)
+        self._state = GroupState(generation=1)
+
+    def rebalance(self, wants: Wants, topics: str = "") -> dict[str, PartitionSet]:
+        """Rounds until nothing is revoked, and what is run then."""
+        self.wants, self.topics = wants, topics or self.topics
+        self.running = {name: self.running.get(name, NONE) for name in wants}
+        self.disturbed = set()
+        for number in range(MOST_ROUNDS + 1):
+            decided = self.plan()
+            revoked = self.carry_out(decided)
+            if not revoked and self._state.state == STABLE:
+                return self.running
+            assert number < MOST_ROUNDS, "it goes on and on"
+        raise AssertionError
+
+    def plan(self) -> Plan:
+        """What the next turn decides."""
+        return plan(self._snapshot(), only(self._assignor))
+
+    def _snapshot(self) -> Snapshot:
+        ids = {topic: f"{topic}-1" for topic in numbered(self.topics)}
+        channels, members = {}, {}
+        for name, topics in self.wants.items():
+            registration = Registration(
+                f"{name}-life", dict.fromkeys(topics.split(), 1), "static", protocols=(self._assignor.name,)
+            )
+            running = self.running[name]
+            known = {part.topic: f"{part.topic}-1" for part in running}
+            offsets = dict.fromkeys(running, 1)
+            generation = self.generations.get(name, 0)
+            channel = Channel(f"{name}-life", epoch=1, generation=generation, running=offsets, topics=known)
+            channels[name] = ChannelView(name, 1, channel)
+            members[name] = Member(name, 1, registration)
+        return Snapshot(
+            "g",
+            1,
+            self._state,
+            1,
+            channels,
+            members,
+            owners=NONE.union(*self.running.values()),
+            offsets=NONE.union(*self.running.values()),
+            topics={name: Topic(name, ids[name], tuple(numbers)) for name, numbers in numbered(self.topics).items()},
+        )
+
+    def carry_out(self, decided: Plan) -> PartitionSet:
+        """Everybody obeys; what was revoked."""
+        revoked: dict[str, PartitionSet] = {}
+        for name, command in decided.stops:
+            revoked[name] = command.partitions or self.running[name]
+        given = {name: command.started - self.running[name] for name, command in decided.starts}
+        for name, gets in given.items():
+            for other, loses in revoked.items():
+                assert not gets & loses, f"{name} is given what {other} gives up in this round"
+        assert not revoked.keys() & given.keys()
+        for name, loses in revoked.items():
+            self.running[name] -= loses
+        for name, command in decided.starts:
+            self.running[name] = command.started
+            self.generations[name] = command.generation
+        self.disturbed |= {name for name, loses in revoked.items() if loses}
+        self._state = decided.state
+        return NONE.union(*revoked.values())
+
+
+def wanted(**table: str) -> dict[str, PartitionSet]:
+    return {name: parts(text) for name, text in table.items()}
+
+
+def test_what_two_run_in_one_generation_is_stopped_at_both_before_the_third_starts_it() -> None:
+    group = Group("t:3")
+    group.run(c1="t:0-1", c2="t:0,2", c3="")
+
+    assert group.rebalance(dict.fromkeys(("c1", "c2", "c3"), "t")) == wanted(c1="t:1", c2="t:2", c3="t:0")
+
+
+def test_what_is_new_besides_waits_for_nobody() -> None:
+    group = Group("t:4")
+    group.run(c1="t:0-1", c2="t:0,2", c3="")
+
+    assert group.rebalance(dict.fromkeys(("c1", "c2", "c3"), "t")) == wanted(c1="t:1,3", c2="t:2", c3="t:0")
+
+
+def test_a_consumer_joins_another_leaves_and_only_what_moves_is_stopped() -> None:
+    group = Group("t:3")
+    assert group.rebalance({"c1": "t"}) == wanted(c1="t:0-2")
+    assert group.rebalance({"c1": "t", "c2": "t"}) == wanted(c1="t:0-1", c2="t:2")
+    assert group.disturbed == {"c1"}
+    assert group.rebalance({"c2": "t"}) == wanted(c2="t:0-2")
+    assert group.disturbed == set()
+
+
+def test_two_consumers_are_added_and_two_removed_with_two_topics() -> None:
+    group = Group("t1:3 t2:4")
+    four = dict.fromkeys(("c1", "c2", "c3", "c4"), "t1 t2")
+
+    assert group.rebalance({"c1": "t1 t2", "c2": "t1 t2"}) == wanted(c1="t1:0,2 t2:1,3", c2="t1:1 t2:0,2")
+    assert group.rebalance(four) == wanted(c1="t1:0 t2:1", c2="t1:1 t2:0", c3="t1:2 t2:3", c4="t2:2")
+    assert group.rebalance({"c3": "t1 t2", "c4": "t1 t2"}) == wanted(c3="t1:0,2 t2:1,3", c4="t1:1 t2:0,2")
+
+
+def test_topics_stay_evenly_spread_while_consumers_come_and_go() -> None:
+    group = Group("t1:12 t2:12")
+    for count in (1, 2, 4, 2):
+        found = group.rebalance({f"c{n}": "t1 t2" for n in range(count)})
+        assert [len(has) for has in found.values()] == [24 // count] * count
+
+
+def test_who_keeps_what_it_has_hears_nothing_and_a_partition_it_gets_does_not_stop_the_others() -> None:
+    group = Group("t:6")
+    group.rebalance({"c1": "t", "c2": "t", "c3": "t"})
+
+    found = group.rebalance({"c1": "t", "c2": "t", "c3": "t"}, "t:7")
+
+    assert sorted(map(len, found.values())) == [2, 2, 3]
+    assert group.disturbed == set()
+
+
+UNEQUAL: dict[str, tuple[Wants, Wants, str, str]] = {
+    "a topic is added and the old one removed": (
+        {"c1": "t1", "c2": "t1"}, {"c1": "t1 t2", "c2": "t2"}, "t1:3", "t1:3 t2:3",
+    ),
+    "a group that round-robin serves badly": (
+        {"c1": "t1 t2 t3 t4 t5", "c2": "t1 t3 t5"},
+        {"c1": "t1 t2 t3 t4 t5", "c2": "t1 t3 t5", "c3": "t1 t3 t5", "c4": "t1 t2 t3 t4 t5"},
+        "t1:2 t2:1 t3:2 t4:1 t5:2", "t1:2 t2:1 t3:2 t4:1 t5:2",
+    ),
+    "one of nineteen that want ever more leaves": (
+        {f"c{i:02}": " ".join(f"t{j:02}" for j in range(1, i + 1)) for i in range(1, 20)},
+        {f"c{i:02}": " ".join(f"t{j:02}" for j in range(1, i + 1)) for i in range(1, 20) if i != 10},
+        " ".join(f"t{i:02}:{i}" for i in range(1, 20)), " ".join(f"t{i:02}:{i}" for i in range(1, 20)),
+    ),
+    "what is there has to be moved": (
+        {"c1": "t1 t2", "c2": "t1 t2 t3 t4"}, {"c1": "t1 t2", "c2": "t1 t2 t3 t4", "c3": "t2 t3 t4 t5 t6"},
+        "t1:1 t2:1 t3:1 t4:1", "t1:1 t2:1 t3:1 t4:1 t5:1 t6:1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNEQUAL)
+def test_unequal_subscriptions_settle_in_four_rounds_and_everything_is_run_once(case: str) -> None:
+    before, after, topics_before, topics = UNEQUAL[case]
+    group = Group(topics_before)
+    group.rebalance(before)
+
+    found = group.rebalance(after, topics)
+
+    every = [part for has in found.values() for part in has]
+    there = {topic for text in after.values() for topic in text.split()}
+    assert len(every) == len(set(every)) == sum(len(n) for topic, n in numbered(topics).items() if topic in there)
+    assert all(part.topic in after[name].split() for name, has in found.items() for part in has)
+
+
+def test_a_consumer_that_comes_back_before_anybody_has_noticed_gets_its_partitions_back() -> None:
+    group = Group("t:6")
+    before = dict(group.rebalance({"c1": "t", "c2": "t", "c3": "t"}))
+    group.running["c2"], group.generations["c2"] = NONE, 0
+
+    assert group.rebalance({"c1": "t", "c2": "t", "c3": "t"}) == before
+    assert group.disturbed == set()
+
+
+@pytest.mark.parametrize("assignor", [StickyAssignor(), CooperativeStickyAssignor()], ids=["eager", "cooperative"])
+def test_a_turn_amid_a_rebalance_keeps_its_generation(assignor: Assignor) -> None:
+    """Otherwise every acknowledged stop would begin another one: what runs is no longer what ran."""
+    group = Group("t:6", assignor)
+    group.rebalance({"c1": "t", "c2": "t"})
+    group.wants = {"c0": "t", "c1": "t", "c2": "t"}
+    group.running["c0"] = NONE
+    first = group.plan()
+    group.carry_out(replace(first, starts=()))
+
+    second = group.plan()
+
+    assert first.is_new_generation
+    assert not second.is_new_generation
+    assert second.state.target == first.state.target
+
+
+def test_where_a_session_bears_no_more_nobody_gives_up_what_it_has_for_what_others_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does the next turn come to another end, and begin a generation for it."""
+    monkeypatch.setattr("coordinator.target.OWNER_PATHS_A_SESSION", 200)
+    group = Group("t:40")
+    group.rebalance({"c1": "t", "c2": "t", "c3": "t"})
+
+    found = group.rebalance({"c1": "t", "c2": "t"})
+
+    assert 0 < sum(map(len, found.values())) < 40
+    assert group.disturbed == set()
+    assert not group.plan().is_new_generation

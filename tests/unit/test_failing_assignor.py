@@ -1,0 +1,167 @@
+"""A strategy that fails: its group says so, with the strategy's name and the reason, and every other group goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from consumer.registration import register
+from coordinator.asked import Asked
+from coordinator.assignors import LONGEST_FAULT, Assignment, Subscriber, assigned
+from coordinator.assignors.range import RangeAssignor
+from coordinator.config import CoordinatorConfig
+from coordinator.handlers import Handlers
+from coordinator.problems import Problems
+from coordinator.requests import Request
+from coordinator.term import Term
+from coordinator.zk.errors import EpochOver, RebalanceFailed
+from coordinator.zk.lease import Lease
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.records import EpochRecord, Registration, Topic
+from coordinator.zk.state import GroupState
+from tests.property.tree import Tree
+from tests.support.strategies import only
+from tests.unit.manual import ManualRuntime
+
+Assign = Callable[[Sequence[Subscriber], Mapping[str, Sequence[int]]], Any]
+RETRIES = 2
+
+
+class Made(RangeAssignor):
+    """A third party's, for members whose name begins with x; range for the others."""
+
+    name = "made"
+
+    def __init__(self, assign: Assign) -> None:
+        self._assign = assign
+
+    def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
+        if any(one.consumer.startswith("x") for one in subscribers):
+            found: Assignment = self._assign(subscribers, topics)
+            return found
+        return super().assign(subscribers, topics)
+
+
+def raises(error: BaseException) -> Assign:
+    def assign(subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Any:
+        raise error
+
+    return assign
+
+
+class Untellable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("not even that")
+
+
+FAULTS: dict[str, tuple[Assign, str]] = {
+    "an error": (raises(ValueError("no luck")), "assignor made failed: ValueError: no luck"),
+    "an error without a word": (raises(KeyError()), "assignor made failed: KeyError"),
+    "an error that cannot be told": (raises(Untellable()), "assignor made failed: Untellable"),
+    "one of the project's errors": (raises(EpochOver("1 is over")), "assignor made failed: EpochOver: 1 is over"),
+    "the project's error for this": (raises(RebalanceFailed("no")), "assignor made failed: RebalanceFailed: no"),
+    "the end of the process": (raises(SystemExit(3)), "assignor made failed: SystemExit: 3"),
+    "a line of its own": (raises(OSError("a\nb\x1b[31m")), r"assignor made failed: OSError: a\nb\x1b[31m"),
+    "nothing": (lambda members, topics: None, "assignor made gives what is no assignment: AttributeError: "),
+    "lists": (lambda members, topics: {"x1": {"x1-0": [("t", 0)]}}, "gives x1-0 something that is no TopicPartition"),
+    "a list of partitions": (
+        lambda members, topics: {"x1": {"x1-0": [TopicPartition("t", 0)]}},
+        "assignor made gives what is no assignment: TypeError: ",
+    ),
+    "topics taken apart": (
+        lambda members, topics: topics.popitem(),  # type: ignore[attr-defined]
+        "assignor made failed: AttributeError: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_an_assignor_does_is_told_with_its_name(fault: str) -> None:
+    assign, reason = FAULTS[fault]
+
+    with pytest.raises(RebalanceFailed) as failed:
+        assigned(Made(assign), [Subscriber("x1", {"t": 1})], {"t": range(2)})
+
+    assert reason in str(failed.value)
+    assert str(failed.value).isprintable()
+
+
+def test_what_it_says_is_cut_where_it_is_too_long() -> None:
+    with pytest.raises(RebalanceFailed) as failed:
+        assigned(Made(raises(ValueError("\x00" * 10_000))), [Subscriber("x1", {"t": 1})], {"t": range(2)})
+
+    assert len(str(failed.value)) < LONGEST_FAULT + 100
+
+
+# ---- one group's, and the others
+
+
+class _Held(Lease):
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def is_held(self) -> bool:
+        return True
+
+
+class Node:
+    """An elected coordinator's handlers on a tree, with a group for each of `members`."""
+
+    def __init__(self, assignor: Made, members: Mapping[str, str]) -> None:
+        self.tree = Tree()
+        self.over: list[str] = []
+        runtime = ManualRuntime()
+        self.tree.ensure("/consumers/groups")
+        self.tree.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
+        self.tree.put(COORDINATOR, b"{}")
+        node = self.tree.node(COORDINATOR_EPOCH)
+        assert node is not None
+        for group, name in members.items():
+            registration = Registration(f"{name}-life", {"t": 1}, "static", protocols=("made",), lease_ms=1000)
+            register(self.tree.open(), GroupPaths(group), name, registration, None)
+        store, term, problems = self.tree.open(), Term(1, node.stat.version), Problems(runtime)
+        asked = Asked(store, runtime, term, problems)
+        config = CoordinatorConfig(zk="nobody:1", max_rebalance_retries=RETRIES, group_initial_rebalance_delay_ms=0)
+        self.handlers = Handlers(
+            config, store, runtime, term, _Held(), only(assignor), problems, self.over.append, asked
+        )
+        self.handlers.start(lambda: {"t": Topic("t", "t-1", (0, 1))})
+
+    def turn(self, group: str) -> GroupState:
+        """A turn, as a handler takes it; the state afterwards."""
+        self.handlers._take_turn(Request(group, ("a change",)))
+        path = GroupPaths(group).state
+        return GroupState.parse(path, self.tree.data(path) or b"{}")
+
+
+@pytest.mark.parametrize("fault", ["an error", "the end of the process", "one of the project's errors", "nothing"])
+def test_only_the_group_of_a_failing_assignor_fails_and_the_others_go_on(fault: str) -> None:
+    assign, reason = FAULTS[fault]
+    node = Node(Made(assign), {"bad": "x1", "good": "c1"})
+
+    states = [node.turn("bad").state for _ in range(RETRIES + 1)]
+    failed, other = node.turn("bad"), node.turn("good")
+
+    assert states == ["Empty"] * RETRIES + ["RebalanceFailed"]
+    assert (failed.state, failed.generation) == ("RebalanceFailed", 0)
+    assert failed.reason is not None
+    assert reason in failed.reason
+    assert (other.state, other.reason, set(other.target)) == ("CompletingRebalance", None, {"c1"})
+    assert node.over == []
+
+
+def test_a_third_partys_error_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(Made(raises(ValueError("no luck"))), {"bad": "x1"})
+
+    with caplog.at_level(logging.ERROR):
+        node.turn("bad")
+
+    (line,) = [each for each in caplog.records if "turn failed" in each.getMessage()]
+    assert line.exc_info is not None
+    assert isinstance(line.exc_info[1], RebalanceFailed)
+    assert isinstance(line.exc_info[1].__cause__, ValueError)

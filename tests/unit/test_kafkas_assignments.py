@@ -1,0 +1,417 @@
+"""Kafka's own cases of its assignors: RoundRobinAssignorTest, AbstractStickyAssignorTest, StickyAssignorTest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import permutations
+from random import Random
+
+import pytest
+
+from coordinator.assignors import Assignment, Subscriber
+from coordinator.zk.partitions import PartitionSet
+from tests.unit.strategies import (
+    STICKY,
+    STRATEGIES,
+    after,
+    by_consumer,
+    given,
+    improvable,
+    member,
+    numbered,
+    parts,
+    shares,
+)
+
+Table = Mapping[str, str]
+
+
+def wanted(table: Table) -> dict[str, PartitionSet]:
+    return {consumer: parts(text) for consumer, text in table.items()}
+
+
+# ---- what every strategy gives alike
+
+ALIKE: dict[str, tuple[Table, str, Table]] = {
+    "one consumer, no topic": ({"c1": ""}, "", {"c1": ""}),
+    "one consumer, a topic that does not exist": ({"c1": "t1"}, "", {"c1": ""}),
+    "one consumer, one topic": ({"c1": "t1"}, "t1:3", {"c1": "t1:0-2"}),
+    "only partitions of subscribed topics": ({"c1": "t1"}, "t1:3 other:3", {"c1": "t1:0-2"}),
+    "one consumer, several topics": ({"c1": "t1 t2"}, "t1:1 t2:2", {"c1": "t1:0 t2:0-1"}),
+    "two consumers, one partition": ({"c1": "t1", "c2": "t1"}, "t1:1", {"c1": "t1:0", "c2": ""}),
+    "two consumers, two partitions": ({"c1": "t1", "c2": "t1"}, "t1:2", {"c1": "t1:0", "c2": "t1:1"}),
+    "a deleted topic": ({"c1": "t1 t2 t3"}, "t1:1 t3:100", {"c1": "t1:0 t3:0-99"}),
+    "the only topic is deleted": ({"c1": "t1"}, "", {"c1": ""}),
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("case", ALIKE)
+def test_simple_groups_get_the_same_of_every_strategy(strategy: str, case: str) -> None:
+    subscriptions, topics, expected = ALIKE[case]
+
+    assert shares(strategy, [member(*one) for one in subscriptions.items()], topics) == wanted(expected)
+
+
+# ---- what each gives
+
+MIXED = [member("c1", "t1"), member("c2", "t1 t2"), member("c3", "t1")]
+BOTH = "t1 t2"
+TWO = [member("c1", BOTH), member("c2", BOTH)]
+INSTANCES = [member(f"m{n}", BOTH, instance=f"i{n}") for n in (1, 2, 3)]
+TWO_STATIC = [member("consumer-b", BOTH, instance="instance1"), member("consumer-a", BOTH, instance="instance2")]
+STATIC_FIRST = [member("consumer-a", BOTH), member("consumer-b", BOTH, instance="instance1")]
+EACH: dict[str, tuple[str, list[Subscriber], str, Table]] = {
+    "mixed topics, range": ("range", MIXED, "t1:3 t2:2", {"c1": "t1:0", "c2": "t1:1 t2:0-1", "c3": "t1:2"}),
+    "mixed topics, round-robin": ("round-robin", MIXED, "t1:3 t2:2", {"c1": "t1:0", "c2": "t1:1 t2:0-1", "c3": "t1:2"}),
+    "mixed topics, sticky": ("sticky", MIXED, "t1:3 t2:2", {"c1": "t1:0,2", "c2": "t2:0-1", "c3": "t1:1"}),
+    "two topics, range": ("range", TWO, "t1:3 t2:3", {"c1": "t1:0-1 t2:0-1", "c2": "t1:2 t2:2"}),
+    "two topics, round-robin": ("round-robin", TWO, "t1:3 t2:3", {"c1": "t1:0,2 t2:1", "c2": "t1:1 t2:0,2"}),
+    "two topics, sticky": ("sticky", TWO, "t1:3 t2:3", {"c1": "t1:0,2 t2:1", "c2": "t1:1 t2:0,2"}),
+    "two static, range": (
+        "range", TWO_STATIC, "t1:3 t2:3", {"consumer-b": "t1:0-1 t2:0-1", "consumer-a": "t1:2 t2:2"},
+    ),
+    "two static, round-robin": (
+        "round-robin", TWO_STATIC, "t1:3 t2:3", {"consumer-b": "t1:0,2 t2:1", "consumer-a": "t1:1 t2:0,2"},
+    ),
+    "static before dynamic, range": (
+        "range", STATIC_FIRST, "t1:3 t2:3", {"consumer-b": "t1:0-1 t2:0-1", "consumer-a": "t1:2 t2:2"},
+    ),
+    "static before dynamic, round-robin": (
+        "round-robin", STATIC_FIRST, "t1:3 t2:3", {"consumer-b": "t1:0,2 t2:1", "consumer-a": "t1:1 t2:0,2"},
+    ),
+    "static before dynamic, sticky": (
+        "sticky", STATIC_FIRST, "t1:3 t2:3", {"consumer-b": "t1:0,2 t2:1", "consumer-a": "t1:1 t2:0,2"},
+    ),
+    "three static and one that is not, range": (
+        "range", [*INSTANCES, member("c4", BOTH)], "t1:5 t2:4",
+        {"m1": "t1:0-1 t2:0", "m2": "t1:2 t2:1", "m3": "t1:3 t2:2", "c4": "t1:4 t2:3"},
+    ),
+    "another in its place, range": (
+        "range", [*INSTANCES, member("c5", BOTH)], "t1:5 t2:4",
+        {"m1": "t1:0-1 t2:0", "m2": "t1:2 t2:1", "m3": "t1:3 t2:2", "c5": "t1:4 t2:3"},
+    ),
+    "three static and one that is not, round-robin": (
+        "round-robin", [*INSTANCES, member("c4", BOTH)], "t1:3 t2:3",
+        {"m1": "t1:0 t2:1", "m2": "t1:1 t2:2", "m3": "t1:2", "c4": "t2:0"},
+    ),
+    "another in its place, round-robin": (
+        "round-robin", [*INSTANCES, member("c5", BOTH)], "t1:3 t2:3",
+        {"m1": "t1:0 t2:1", "m2": "t1:1 t2:2", "m3": "t1:2", "c5": "t2:0"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_strategies_give_what_kafkas_give(case: str) -> None:
+    strategy, members, topics, expected = EACH[case]
+
+    assert shares(strategy, members, topics) == wanted(expected)
+
+
+STATIC_SHARES = {
+    "range": {"i1": "t1:0-1 t2:0-1", "i2": "t1:2-3 t2:2-3", "i3": "t1:4 t2:4"},
+    "round-robin": {"i1": "t1:0,3 t2:1,4", "i2": "t1:1,4 t2:2", "i3": "t1:2 t2:0,3"},
+}
+
+
+@pytest.mark.parametrize("strategy", STATIC_SHARES)
+def test_static_consumers_keep_their_shares_whatever_their_names_are(strategy: str) -> None:
+    for names in permutations(("c1", "c2", "c3")):
+        instances = dict(zip(names, ("i1", "i2", "i3"), strict=True))
+
+        found = shares(strategy, [member(name, BOTH, instance=i) for name, i in instances.items()], "t1:5 t2:5")
+
+        assert {instances[name]: has for name, has in found.items()} == wanted(STATIC_SHARES[strategy])
+
+
+# ---- claims
+
+
+def claimed(topics: str, generation: int = 1, **owned: str) -> list[Subscriber]:
+    return [member(name, topics, owns, generation) for name, owns in owned.items()]
+
+
+CLAIMS: dict[str, tuple[list[Subscriber], str, Table]] = {
+    "who has the smaller quota gets one more": (
+        claimed(BOTH, c1="t1:0 t2:1", c2="t1:1 t2:2"), "t1:2 t2:3", {"c1": "t1:0 t2:0-1", "c2": "t1:1 t2:2"},
+    ),
+    "more have the larger quota than may": (
+        claimed(BOTH, c1="t1:0 t2:0", c2="t1:1 t2:1", c3=""), "t1:2 t2:2",
+        {"c1": "t1:0", "c2": "t1:1 t2:1", "c3": "t2:0"},
+    ),
+    "all are below the smaller quota": (
+        claimed(BOTH, c1="t1:0", c2="t1:1", c3=""), "t1:2 t2:3", {"c1": "t1:0 t2:1", "c2": "t1:1 t2:2", "c3": "t2:0"},
+    ),
+    "all have what they should": (
+        claimed("t", c1="t:0-1", c2="t:2", c3=""), "t:4", {"c1": "t:0-1", "c2": "t:2", "c3": "t:3"},
+    ),
+    "of two claims the higher generation's": (
+        [member("c1", "t", "t:0,2,4", 10), member("c2", "t", "t:0,2,4", 9)], "t:6", {"c1": "t:0,2,4", "c2": "t:1,3,5"},
+    ),
+    "a claim without a generation is the lower one": (
+        [member("c1", "t", "t:0,2,4", 10), member("c2", "t", "t:0,2,4", -1)], "t:6", {"c1": "t:0,2,4", "c2": "t:1,3,5"},
+    ),
+    "claims of several generations": (
+        [
+            member("c1", "t t2 t3", "t:0-1 t2:1", 10),
+            member("c2", "t t2 t3", "t:0,2 t2:0-2", 8),
+        ],
+        "t:3 t2:3",
+        {"c1": "t:0-1 t2:1", "c2": "t:2 t2:0,2"},
+    ),
+    "of three generations each keeps what no higher one claims": (
+        [
+            member("c1", "t t2 t3", "t:0 t2:0 t3:0", 10),
+            member("c2", "t t2 t3", "t:1 t2:1 t3:1", 9),
+            member("c3", "t t2 t3", "t2:1 t3:0,2", 8),
+        ],
+        "t:3 t2:3 t3:3",
+        {"c1": "t:0 t2:0 t3:0", "c2": "t:1 t2:1 t3:1", "c3": "t:2 t2:2 t3:2"},
+    ),
+    "a newcomer gets what nobody has": (
+        claimed("t t1 t2 t3", c1="", c2="t:0 t1:1 t2:2", c3="t:1 t2:0 t3:2", c4="t1:0 t3:1 t:2"), "t:3 t1:3 t2:3 t3:3",
+        {"c1": "t1:2 t2:1 t3:0", "c2": "t:0 t1:1 t2:2", "c3": "t:1 t2:0 t3:2", "c4": "t1:0 t3:1 t:2"},
+    ),
+    "what two claim in one generation nobody keeps": (
+        claimed("t", c1="t:0-1", c2="t:0,2", c3=""), "t:3", {"c1": "t:1", "c2": "t:2", "c3": "t:0"},
+    ),
+    "the same with one more": (
+        claimed("t", c1="t:0-1", c2="t:0,2", c3=""), "t:4", {"c1": "t:1,3", "c2": "t:2", "c3": "t:0"},
+    ),
+    "what is no longer there or wanted is claimed in vain": (
+        [member("c1", "t", "gone:0 t:0 other:0 t:9", 1), member("c2", "t")], "t:2 other:1", {"c1": "t:0", "c2": "t:1"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+@pytest.mark.parametrize("case", CLAIMS)
+def test_sticky_ones_keep_what_is_claimed_as_kafkas_do(strategy: str, case: str) -> None:
+    members, topics, expected = CLAIMS[case]
+
+    assert shares(strategy, members, topics) == wanted(expected)
+    assert shares(strategy, members[::-1], topics) == wanted(expected)
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_claims_that_conflict_over_three_generations_with_unequal_subscriptions_end_in_balance(strategy: str) -> None:
+    for generations in permutations((8, 9, 10)):
+        topics = ("t1 t2", "t1 t2 t3", "t2 t3")
+        members = [
+            member(f"c{n}", wants, "t1:0 t2:0 t3:0", generation)
+            for n, (wants, generation) in enumerate(zip(topics, generations, strict=True))
+        ]
+
+        found = given(strategy, members, numbered("t1:1 t2:2 t3:1"))
+
+        assert improvable(members, found) == []
+        assert sorted(map(len, by_consumer(found).values())) == [1, 1, 2]
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_members_of_an_older_generation_keep_only_what_the_newer_ones_did_not_have(strategy: str) -> None:
+    """StickyAssignorTest, ConflictingPreviousGenerations and MultipleGenerations."""
+    topics = "t1:4 t2:4 t3:4"
+    three = given(strategy, [member(name, "t1 t2 t3") for name in ("c1", "c2", "c3")], numbered(topics))
+    first = {one.consumer: one for one in after([member(n, "t1 t2 t3") for n in ("c1", "c2", "c3")], three, 1)}
+    two = [replace(first["c2"], generation=2), replace(first["c3"], generation=2)]
+    later = after(two, given(strategy, two, numbered(topics)), 2)
+
+    found = shares(strategy, [first["c1"], *later], topics)
+
+    assert [len(has) for has in found.values()] == [4, 4, 4]
+    assert all(found[one.consumer] <= one.running for one in later)
+
+
+# ---- one change after another
+
+
+def changed(strategy: str, was: list[Subscriber], members: list[Subscriber], topics: str) -> Assignment:
+    """The assignment after `was` have run theirs."""
+    running = {one.consumer: one.running for one in after(was, given(strategy, was, numbered(topics)))}
+    now = [replace(one, running=running.get(one.consumer, frozenset()), generation=1) for one in members]
+    return given(strategy, now, numbered(topics))
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_a_consumer_is_added_and_another_removed(strategy: str) -> None:
+    one = [member("c1", "t")]
+    both = [*one, member("c2", "t")]
+    first = given(strategy, one, numbered("t:3"))
+    second = given(strategy, after(both, first), numbered("t:3"))
+    third = given(strategy, after(both, second)[1:], numbered("t:3"))
+
+    assert by_consumer(second) == wanted({"c1": "t:0-1", "c2": "t:2"})
+    assert by_consumer(third) == wanted({"c2": "t:0-2"})
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_two_consumers_are_added_and_two_removed_with_two_topics(strategy: str) -> None:
+    topics = numbered("t1:3 t2:4")
+    four = [member(f"c{n}", BOTH) for n in (1, 2, 3, 4)]
+    first = given(strategy, four[:2], topics)
+    second = given(strategy, after(four, first), topics)
+    third = given(strategy, after(four, second)[2:], topics)
+
+    assert by_consumer(first) == wanted({"c1": "t1:0,2 t2:1,3", "c2": "t1:1 t2:0,2"})
+    assert by_consumer(second) == wanted({"c1": "t1:0 t2:1", "c2": "t2:0 t1:1", "c3": "t1:2 t2:3", "c4": "t2:2"})
+    assert by_consumer(third) == wanted({"c3": "t1:0,2 t2:1,3", "c4": "t2:0,2 t1:1"})
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_every_topic_stays_evenly_spread_while_consumers_come_and_go(strategy: str) -> None:
+    topics = numbered("t1:12 t2:12")
+    four = [member(f"c{n}", BOTH) for n in range(4)]
+    found: Assignment = {}
+    for count, each in ((1, 12), (2, 6), (4, 3), (2, 6)):
+        found = given(strategy, after(four[:count], found), topics)
+        spread = [sum(part.topic == topic for part in has) for has in by_consumer(found).values() for topic in topics]
+        assert spread == [each] * (2 * count)
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_a_topic_is_added_and_the_old_one_removed(strategy: str) -> None:
+    first = given(strategy, TWO, numbered("t1:3"))
+    second = given(strategy, after(TWO, first), numbered("t1:3 t2:3"))
+    third = given(strategy, after(TWO, second), numbered("t2:3"))
+
+    assert all(by_consumer(first)[name] <= has for name, has in by_consumer(second).items())
+    assert sorted(map(len, by_consumer(second).values())) == [3, 3]
+    assert all(by_consumer(second)[name] & parts("t2:0-2") <= has for name, has in by_consumer(third).items())
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_when_one_of_four_leaves_the_others_keep_theirs(strategy: str) -> None:
+    four = [member(f"c{n}", "t1") for n in (1, 2, 3, 4)]
+    before = by_consumer(given(strategy, four, numbered("t1:3")))
+
+    now = by_consumer(changed(strategy, four, four[1:], "t1:3"))
+
+    assert sorted(map(len, now.values())) == [1, 1, 1]
+    assert all(before[name] <= has for name, has in now.items())
+
+
+UNEQUAL: dict[str, tuple[list[Subscriber], list[Subscriber], str]] = {
+    "a group that round-robin serves badly": (
+        [],
+        [member(name, "t1 t2 t3 t4 t5") for name in ("c1", "c4")] + [member(name, "t1 t3 t5") for name in ("c2", "c3")],
+        "t1:2 t2:1 t3:2 t4:1 t5:2",
+    ),
+    "one of nineteen that want ever more leaves": (
+        [member(f"c{i:02}", " ".join(f"t{j:02}" for j in range(1, i + 1))) for i in range(1, 20)],
+        [member(f"c{i:02}", " ".join(f"t{j:02}" for j in range(1, i + 1))) for i in range(1, 20) if i != 10],
+        " ".join(f"t{i:02}:{i}" for i in range(1, 20)),
+    ),
+    "one joins nine": (
+        [member(f"c{i}", "t") for i in range(1, 10)], [member(f"c{i}", "t") for i in range(10)], "t:20",
+    ),
+    "one of eight with the same fourteen topics leaves": (
+        [member(f"c{i}", " ".join(f"t{j:02}" for j in range(1, 15))) for i in range(1, 9)],
+        [member(f"c{i}", " ".join(f"t{j:02}" for j in range(1, 15))) for i in range(1, 9) if i != 5],
+        " ".join(f"t{i:02}:{i}" for i in range(1, 15)),
+    ),
+    "another subscription": (
+        [member("c1", "t1"), member("c2", "t2 t3 t4")],
+        [member("c1", "t1 t2"), member("c2", "t2 t3 t4")],
+        "t1:1 t2:2 t3:3 t4:4",
+    ),
+    "what is there has to be moved": (
+        [],
+        [member("c1", "t1 t2", "t1:0", 1), member("c2", "t1 t2 t3 t4", "t2:0 t3:0", 1),
+         member("c3", "t2 t3 t4 t5 t6", "t4:0 t5:0 t6:0", 1)],
+        "t1:1 t2:1 t3:1 t4:1 t5:1 t6:1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+@pytest.mark.parametrize("case", UNEQUAL)
+def test_unequal_subscriptions_end_in_balance_and_little_moves(strategy: str, case: str) -> None:
+    was, members, topics = UNEQUAL[case]
+    before = by_consumer(given(strategy, was, numbered(topics)))
+    found = changed(strategy, was, members, topics) if was else given(strategy, members, numbered(topics))
+
+    assert improvable(members, found) == []
+    assert_no_exchange(before, by_consumer(found))
+
+
+def assert_no_exchange(before: Mapping[str, PartitionSet], now: Mapping[str, PartitionSet]) -> None:
+    """Kafka's `isSticky`: of two members not both have lost something to the other."""
+    ways = {(old, new) for old, had in before.items() for new, has in now.items() if old != new and had & has}
+    assert not {(new, old) for old, new in ways} & ways
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_random_subscriptions_that_change_and_many_that_leave_end_in_balance(strategy: str) -> None:
+    random = Random(7)
+    topics = [f"t{i:02}" for i in range(15)]
+    sizes = {topic: range(i + 1) for i, topic in enumerate(topics)}
+    members = [member(f"c{i:02}", " ".join(random.sample(topics, random.randint(1, 15)))) for i in range(30)]
+    found: Assignment = {}
+    for _ in range(3):
+        members = after(members, found)
+        found = given(strategy, members, sizes)
+        assert improvable(members, found) == []
+        members = [
+            replace(one, threads=dict.fromkeys(random.sample(topics, random.randint(1, 15)), 1)) for one in members
+        ]
+    left = after(members, found)[::4]
+    assert improvable(left, given(strategy, left, sizes)) == []
+
+
+# ---- threads
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_a_partition_stays_on_its_thread(strategy: str) -> None:
+    """Of what a member keeps, nothing changes its thread, where its threads lose as much as each other."""
+    was = {"a-0": parts("t:0,3,5"), "a-1": parts("t:1,2,4")}
+    on_thread = {part: thread for thread, has in was.items() for part in has}
+    members = [
+        Subscriber("a", {"t": 2}, parts("t:0-5"), 1, on_thread=on_thread),
+        Subscriber("b", {"t": 1}),
+    ]
+
+    found = given(strategy, members, numbered("t:6"))
+
+    assert found == {"a": {"a-0": parts("t:0,3"), "a-1": parts("t:1-2")}, "b": {"b-0": parts("t:4-5")}}
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_a_thread_that_is_no_more_leaves_its_partitions_to_the_others_of_its_consumer(strategy: str) -> None:
+    on_thread = {part: "a-1" for part in parts("t:0-1")}
+    members = [Subscriber("a", {"t": 1}, on_thread=on_thread), Subscriber("b", {"t": 1})]
+
+    assert given(strategy, members, numbered("t:4")) == {"a": {"a-0": parts("t:0-1")}, "b": {"b-0": parts("t:2-3")}}
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_a_member_levels_its_own_threads_before_anybody_else_gets_something(strategy: str) -> None:
+    members = [
+        Subscriber("a", {"t": 2}, on_thread=dict.fromkeys(parts("t:0-3"), "a-0")),
+        Subscriber("b", {"t": 1, "u": 1}, on_thread=dict.fromkeys(parts("u:0-1"), "b-0")),
+    ]
+
+    found = given(strategy, members, numbered("t:4 u:2"))
+
+    assert by_consumer(found) == wanted({"a": "t:0-3", "b": "u:0-1"})
+    assert sorted(map(len, found["a"].values())) == [2, 2]
+
+
+def test_round_robin_deals_to_threads_and_passes_over_those_without_a_part_in_the_topic() -> None:
+    members = [Subscriber("a", {"t": 2, "u": 1}), Subscriber("b", {"t": 1})]
+
+    found = given("round-robin", members, numbered("t:4 u:2"))
+
+    assert found == {"a": {"a-0": parts("t:0,3 u:0-1"), "a-1": parts("t:1")}, "b": {"b-0": parts("t:2")}}
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_new_partitions_go_to_other_members_before_they_go_to_other_threads(strategy: str) -> None:
+    members = [Subscriber("a", {"t": 2}), Subscriber("b", {"t": 2})]
+
+    found = by_consumer(given(strategy, members, numbered("t:2")))
+
+    assert found == wanted({"a": "t:0", "b": "t:1"})

@@ -1,0 +1,60 @@
+"""docs/strategies.md: its examples are what the strategies give, and its code runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.assignors import Subscriber, assigned
+from coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS
+from tests.unit.strategies import after, by_consumer, given, member, numbered, parts
+
+PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
+
+
+def tables() -> Iterator[dict[str, dict[str, str]]]:
+    """Each table of shares: strategy -> consumer -> text."""
+    for head, rows in re.findall(r"^\| strategy \|( c1 .*)\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", PAGE, re.MULTILINE):
+        consumers = [name.strip() for name in head.split("|")]
+        cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+        yield {row[0].strip("`"): dict(zip(consumers, row[1:], strict=True)) for row in cells}
+
+
+FIRST, JOINED, MIXED = tables()
+
+
+@pytest.mark.parametrize("strategy", JOINED)
+def test_the_examples_are_what_comes_out(strategy: str) -> None:
+    three = [member(name, "flights hotels") for name in ("c1", "c2", "c3")]
+    mixed = [member("c1", "flights"), member("c2", "flights hotels"), member("c3", "flights")]
+    topics = numbered("flights:3 hotels:3")
+    first = given(strategy, three[:2], topics)
+    joined = given(strategy, after(three, first), topics)
+    alike = strategy.removeprefix("cooperative-")
+
+    for shown, found in (
+        (FIRST[alike], first),
+        (JOINED[strategy], joined),
+        (MIXED[alike], given(strategy, mixed, numbered("flights:3 hotels:2"))),
+    ):
+        assert by_consumer(found) == {consumer: parts(text) for consumer, text in shown.items()}
+
+
+def test_the_page_names_every_strategy_and_the_group_of_entry_points() -> None:
+    assert set(JOINED) == set(BUILT_IN)
+    assert f"\n{ENTRY_POINTS} =" in PAGE
+
+
+def test_the_strategy_of_the_page_keeps_its_promise() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(code, made)  # the page's own code
+    members = [Subscriber("a", {"t": 1}), Subscriber("b", {"t": 1, "u": 2})]
+
+    found = assigned(made["FirstAssignor"](), members, {"t": (0, 1), "u": (0,)})
+
+    assert found == {"a": {"a-0": parts("t:0-1")}, "b": {"b-0": parts("u:0")}}
