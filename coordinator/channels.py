@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .plan import End, Plan, ended
-from .snapshot import SentCommand, Snapshot
+from .membership import End
+from .plan import Plan, ended
+from .snapshot import SeatView, SentCommand, Snapshot
 from .zk.errors import RebalanceFailed
 from .zk.fenced import batches
 from .zk.partitions import TopicPartition
 from .zk.paths import COORDINATOR_EPOCH, GroupPaths
-from .zk.records import Channel, OffsetRecord
+from .zk.records import BegunRecord, Channel, OffsetRecord
 from .zk.state import GroupState
 from .zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, operation_bytes
 
@@ -62,6 +63,7 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
         for consumer, sent in plan.withdrawn
         if (consumer, sent.name) not in gone
     ]
+    units += [_given_up(snapshot, paths, seat) for seat in plan.given_up]
     units += _history(snapshot, plan, paths)
     units += [
         [Create(paths.command_prefix(consumer), command.to_bytes(), sequential=True)]
@@ -87,29 +89,37 @@ def _parents(snapshot: Snapshot, plan: Plan) -> list[Unit]:
     folded = {part.topic for end in plan.ends for part in end.view.running}
     folded |= {topic for _, command in plan.stops for topic in command.topics}
     made: list[Unit] = [[Create(paths.owners_of(topic))] for topic in sorted(started - snapshot.owner_parents)]
-    made += [[Create(paths.offsets_of(topic))] for topic in sorted((started | folded) - snapshot.offset_parents)]
-    return made
+    missing = sorted((started | folded) - snapshot.offset_parents)
+    return made + [[Create(paths.offsets_of(topic), _begun(snapshot, topic))] for topic in missing]
+
+
+def _begun(snapshot: Snapshot, topic: str) -> bytes:
+    """The note that the group begins with `topic`."""
+    known = snapshot.topics.get(topic)
+    return BegunRecord.of(known, snapshot.czxid).to_bytes() if known is not None else b""
 
 
 def _whole_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Unit:
     """Ended in one go: the fence moves, offsets written, owners (and for an eviction its ids) removed."""
     channel = _channel(end)
-    data = ended(channel, end.reason).to_bytes()
+    data = ended(channel, end.reason, end.error).to_bytes()
     return [
         SetData(paths.channel(end.view.consumer), data, end.view.version),
         *_offsets(snapshot, paths, channel, channel.running),
         *(Delete(paths.owner(*partition)) for partition in sorted(end.owners)),
         *([Delete(paths.id(end.view.consumer))] if end.evicted else []),
+        *_seat_gone(paths, end.seat),
     ]
 
 
 def _torn_end(snapshot: Snapshot, paths: GroupPaths, end: End) -> Iterator[Unit]:
     """Ended in several multis: the fence first, while `running` stays; then its partitions, some at a time."""
-    view, channel = end.view, replace(_channel(end), ended=end.reason)
+    view, channel = end.view, replace(_channel(end), ended=end.reason, error=end.error)
     path, version = paths.channel(view.consumer), view.version
     if _moves_the_fence(end):
         gone: Unit = [Delete(paths.command(view.consumer, sent.name)) for sent in _gone_with_the_fence(end)]
         gone += [Delete(paths.id(view.consumer))] if end.evicted else []
+        gone += _seat_gone(paths, end.seat)
         yield [SetData(path, channel.to_bytes(), version), *gone]
         version += 1
     partitions = sorted(view.running)
@@ -129,7 +139,18 @@ def _moves_the_fence(end: End) -> bool:
 
 def _gone_with_the_fence(end: End) -> Sequence[SentCommand]:
     """The commands that the first multi of a torn end removes; others are withdrawn later."""
-    return end.view.commands[: ROOM - 2] if _moves_the_fence(end) else ()
+    return end.view.commands[: ROOM - 3] if _moves_the_fence(end) else ()
+
+
+def _seat_gone(paths: GroupPaths, seat: SeatView | None) -> Unit:
+    """A static member's seat removed as it was read: who has come back to it meanwhile has moved its version."""
+    return [Delete(paths.seat(seat.instance), seat.version)] if seat is not None else []
+
+
+def _given_up(snapshot: Snapshot, paths: GroupPaths, seat: SeatView) -> Unit:
+    """The same while nobody has registered under its name, which may have made the seat anew."""
+    view = snapshot.channels.get(seat.instance)
+    return [*([Check(paths.channel(seat.instance), view.version)] if view else []), *_seat_gone(paths, seat)]
 
 
 def _channel(end: End) -> Channel:

@@ -27,6 +27,7 @@ from .collect import FencedCommits, ServerClock
 from .metrics import CoordinatorMetrics
 from .problems import Findings, Problems
 from .reading import Memory
+from .segments import local_file
 from .zk.errors import BadData
 from .zk.names import is_name
 from .zk.paths import SEGMENT_PREFIX, GroupPaths, sequence
@@ -340,9 +341,9 @@ class SegmentCollector:
         for name, node in done:
             try:
                 segment = Segment.parse(paths.segment(name), node.data)
-                root = Path(segment.segments_dir.removeprefix("file://"))
-                if root.is_absolute() and _is_own_file(paths.group, segment):
-                    self._remove(root / segment.file)
+                path = local_file(paths.group, segment)
+                if path is not None:
+                    self._remove(path)
             except FileNotFoundError:
                 continue
             except (BadData, OSError, ValueError) as error:
@@ -363,10 +364,3 @@ def _own_interval_ms(path: str, node: Node) -> int:
         return Registration.parse(path, node.data).seal_interval_ms or SEAL_INTERVAL_MS
     except BadData:
         return SEAL_INTERVAL_MS
-
-
-def _is_own_file(group: str, segment: Segment) -> bool:
-    """Whether a segment names a file as its fetcher names them: a znode must not be able to remove any other."""
-    stem = f"{group}/{segment.consumer}/{segment.incarnation}-"
-    number = segment.file.removeprefix(stem).removesuffix(".arrow")
-    return segment.file == f"{stem}{number}.arrow" and len(number) == 10 and number.isascii() and number.isdigit()

@@ -20,6 +20,10 @@ class CoordinatorConfig:
     :ivar rebalance_handlers: groups whose turns may run at the same time.
     :ivar max_rebalance_retries: turns that may fail in a row before the group's state says RebalanceFailed.
     :ivar rebalance_debounce_ms: changes of a group that come within this time after a turn make one turn.
+    :ivar group_initial_rebalance_delay_ms: a group that nobody is in waits for more members until nobody has joined for
+        so long, three times as long at most. Half a second by default: the processes of one start come closer together
+        than that, and a lone consumer hardly feels it (Kafka's three do).
+    :ivar group_max_size: members that a group may have; who comes after them is refused.
     :ivar sweep_interval_ms: how often everything is read again, in case a watch was lost.
     :ivar channel_retention_ms: how long the channel of a consumer that is gone is kept.
     :ivar query_retention_ms: how long a query that gives no sign of life holds back the collection of segments.
@@ -40,6 +44,8 @@ class CoordinatorConfig:
     rebalance_handlers: int = 4
     max_rebalance_retries: int = 4
     rebalance_debounce_ms: int = 100
+    group_initial_rebalance_delay_ms: int = 500
+    group_max_size: int = 2**31 - 1
     sweep_interval_ms: int = 10_000
     channel_retention_ms: int = 86_400_000
     query_retention_ms: int = 7 * 86_400_000
@@ -60,6 +66,8 @@ class CoordinatorConfig:
         require(1 <= self.rebalance_handlers <= 64, "rebalance_handlers must be from 1 to 64")
         require(self.max_rebalance_retries >= 0, "max_rebalance_retries must not be negative")
         require(self.rebalance_debounce_ms >= 0, "rebalance_debounce_ms must not be negative")
+        require(self.group_initial_rebalance_delay_ms >= 0, "group_initial_rebalance_delay_ms must not be negative")
+        require(self.group_max_size >= 1, "group_max_size must be 1 or more")
         require(self.sweep_interval_ms >= 100, "sweep_interval_ms must be 100 or more")
         require(
             self.channel_retention_ms >= 2 * self.session_timeout_ms,

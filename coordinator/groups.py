@@ -9,12 +9,13 @@ from typing import TypeVar
 from .history import in_order
 from .zk.commands import Command
 from .zk.errors import BadData, UsageError
-from .zk.names import is_name
+from .zk.names import is_name, shown
 from .zk.partitions import TopicPartition
 from .zk.paths import COMMAND_PREFIX, GROUPS, REBALANCE_PREFIX, GroupPaths, sequence
 from .zk.ranges import is_partition
 from .zk.records import Channel, OffsetRecord, OwnerRecord, Registration, parsed_channel
-from .zk.state import DEAD, GroupState, Rebalance
+from .zk.seats import Seat
+from .zk.state import DEAD, GROUP_STATES, GroupState, Rebalance
 from .zk.store import Node, Store
 
 T = TypeVar("T")
@@ -73,23 +74,40 @@ class ShownCommand:
 
 @dataclass(frozen=True, slots=True)
 class ShownMember:
-    """A consumer: registered, or with nothing but a channel."""
+    """A consumer: registered, away from its seat, or with nothing but a channel.
+
+    :ivar seat: of a static member.
+    """
 
     consumer: str
     registration: Registration | None
     channel: Channel | None
     commands: tuple[ShownCommand, ...]
+    seat: Seat | None = None
+
+    @property
+    def wants(self) -> Registration | None:
+        """What it has registered, also while it is away from its seat; None when it is no member."""
+        if self.registration is None and self.seat is not None:
+            return self.seat.registration
+        return self.registration
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPartition:
-    """A partition of a group: who owns it, and where the group stands. None for what nobody knows."""
+    """A partition of a group: who owns it, and where the group stands. None for what nobody knows.
+
+    :ivar incarnation: which life of the consumer the owner znode is of.
+    :ivar runner: the consumer whose channel runs it.
+    """
 
     partition: TopicPartition
     topic_id: str | None
     thread: str | None
     consumer: str | None
     offset: int | None
+    incarnation: str | None = None
+    runner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +122,40 @@ class ShownGroup:
     members: tuple[ShownMember, ...]
     partitions: tuple[ShownPartition, ...]
     state_ms: int | None = None
+
+
+def parse_states(text: str) -> frozenset[str]:
+    """The states in a list such as `stable,Empty`, however they are written; all of them for an empty one.
+
+    :raises UsageError: when one is none.
+    """
+    wanted = {name.strip().lower() for name in text.split(",") if name.strip()}
+    found = {state for state in GROUP_STATES if state.lower() in wanted}
+    if len(found) != len(wanted):
+        raise UsageError(f"Invalid state list {shown(text)}. Valid states are: {', '.join(GROUP_STATES)}")
+    return frozenset(found or GROUP_STATES)
+
+
+def chosen_groups(reading: Reading, names: Sequence[str], all_groups: bool) -> list[str]:
+    """The groups that a command is about, each once.
+
+    :raises UsageError: when neither or both of names and all groups were asked for.
+    """
+    if bool(names) == all_groups:
+        raise UsageError(
+            "name the groups, or give --all-groups" if not names else "give names or --all-groups, not both"
+        )
+    return group_names(reading) if all_groups else list(dict.fromkeys(names))
+
+
+def by_holder(group: ShownGroup) -> dict[str | None, list[ShownPartition]]:
+    """The partitions of each consumer: those of whoever has most first, at the end (None) what nobody has."""
+    found: dict[str | None, list[ShownPartition]] = {
+        member.consumer: [] for member in group.members if member.registration is not None
+    }
+    for partition in group.partitions:
+        found.setdefault(partition.consumer or partition.runner, []).append(partition)
+    return dict(sorted(found.items(), key=lambda item: (item[0] is None, -len(item[1]), item[0] or "")))
 
 
 def group_names(reading: Reading) -> list[str]:
@@ -134,7 +186,7 @@ def read_group(reading: Reading, group: str) -> ShownGroup:
     """One group: state, members with their commands, partitions with owners and offsets."""
     paths = GroupPaths(group)
     state, state_ms = reading.timed(paths.state, lambda p, n: GroupState.parse(p, n.data))
-    consumers = sorted({*reading.names(paths.channels), *reading.names(paths.ids)})
+    consumers = sorted({name for path in (paths.channels, paths.ids, paths.seats) for name in reading.names(path)})
     members = tuple(_member(reading, paths, consumer) for consumer in consumers)
     partitions = tuple(_partitions(reading, paths, members))
     return ShownGroup(group, state or GroupState(state=DEAD), members, partitions, state_ms)
@@ -159,12 +211,13 @@ def _member(reading: Reading, paths: GroupPaths, consumer: str) -> ShownMember:
     )
     channel = reading.parsed(paths.channel(consumer), lambda p, n: parsed_channel(p, n.data))
     registration = reading.parsed(paths.id(consumer), lambda p, n: Registration.parse(p, n.data))
-    return ShownMember(consumer, registration, channel, commands)
+    seat = reading.parsed(paths.seat(consumer), lambda p, n: Seat.parse(p, n.data))
+    return ShownMember(consumer, registration, channel, commands, seat)
 
 
 def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember, ...]) -> Iterator[ShownPartition]:
     running = {
-        partition: (member.channel.topics.get(partition.topic), offset)
+        partition: (member.channel.topics.get(partition.topic), offset, member.consumer)
         for member in members
         if member.channel is not None
         for partition, offset in member.channel.running.items()
@@ -173,12 +226,11 @@ def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember,
     owners = reading.parsed_many([paths.owner(*p) for p in partitions], lambda p, n: OwnerRecord.parse(p, n.data))
     offsets = reading.parsed_many([paths.offset(*p) for p in partitions], lambda p, n: OffsetRecord.parse(p, n.data))
     for partition, owner, written in zip(partitions, owners, offsets, strict=True):
-        topic_id, offset = running.get(partition, (None, None))
+        topic_id, offset, runner = running.get(partition, (None, None, None))
         if offset is None and written is not None:
             topic_id, offset = written.topic_id, written.offset
-        yield ShownPartition(
-            partition, topic_id, owner.thread if owner else None, owner.consumer if owner else None, offset
-        )
+        thread, consumer, life = (owner.thread, owner.consumer, owner.incarnation) if owner else (None, None, None)
+        yield ShownPartition(partition, topic_id, thread, consumer, offset, life, runner)
 
 
 def _below(reading: Reading, root: str) -> set[TopicPartition]:

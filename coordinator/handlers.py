@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from .asked import Asked, Requested
 from .assignors import Assignor
 from .config import CoordinatorConfig
+from .membership import GroupRules
 from .metrics import CoordinatorMetrics
 from .problems import Problems
 from .rebalance import LeaseLapsed, Rebalancer
 from .recording import RecordingAssignor
 from .requests import Request, RequestQueue
 from .term import Term
-from .zk.errors import CoordinatorError, Fenced, Retryable, SessionLost
+from .zk.errors import CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
 from .zk.lease import Lease
 from .zk.paths import GROUPS
 from .zk.records import Topic
@@ -50,7 +51,7 @@ class Handlers:
         runtime: Runtime,
         term: Term,
         lease: Lease,
-        assignor: Assignor,
+        assignors: Mapping[str, Assignor],
         problems: Problems,
         on_over: Callable[[str], None],
         asked: Asked,
@@ -61,7 +62,8 @@ class Handlers:
         self._runtime = runtime
         self._term = term
         self._lease = lease
-        self._assignor = assignor
+        self._assignors = assignors
+        self._rules = GroupRules(config.group_initial_rebalance_delay_ms / 1000, config.group_max_size)
         self._problems = problems
         self._on_over = on_over
         self._asked = asked
@@ -129,7 +131,7 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
-            log.info("turn put off: group=%s reason=%s", group, error)
+            log.info("turn put off: group=%s reason=%s", group, _words(error))
             self._metrics.turn_put_off(group)
             self._ask_again(request, ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  one group's trouble must not end the handler, whatever it is
@@ -147,7 +149,9 @@ class Handlers:
                 self._be_quiet(group, before)
             if requested is not None and turn.state is not None:
                 self._answer(group, requested)
-            if turn.again_s is not None:
+            if turn.again_s is not None and turn.state is not None and turn.state.is_forming:
+                self._ask_again(request, turn.again_s)  # what asked is the trigger of the generation that it will make
+            elif turn.again_s is not None:
                 self.requests.request(group, AGAIN, turn.again_s)
             elif turn.state is None:
                 self._keep_nothing(group)
@@ -186,10 +190,10 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except (LeaseLapsed, Retryable) as error:
-            log.info("request not answered yet: group=%s reason=%s", group, error)
+            log.info("request not answered yet: group=%s reason=%s", group, _words(error))
             self.requests.request(group, requested.trigger, ASK_AGAIN_S)
         except Exception as error:  # noqa: BLE001  it stands, and the next turn tries again
-            log.error("request not answered: group=%s reason=%s", group, error)
+            log.error("request not answered: group=%s reason=%s", group, _words(error))
 
     def _rebalancer(self, group: str) -> Rebalancer:
         with self._lock:
@@ -201,17 +205,18 @@ class Handlers:
                     self._lease,
                     group,
                     lambda: self._topics(),
-                    self._assignor_of(group),
+                    self._assignors_of(group),
+                    self._rules,
                     self.on_acknowledge,
                     self._problems,
                     self._metrics,
                 )
             return self._rebalancers[group]
 
-    def _assignor_of(self, group: str) -> Assignor:
+    def _assignors_of(self, group: str) -> Mapping[str, Assignor]:
         if not self._config.history_dir:
-            return self._assignor
-        return RecordingAssignor(self._assignor, self._runtime, group)
+            return self._assignors
+        return {name: RecordingAssignor(each, self._runtime, group) for name, each in self._assignors.items()}
 
     def _ask_again(self, request: Request, delay_s: float) -> None:
         for reason in request.reasons:
@@ -221,10 +226,11 @@ class Handlers:
         """Seed 000's ConsumerRebalanceFailedException, except that the handler lives on and tries again."""
         failures = self._failures[request.group] = self._failures.get(request.group, 0) + 1
         backoff_s = min(LONGEST_BACKOFF_S, 0.5 * 2 ** min(failures, 10))
-        expected = isinstance(error, CoordinatorError)
+        is_an_assignors = isinstance(error, RebalanceFailed) and error.__cause__ is not None
+        expected = isinstance(error, CoordinatorError) and not is_an_assignors
         log.error(
             "turn failed: group=%s failures=%d next_try_s=%.1f reason=%s",
-            request.group, failures, backoff_s, error, exc_info=not expected,
+            request.group, failures, backoff_s, _words(error), exc_info=not expected,
         )  # fmt: skip
         self._metrics.turn_failed(request.group)
         since = self._failing_since.setdefault(request.group, self._runtime.monotonic())
@@ -241,11 +247,16 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except Exception as error:  # noqa: BLE001  what could not be said now is said at the next failure
-            log.error("failure not written: group=%s reason=%s", group, error)
+            log.error("failure not written: group=%s reason=%s", group, _words(error))
 
 
 def _changes(request: Request) -> list[str]:
     return [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
+
+
+def _words(error: Exception) -> str:
+    """For the log: whoever keeps its records would keep with the error the frames of the turn, and all of the group."""
+    return str(error)
 
 
 def _bounded(text: str) -> str:

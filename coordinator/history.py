@@ -23,7 +23,7 @@ def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bo
             left=tuple(left),
             moved=_moved(before, state),
             stopped_ms=None if stopping else snapshot.now_ms,
-            finished_ms=snapshot.now_ms if state.state == EMPTY else None,
+            finished_ms=snapshot.now_ms if state.state in (STABLE, EMPTY) else None,
             standing_since_ms=_standing_since(snapshot.rebalance) or (snapshot.now_ms if stopping else None),
         )
     record = snapshot.rebalance

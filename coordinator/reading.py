@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from .problems import Findings, Problems
-from .snapshot import ChannelView, Member, SentCommand, Snapshot
+from .snapshot import ChannelView, Member, SeatView, SentCommand, Snapshot
+from .target import is_live
 from .zk.commands import Command
 from .zk.errors import BadData
 from .zk.names import is_name
@@ -20,6 +21,7 @@ from .zk.paths import COMMAND_PREFIX, REBALANCE_PREFIX, GroupPaths, sequence
 from .zk.ranges import is_partition
 from .zk.records import Channel, Registration, Topic, parsed_channel
 from .zk.runtime import Runtime
+from .zk.seats import Seat
 from .zk.state import GroupState, Mark, Rebalance
 from .zk.store import Node, Store, Watch
 
@@ -101,6 +103,7 @@ class GroupReader:
         self._problems = Findings(problems)
         self._memory = Memory(runtime)
         self._records = Records()
+        self._made: tuple[int, int] | None = None
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
         """A snapshot, or None when the group has no state znode yet.
@@ -113,11 +116,12 @@ class GroupReader:
             return None
         channels = self._channels()
         state = self._state(state_node, channels, topics)
-        consumers, owned, written, rebalances = self._listings(
-            self._paths.ids, self._paths.owners, self._paths.offsets, self._paths.history
+        consumers, seats, owned, written, rebalances = self._listings(
+            self._paths.ids, self._paths.seats, self._paths.owners, self._paths.offsets, self._paths.history
         )
         history = _generations(rebalances)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
+        found_seats = self._seats(seats, members, channels)
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
             (self._paths.owners, self._usable(self._paths.owners, owned)),
             (self._paths.offsets, self._usable(self._paths.offsets, written)),
@@ -135,6 +139,7 @@ class GroupReader:
             state_version=state_node.stat.version,
             channels=channels,
             members=members,
+            seats=found_seats,
             owners=owners,
             offsets=offsets,
             owner_parents=owner_parents,
@@ -144,7 +149,15 @@ class GroupReader:
             history=history,
             rebalance=rebalance,
             now_ms=self._runtime.wall_ms(),
+            czxid=self._czxid(state_node),
         )
+
+    def _czxid(self, state: Node) -> int:
+        """When the group was made; read again with another state only, for that goes whenever the group does."""
+        if self._made is None or self._made[0] != state.stat.czxid:
+            root = self._store.get(self._paths.root)
+            self._made = state.stat.czxid, root.stat.czxid if root is not None else state.stat.czxid
+        return self._made[1]
 
     # ---- channels: commands before data
 
@@ -220,9 +233,24 @@ class GroupReader:
         for name, path, node in zip(known, paths, nodes, strict=False):
             if node is not None:
                 registration = self._parsed(path, node, Registration.parse)
-                members[name] = Member(name, node.stat.czxid, registration)
+                age_s = self._memory.age_s("member", name, str(node.stat.czxid))
+                members[name] = Member(name, node.stat.czxid, registration, age_s)
         last = nodes[-1] if history else None
         return members, self._parsed(history[0], last, Rebalance.parse) if last else None
+
+    def _seats(
+        self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
+    ) -> dict[str, SeatView]:
+        """The seats of static members, and for how long nobody has been on them."""
+        known = list(self._usable(self._paths.seats, names))
+        paths = [self._paths.seat(name) for name in known]
+        found = {}
+        for name, path, node in zip(known, paths, self._store.get_many(paths) if paths else [], strict=True):
+            if node is not None:
+                here = name in members and is_live(members[name], channels.get(name))
+                away_s = 0.0 if here else self._memory.age_s("away", name, str(node.stat.mzxid))
+                found[name] = SeatView(name, node.stat.version, self._parsed(path, node, Seat.parse), away_s)
+        return found
 
     def _partitions_below(self, *roots: tuple[str, Iterable[str]]) -> list[tuple[PartitionSet, frozenset[str]]]:
         """Of each root, given with its topics: the partitions that have a znode, and the topics that have."""

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from .assignors import Assignor
 from .channels import fenced, steps
+from .membership import GroupRules
 from .metrics import CoordinatorMetrics
 from .plan import Plan, plan
 from .problems import Problems
 from .reading import GroupReader
-from .snapshot import Snapshot
+from .snapshot import ChannelView, SeatView, Snapshot
 from .target import is_live
 from .term import Term
 from .zk.commands import START_FETCHER, Command
@@ -57,6 +58,7 @@ class Turn:
 class Rebalancer:
     """Takes the turns of one group for one term.
 
+    :param assignors: strategy -> assignor, as this node has them.
     :param topics: gives every topic there is, by name, as the listeners last read it.
     :param on_acknowledge: a watch on the group's channels.
     """
@@ -69,7 +71,8 @@ class Rebalancer:
         lease: Lease,
         group: str,
         topics: Callable[[], Mapping[str, Topic]],
-        assignor: Assignor,
+        assignors: Mapping[str, Assignor],
+        rules: GroupRules,
         on_acknowledge: Watch,
         problems: Problems,
         metrics: CoordinatorMetrics | None = None,
@@ -80,7 +83,8 @@ class Rebalancer:
         self._group = group
         self._paths = GroupPaths(group)
         self._topics = topics
-        self._assignor = assignor
+        self._assignors = assignors
+        self._rules = rules
         self._problems = problems
         self._metrics = metrics or CoordinatorMetrics()
         self._reader = GroupReader(store, runtime, group, term.epoch, on_acknowledge, problems)
@@ -98,7 +102,7 @@ class Rebalancer:
             snapshot = self._read()
             if snapshot is None:
                 return Turn(REFUSED_PAUSE_S if self._store.get(self._paths.ids) is not None else None)
-            decided = plan(snapshot, self._assignor, trigger)
+            decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
                 return Turn(decided.again_s, snapshot.state, outstanding=decided.outstanding)
             if self._is_suspect(snapshot, decided):
@@ -133,6 +137,23 @@ class Rebalancer:
         return self._reader.read(self._topics())
 
     def _is_suspect(self, snapshot: Snapshot, decided: Plan) -> bool:
+        """Whether something happened between the reads that makes the whole look like what it never was."""
+        return self._lost_a_session(snapshot, decided) or self._missed_a_return(snapshot)
+
+    def _missed_a_return(self, snapshot: Snapshot) -> bool:
+        """Whether a static member seems to be away only because it registered after its channel was read.
+
+        Its seat, which is read last, is then one that nobody expects and that would be removed, or it stands for a life
+        that has not been told anything, with which the group would be called Stable. Both are of one multi, so a seat
+        of another life than the channel's is all that has to be looked at.
+        """
+        channels = snapshot.channels
+        odd = [name for name, seat in snapshot.seats.items() if _is_of_another_life(seat, channels.get(name))]
+        versions = [channels[name].version if name in channels else None for name in odd]
+        nodes = self._store.get_many([self._paths.channel(name) for name in odd]) if odd else []
+        return versions != [node.stat.version if node else None for node in nodes]
+
+    def _lost_a_session(self, snapshot: Snapshot, decided: Plan) -> bool:
         """Whether owners seem to be missing only because a session ended between the reads of ids and owners."""
         running = {
             name: view
@@ -190,6 +211,11 @@ class Rebalancer:
         if strays:
             some = strays[: MAX_OPERATIONS - 1]
             self._write([Check(COORDINATOR_EPOCH, self._term.fence), *(Delete(stray) for stray in some)])
+
+
+def _is_of_another_life(seat: SeatView, view: ChannelView | None) -> bool:
+    channel = view.channel if view is not None else None
+    return seat.seat is not None and (channel is None or channel.incarnation != seat.incarnation)
 
 
 def _named(command: Command) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .assignors import Assignment, Assignor, Subscriber
 from .zk.fields import compact
-from .zk.partitions import range_texts
+from .zk.partitions import TopicPartition, range_texts
 from .zk.runtime import Runtime
 
 
@@ -22,10 +23,7 @@ class RecordingAssignor(Assignor):
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
         found = self._assignor.assign(subscribers, topics)
-        members = {
-            one.consumer: [sorted(one.threads.items()), range_texts(one.running), one.generation, one.user_data]
-            for one in sorted(subscribers, key=lambda one: one.consumer)
-        }
+        members = {one.consumer: _said(one) for one in sorted(subscribers, key=lambda one: one.consumer)}
         said = {name: list(numbers) for name, numbers in sorted(topics.items())}
         self._runtime.record(
             "assignment",
@@ -38,3 +36,13 @@ class RecordingAssignor(Assignor):
             },
         )
         return found
+
+
+def _said(one: Subscriber) -> list[Any]:
+    """All that an assignor may go by."""
+    before: dict[str, list[TopicPartition]] = {}
+    for part, thread in one.on_thread.items():
+        before.setdefault(thread, []).append(part)
+    was = {thread: range_texts(parts) for thread, parts in sorted(before.items())}
+    threads = sorted(one.threads.items())
+    return [threads, range_texts(one.running), one.generation, one.user_data, one.instance_id, was]

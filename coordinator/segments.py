@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from .groups import Reading, ShownGroup
@@ -76,6 +77,18 @@ def read_segments(reading: Reading, paths: GroupPaths, known: Sequence[ListedSeg
 def read_record(reading: Reading, paths: GroupPaths) -> SegmentsRecord:
     """What the coordinator tells the group's fetchers; what cannot be read is noted in `reading`."""
     return reading.parsed(paths.segments, lambda p, n: SegmentsRecord.parse(p, n.data)) or SegmentsRecord()
+
+
+def local_file(group: str, segment: Segment) -> Path | None:
+    """Where a segment's file is on a file system of this machine; None for one on an object store.
+
+    Also None for a file that is not named as its fetcher names them: a znode must not be able to remove any other.
+    """
+    root = Path(segment.segments_dir.removeprefix("file://"))
+    stem = f"{group}/{segment.consumer}/{segment.incarnation}-"
+    number = segment.file.removeprefix(stem).removesuffix(".arrow")
+    is_own = segment.file == f"{stem}{number}.arrow" and len(number) == 10 and number.isascii() and number.isdigit()
+    return root / segment.file if is_own and root.is_absolute() else None
 
 
 def positions(group: ShownGroup) -> dict[PartitionKey, int]:

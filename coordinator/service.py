@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from .asked import Asked
 from .assignors import Assignor
-from .assignors.range import RangeAssignor
+from .assignors.registry import assignors as installed_assignors
 from .backlog import Bounds
 from .collect import Collector, FencedCommits, ServerClock
 from .collect_segments import SegmentCollector, SegmentRules
@@ -41,6 +41,7 @@ class CoordinatorService:
     """Runs until `stop`.
 
     :param open_store: opens a new session each time that it is called.
+    :param assignors: strategy -> assignor; None for those that are installed.
     :param metrics: what is counted and measured; its registry is served by whoever wants to.
     :param remove_file: removes the file of a segment that was collected.
     """
@@ -50,7 +51,7 @@ class CoordinatorService:
         config: CoordinatorConfig,
         open_store: StoreFactory,
         runtime: Runtime,
-        assignor: Assignor | None = None,
+        assignors: Mapping[str, Assignor] | None = None,
         metrics: CoordinatorMetrics | None = None,
         remove_file: Callable[[Path], None] = Path.unlink,
     ) -> None:
@@ -58,7 +59,7 @@ class CoordinatorService:
         self._config = config
         self._open_store = open_store
         self._runtime = runtime
-        self._assignor = assignor or RangeAssignor()
+        self._assignors = installed_assignors() if assignors is None else assignors
         self._stopping = runtime.event()
         self._wake = runtime.event()
         self._metrics = metrics or CoordinatorMetrics()
@@ -116,7 +117,7 @@ class CoordinatorService:
             store,
             self._runtime,
             term,
-            self._assignor,
+            self._assignors,
             self.problems,
             self._wake,
             self._metrics,
@@ -137,7 +138,7 @@ class Coordinator:
         store: Store,
         runtime: Runtime,
         term: Term,
-        assignor: Assignor,
+        assignors: Mapping[str, Assignor],
         problems: Problems,
         wake: Event,
         metrics: CoordinatorMetrics,
@@ -155,7 +156,7 @@ class Coordinator:
         self._lease = Lease(store, runtime, lambda: term.check(store), "coordinator")
         asked = Asked(store, runtime, term, problems)
         self._handlers = Handlers(
-            config, store, runtime, term, self._lease, assignor, problems, self._end, asked, metrics
+            config, store, runtime, term, self._lease, assignors, problems, self._end, asked, metrics
         )
         brokers = Brokers(config.brokers_path)
         self._listeners = Listeners(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from .zk.commands import Command
 from .zk.partitions import NONE, PartitionSet
 from .zk.records import Channel, Registration, Topic
+from .zk.seats import Seat
 from .zk.state import GroupState, Rebalance
 
 
@@ -49,11 +50,34 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An `ids` znode. Its identity is (name, czxid); `registration` is None when it cannot be read."""
+    """An `ids` znode. Its identity is (name, czxid); `registration` is None when it cannot be read.
+
+    :ivar age_s: seconds since this coordinator first saw it.
+    """
 
     consumer: str
     czxid: int
     registration: Registration | None
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeatView:
+    """A `seats` znode.
+
+    :ivar seat: None when it cannot be read.
+    :ivar away_s: seconds since this coordinator first saw that nobody of the seat's incarnation lives.
+    """
+
+    instance: str
+    version: int
+    seat: Seat | None
+    away_s: float = 0.0
+
+    @property
+    def incarnation(self) -> str:
+        """The last life of who has the seat."""
+        return self.seat.registration.incarnation if self.seat is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +89,8 @@ class Snapshot:
     :ivar owners: partitions whose owner znode exists.  :ivar offsets: those whose offset znode exists.
     :ivar owner_parents: topics that have a parent znode below owners; `offset_parents` likewise.
     :ivar topics: every topic there is.
+    :ivar czxid: of the group's own znode: when it was made.
+    :ivar seats: instance id -> seat, of static members, here or away.
     :ivar mark_age_s: (consumer, incarnation) of each eviction mark -> seconds since it was made or first read here.
     :ivar history: generations that have a history znode.  :ivar rebalance: the newest one's record.
     """
@@ -75,6 +101,7 @@ class Snapshot:
     state_version: int
     channels: Mapping[str, ChannelView] = field(default_factory=dict)
     members: Mapping[str, Member] = field(default_factory=dict)
+    seats: Mapping[str, SeatView] = field(default_factory=dict)
     owners: PartitionSet = NONE
     offsets: PartitionSet = NONE
     owner_parents: frozenset[str] = frozenset()
@@ -84,3 +111,4 @@ class Snapshot:
     history: tuple[int, ...] = ()
     rebalance: Rebalance | None = None
     now_ms: int = 0
+    czxid: int = 0

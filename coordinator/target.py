@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .assignors import Assignor, Subscriber, checked
+from .assignors import Assignor, Subscriber, assigned
 from .snapshot import ChannelView, Member, Snapshot
 from .zk.errors import BadData
-from .zk.partitions import PartitionSet, TopicPartition
+from .zk.partitions import NONE, PartitionSet, TopicPartition
 from .zk.paths import GroupPaths
 from .zk.patterns import TopicFilter
 from .zk.ranges import MAX_PARTITION
@@ -57,30 +57,41 @@ def is_live(member: Member, view: ChannelView | None) -> bool:
     )
 
 
-def wanted(snapshot: Snapshot, live: Mapping[str, Registration], assignor: Assignor) -> Wanted:
-    """The assignment of every assignable partition to the live members.
+def wanted(snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor) -> Wanted:
+    """The assignment of every assignable partition to the members, those included who are away from their seat.
 
-    :raises RebalanceFailed: when the assignor does not keep its promise.
+    :raises RebalanceFailed: when the assignor fails, or does not keep its promise.
     """
     left_out: dict[str, str] = {}
     subscribers = []
-    for consumer in sorted(live):
+    for consumer in sorted(members):
         try:
-            threads = threads_of(live[consumer], snapshot.topics)
+            threads = threads_of(members[consumer], snapshot.topics)
         except BadData as error:
             left_out[consumer] = str(error)
             threads = {}
-        view = snapshot.channels[consumer]
-        generation = view.channel.generation if view.channel else 0
-        subscribers.append(Subscriber(consumer, threads, view.running, generation, live[consumer].user_data))
+        view = snapshot.channels.get(consumer)
+        subscribers.append(
+            Subscriber(
+                consumer,
+                threads,
+                view.running if view else NONE,
+                view.channel.generation if view and view.channel else 0,
+                members[consumer].user_data,
+                instance_id=members[consumer].instance_id,
+                on_thread=_before(snapshot, consumer),
+            )
+        )
     topics = _assignable(subscribers, snapshot.topics, left_out)
     shares = {name: topic.partitions for name, topic in topics.items()}
     assigning = [_only(subscriber, topics) for subscriber in subscribers]
-    assignment = assignor.assign(assigning, shares)
-    checked(assignor.name, assignment, assigning, shares)
+    assignment = assigned(assignor, assigning, shares)
     target = {
-        consumer: Target(live[consumer].incarnation, _bounded(snapshot.group, assignment.get(consumer, {}), left_out))
-        for consumer in sorted(live)
+        member.consumer: Target(
+            members[member.consumer].incarnation,
+            _bounded(snapshot.group, assignment.get(member.consumer, {}), member.on_thread, left_out),
+        )
+        for member in assigning
     }
     return Wanted(target, {name: topic.id for name, topic in sorted(topics.items())}, left_out)
 
@@ -100,12 +111,23 @@ def _assignable(
 
 
 def _only(subscriber: Subscriber, topics: Mapping[str, Topic]) -> Subscriber:
-    threads = {topic: count for topic, count in subscriber.threads.items() if topic in topics}
-    return Subscriber(subscriber.consumer, threads, subscriber.running, subscriber.generation, subscriber.user_data)
+    return replace(subscriber, threads={topic: n for topic, n in subscriber.threads.items() if topic in topics})
 
 
-def _bounded(group: str, threads: Mapping[str, PartitionSet], left_out: dict[str, str]) -> dict[str, PartitionSet]:
-    """`threads` cut to what one session may own; what is over is left out with the reason."""
+def _before(snapshot: Snapshot, consumer: str) -> dict[TopicPartition, str]:
+    """What the last target says of that name, also for another life of it: it may have its partitions back."""
+    target = snapshot.state.target.get(consumer)
+    threads = target.threads.items() if target else ()
+    return {part: thread for thread, parts in threads for part in parts}
+
+
+def _bounded(
+    group: str, threads: Mapping[str, PartitionSet], before: Mapping[TopicPartition, str], left_out: dict[str, str]
+) -> dict[str, PartitionSet]:
+    """`threads` cut to what one session may own; what is over is left out with the reason.
+
+    What was in the target `before` has precedence: a strategy that goes by what was must come to the same end again.
+    """
     paths = GroupPaths(group)
     room = OWNER_PATHS_A_SESSION
     topics = {part.topic for parts in threads.values() for part in parts}
@@ -113,7 +135,8 @@ def _bounded(group: str, threads: Mapping[str, PartitionSet], left_out: dict[str
     if longest * sum(len(parts) for parts in threads.values()) <= room:
         return {thread: parts for thread, parts in threads.items() if parts}
     kept: dict[str, set[TopicPartition]] = {}
-    for thread, partition in sorted((thread, part) for thread, parts in threads.items() for part in parts):
+    every = [(part not in before, thread, part) for thread, parts in threads.items() for part in parts]
+    for _, thread, partition in sorted(every):
         room -= len(paths.owner(*partition)) + 4
         if room >= 0:
             kept.setdefault(thread, set()).add(partition)

@@ -43,7 +43,7 @@ def create_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> 
     _check_count(partitions)
     _refuse_beside_kafka(store, brokers)
     topic = Topic(name, new_topic_id(), tuple(range(partitions)))
-    _ensure_parents(store, brokers.topics)
+    ensure_parents(store, brokers.topics)
     try:
         _write(store, topic, Create(path, topic.to_bytes()))
     except Refused as refused:
@@ -164,16 +164,17 @@ def _write(store: Store, topic: Topic, operation: Create | SetData) -> None:
         ) from error
 
 
-def _ensure_parents(store: Store, path: str) -> None:
+def ensure_parents(store: Store, path: str) -> None:
+    """Make `path` and those above it, where they are not there."""
     parts = path.strip("/").split("/")
     ensure(store, ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))])
 
 
 def _refuse_beside_kafka(store: Store, brokers: Brokers) -> None:
-    listing = store.children(f"{brokers.brokers_path}/ids")
+    listing = store.children(brokers.ids)
     if listing and listing.names:
         raise UsageError(
-            f"brokers of a real Kafka are registered in {brokers.brokers_path}/ids: "
+            f"brokers of a real Kafka are registered in {brokers.ids}: "
             "create topics with kafka-topics.sh, or give another --brokers-path"
         )
 

@@ -58,12 +58,18 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
     """`value` as the field's type; text, as the environment has it, is read as that."""
     if hint is int:
         return _number(name, value, int)
+    if hint is bool:
+        return _switch(name, value)
     if hint is float:
         return _number(name, value, float)
     if hint is str and not isinstance(value, str):
         raise UsageError(f"{name} must be a text, not {shown(value)}")
+    if hint == str | int and (not isinstance(value, str | int) or isinstance(value, bool)):
+        raise UsageError(f"{name} must be a text or a whole number, not {shown(value)}")
     if get_origin(hint) is tuple:
         return _texts(name, value)
+    if get_origin(hint) is Mapping:
+        return _named_texts(name, value)
     return value
 
 
@@ -77,12 +83,36 @@ def _number(name: str, value: Any, kind: type[int] | type[float]) -> int | float
     raise UsageError(f"{name} must be a {'whole ' if kind is int else ''}number, not {shown(value)}")
 
 
+def _switch(name: str, value: Any) -> bool:
+    said = {"true": True, "false": False}.get(value.strip().lower()) if isinstance(value, str) else value
+    if not isinstance(said, bool):
+        raise UsageError(f"{name} must be true or false, not {shown(value)}")
+    return said
+
+
 def _texts(name: str, value: Any) -> tuple[str, ...]:
     """Several texts: a list, or one text with commas."""
     texts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"{name} must be texts separated by commas, not {shown(value)}")
     return tuple(texts)
+
+
+def _named_texts(name: str, value: Any) -> Mapping[str, str]:
+    """Names and texts; the tables that TOML makes of dotted names become those again."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} must be a table of names and values")  # what was given may be a secret
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        if isinstance(inner, Mapping):
+            found |= {f"{key}.{rest}": text for rest, text in _named_texts(name, inner).items()}
+        elif isinstance(inner, bool):
+            found[str(key)] = str(inner).lower()
+        elif isinstance(inner, str | int | float):
+            found[str(key)] = str(inner)
+        else:
+            raise UsageError(f"{name}.{key} must be a text or a number")
+    return found
 
 
 def require(condition: bool, rule: str) -> None:

@@ -28,6 +28,13 @@ class Brokers:
     def topic(self, topic: str) -> str:
         return f"{self.brokers_path}/topics/{topic}"
 
+    @property
+    def ids(self) -> str:
+        return f"{self.brokers_path}/ids"
+
+    def id(self, broker: str) -> str:
+        return f"{self.brokers_path}/ids/{broker}"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupPaths:
@@ -60,6 +67,13 @@ class GroupPaths:
 
     def id(self, consumer: str) -> str:
         return f"{self.ids}/{consumer}"
+
+    @property
+    def seats(self) -> str:
+        return f"{self.root}/seats"
+
+    def seat(self, instance: str) -> str:
+        return f"{self.seats}/{instance}"
 
     @property
     def channels(self) -> str:
@@ -127,6 +141,7 @@ class GroupPaths:
             GROUPS,
             self.root,
             self.ids,
+            self.seats,
             self.channels,
             self.owners,
             self.offsets,

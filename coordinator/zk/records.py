@@ -29,11 +29,13 @@ class Topic:
 
     :ivar id: Kafka's topic id; without one `czxid-…`, so that a topic that was made anew is another topic.
     :ivar partitions: its partition numbers, in order.
+    :ivar czxid: of its znode: when it was made; 0 where nobody has asked.
     """
 
     name: str
     id: str
     partitions: tuple[int, ...]
+    czxid: int = field(default=0, compare=False, repr=False)
 
     @classmethod
     def parse(cls, where: str, name: str, data: bytes, czxid: int) -> Topic:
@@ -42,7 +44,7 @@ class Topic:
         if not all(ranges.is_partition(key) for key in numbers):
             raise fields.bad("partitions", "an object with partition numbers as keys")
         topic_id = fields.optional_text("topic_id", most=64) or f"czxid-{czxid:x}"
-        return cls(name, topic_id, tuple(sorted(int(key) for key in numbers)))
+        return cls(name, topic_id, tuple(sorted(int(key) for key in numbers)), czxid)
 
     def to_bytes(self) -> bytes:
         """As Kafka 2.8 and later write it (data version 3); no broker has replicas here."""
@@ -104,6 +106,7 @@ class Registration:
 
     :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads.
     :ivar lease_ms: after its last sign of life it may still fetch this long.
+    :ivar instance_id: a static member's `group_instance_id`, empty for a dynamic one.
     :ivar seal_interval_ms: how often it seals by itself; 0 for one that seals nothing, or does not say.
     """
 
@@ -116,6 +119,7 @@ class Registration:
     max_poll_interval_ms: int = 300_000
     user_data: str = ""
     seal_interval_ms: int = 0
+    instance_id: str = ""
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Registration:
@@ -133,22 +137,26 @@ class Registration:
             max_poll_interval_ms=fields.number("max_poll_interval_ms", 300_000, least=1, most=2**31 - 1),
             user_data=fields.text("user_data", "", most=65536),
             seal_interval_ms=fields.number("seal_interval_ms", 0, most=2**31 - 1),
+            instance_id=fields.text("instance_id", "", most=250),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """The fields as they stand in the znode."""
+        return {
+            "subscription": dict(self.subscription),
+            "pattern": self.pattern,
+            "incarnation": self.incarnation,
+            "host": self.host,
+            "protocols": list(self.protocols),
+            "lease_ms": self.lease_ms,
+            "max_poll_interval_ms": self.max_poll_interval_ms,
+            **({"user_data": self.user_data} if self.user_data else {}),
+            **({"seal_interval_ms": self.seal_interval_ms} if self.seal_interval_ms else {}),
+            **({"instance_id": self.instance_id} if self.instance_id else {}),
+        }
+
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "subscription": dict(self.subscription),
-                "pattern": self.pattern,
-                "incarnation": self.incarnation,
-                "host": self.host,
-                "protocols": list(self.protocols),
-                "lease_ms": self.lease_ms,
-                "max_poll_interval_ms": self.max_poll_interval_ms,
-                **({"user_data": self.user_data} if self.user_data else {}),
-                **({"seal_interval_ms": self.seal_interval_ms} if self.seal_interval_ms else {}),
-            }
-        )
+        return compact(self.to_json())
 
 
 def _subscription(fields: Fields, pattern: str) -> dict[str, int]:
@@ -171,6 +179,7 @@ class Channel:
     :ivar command: the name of the last command applied.
     :ivar topics: the ids of the topics that run.
     :ivar ended: why the incarnation is over, None while it lives.
+    :ivar error: the same as one of Kafka's words (`refusals.py`), for programs; empty when it left of its own accord.
     :ivar refused: partitions of the last start whose owner znode was in the way.
     :ivar sealed: the file of the last segment sealed.
     """
@@ -185,6 +194,7 @@ class Channel:
     refused: PartitionSet = NONE
     sealed: str = ""
     touched: int = 0
+    error: str = ""
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Channel:
@@ -200,6 +210,7 @@ class Channel:
             refused=partition_set(fields.partitions("refused")),
             sealed=fields.text("sealed", ""),
             touched=fields.number("touched", 0),
+            error=fields.text("error", "", most=64),
         )
 
     def to_bytes(self) -> bytes:
@@ -215,6 +226,7 @@ class Channel:
                 "running": running,
                 "topics": dict(self.topics),
                 "ended": self.ended,
+                **({"error": self.error} if self.error else {}),
                 **({"refused": range_texts(self.refused)} if self.refused else {}),
                 **({"sealed": self.sealed} if self.sealed else {}),
                 **({"touched": self.touched} if self.touched else {}),
@@ -282,19 +294,69 @@ class OwnerRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRecord:
-    """`offsets/[topic]/[partition]`: where the next holder goes on."""
+    """`offsets/[topic]/[partition]`: where the next holder goes on.
+
+    :ivar start: what the offset was resolved from when the group began with the partition; empty once it is an offset
+        that somebody committed or set.
+    """
 
     offset: int
     topic_id: str
     generation: int
+    start: str = ""
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> OffsetRecord:
         fields = Fields.parse(where, data)
-        return cls(fields.number("offset"), fields.text("topic_id", most=64), fields.number("generation", 0))
+        return cls(
+            fields.number("offset"),
+            fields.text("topic_id", most=64),
+            fields.number("generation", 0),
+            fields.text("start", "", most=64),
+        )
 
     def to_bytes(self) -> bytes:
-        return compact({"offset": self.offset, "topic_id": self.topic_id, "generation": self.generation})
+        start = {"start": self.start} if self.start else {}
+        return compact({"offset": self.offset, "topic_id": self.topic_id, "generation": self.generation, **start})
+
+
+@dataclass(frozen=True, slots=True)
+class BegunRecord:
+    """`offsets/[topic]`: with what of the topic the group began.
+
+    :ivar topic_id: of the topic as it was then.
+    :ivar partitions: those that were there: a start position is for these, and for none that came later.
+    """
+
+    topic_id: str
+    partitions: frozenset[int]
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> BegunRecord:
+        fields = Fields.parse(where, data)
+        try:
+            partitions = ranges.decode(fields.text("partitions", "", most=MAX_TOPIC_BYTES))
+        except ValueError as error:
+            raise fields.bad("partitions", "partition ranges, as 0-3,7") from error
+        return cls(fields.text("topic_id", most=64), partitions)
+
+    def to_bytes(self) -> bytes:
+        return compact({"topic_id": self.topic_id, "partitions": ranges.encode(self.partitions)})
+
+    @classmethod
+    def of(cls, topic: Topic, group_czxid: int) -> BegunRecord:
+        """What a group notes that begins with `topic` now.
+
+        A topic that was made after the group is none that the group began with: all of it came later.
+
+        :param group_czxid: of the group's znode: when it was made; 0 when that is not known.
+        """
+        is_older = topic.czxid < group_czxid or not group_czxid
+        return cls(topic.id, frozenset(topic.partitions if is_older else ()))
+
+    def came_later(self, topic_id: str, partition: int) -> bool:
+        """Whether a partition of the topic of this id was not there when the group began."""
+        return topic_id != self.topic_id or partition not in self.partitions
 
 
 def parsed_channel(where: str, data: bytes) -> Channel:

@@ -27,6 +27,14 @@ class SealedRange(NamedTuple):
     next: int
 
 
+class Missing(NamedTuple):
+    """Offsets of a sealed range that have no record: in Kafka markers of transactions, aborted and compacted ones."""
+
+    topic: str
+    partition: int
+    offsets: int
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """`segments/segment-[seq]`: one sealed file.
@@ -34,6 +42,7 @@ class Segment:
     :ivar file: its path below the segments folder.
     :ivar rows: records in it.
     :ivar size: its bytes.
+    :ivar missing: of those ranges in which not every offset has a record.
     """
 
     file: str
@@ -44,6 +53,7 @@ class Segment:
     consumer: str
     incarnation: str
     generation: int
+    missing: tuple[Missing, ...] = ()
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Segment:
@@ -60,6 +70,7 @@ class Segment:
             consumer=fields.text("consumer", most=250),
             incarnation=fields.text("incarnation", most=64),
             generation=fields.number("generation"),
+            missing=tuple(_missing(fields)),
         )
 
     def to_bytes(self) -> bytes:
@@ -77,8 +88,25 @@ class Segment:
                 "consumer": self.consumer,
                 "incarnation": self.incarnation,
                 "generation": self.generation,
+                **({"missing": self._missing_by_topic()} if self.missing else {}),
             }
         )
+
+    def _missing_by_topic(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for topic, partition, count in self.missing:
+            found.setdefault(topic, {})[str(partition)] = count
+        return found
+
+
+def _missing(fields: Fields) -> Iterable[Missing]:
+    for topic, counts in fields.mapping("missing").items():
+        if not isinstance(counts, dict):
+            raise fields.bad("missing", "an object topic -> partition -> number of offsets")
+        for key, count in counts.items():
+            if not ranges.is_partition(key) or type(count) is not int or not 0 < count <= MAX_NUMBER:
+                raise fields.bad("missing", "an object topic -> partition -> number of offsets")
+            yield Missing(topic, int(key), count)
 
 
 def _sealed_ranges(fields: Fields) -> Iterable[SealedRange]:

@@ -17,6 +17,15 @@ STABLE = "Stable"
 DEAD = "Dead"
 FAILED = "RebalanceFailed"
 GROUP_STATES = (EMPTY, PREPARING, COMPLETING, STABLE, DEAD, FAILED)
+LEGAL_AFTER = {
+    EMPTY: {PREPARING, COMPLETING, FAILED},
+    PREPARING: {COMPLETING, STABLE, EMPTY, FAILED},
+    COMPLETING: {STABLE, PREPARING, EMPTY, FAILED},
+    STABLE: {PREPARING, COMPLETING, EMPTY, FAILED},
+    FAILED: {PREPARING, COMPLETING, STABLE, EMPTY},
+}
+"""What a group may become next. As Kafka's, but for what one turn can pass over: PreparingRebalance where nothing has
+to stop, CompletingRebalance where whoever had to stop has left and the others have what they shall run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +117,11 @@ class GroupState:
     marks: tuple[Mark, ...] = ()
     reason: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_forming(self) -> bool:
+        """Whether the group waits for more members before its first generation."""
+        return self.state == PREPARING and not self.target
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> GroupState:

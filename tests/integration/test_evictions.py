@@ -1,0 +1,115 @@
+"""The two ways out that nobody asked for, session and poll interval, each without the other; and how a group starts."""
+
+from __future__ import annotations
+
+from consumer.channel import FencedChannel
+from consumer.commands import CommandDrain
+from consumer.offsets import Offsets
+from coordinator.config import CoordinatorConfig
+from coordinator.zk.errors import Refused
+from coordinator.zk.fenced import ensure
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import Channel, Registration
+from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.state import STABLE
+from coordinator.zk.store import Create
+from tests.support.hand import Stage
+from tests.support.starts import from_the_beginning
+from tests.support.wait import eventually
+from tests.support.world import World, parts
+
+PATHS = GroupPaths("g")
+LONG_MS = 60_000
+"""Neither this session timeout nor this poll interval is over before the test is."""
+
+
+def test_a_session_that_ends_costs_the_membership_and_the_poll_interval_has_no_part_in_it(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    dies = world.consumer("g", "c1", {"t": 1}, session_timeout_ms=1500, max_poll_interval_ms=LONG_MS)
+    world.stable("g", 1)
+
+    dies.vanish()
+
+    eventually(lambda: world.channel("g", "c1").ended, 10, "its incarnation is ended")
+    channel = world.channel("g", "c1")
+    assert (channel.ended, channel.error) == ("its session ended", UNKNOWN_MEMBER_ID)
+    assert world.state("g").marks == ()
+
+
+def test_an_application_that_does_not_poll_leaves_by_itself_while_its_session_lives(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    stuck = world.consumer("g", "c1", {"t": 1}, session_timeout_ms=4000, max_poll_interval_ms=1000)
+    world.stable("g", 1)
+    store = stuck.consumer.member.store
+    assert store is not None
+
+    stuck.is_stuck.set()
+
+    eventually(lambda: world.channel("g", "c1").ended, 10, "its incarnation is ended")
+    channel = world.channel("g", "c1")
+    assert channel.ended == (
+        "left by itself: poll was not called for 1000 ms (raise max_poll_interval_ms, or lower max_poll_records)"
+    )
+    assert channel.error == UNKNOWN_MEMBER_ID
+    assert not store.lost
+    assert world.state("g").marks == (), "it has ended its fetchers itself, so nobody waits for a lease"
+
+
+def test_a_consumer_that_acknowledges_nothing_is_evicted_while_its_session_lives(world: World, stage: Stage) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    deaf = stage.puppet("g", "c1", {"t": 1}, max_poll_interval_ms=1000)
+    eventually(deaf.commands, 10, "it is told to start")
+    deaf.touch()  # so that its sign of life is younger than its command
+
+    eventually(lambda: world.channel("g", "c1").ended, 10, "it is evicted")
+
+    channel = world.channel("g", "c1")
+    assert channel.ended == (
+        "evicted: it acknowledged no command for 1000 ms "
+        "(raise max_poll_interval_ms, or lower max_poll_records so that it polls more often)"
+    )
+    assert channel.error == UNKNOWN_MEMBER_ID
+    assert not deaf.store.lost
+
+
+def test_a_hundred_consumers_that_start_together_cost_three_generations_at_most(world: World) -> None:
+    delay_ms = CoordinatorConfig(zk=world.zk).group_initial_rebalance_delay_ms
+    world.coordinator(group_initial_rebalance_delay_ms=delay_ms)
+    world.topic("t", 100)
+    runtime, store = ThreadRuntime(), world.store
+    ensure(store, PATHS.skeleton)
+    members, multis = [], []
+    for number in range(100):
+        name = f"c{number:03}"
+        registration = Registration(runtime.random_id(), {"t": 1}, lease_ms=1000)
+        channel = Channel(registration.incarnation)
+        multis.append(
+            [
+                Create(PATHS.channel(name), channel.to_bytes()),
+                Create(PATHS.id(name), registration.to_bytes(), ephemeral=True),
+            ]
+        )
+        fenced = FencedChannel(store, runtime, PATHS, name, channel, 0)
+        offsets = Offsets(runtime, PATHS, from_the_beginning)
+        members.append((fenced, CommandDrain(runtime, PATHS, name, offsets)))
+    for (
+        multi
+    ) in multis:  # what each does that comes anew; a hundred sessions would take the machine longer than a second
+        store.commit(multi)
+
+    def obeyed() -> bool:
+        for fenced, drain in members:
+            drain.drain(store, fenced, lambda partitions: None)
+        return world.state("g").state == STABLE
+
+    eventually(obeyed, 60, "everybody has its partition", ignoring=(Refused,))
+
+    state = world.state("g")
+    assert len(state.target) == 100
+    assert state.generation <= 3
+    running = frozenset().union(*(fenced.channel.running for fenced, _ in members))
+    assert running == parts("t", *range(100))

@@ -1,0 +1,617 @@
+"""Who has a part in a group: which strategy all support, static members, newcomers, and how a group starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from coordinator.assignors.range import RangeAssignor
+from coordinator.membership import GroupRules
+from coordinator.strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
+from coordinator.zk.errors import RebalanceFailed
+from coordinator.zk.refusals import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID
+from coordinator.zk.seats import Seat
+from coordinator.zk.state import EMPTY, PREPARING, STABLE
+from coordinator.zk.store import SetData
+from tests.property.group_world import MAX_POLL_MS, PATHS, SESSION_S, Process, World
+from tests.property.test_convergence import CooperativeRange, settle
+
+T = {"t": 1}
+
+
+class Other(RangeAssignor):
+    """Another eager strategy."""
+
+    name = "other"
+
+
+KNOWN = {name: RangeAssignor() for name in ("range", "roundrobin", "sticky")}
+
+
+def member(name: str, *protocols: str, rank: int = ESTABLISHED, czxid: int = 0) -> Candidate:
+    return Candidate(name, protocols, rank, czxid)
+
+
+def a_world(*assignors: type[RangeAssignor], partitions: int = 4, **rules: float) -> World:
+    world = World(*(make() for make in assignors or (RangeAssignor,)), rules=GroupRules(**rules))  # type: ignore[arg-type]
+    world.topic("t", partitions)
+    return world
+
+
+def running(world: World) -> dict[str, list[int]]:
+    return {
+        name: sorted(part.partition for part in channel.running)
+        for name, channel in world.channels().items()
+        if channel.is_live
+    }
+
+
+def go_on(world: World, turns: int = 3) -> None:
+    """Some turns in no time, with everybody polling."""
+    for _ in range(turns):
+        world.turn()
+        for process in list(world.processes):
+            process.tend()
+
+
+def ended(world: World, name: str) -> tuple[str, str]:
+    channel = world.channels()[name]
+    return channel.error, channel.ended or ""
+
+
+# ---- which strategy
+
+
+@pytest.mark.parametrize(
+    ("protocols", "current", "chosen"),
+    [
+        ([("range",)], "", "range"),
+        ([("roundrobin", "range"), ("range",)], "range", "range"),
+        ([("roundrobin", "range"), ("roundrobin", "range")], "range", "roundrobin"),
+        ([("roundrobin",), ("roundrobin", "range")], "roundrobin", "roundrobin"),
+        ([("range", "sticky"), ("sticky", "range")], "range", "range"),
+        ([("range", "sticky"), ("sticky", "range")], "sticky", "sticky"),
+        ([("range", "sticky"), ("sticky", "range")], "", "range"),
+        ([("range", "sticky"), ("sticky", "range"), ("sticky", "range")], "range", "sticky"),
+        ([("unheard-of", "sticky", "range"), ("range", "sticky"), ("sticky",)], "range", "sticky"),
+    ],
+)
+def test_the_strategy_that_most_prefer_of_those_that_all_support_is_chosen(
+    protocols: list[tuple[str, ...]], current: str, chosen: str
+) -> None:
+    members = [member(f"c{number}", *each) for number, each in enumerate(protocols)]
+
+    assert choose(members, current, KNOWN).name == chosen
+    assert choose(reversed(members), current, KNOWN).name == chosen
+
+
+def test_a_newcomer_that_shares_no_strategy_with_the_group_is_refused_and_the_group_goes_on() -> None:
+    choice = choose(
+        [member("a", "range"), member("b", "sticky", rank=NEWCOMER), member("c", "range", "sticky")],
+        "range",
+        KNOWN,
+    )
+
+    assert choice.name == "range"
+    assert list(choice.refused) == ["b"]
+    assert "'sticky'" in choice.refused["b"]
+    assert "'range'" in choice.refused["b"]
+
+
+def test_of_newcomers_that_share_no_strategy_the_first_to_come_is_in() -> None:
+    late, early = member("a", "range", rank=NEWCOMER, czxid=9), member("b", "sticky", rank=NEWCOMER)
+
+    choice = choose([late, early], "", KNOWN)
+
+    assert choice.name == "sticky"
+    assert list(choice.refused) == ["a"]
+
+
+def test_a_newcomer_that_knows_no_strategy_of_this_node_is_refused() -> None:
+    choice = choose([member("a", "unheard-of", rank=NEWCOMER)], "", KNOWN)
+
+    assert choice.name is None
+    assert "unheard-of" in choice.refused["a"]
+
+
+def test_a_node_that_lacks_the_strategy_of_a_group_refuses_nobody_whom_the_group_has() -> None:
+    with pytest.raises(RebalanceFailed, match="install what is missing"):
+        choose([member("a", "custom"), member("b", "custom")], "custom", KNOWN)
+
+
+def test_who_is_refused_takes_no_place_from_who_could_come_in() -> None:
+    choice = choose(
+        [member("a", "range"), member("b", "sticky", rank=NEWCOMER), member("c", "range", rank=NEWCOMER, czxid=1)],
+        "range",
+        KNOWN,
+        most=2,
+    )
+
+    assert (list(choice.refused), choice.too_many) == (["b"], ())
+
+
+def test_a_member_that_fits_no_more_is_put_out_and_does_not_stop_the_group() -> None:
+    choice = choose([member("a", "range"), member("b", "mine", czxid=1)], "range", KNOWN)
+
+    assert (choice.name, list(choice.refused)) == ("range", ["b"])
+
+
+def test_a_static_member_that_comes_back_goes_before_who_came_while_it_was_away() -> None:
+    choice = choose(
+        [
+            member("a", "range", "sticky"),
+            member("x", "sticky", rank=NEWCOMER, czxid=8),
+            member("s", "range", rank=RETURNING, czxid=9),
+        ],
+        "range",
+        KNOWN,
+    )
+
+    assert (choice.name, list(choice.refused)) == ("range", ["x"])
+
+
+def test_a_refused_newcomer_is_told_why_and_nobody_else_hears_of_it() -> None:
+    world = a_world(RangeAssignor, Other)
+    world.start("a", T, protocols=("range",))
+    settle(world)
+    generation = world.state.generation
+    world.start("b", T, protocols=("other",))
+
+    go_on(world, 1)
+
+    error, reason = ended(world, "b")
+    assert error == INCONSISTENT_GROUP_PROTOCOL
+    assert "'other'" in reason
+    assert world.tree.children(PATHS.ids) == ["a"]
+    assert world.state.generation == generation
+    assert world.state.left_out == {"b": reason}
+    assert running(world) == {"a": [0, 1, 2, 3]}
+
+
+def test_no_generation_has_two_strategies() -> None:
+    world = a_world(RangeAssignor, Other)
+    both = "other", "range"
+    first, second = (world.start(name, T, protocols=("range", "other")) for name in "ab")
+    settle(world)
+    before = world.state
+    first.leave()
+    world.start("a", T, protocols=both)
+    settle(world)
+    assert world.state.strategy == "range"  # one vote each, and it has it
+    second.leave()
+    world.start("b", T, protocols=both)
+    settle(world)
+    after = world.state
+
+    assert (before.strategy, after.strategy) == ("range", "other")
+    assert after.generation > before.generation
+
+
+def test_a_group_that_switches_to_a_cooperative_strategy_stops_nothing_that_does_not_move() -> None:
+    world = a_world(RangeAssignor, CooperativeRange)
+    first, second = (world.start(name, T, protocols=("range", "cooperative-range"), is_static=True) for name in "ab")
+    settle(world)
+    assert world.state.strategy == "range"
+    for process in (first, second):
+        process.leave()
+        world.start(process.name, T, protocols=("cooperative-range",), is_static=True)
+        go_on(world)
+    assert world.state.strategy == "cooperative-range"
+
+    assert [each.stopped for each in world.processes if not each.gone] == [[], []]
+    assert running(world) == {"a": [0, 1], "b": [2, 3]}
+
+
+def test_who_keeps_what_it_has_in_a_cooperative_generation_hears_nothing() -> None:
+    world = World(CooperativeRange())
+    world.topic("t", 2)
+    world.topic("u", 2)
+    world.start("a", {"t": 1})
+    settle(world)
+    before = world.channels()["a"]
+    world.start("b", {"u": 1})
+
+    settle(world)
+
+    after = world.channels()["a"]
+    assert world.state.generation > before.generation
+    assert (after.generation, after.command) == (before.generation, before.command)
+    assert running(world) == {"a": [0, 1], "b": [0, 1]}
+
+
+def test_a_generation_in_which_nobody_hears_anything_is_finished_when_it_begins() -> None:
+    world = a_world(CooperativeRange, partitions=1)
+    world.start("a", T)
+    idle = world.start("b", T)
+    settle(world)
+    idle.leave()
+
+    world.turn()
+
+    record = world.snapshot().rebalance
+    assert record is not None
+    assert record.generation == world.state.generation
+    assert (record.left, record.finished_ms is not None) == ((f"b/{'0' * 8}",), True)
+
+
+def test_who_has_nothing_to_run_is_told_so_once() -> None:
+    world = a_world(CooperativeRange, partitions=1)
+    world.start("a", T)
+    world.start("b", T)
+
+    settle(world)
+
+    assert world.channels()["b"].generation == world.state.generation
+    assert running(world) == {"a": [0], "b": []}
+
+
+# ---- how many
+
+
+def test_a_group_that_is_full_refuses_whoever_comes_and_keeps_whom_it_has() -> None:
+    world = a_world(max_size=2)
+    for name in "bc":
+        world.start(name, T)
+    settle(world)
+    world.start("a", T)
+
+    go_on(world, 1)
+
+    error, reason = ended(world, "a")
+    assert error == GROUP_MAX_SIZE_REACHED
+    assert "2 members" in reason
+    assert running(world) == {"b": [0, 1], "c": [2, 3]}
+
+
+def test_a_smaller_limit_puts_out_those_that_came_last_and_waits_for_their_lease() -> None:
+    world = a_world()
+    last = [world.start(name, T) for name in "bca"][-1]
+    settle(world)
+    world.rules = GroupRules(max_size=2)
+    world.elect()
+
+    world.turn()
+
+    assert ended(world, "a")[0] == GROUP_MAX_SIZE_REACHED
+    assert [mark.consumer for mark in world.state.marks] == ["a"]
+    last.expire()
+    settle(world)
+    assert running(world) == {"b": [0, 1], "c": [2, 3]}
+
+
+# ---- static members
+
+
+def two_static(partitions: int = 4) -> tuple[World, Process, Process]:
+    world = a_world(partitions=partitions)
+    processes = [world.start(name, T, is_static=True) for name in "ab"]
+    settle(world)
+    return world, processes[0], processes[1]
+
+
+def test_a_static_member_that_restarts_gets_what_it_had_and_nobody_else_hears_of_it() -> None:
+    world, first, second = two_static()
+    generation, command = world.state.generation, world.channels()["b"].command
+    first.leave()
+    go_on(world)
+    assert running(world) == {"b": [2, 3]}
+    assert world.state.state == STABLE
+
+    world.start("a", T, is_static=True)
+    go_on(world)
+
+    assert running(world) == {"a": [0, 1], "b": [2, 3]}
+    assert world.state.generation == generation
+    assert world.channels()["b"].command == command
+    assert second.stopped == []
+    assert world.state.state == STABLE
+
+
+def test_a_static_member_that_is_fenced_on_its_seat_hands_everything_to_the_newer_process() -> None:
+    world, first, second = two_static()
+    generation = world.state.generation
+
+    world.start("a", T, is_static=True)
+    first.tend()
+    go_on(world)
+
+    assert first.gone
+    assert running(world) == {"a": [0, 1], "b": [2, 3]}
+    assert (world.state.generation, second.stopped) == (generation, [])
+
+
+def test_a_seat_is_kept_for_a_session_timeout_and_no_longer() -> None:
+    world, first, _ = two_static()
+    first.leave()
+    world.turn()
+
+    world.tick(SESSION_S - 0.1)
+    world.turn()
+    assert sorted(world.tree.children(PATHS.seats)) == ["a", "b"]
+    world.tick(0.1)
+    settle(world)
+
+    assert world.tree.children(PATHS.seats) == ["b"]
+    assert running(world) == {"b": [0, 1, 2, 3]}
+
+
+def test_a_seat_outlives_the_coordinators_failover() -> None:
+    world, first, _ = two_static()
+    generation = world.state.generation
+    first.leave()
+    world.turn()
+    world.tick(SESSION_S - 0.1)
+    world.elect()
+    go_on(world)
+
+    world.tick(SESSION_S - 0.1)  # the new coordinator has seen it away only since it is there itself
+    world.start("a", T, is_static=True)
+    go_on(world)
+
+    assert world.state.generation == generation
+    assert running(world) == {"a": [0, 1], "b": [2, 3]}
+
+
+def test_a_static_member_whose_session_ends_has_no_seat_any_more() -> None:
+    world, first, _ = two_static()
+    first.expire()
+
+    settle(world)
+
+    assert world.tree.children(PATHS.seats) == ["b"]
+    assert ended(world, "a") == (UNKNOWN_MEMBER_ID, "its session ended")
+    assert running(world) == {"b": [0, 1, 2, 3]}
+
+
+def test_a_seat_that_somebody_comes_back_to_is_not_given_up_by_a_turn_that_saw_it_empty() -> None:
+    world, first, _ = two_static()
+    first.leave()
+    world.turn()
+    world.tick(SESSION_S)
+    requests = [0]
+
+    def come_back(world: World) -> None:
+        requests[0] += 1
+        if requests[0] == 12:  # between the turn's reads and its commit
+            world.start("a", T, is_static=True)
+
+    world.meddle = come_back
+    world.turn()
+    world.meddle = lambda world: None
+    assert requests[0] >= 12
+    settle(world)
+
+    assert sorted(world.tree.children(PATHS.seats)) == ["a", "b"]
+    assert running(world) == {"a": [0, 1], "b": [2, 3]}
+
+
+def test_a_seat_that_is_removed_by_hand_is_taken_from_who_has_it() -> None:
+    world, _, _ = two_static()
+    path = PATHS.seat("a")
+    seat = Seat.parse(path, world.tree.data(path) or b"")
+    world.tree.commit([SetData(path, replace(seat, removed="asked for by an operator").to_bytes())], 0)
+
+    world.turn()
+
+    assert ended(world, "a") == (UNKNOWN_MEMBER_ID, "removed: asked for by an operator")
+    assert world.tree.children(PATHS.seats) == ["b"]
+    assert [mark.consumer for mark in world.state.marks] == ["a"]  # its fetchers may run until its lease is over
+
+
+def test_a_group_whose_members_are_all_away_is_not_empty() -> None:
+    world, first, second = two_static()
+    first.leave()
+    second.leave()
+    go_on(world)
+    assert world.state.state == STABLE
+
+    world.tick(SESSION_S)
+    settle(world)
+
+    assert world.state.state == EMPTY
+    assert world.tree.children(PATHS.seats) == []
+
+
+def test_a_static_member_that_comes_back_with_another_subscription_makes_a_generation() -> None:
+    world, first, _ = two_static()
+    world.topic("u", 1)
+    generation = world.state.generation
+    first.leave()
+    world.start("a", {"t": 1, "u": 1}, is_static=True)
+
+    settle(world)
+
+    assert world.state.generation == generation + 1
+    assert running(world) == {"a": [0, 0, 1], "b": [2, 3]}
+
+
+def test_a_dynamic_member_takes_the_seat_away_with_the_name() -> None:
+    world, first, _ = two_static()
+    first.leave()
+    world.start("a", T)
+
+    settle(world)
+
+    assert world.tree.children(PATHS.seats) == ["b"]
+    assert running(world) == {"a": [2, 3], "b": [0, 1]}, "static members come first"
+
+
+def test_a_static_member_that_hangs_is_evicted_and_loses_its_seat() -> None:
+    world, first, _ = two_static()
+    first.stuck = True
+    for _ in range(MAX_POLL_MS // 500 + 1):
+        world.wait(1)
+        world.turn()
+
+    settle(world)
+
+    assert world.tree.children(PATHS.seats) == ["b"]
+    assert ended(world, "a")[0] == UNKNOWN_MEMBER_ID
+
+
+def test_a_static_member_that_restarts_keeps_its_place_in_a_full_group() -> None:
+    world = a_world(max_size=2)
+    world.start("a", T)
+    static = world.start("s", T, is_static=True)
+    settle(world)
+    before = running(world)
+    static.leave()
+    late = world.start("x", T)
+    world.start("s", T, is_static=True)
+
+    go_on(world)
+    late.expire()
+    settle(world)
+
+    assert ended(world, "x")[0] == GROUP_MAX_SIZE_REACHED
+    assert running(world) == before
+
+
+@pytest.mark.parametrize("nth", range(1, 16))
+def test_a_turn_in_the_midst_of_a_static_members_restart_takes_nothing_from_it(nth: int) -> None:
+    world, first, second = two_static()
+    generation = world.state.generation
+    first.leave()
+    world.turn()
+    act_at(world, nth, lambda: world.start("a", T, is_static=True))
+    world.turn()
+    world.meddle = lambda world: None
+
+    go_on(world)
+
+    assert sorted(world.tree.children(PATHS.seats)) == ["a", "b"]
+    assert (world.state.generation, second.stopped) == (generation, [])
+    assert "b" in running(world)
+
+
+def test_a_seat_that_the_group_has_nothing_for_is_no_reason_for_a_generation() -> None:
+    """As a coordinator of an earlier release leaves one, which knows no seats."""
+    world, _, second = two_static()
+    generation = world.state.generation
+    data = world.tree.data(PATHS.seat("a")) or b""
+    world.tree.put(PATHS.seat("z"), data)
+
+    go_on(world)
+
+    assert sorted(world.tree.children(PATHS.seats)) == ["a", "b"]
+    assert (world.state.generation, second.stopped) == (generation, [])
+
+
+# ---- a group's start
+
+
+def act_at(world: World, nth: int, act: Callable[[], object]) -> None:
+    """Do something before the nth request from now."""
+    requests = [0]
+
+    def meddle(world: World) -> None:
+        requests[0] += 1
+        if requests[0] == nth:
+            act()
+
+    world.meddle = meddle
+
+
+@pytest.mark.parametrize("nth", range(1, 16))
+def test_a_static_member_that_registers_in_the_midst_of_a_turn_does_not_end_the_wait_for_more(nth: int) -> None:
+    world = a_world(initial_delay_s=0.5)
+    world.start("a", T)
+    world.turn()
+    act_at(world, nth, lambda: world.start("s", T, is_static=True))
+    world.turn()
+    world.meddle = lambda world: None
+
+    world.turn()
+
+    assert (world.state.generation, world.state.state) == (0, PREPARING)
+
+
+def test_a_static_member_that_leaves_while_a_group_forms_has_no_part_in_it() -> None:
+    world = a_world(initial_delay_s=0.5)
+    world.start("s", T, is_static=True).leave()
+    world.start("a", T)
+
+    world.turn()
+
+    assert (world.state.generation, world.state.state) == (0, PREPARING)
+    assert world.tree.children(PATHS.seats) == []
+
+
+def test_a_group_that_nobody_was_in_waits_until_nobody_has_joined_for_the_delay() -> None:
+    world = a_world(initial_delay_s=0.5)
+    world.start("a", T)
+    assert world.turn().again_s == pytest.approx(0.5)
+    assert world.state.state == PREPARING
+    world.tick(0.4)
+    world.start("b", T)
+    world.turn()
+
+    world.tick(0.4)
+    assert world.turn().again_s == pytest.approx(0.1)
+    assert world.state.generation == 0
+    world.tick(0.1)
+    settle(world)
+
+    assert world.state.generation == 1
+    assert running(world) == {"a": [0, 1], "b": [2, 3]}
+
+
+def test_a_group_in_which_somebody_joins_all_the_time_starts_after_three_delays() -> None:
+    world = a_world(initial_delay_s=0.5)
+    for number in range(15):
+        world.start(f"c{number}", T)
+        world.turn()
+        assert world.state.generation == 0
+        world.tick(0.1)
+
+    world.turn()
+
+    assert world.state.generation == 1
+
+
+def test_who_joins_a_group_that_runs_waits_for_nobody() -> None:
+    world = a_world(initial_delay_s=0.5)
+    world.start("a", T)
+    world.turn()
+    world.tick(0.5)
+    settle(world)
+    world.start("b", T)
+
+    world.turn()
+
+    assert world.state.generation == 2
+
+
+def test_a_group_that_runs_while_its_state_is_lost_waits_for_nobody() -> None:
+    world = a_world(initial_delay_s=0.5)
+    world.start("a", T)
+    world.turn()
+    world.tick(0.5)
+    settle(world)
+    world.tree.put(PATHS.state, b"nonsense")
+    world.elect()
+
+    world.turn()
+
+    assert world.state.state != PREPARING or not world.state.reason
+    assert world.state.target
+
+
+def test_a_command_of_an_earlier_epoch_is_withdrawn_while_a_group_forms() -> None:
+    world = a_world(initial_delay_s=0.5)
+    first = world.start("a", T)
+    world.turn()
+    world.tick(0.5)
+    world.turn()
+    assert [command for command in world.tree.children(PATHS.channel("a"))]
+    first.expire()
+    world.elect()
+    world.start("b", T)
+
+    settle(world)
+
+    assert running(world) == {"b": [0, 1, 2, 3]}
+    assert world.channels()["a"].generation == 0, "the one command that it had was never applied"
+    assert world.tree.children(PATHS.channel("a")) == []

@@ -1,0 +1,281 @@
+"""Kafka's words for a consumer that is refused: which it is told, from which call, and what becomes of it then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Callbacks, Consumer
+from consumer.errors import (
+    ChannelGone,
+    CommitFailed,
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    UnknownMemberId,
+    refusal_in,
+)
+from coordinator.assignors.range import RangeAssignor
+from coordinator.zk.errors import IncarnationOver
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.records import Channel
+from coordinator.zk.refusals import (
+    FENCED_INSTANCE_ID,
+    GROUP_MAX_SIZE_REACHED,
+    INCONSISTENT_GROUP_PROTOCOL,
+    UNKNOWN_MEMBER_ID,
+)
+from coordinator.zk.store import SetData
+from tests.property.group_world import PATHS, World
+from tests.support.memlog import MemoryLog
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+CLASSES: dict[str, type[IncarnationOver]] = {
+    UNKNOWN_MEMBER_ID: UnknownMemberId,
+    FENCED_INSTANCE_ID: FencedInstanceId,
+    INCONSISTENT_GROUP_PROTOCOL: InconsistentGroupProtocol,
+    GROUP_MAX_SIZE_REACHED: GroupMaxSizeReached,
+}
+TURNED_AWAY = [INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED]
+
+
+class App(Callbacks):
+    """A consumer of the group, on a tree; it remembers what it was told."""
+
+    def __init__(self, world: World, name: str = "a") -> None:
+        self.world = world
+        self.name = name
+        self.told: list[str] = []
+        config = ConsumerConfig(zk="tree", group="g", consumer=name, max_poll_interval_ms=4000)
+        self.consumer = Consumer(config, Subscription({"t": 1}), self, MemoryLog(end=10), world.session, world.runtime)
+
+    def on_partitions_assigned(self, partitions: PartitionSet) -> None:
+        self.told.append(f"assigned as {self.incarnation}")
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        self.told.append("revoked")
+
+    def on_partitions_lost(self, partitions: PartitionSet) -> None:
+        self.told.append(f"lost {sorted(partitions)} before {self.incarnation} is followed")
+
+    @property
+    def incarnation(self) -> str:
+        return self.world.channels()[self.name].incarnation
+
+    @property
+    def channel(self) -> Channel:
+        return self.world.channels()[self.name]
+
+    def poll(self) -> None:
+        """A poll after the watches have fired."""
+        self.consumer.member.wake.set()
+        self.consumer.poll(0)
+
+    def settle(self) -> None:
+        for _ in range(5):
+            self.poll()
+            self.world.turn()
+
+    def is_ended(self, word: str, why: str) -> None:
+        """Somebody else ends it: the fence moves."""
+        self.world.tree.put(PATHS.channel(self.name), replace(self.channel, ended=why, error=word).to_bytes())
+
+    def look(self) -> None:
+        """What its keeper does all the time: read the fence."""
+        fenced = self.consumer.member._channel
+        assert fenced is not None
+        with suppress(IncarnationOver):
+            fenced.check()
+
+
+@pytest.fixture
+def app() -> App:
+    world = World(RangeAssignor())
+    world.topic("t", 2)
+    app = App(world)
+    app.settle()
+    assert app.consumer.assignment() == {T0, T1}
+    return app
+
+
+# ---- the word
+
+
+@pytest.mark.parametrize("word", sorted(CLASSES))
+def test_the_word_in_an_ended_channel_is_the_class_and_its_reason_the_message(word: str) -> None:
+    refusal = refusal_in(Channel("life", ended="for a reason", error=word))
+
+    assert (type(refusal), str(refusal)) == (CLASSES[word], "for a reason")
+    assert type(refusal).__name__ == word
+
+
+@pytest.mark.parametrize("word", ["", "RebalanceInProgress"], ids=["none", "of another release"])
+def test_an_end_without_a_word_that_is_known_means_that_it_is_no_member_any_more(word: str) -> None:
+    assert type(refusal_in(Channel("life", ended="evicted", error=word))) is UnknownMemberId
+
+
+# ---- commit
+
+
+@pytest.mark.parametrize("word", sorted(CLASSES))
+def test_a_commit_of_a_consumer_that_was_ended_fails_with_the_word_and_the_reason(app: App, word: str) -> None:
+    app.is_ended(word, "the reason")
+
+    with pytest.raises(CommitFailed, match=rf"^{word}: the reason; the offsets were not committed$") as failed:
+        app.consumer.commit()
+
+    assert type(failed.value.__cause__) is CLASSES[word]
+    assert app.channel.running == {T0: None, T1: None}
+
+
+def test_a_commit_after_a_newer_process_took_the_name_is_fenced(app: App) -> None:
+    App(app.world).poll()
+
+    with pytest.raises(CommitFailed, match=r"^FencedInstanceId: another process has registered as a;") as failed:
+        app.consumer.commit()
+
+    assert type(failed.value.__cause__) is FencedInstanceId
+
+
+def test_a_commit_after_the_session_ended_does_not_know_what_became_of_it(app: App) -> None:
+    store = app.consumer.member.store
+    assert store is not None
+    store.close()
+
+    with pytest.raises(CommitFailed, match=r"^UnknownMemberId: .*not known$") as failed:
+        app.consumer.commit()
+
+    assert type(failed.value.__cause__) is UnknownMemberId
+
+
+def test_a_commit_into_a_channel_that_was_destroyed_says_so(app: App) -> None:
+    app.world.tree.commit([SetData(PATHS.channel("a"), b"nonsense")], session=0)
+
+    with pytest.raises(CommitFailed, match=r"^ChannelGone: ") as failed:
+        app.consumer.commit()
+
+    assert type(failed.value.__cause__) is ChannelGone
+
+
+def test_a_commit_of_a_partition_that_it_runs_no_more_moves_nothing_and_it_goes_on_with_the_others(app: App) -> None:
+    life = app.incarnation
+    fenced = app.consumer.member._channel
+    assert fenced is not None
+    fenced.commit(fenced.channel.without([T0]))  # the generation has moved on, and the fetcher does not know yet
+
+    with pytest.raises(CommitFailed, match=r"^IllegalGeneration: t-0 is no longer this consumer's") as failed:
+        app.consumer.commit()
+
+    assert type(failed.value.__cause__) is IllegalGeneration
+    assert set(app.channel.running) == {T1}
+    app.poll()
+    app.consumer.commit()
+    assert (app.incarnation, app.channel.running) == (life, {T1: 10})
+    assert app.told[-1].startswith("lost [TopicPartition(topic='t', partition=0)]")
+
+
+def test_a_consumer_that_is_not_polled_leaves_as_no_member_any_more_and_says_both_remedies(app: App) -> None:
+    app.world.runtime.spawned[-1]()  # the keeper, without polls
+
+    assert app.channel.error == UNKNOWN_MEMBER_ID
+    with pytest.raises(CommitFailed, match=r"^UnknownMemberId: left by itself: poll was not called") as failed:
+        app.consumer.commit()
+    assert "raise max_poll_interval_ms, or lower max_poll_records" in str(failed.value)
+    assert type(failed.value.__cause__) is UnknownMemberId
+
+
+def test_a_consumer_that_leaves_of_its_own_accord_has_no_word(app: App) -> None:
+    app.consumer.close()
+
+    assert (app.channel.ended, app.channel.error) == ("left", "")
+
+
+# ---- poll
+
+
+def evicted(app: App) -> None:
+    app.is_ended(UNKNOWN_MEMBER_ID, "evicted")
+    app.look()
+
+
+def without_a_session(app: App) -> None:
+    store = app.consumer.member.store
+    assert store is not None
+    store.close()
+
+
+def not_polled(app: App) -> None:
+    app.world.runtime.spawned[-1]()
+
+
+@pytest.mark.parametrize("happens", [evicted, without_a_session, not_polled])
+def test_what_was_lost_is_told_before_it_rejoins_by_itself_and_is_assigned_again(
+    app: App, happens: Callable[[App], None]
+) -> None:
+    first = app.incarnation
+    happens(app)
+
+    for _ in range(3):
+        app.settle()
+        app.world.tick(10.0)
+
+    second = app.incarnation
+    assert second != first
+    both = "[TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1)]"
+    assert app.told == [f"assigned as {first}", f"lost {both} before {first} is followed", f"assigned as {second}"]
+    assert app.consumer.assignment() == {T0, T1}
+
+
+@pytest.mark.parametrize("word", TURNED_AWAY)
+def test_a_consumer_that_the_group_does_not_take_hears_of_it_from_poll_and_tries_again_after_a_backoff(
+    app: App, word: str
+) -> None:
+    runtime, waits = app.world.runtime, []
+    for _ in range(8):
+        refused, since = app.incarnation, runtime.now
+        app.is_ended(word, "there is no room")
+        app.look()
+
+        with pytest.raises(CLASSES[word], match=r"^there is no room$"):
+            app.poll()
+        while app.incarnation == refused:
+            runtime.now += 0.05
+            app.poll()
+        waits.append(round(runtime.now - since, 1))
+
+    assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+    assert app.told[1].startswith("lost")
+    app.settle()
+    assert app.consumer.assignment() == {T0, T1}, "there is room by now"
+    app.is_ended(word, "there is no room")
+    app.look()
+    with pytest.raises(CLASSES[word]):
+        app.poll()
+    runtime.now += 0.25
+    app.poll()
+    assert app.channel.is_live, "who was a member begins with a short wait"
+
+
+def test_whoever_is_taken_over_in_several_steps_is_fenced_only_when_the_other_has_the_name() -> None:
+    world = World(RangeAssignor())
+    world.topic("t", 300)
+    first = App(world)
+    for _ in range(3):
+        first.settle()
+    assert len(first.channel.running) == 300
+    seen: list[Channel] = []
+    world.meddle = lambda world: seen.append(world.channels()["a"])
+
+    App(world).poll()
+
+    steps = [channel for channel in seen if channel.ended]
+    assert len(steps) > 1
+    assert {type(refusal_in(channel)) for channel in steps} == {UnknownMemberId}, "the other may die before that"
+    first.look()
+    with pytest.raises(FencedInstanceId):
+        first.poll()
