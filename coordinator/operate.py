@@ -200,11 +200,10 @@ def standing(store: Store, group: str) -> Standing:
     return Standing(state.state, state.generation, state.reason)
 
 
-def request_turn(store: Store, group: str, by: str, since_ms: int, reason: str | None) -> tuple[bool, str]:
-    """Ask for a turn of `group`; the request stands until a coordinator has taken it.
+def checked_request(store: Store, group: str, reason: str | None) -> GroupPaths:
+    """The paths of a group that can be asked for a turn now.
 
-    :returns: whether it is a new one (else somebody had asked already), and by whom it is.
-    :raises UsageError: when there is no such group, or it is paused.
+    :raises UsageError: when there is no such group, it is paused, or the reason is too long.
     :raises CoordinatorError: when nobody is elected who could take it.
     """
     paths = _existing(store, group)
@@ -215,6 +214,17 @@ def request_turn(store: Store, group: str, by: str, since_ms: int, reason: str |
         raise UsageError(f"group '{group}' is paused, so it takes no turns: first resume it with {how}")
     if store.get(COORDINATOR) is None:
         raise CoordinatorError("nobody is elected who could take a turn: start a node with `zk-coordinator run`")
+    return paths
+
+
+def request_turn(store: Store, group: str, by: str, since_ms: int, reason: str | None) -> tuple[bool, str]:
+    """Ask for a turn of `group`; the request stands until a coordinator has taken it.
+
+    :returns: whether it is a new one (else somebody had asked already), and by whom it is.
+    :raises UsageError: when there is no such group, or it is paused.
+    :raises CoordinatorError: when nobody is elected who could take it.
+    """
+    paths = checked_request(store, group, reason)
     data = TurnRequest(by, since_ms, reason).to_bytes()
     for _ in range(TRIES):
         node = store.get(paths.request)

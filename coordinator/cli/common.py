@@ -24,6 +24,8 @@ from coordinator.zk.cli import (
     print_rows,
     printable,
     report,
+    row_objects,
+    table_text,
     zk_option,
 )
 
@@ -49,6 +51,8 @@ __all__ = [
     "printable",
     "reason_option",
     "report",
+    "row_objects",
+    "table_text",
     "zk_option",
 ]
 

@@ -1,15 +1,48 @@
-"""`zk-coordinator groups` and `channel`: who consumes what, how far, and which commands are out."""
+"""`zk-coordinator groups`: who consumes what, how far, and whether it is as it should be.
+
+The columns and messages are those of kafka-consumer-groups; what this project knows besides stands after them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from coordinator.groups import Reading, ShownGroup, ShownMember, ShownPartition, existing_group, group_names, read_group
-from coordinator.zk.errors import CoordinatorError
+from coordinator.groups import (
+    Reading,
+    ShownGroup,
+    ShownMember,
+    by_holder,
+    chosen_groups,
+    existing_group,
+    group_names,
+    parse_states,
+    read_group,
+)
+from coordinator.topics import list_topics
+from coordinator.verify import problems
+from coordinator.zk.errors import UsageError
+from coordinator.zk.partitions import TopicPartition, by_topic
+from coordinator.zk.paths import COORDINATOR, Brokers
+from coordinator.zk.records import CoordinatorRecord
+from coordinator.zk.state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 
-from .common import opened, output_option, print_rows, report, zk_option
+from .common import (
+    JSON,
+    UNHEALTHY,
+    Cli,
+    brokers_option,
+    opened,
+    output_option,
+    print_json,
+    printable,
+    report,
+    zk_option,
+)
+from .source import opened_source, source_options
+from .watching import Shot, show, watch_options
 
 if TYPE_CHECKING:
     from consumer.logs import Log
@@ -22,56 +55,154 @@ OFFSETS = (
     "CURRENT-OFFSET",
     "LOG-END-OFFSET",
     "LAG",
-    "OWNER",
     "CONSUMER-ID",
     "HOST",
+    "CLIENT-ID",
+    "OWNER",
 )
-MEMBERS = ("GROUP", "CONSUMER-ID", "HOST", "SUBSCRIPTION", "INCARNATION", "#PARTITIONS", "COMMANDS", "ENDED")
+STATE = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
+VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
 
 
-@click.group()
+Where = tuple[str, int, str | None]
+"""Topic, partition, topic id."""
+
+CHANGES = f"{__package__}.groups_"
+PLACES = {
+    "delete": f"{CHANGES}delete",
+    "delete-offsets": f"{CHANGES}offsets",
+    "export-offsets": f"{CHANGES}export",
+    "reset-offsets": f"{CHANGES}offsets",
+    "remove-members": f"{CHANGES}remove",
+}
+
+
+@click.group(cls=Cli, places=PLACES)
 def groups() -> None:
     """The consumer groups."""
 
 
 @groups.command("list")
+@click.option(
+    "--state",
+    "states",
+    is_flag=False,
+    flag_value="",
+    default="",
+    metavar="[STATE,...]",
+    help="Only groups in one of these states, in upper or lower case.",
+)
+@watch_options
 @zk_option
 @output_option
-def list_(zk: str, output: str) -> None:
+def list_(states: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
     """List all groups with their state."""
+    wanted = parse_states(states)
+    is_every = not states.strip(", ")
     with opened(zk) as store:
-        reading = Reading(store)
-        found = [read_group(reading, name) for name in group_names(reading)]
-    print_rows(LIST, [list_row(group) for group in found], output)
-    tell_problems(reading.problems)
+
+        def take() -> Shot:
+            reading = Reading(store)
+            found = [read_group(reading, name) for name in group_names(reading)]
+            kept = [group for group in found if is_every or group.state.state in wanted]
+            return Shot(LIST, [list_row(group) for group in kept], _notes(reading))
+
+        show(take, output, watch, times)
+
+
+@groups.command()
+@click.argument("names", metavar="GROUP...", nargs=-1)
+@click.option("--all-groups", is_flag=True, help="Every group.")
+@click.option("--offsets", is_flag=True, help="Each partition with its offsets, lag and owner (the default).")
+@click.option("--members", is_flag=True, help="The consumers instead of the partitions.")
+@click.option("--verbose", is_flag=True, help="With --members: also which partitions each has, and what it subscribed.")
+@click.option("--state", is_flag=True, help="The state of the group.")
+@source_options(is_needed=False)
+@watch_options
+@zk_option
+@brokers_option
+@output_option
+def describe(
+    names: tuple[str, ...],
+    all_groups: bool,
+    offsets: bool,
+    members: bool,
+    verbose: bool,
+    state: bool,
+    log_dir: str | None,
+    bootstrap_servers: str,
+    kafka: dict[str, str] | None,
+    watch: float | None,
+    times: int | None,
+    zk: str,
+    brokers: Brokers,
+    output: str,
+) -> None:
+    """Show each partition of GROUP with its current offset, log end, lag, and who has it; or its members, or its state.
+
+    LOG-END-OFFSET and LAG need --log-dir. OWNER is the consumer's thread; a consumer's name is its id and its client's.
+    """
+    if offsets + members + state > 1:
+        raise UsageError("describe shows one thing: give at most one of --offsets, --members and --state")
+    if verbose and not members:
+        raise UsageError("--verbose goes with --members")
+    source = None
+    if log_dir and not members and not state:
+        source = opened_source(log_dir, zk, brokers, bootstrap_servers, kafka)
+    with opened(zk) as store:
+
+        def take() -> Shot:
+            reading = Reading(store)
+            found = [existing_group(reading, name) for name in chosen_groups(reading, names, all_groups)]
+            if members:
+                columns, rows = _members(found, verbose)
+            elif state:
+                columns, rows = STATE, _states(reading, found)
+            else:
+                ends = _log_ends(source, found)
+                columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
+            said = [message for group in found if (message := state_message(group)) is not None]
+            return Shot(columns, rows, [*said, *_notes(reading)])
+
+        show(take, output, watch, times)
 
 
 @groups.command()
 @click.argument("group")
-@click.option("--members", is_flag=True, help="The consumers instead of the partitions.")
-@click.option(
-    "--log-dir", envvar="ZK_GROUP_LOG_DIR", show_envvar=True, help="The log, for the log end offset and the lag."
-)
 @zk_option
+@brokers_option
 @output_option
-def describe(group: str, members: bool, log_dir: str | None, zk: str, output: str) -> None:
-    """Show each partition of GROUP with its owner thread, current offset, log end and lag."""
+@click.pass_context
+def verify(context: click.Context, group: str, zk: str, brokers: Brokers, output: str) -> None:
+    """Check that every partition that GROUP subscribes to has a live owner who subscribed to it; exit 5 when not.
+
+    Says what is wrong, one line each, with the coordinator's reason for whatever it has left out.
+    """
     with opened(zk) as store:
         reading = Reading(store)
         found = existing_group(reading, group)
-    if members:
-        print_rows(MEMBERS, [_member_row(group, member) for member in found.members], output)
+        topics = list_topics(store, brokers)
+    reading.problems.update({brokers.topic(each.name): each.error for each in topics if each.error})
+    wrong = problems(found, {each.name: each.topic for each in topics if each.topic is not None})
+    if output == JSON:
+        told = [{"what": each.what, "why": each.why} for each in wrong]
+        print_json({"group": group, "healthy": not wrong, "problems": told})
     else:
-        print_rows(OFFSETS, _offset_rows(found, log_dir), output)
+        for each in wrong:
+            click.echo(printable(each))
+        click.echo(f"Rebalance operation {'failed' if wrong else 'successful'} !")
+    if (message := state_message(found)) is not None:
+        click.echo(message, err=True)
     tell_problems(reading.problems)
+    context.exit(UNHEALTHY if wrong else 0)
 
 
 def list_row(group: ShownGroup) -> tuple[object, ...]:
     """A group as `groups list` and `status` show it."""
     state = group.state
     partitions = sum(len(target.partitions) for target in state.target.values())
-    live = sum(1 for member in group.members if member.registration is not None)
-    return (group.group, state.state, state.generation, state.strategy or None, live, partitions, state.reason)
+    members = len(_members_of(group))
+    return (group.group, state.state, state.generation, state.strategy or None, members, partitions, state.reason)
 
 
 def tell_problems(problems: dict[str, str]) -> None:
@@ -80,52 +211,108 @@ def tell_problems(problems: dict[str, str]) -> None:
         report(problem if path in problem else f"{path}: {problem}")
 
 
-def _member_row(group: str, member: ShownMember) -> tuple[object, ...]:
-    registration, channel = member.registration, member.channel
-    subscription = ",".join(f"{t}:{n}" for t, n in sorted(registration.subscription.items())) if registration else None
+def state_message(group: ShownGroup) -> str | None:
+    """What is said besides of a group that has no members, or is being rebalanced."""
+    name, state = group.group, group.state
+    if state.state in (EMPTY, DEAD):
+        return f"Consumer group '{name}' has no active members."
+    if state.state in (PREPARING, COMPLETING):
+        return f"Warning: Consumer group '{name}' is rebalancing."
+    if state.state == FAILED:
+        return f"Warning: Consumer group '{name}' could not be rebalanced: {state.reason or 'no reason is given'}"
+    return None
+
+
+def _notes(reading: Reading) -> list[str]:
+    """What could not be read, as `tell_problems` says it."""
+    found = sorted(reading.problems.items())
+    return [f"error: {problem if path in problem else f'{path}: {problem}'}" for path, problem in found]
+
+
+def _members_of(group: ShownGroup) -> list[ShownMember]:
+    """Those that are there, and static ones that are away from a seat that is kept for them."""
+    return [member for member in group.members if member.wants is not None]
+
+
+# ---- members and state
+
+
+def _members(found: Sequence[ShownGroup], verbose: bool) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """The columns, and a row for each member; those with most partitions first."""
+    has_static = any(m.wants.instance_id for group in found for m in group.members if m.wants)
+    instance = ("GROUP-INSTANCE-ID",) if has_static else ()
+    columns = ("GROUP", "CONSUMER-ID", *instance, "HOST", "CLIENT-ID", "#PARTITIONS", *(VERBOSE if verbose else ()))
+    rows: list[tuple[object, ...]] = []
+    for group in found:
+        has = {member.consumer: _has(group, member) for member in group.members}
+        for member in sorted(_members_of(group), key=lambda m: (-len(has[m.consumer]), m.consumer)):
+            wants, partitions = member.wants, has[member.consumer]
+            static = ((wants.instance_id or None) if wants else None,) if has_static else ()
+            host = wants.host if wants else None
+            row = (group.group, member.consumer, *static, host, member.consumer, len(partitions))
+            rows.append((*row, *(_details(member, partitions) if verbose else ())))
+    return columns, rows
+
+
+def _details(member: ShownMember, partitions: Iterable[TopicPartition]) -> tuple[object, ...]:
+    registration, channel = member.wants, member.channel
     return (
-        group,
-        member.consumer,
-        registration.host if registration else None,
-        subscription,
+        assignment_text(partitions),
+        ",".join(f"{t}:{n}" for t, n in sorted(registration.subscription.items())) if registration else None,
         channel.incarnation[:8] if channel and channel.incarnation else None,
-        len(channel.running) if channel else None,
         len(member.commands),
         channel.ended if channel else None,
     )
 
 
-def _offset_rows(group: ShownGroup, log_dir: str | None) -> list[tuple[object, ...]]:
-    source = _log(log_dir)
+def _has(group: ShownGroup, member: ShownMember) -> list[TopicPartition]:
+    """What a member runs; what waits for one that is away from its seat."""
+    target = group.state.target.get(member.consumer)
+    if member.registration is None and member.seat is not None:
+        return sorted(target.partitions) if target is not None else []
+    return list(member.channel.running) if member.channel is not None else []
+
+
+def assignment_text(partitions: Iterable[TopicPartition]) -> str | None:
+    """`topic1(0,1), topic2(2)`; None for nothing."""
+    found = by_topic(partitions)
+    return ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in found.items()) or None
+
+
+def _states(reading: Reading, found: Sequence[ShownGroup]) -> list[tuple[object, ...]]:
+    elected = reading.parsed(COORDINATOR, lambda p, n: CoordinatorRecord.parse(p, n.data))
+    who = f"{elected.host} ({elected.node})" if elected is not None else None
+    return [(g.group, who, g.state.strategy or None, g.state.state, len(_members_of(g))) for g in found]
+
+
+# ---- offsets
+
+
+def _offset_rows(group: ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple[object, ...]]:
+    """A row for each partition: of those who have most first, and at the end what nobody has."""
     hosts = {member.consumer: member.registration.host for member in group.members if member.registration}
-    rows: list[tuple[object, ...]] = []
-    for shown in group.partitions:
-        end = _log_end(source, shown)
-        lag = end - shown.offset if end is not None and shown.offset is not None else None
-        host = hosts.get(shown.consumer or "")
-        topic, number = shown.partition
-        rows.append((group.group, topic, number, shown.offset, end, lag, shown.thread, shown.consumer, host))
-    return rows
+    for consumer, partitions in by_holder(group).items():
+        who = (consumer, hosts.get(consumer or ""), consumer)
+        if not partitions:
+            yield (group.group, None, None, None, None, None, *who, None)
+        for shown in partitions:
+            end = ends.get((*shown.partition, shown.topic_id))
+            lag = end - shown.offset if end is not None and shown.offset is not None else None
+            yield (group.group, *shown.partition, shown.offset, end, lag, *who, shown.thread)
 
 
-def _log(log_dir: str | None) -> Log | None:
-    if not log_dir:
-        return None
-    from consumer.logs import open_log  # loads pyarrow, which nothing else here needs
+def _log_ends(source: Log | None, groups: Iterable[ShownGroup]) -> dict[Where, int]:
+    """Partition and topic id -> the end of the log, of all groups at once; what has none is said, and left out."""
+    if source is None:
+        return {}
+    from consumer.logs import Place, UnknownTopic, ends_of
 
-    return open_log(log_dir)
-
-
-def _log_end(source: Log | None, shown: ShownPartition) -> int | None:
-    if source is None or shown.topic_id is None:
-        return None
-    from consumer.logs import UnknownTopic
-
-    topic, number = shown.partition
-    try:
-        return source.latest(topic, shown.topic_id, number)
-    except UnknownTopic:
-        return 0
-    except CoordinatorError as error:
-        report(error)
-        return None
+    shown = [partition for group in groups for partition in group.partitions]
+    places = {Place(s.partition.topic, s.topic_id, s.partition.partition) for s in shown if s.topic_id is not None}
+    found: dict[Where, int] = {}
+    for place, end in ends_of(source, sorted(places)).items():
+        if isinstance(end, int | UnknownTopic):  # nothing was ever written to one that is not known
+            found[place.topic, place.partition, place.topic_id] = end if isinstance(end, int) else 0
+        else:
+            report(end)
+    return found

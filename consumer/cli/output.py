@@ -1,0 +1,139 @@
+"""What `zk-consumer run` prints on stdout: a JSON line a record, or those of Kafka's VerifiableConsumer an event."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from consumer.consumer import Callbacks, Record
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+
+Polled = Mapping[TopicPartition, Sequence[Record]]
+
+
+class RecordLines(Callbacks):
+    """A line a record. What else happens is for stderr and the log; other outputs tell that too."""
+
+    def started(self) -> None:
+        """The consumer is made, and will be polled."""
+
+    def polled(self, polled: Polled) -> None:
+        """These records came, and are committed next."""
+        for records in polled.values():
+            for record in records:
+                _print(_shown(record))
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """These are the group's offsets now."""
+
+    def not_committed(self, offsets: Mapping[TopicPartition, int], error: Exception) -> None:
+        """These are not, or nobody knows."""
+        click.echo(f"error: {error}", err=True)
+
+    def ended(self) -> None:
+        """The consumer is closed, for whatever reason."""
+
+
+class EventLines(RecordLines):
+    """A line an event, with the names and fields of Kafka's VerifiableConsumer; and `partitions_lost`.
+
+    :param wall_ms: the clock of their timestamps, in milliseconds since the epoch.
+    :param is_verbose: whether to print each record, too.
+    """
+
+    def __init__(self, wall_ms: Callable[[], int], is_verbose: bool = False) -> None:
+        self._wall_ms = wall_ms
+        self._is_verbose = is_verbose
+
+    def started(self) -> None:
+        """See `RecordLines`."""
+        self._event("startup_complete")
+
+    def on_partitions_assigned(self, partitions: PartitionSet) -> None:
+        """See `Callbacks`."""
+        self._event("partitions_assigned", partitions=_named(partitions))
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        """See `Callbacks`."""
+        self._event("partitions_revoked", partitions=_named(partitions))
+
+    def on_partitions_lost(self, partitions: PartitionSet) -> None:
+        """See `Callbacks`."""
+        self._event("partitions_lost", partitions=_named(partitions))
+
+    def polled(self, polled: Polled) -> None:
+        """See `RecordLines`."""
+        if self._is_verbose:
+            for record in (record for records in polled.values() for record in records):
+                self._event("record_data", **_place(record), **_contents(record))
+        found = [
+            {
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "count": len(records),
+                "minOffset": records[0].offset,
+                "maxOffset": records[-1].offset,
+            }
+            for partition, records in sorted(polled.items())
+            if records
+        ]
+        if found:
+            self._event("records_consumed", count=sum(map(len, polled.values())), partitions=found)
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """See `RecordLines`."""
+        if offsets:
+            self._event("offsets_committed", offsets=_with_offsets(offsets), success=True)
+
+    def not_committed(self, offsets: Mapping[TopicPartition, int], error: Exception) -> None:
+        """See `RecordLines`."""
+        self._event("offsets_committed", offsets=_with_offsets(offsets), success=False, error=str(error))
+
+    def ended(self) -> None:
+        """See `RecordLines`."""
+        self._event("shutdown_complete")
+
+    def _event(self, name: str, **fields: Any) -> None:
+        _print({"timestamp": self._wall_ms(), "name": name, **fields})
+
+
+def _print(values: Mapping[str, object]) -> None:
+    click.echo(json.dumps(values, separators=(",", ":")))
+
+
+def _named(partitions: Iterable[TopicPartition]) -> list[dict[str, object]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in sorted(partitions)]
+
+
+def _with_offsets(offsets: Mapping[TopicPartition, int]) -> list[dict[str, object]]:
+    items = sorted(offsets.items())
+    return [{"topic": topic, "partition": number, "offset": offset} for (topic, number), offset in items]
+
+
+def _shown(record: Record) -> dict[str, object]:
+    shown = {**_place(record), "timestamp": record.timestamp_ms, **_contents(record)}
+    if record.headers:
+        shown["headers"] = [{"name": name, **_text("value", data)} for name, data in record.headers]
+    return shown
+
+
+def _place(record: Record) -> dict[str, object]:
+    return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+
+
+def _contents(record: Record) -> dict[str, object]:
+    """Bytes as text where they are UTF-8, else as base64 under `key_base64`, `value_base64`."""
+    return {**_text("key", record.key), **_text("value", record.value)}
+
+
+def _text(name: str, data: bytes | None) -> dict[str, object]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

@@ -1,0 +1,63 @@
+"""`zk-coordinator groups delete`: groups that nobody uses any more."""
+
+from __future__ import annotations
+
+import click
+
+from coordinator.group_delete import Removed, delete_group
+from coordinator.groups import Reading, chosen_groups
+from coordinator.zk.errors import CoordinatorError, SessionLost
+
+from .common import JSON, opened, output_option, print_json, printable, zk_option
+
+FAILED = 1
+
+
+@click.command()
+@click.argument("names", metavar="GROUP...", nargs=-1)
+@click.option("--all-groups", is_flag=True, help="Every group that nobody uses.")
+@zk_option
+@output_option
+@click.pass_context
+def delete(context: click.Context, names: tuple[str, ...], all_groups: bool, zk: str, output: str) -> None:
+    """Delete each GROUP: its offsets, its history, and its sealed segments with their files.
+
+    A group is refused while consumers are registered, a static member's seat is kept, an evicted consumer's lease may
+    run, a fetcher pool runs, or a query reads it. There is no dry run: look with `groups describe` first.
+    """
+    done: dict[str, Removed] = {}
+    failed: dict[str, str] = {}
+    with opened(zk) as store:
+        for group in chosen_groups(Reading(store), names, all_groups):
+            try:
+                done[group] = delete_group(store, group)
+            except SessionLost:
+                raise
+            except CoordinatorError as error:
+                failed[group] = str(error)
+    if output == JSON:
+        told = [_document(group, done.get(group), failed.get(group)) for group in (*done, *failed)]
+        print_json(sorted(told, key=lambda each: str(each["group"])))
+    else:
+        _print(done, failed)
+    for group, removed in done.items():
+        if removed.elsewhere:
+            note = f"{removed.elsewhere} segment files of group {group} are out of reach of this machine"
+            click.echo(f"{note}: a fetcher pool of that group removes what no segment names, or you do", err=True)
+    context.exit(FAILED if failed else 0)
+
+
+def _document(group: str, removed: Removed | None, error: str | None) -> dict[str, object]:
+    return {"group": group, "deleted": removed is not None, "znodes": removed.znodes if removed else 0, "error": error}
+
+
+def _print(done: dict[str, Removed], failed: dict[str, str]) -> None:
+    named = ", ".join(f"'{group}'" for group in done)
+    if not failed:
+        click.echo(f"Deletion of requested consumer groups ({named}) was successful.")
+        return
+    click.echo("Error: Deletion of some consumer groups failed:")
+    for group, error in failed.items():
+        click.echo(printable(f"* Group '{group}' could not be deleted due to: {error}"))
+    if done:
+        click.echo(f"\nThese consumer groups were deleted successfully: {named}")

@@ -1,0 +1,427 @@
+"""`zk-coordinator groups delete`: what it removes, whom it spares, and what is left when it ends half-way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from coordinator.group_delete import delete_group
+from coordinator.group_fence import GroupNotEmpty, look
+from coordinator.zk.errors import ConnectionLost, OutcomeUnknown
+from coordinator.zk.fenced import ensure
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import GROUPS, GroupPaths
+from coordinator.zk.records import Channel, Registration, Topic
+from coordinator.zk.sealed import Pool, SegmentsRecord
+from coordinator.zk.seats import Seat
+from coordinator.zk.state import EMPTY, PREPARING, STABLE, GroupState, Mark
+from coordinator.zk.store import Create, Operation, SetData, Store
+from tests.support.cli import run, run_json, run_ok
+from tests.support.hand import Stage
+from tests.support.made_group import MadeGroup
+from tests.support.sealed import SealedGroup
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World, parts
+
+T = Topic("t", "id-of-t", (0, 1))
+
+
+@pytest.fixture
+def store(zk: str) -> Iterator[Store]:
+    store = open_kazoo(zk, 10_000)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def group(store: Store) -> MadeGroup:
+    """Empty, with offsets, history and the channel of somebody who has left."""
+    made = MadeGroup(store)
+    made.offsets_at(T, {0: 5, 1: 7})
+    ensure(store, [made.paths.owners_of("t"), made.paths.rebalance(3), made.paths.channel("c1")])
+    store.commit([SetData(made.paths.channel("c1"), Channel("life", ended="left").to_bytes())])
+    return made
+
+
+class Interrupted(FrontStore):
+    """`act` is called before one of the commits."""
+
+    def __init__(self, store: Store, act: Callable[[], object], at: int = 1) -> None:
+        super().__init__(store)
+        self._act = act
+        self._at = at
+        self.commits = 0
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        self.commits += 1
+        if self.commits == self._at:
+            self._act()
+        return self.behind.commit(operations)
+
+
+# ---- what is deleted
+
+
+def test_a_group_that_nobody_uses_is_deleted_with_all_that_it_has(zk: str, group: MadeGroup) -> None:
+    result = run_ok(zk, "groups", "delete", "g")
+
+    assert result.stdout == "Deletion of requested consumer groups ('g') was successful.\n"
+    assert not group.exists
+    assert run_json(zk, "groups", "list") == []
+
+
+def test_a_group_without_a_state_is_deleted_too(zk: str, store: Store) -> None:
+    group = MadeGroup(store, state=None)
+
+    run_ok(zk, "groups", "delete", "g")
+
+    assert not group.exists
+
+
+def test_a_seat_that_cannot_be_read_keeps_no_group(zk: str, group: MadeGroup) -> None:
+    group.store.commit([Create(group.paths.seat("c9"), b"scribble")])
+
+    run_ok(zk, "groups", "delete", "g")
+
+    assert not group.exists
+
+
+def test_a_small_group_goes_in_one_multi(group: MadeGroup) -> None:
+    counting = Interrupted(group.store, lambda: None)
+
+    delete_group(counting, "g")
+
+    assert (counting.commits, group.exists) == (1, False)
+
+
+def test_several_groups_are_deleted(zk: str, store: Store) -> None:
+    made = [MadeGroup(store, name) for name in ("a", "b", "c")]
+
+    result = run_ok(zk, "groups", "delete", "a", "b")
+
+    assert result.stdout == "Deletion of requested consumer groups ('a', 'b') was successful.\n"
+    assert [each.exists for each in made] == [False, False, True]
+
+
+def test_all_groups_are_deleted_but_for_those_that_somebody_uses(zk: str, store: Store) -> None:
+    made = [MadeGroup(store, name) for name in ("a", "b")]
+    MadeGroup(store, "busy", STABLE).member("c1", {"t": 1})
+
+    result = run(zk, "groups", "delete", "--all-groups")
+
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "Error: Deletion of some consumer groups failed:",
+        "* Group 'busy' could not be deleted due to: GroupNotEmpty: The group is not empty: consumer c1 is registered.",
+        "",
+        "These consumer groups were deleted successfully: 'a', 'b'",
+    ]
+    assert ([each.exists for each in made], store.get(GroupPaths("busy").root) is None) == ([False, False], False)
+
+
+def test_a_group_that_does_not_exist_is_said_so_and_the_others_are_deleted(zk: str, group: MadeGroup) -> None:
+    result = run(zk, "groups", "delete", "missing", "g", "-o", "json")
+
+    assert result.exit_code == 1
+    assert '"GroupIdNotFound: The group id does not exist."' in result.stdout
+    assert not group.exists
+
+
+@pytest.mark.parametrize("options", [[], ["g", "--all-groups"], ["g", "--topic", "t"]])
+def test_what_names_no_groups_is_the_users_mistake(zk: str, group: MadeGroup, options: list[str]) -> None:
+    assert run(zk, "groups", "delete", *options).exit_code == 2
+    assert group.exists
+
+
+def test_what_a_later_release_keeps_below_a_group_goes_with_it(zk: str, group: MadeGroup) -> None:
+    ensure(group.store, [f"{group.paths.root}/{path}" for path in ("new", "new/a", "new/a/b")])
+
+    run_ok(zk, "groups", "delete", "g")
+
+    assert not group.exists
+
+
+@pytest.mark.parametrize("offsets", [0, 1000])
+def test_a_seat_that_cannot_be_read_is_nobodys_and_goes_too(zk: str, group: MadeGroup, offsets: int) -> None:
+    group.offsets_at(Topic("u", "id", ()), dict.fromkeys(range(offsets), 5))
+    group.store.commit([Create(group.paths.seat("c9"), b"garbage")])
+
+    run_ok(zk, "groups", "delete", "g")
+
+    assert not group.exists
+
+
+# ---- segments
+
+
+def test_segments_go_with_their_files(zk: str, store: Store, tmp_path: Path) -> None:
+    sealed = SealedGroup(store, tmp_path / "segments")
+    names = [sealed.seal(), sealed.seal(partition=1)]
+    files = [sealed.path(name) for name in names]
+    sealed.query("old", expired_ms=1)
+    other = tmp_path / "segments" / "other"
+    other.write_bytes(b"not a segment's")
+
+    run_ok(zk, "groups", "delete", "g")
+
+    assert [path.exists() for path in (*files, other)] == [False, False, True]
+    assert store.get(sealed.paths.root) is None
+
+
+def test_files_that_are_out_of_reach_are_said(zk: str, group: MadeGroup) -> None:
+    group.store.commit([Create(group.paths.segment("segment-0000000000"), b"garbage")])
+
+    result = run_ok(zk, "groups", "delete", "g")
+
+    assert "1 segment files of group g are out of reach of this machine" in result.stderr
+
+
+# ---- whom it spares
+
+
+def spare_member(group: MadeGroup) -> str:
+    group.member("c2", {"t": 1})
+    return "consumer c2 is registered"
+
+
+def spare_seat(group: MadeGroup) -> str:
+    seat = Seat(Registration("life", {"t": 1}, instance_id="c9"), 10_000)
+    group.store.commit([Create(group.paths.seat("c9"), seat.to_bytes())])
+    return "static member c9 is expected back on its seat"
+
+
+def spare_hold(group: MadeGroup) -> str:
+    running = Channel("life", running={TopicPartition("t", 0): 9})
+    group.store.commit([SetData(group.paths.channel("c1"), running.to_bytes())])
+    return "the hold of c1 on its partitions is not ended yet"
+
+
+def spare_owner(group: MadeGroup) -> str:
+    group.store.commit([Create(group.paths.owner("t", 0), b"", ephemeral=True)])
+    return "partition t-0 has an owner znode"
+
+
+def spare_lease(group: MadeGroup) -> str:
+    group.state(EMPTY, marks=(Mark("c1", "life", parts("t", 0), 6667, "evicted"),))
+    return "the lease of c1, which was evicted, may still run"
+
+
+def spare_pool(group: MadeGroup) -> str:
+    group.store.commit([Create(group.paths.pool("app"), Pool(1, "run").to_bytes(), ephemeral=True)])
+    return "fetcher pool app runs"
+
+
+def spare_query(group: MadeGroup) -> str:
+    group.store.commit([Create(group.paths.query("q"), b"unreadable")])
+    return "query q reads its segments (`queries remove g q --execute` lets go of them)"
+
+
+def spare_state(group: MadeGroup) -> str:
+    group.state(PREPARING)
+    return "the current state is PreparingRebalance"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [spare_member, spare_seat, spare_hold, spare_owner, spare_lease, spare_pool, spare_query, spare_state],
+)
+def test_a_group_that_somebody_uses_is_not_touched(zk: str, group: MadeGroup, use: Callable[[MadeGroup], str]) -> None:
+    why = use(group)
+    before = group.offsets
+
+    result = run(zk, "groups", "delete", "g")
+
+    assert result.exit_code == 1
+    assert f"* Group 'g' could not be deleted due to: GroupNotEmpty: The group is not empty: {why}" in result.stdout
+    assert group.offsets == before == {("t", 0): 5, ("t", 1): 7}
+
+
+# ---- who comes meanwhile
+
+
+def test_a_member_that_registers_just_before_the_multi_keeps_its_group(group: MadeGroup) -> None:
+    racing = Interrupted(group.store, lambda: group.member("c2", {"t": 1}))
+
+    with pytest.raises(GroupNotEmpty, match="consumer c2 is registered") as raised:
+        delete_group(racing, "g")
+
+    assert group.offsets == {("t", 0): 5, ("t", 1): 7}
+    assert "had been removed" not in str(raised.value)
+
+
+def test_a_turn_that_moves_the_state_refuses_the_multi(group: MadeGroup) -> None:
+    racing = Interrupted(group.store, lambda: group.state(PREPARING))
+
+    with pytest.raises(GroupNotEmpty, match="PreparingRebalance"):
+        delete_group(racing, "g")
+
+    assert group.offsets == {("t", 0): 5, ("t", 1): 7}
+
+
+def test_a_query_that_registers_meanwhile_keeps_the_segments(store: Store, tmp_path: Path) -> None:
+    sealed = SealedGroup(store, tmp_path / "segments")
+    name = sealed.seal()
+    racing = Interrupted(store, lambda: sealed.query("new"))
+
+    with pytest.raises(GroupNotEmpty, match="query new reads its segments"):
+        delete_group(racing, "g")
+
+    assert sealed.path(name).exists() and sealed.czxid(name)
+
+
+class Lost(FrontStore):
+    """Whose replies never arrive."""
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        self.behind.commit(operations)
+        raise OutcomeUnknown("no reply")
+
+
+def test_a_lost_reply_is_no_failure(group: MadeGroup) -> None:
+    removed = delete_group(Lost(group.store), "g")
+
+    assert not group.exists
+    assert removed.offsets == 2
+
+
+def test_a_lost_reply_leaves_no_file_of_a_segment_behind(store: Store, tmp_path: Path) -> None:
+    sealed = SealedGroup(store, tmp_path / "segments")
+    file = sealed.path(sealed.seal())
+
+    delete_group(Lost(store), "g")
+
+    assert store.get(sealed.paths.root) is None
+    assert not file.exists()
+
+
+# ---- half-way: a group of several multis
+
+
+@pytest.fixture
+def large(store: Store, tmp_path: Path) -> SealedGroup:
+    """A group of 1,000 offsets, 500 records of channels, and two segments."""
+    sealed = SealedGroup(store, tmp_path / "segments")
+    made = MadeGroup(store)
+    made.offsets_at(T, dict.fromkeys(range(1000), 5))
+    store.commit([Create(f"{sealed.paths.history}/rebalance-{n:010d}") for n in range(380)])
+    sealed.channel(Channel("abc", ended="left"))
+    sealed.seal()
+    sealed.seal()
+    return sealed
+
+
+def whole(store: Store, sealed: SealedGroup) -> GroupState:
+    """The state of a group that is whole though the command ended half-way: its parents and its state stand."""
+    assert None not in store.get_many(sealed.paths.skeleton)
+    node = store.get(sealed.paths.state)
+    assert node is not None
+    return GroupState.parse("", node.data)
+
+
+@pytest.mark.parametrize("at", [2, 3, 4])
+def test_a_command_that_dies_half_way_leaves_an_empty_group_that_can_be_deleted_again(
+    store: Store, large: SealedGroup, at: int
+) -> None:
+    def die() -> None:
+        raise ConnectionLost("killed")
+
+    last = large.czxid("segment-0000000001")
+    dying = Interrupted(store, die, at)
+    with pytest.raises(ConnectionLost):
+        delete_group(dying, "g")
+    left = whole(store, large)
+    segments = store.get(large.paths.segments)
+    delete_group(store, "g")
+
+    assert (left.state, left.generation) == (EMPTY, 3), "no later generation begins at 0 again"
+    assert segments is not None
+    assert SegmentsRecord.parse("", segments.data).collected == last, "a query is told of what is gone"
+    assert store.get(large.paths.root) is None
+
+
+@pytest.mark.parametrize("at", [2, 4])
+def test_a_member_that_registers_half_way_has_a_group_that_is_whole(
+    world: World, stage: Stage, large: SealedGroup, at: int
+) -> None:
+    made = MadeGroup(world.store)
+    stage.topic("t", 2, T.id)
+    hand = stage.hand()
+    puppets = []
+    racing = Interrupted(world.store, lambda: puppets.append(stage.puppet("g", "c1", {"t": 1})), at)
+
+    with pytest.raises(GroupNotEmpty, match="consumer c1 is registered") as raised:
+        delete_group(racing, "g")
+    state = whole(world.store, large)
+    offsets = len(made.offsets)
+    hand.settle("g", *puppets)
+
+    assert "of its znodes had been removed before" in str(raised.value)
+    assert (state.state, state.generation) == (EMPTY, 3)
+    assert (offsets == 1000) is (at == 2), "offsets go after all that a group can do without"
+    assert world.state("g").generation == 4 and puppets[0].running == parts("t", 0, 1)
+
+
+def test_a_query_that_registers_half_way_keeps_the_segments(store: Store, large: SealedGroup) -> None:
+    racing = Interrupted(store, lambda: large.query("new"))
+
+    with pytest.raises(GroupNotEmpty, match="query new reads its segments"):
+        delete_group(racing, "g")
+
+    assert large.path("segment-0000000000").exists() and large.path("segment-0000000001").exists()
+
+
+def test_a_member_that_registers_beside_the_last_multi_has_another_group(world: World, stage: Stage) -> None:
+    stage.topic("t", 2)
+    hand, one = stage.hand(), stage.puppet("g", "c1", {"t": 1})
+    hand.settle("g", one)
+    one.close()
+    while hand.turn("g").state.state != EMPTY:  # type: ignore[union-attr]
+        pass
+
+    delete_group(world.store, "g")
+    gone = hand.turn("g").state
+    two = stage.puppet("g", "c1", {"t": 1})
+    hand.settle("g", two)
+
+    assert gone is None
+    assert world.state("g").generation == 1 and two.running == parts("t", 0, 1)
+
+
+def test_a_coordinator_forgets_a_group_that_is_deleted(world: World) -> None:
+    world.topic("t", 2)
+    service = world.coordinator()
+    one = world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+    refused = run(world.zk, "groups", "delete", "g")
+    one.close()
+    settled = run_until_empty(world)
+
+    run_ok(world.zk, "groups", "delete", "g")
+
+    assert refused.exit_code == 1 and settled
+    assert world.names(GROUPS) == []
+    world.consumer("g", "c2", {"t": 1})
+    assert world.stable("g", 1).generation == 1
+    assert service.problems.current() == {}
+
+
+def test_a_removal_that_stops_half_way_hides_no_member_from_the_coordinator(world: World) -> None:
+    world.topic("t", 2)
+    made = MadeGroup(world.store)
+    world.elected(world.coordinator())
+    world.consumer("other", "c1", {"t": 1})
+    world.stable("other", 1)
+
+    for _ in range(3):
+        world.store.commit(look(world.store, "g").vacancy_fence())
+    world.consumer("g", "c1", {"t": 1})
+
+    assert made.exists and world.stable("g", 1, timeout_s=5).generation == 4
+
+
+def run_until_empty(world: World) -> bool:
+    return eventually(lambda: world.state("g").state == EMPTY, 10, "the group is Empty")

@@ -1,0 +1,158 @@
+"""`groups list` and `describe`, what needs no ZooKeeper: states, orders, texts, and showing again and again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from coordinator.cli.groups import assignment_text, state_message
+from coordinator.cli.watching import Shot, show
+from coordinator.groups import ShownGroup, ShownMember, ShownPartition, by_holder, parse_states
+from coordinator.zk.errors import ConnectionLost, UsageError
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import Registration
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.state import COMPLETING, DEAD, EMPTY, FAILED, GROUP_STATES, PREPARING, STABLE, GroupState
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Stable", {STABLE}),
+        ("stable", {STABLE}),
+        ("EMPTY, dead", {EMPTY, DEAD}),
+        ("preparingrebalance,CompletingRebalance,", {PREPARING, COMPLETING}),
+        ("stable,Stable", {STABLE}),
+        ("", set(GROUP_STATES)),
+        (" , ", set(GROUP_STATES)),
+    ],
+)
+def test_states_are_read_in_upper_and_lower_case(text: str, wanted: set[str]) -> None:
+    assert parse_states(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["bad", "bad, wrong", "Stable,bad"])
+def test_a_bad_state_is_the_users_mistake_and_the_valid_ones_are_named(text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_states(text)
+
+    assert str(raised.value) == f"Invalid state list '{text}'. Valid states are: {', '.join(GROUP_STATES)}"
+
+
+def test_an_assignment_is_written_in_the_order_of_numbers_not_of_digits() -> None:
+    parts = [TopicPartition("topic2", 2), *(TopicPartition("topic1", number) for number in (10, 2, 0))]
+
+    assert assignment_text(parts) == "topic1(0,2,10), topic2(2)"
+    assert assignment_text([]) is None
+
+
+def test_whoever_has_most_partitions_comes_first_and_what_nobody_has_last() -> None:
+    def part(number: int, consumer: str | None = None, runner: str | None = None) -> ShownPartition:
+        return ShownPartition(TopicPartition("t", number), "id", consumer, consumer, 0, None, runner)
+
+    members = tuple(ShownMember(name, Registration("i", {"t": 1}), None, ()) for name in ("a", "b", "idle"))
+    gone = ShownMember("gone", None, None, ())
+    parts = (part(0), part(1, "b"), part(2, "b"), part(3, "a"), part(4, runner="gone"))
+
+    found = by_holder(ShownGroup("g", GroupState(), (*members, gone), parts))
+
+    assert [(who, [each.partition.partition for each in some]) for who, some in found.items()] == [
+        ("b", [1, 2]),
+        ("a", [3]),
+        ("gone", [4]),
+        ("idle", []),
+        (None, [0]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (EMPTY, "Consumer group 'g' has no active members."),
+        (DEAD, "Consumer group 'g' has no active members."),
+        (PREPARING, "Warning: Consumer group 'g' is rebalancing."),
+        (COMPLETING, "Warning: Consumer group 'g' is rebalancing."),
+        (FAILED, "Warning: Consumer group 'g' could not be rebalanced: why"),
+        (STABLE, None),
+    ],
+)
+def test_what_is_said_of_a_group_depends_on_its_state(state: str, message: str | None) -> None:
+    assert state_message(ShownGroup("g", GroupState(state, reason="why"), (), ())) == message
+
+
+@pytest.fixture
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    monkeypatch.setattr(ThreadRuntime, "sleep", lambda self, seconds: found.append(seconds))
+    return found
+
+
+def shots(*rows: int) -> Iterator[Shot]:
+    for number in rows:
+        yield Shot(("GROUP", "LOG-END-OFFSET"), [("g", number)], [f"note {number // 10}"])
+
+
+def test_tables_are_shown_again_with_a_blank_line_between_two(
+    naps: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = shots(1, 2, 13)
+
+    show(lambda: next(taken), "table", 0.5, 3)
+
+    said = capsys.readouterr()
+    tables = [f"GROUP  LOG-END-OFFSET\ng{number:>20}\n" for number in (1, 2, 13)]
+    assert said.out == "\n".join(tables)
+    assert said.err == "note 0\nnote 1\n", "a note is said again when it has changed"
+    assert naps == [0.5, 0.5]
+
+
+def test_json_is_one_object_a_line(naps: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    taken = shots(1, 2)
+
+    show(lambda: next(taken), "json", 1.0, 2)
+
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["rows"] for each in found] == [[{"group": "g", "log_end_offset": number}] for number in (1, 2)]
+    assert found[0]["notes"] == ["note 0"] and found[0]["at"].endswith("Z")
+
+
+def test_a_connection_that_is_lost_for_a_moment_ends_no_watch(
+    naps: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = shots(1, 2)
+    is_down = [False, True, False]
+
+    def take() -> Shot:
+        if is_down.pop(0):
+            raise ConnectionLost("no answer")
+        return next(taken)
+
+    show(take, "table", 1.0, 3)
+
+    assert "PROBLEM\nno answer\n" in capsys.readouterr().out
+    assert len(naps) == 2
+
+
+def test_a_terminal_shows_the_last_table_in_place(
+    naps: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    taken = shots(1, 2)
+
+    show(lambda: next(taken), "table", 1.0, 2)
+
+    said = capsys.readouterr().out
+    first, up, second = said.index(f"g{1:>20}"), said.index("\x1b[1A"), said.index(f"g{2:>20}")
+    assert first < up < second, "the cursor goes up, and the second is written over the first"
+    assert said.rstrip().removesuffix("\x1b[?25h").rstrip().endswith("note 0")
+
+
+def test_without_watch_it_is_shown_once_with_its_notes_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = shots(1)
+
+    show(lambda: next(taken), "table", None, None)
+
+    said = capsys.readouterr()
+    assert (said.out.count("GROUP"), said.err) == (1, "note 0\n")

@@ -1,0 +1,292 @@
+"""`groups reset-offsets`, what it decides: scopes, times, files, and the offset that each partition gets."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from coordinator.offsets_reset import (
+    BY_DURATION,
+    FROM_FILE,
+    SCENARIOS,
+    SHIFT_BY,
+    TO_CURRENT,
+    TO_DATETIME,
+    TO_EARLIEST,
+    TO_LATEST,
+    TO_OFFSET,
+    Known,
+    NewOffset,
+    Scenario,
+    Scope,
+    chosen,
+    parse_datetime,
+    parse_duration,
+    parse_plans,
+    parse_scope,
+    planned,
+    scenario,
+    to_csv,
+)
+from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import Topic
+
+T0 = TopicPartition("t", 0)
+TOPICS = {"t": Topic("t", "id", (0, 1, 2)), "empty": Topic("empty", "id2", ())}
+
+
+def ms(*when: int) -> int:
+    return int(datetime(*when, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc,arg-type]
+
+
+# ---- scopes
+
+
+@pytest.mark.parametrize(
+    ("text", "scope"),
+    [
+        ("t", Scope("t")),
+        ("t:0", Scope("t", frozenset([0]))),
+        ("t:0,1,2", Scope("t", frozenset([0, 1, 2]))),
+        ("t:0, 7", Scope("t", frozenset([0, 7]))),
+        ("t:0-2,7", Scope("t", frozenset([0, 1, 2, 7]))),
+        ("a.b_c-d:1", Scope("a.b_c-d", frozenset([1]))),
+    ],
+)
+def test_a_scope_is_a_topic_or_some_of_its_partitions(text: str, scope: Scope) -> None:
+    assert parse_scope(text) == scope
+
+
+@pytest.mark.parametrize("text", ["", ":0", "t:", "t:x", "t:-1", "t:1,", "t:0,0", "a/b", "..", "t:1:2", "t:99999999"])
+def test_what_is_no_scope_is_the_users_mistake(text: str) -> None:
+    with pytest.raises(UsageError, match="names no"):
+        parse_scope(text)
+
+
+def test_a_topic_means_all_its_partitions_and_several_scopes_are_joined_in_order() -> None:
+    scopes = [Scope("t", frozenset([2])), Scope("t", frozenset([0]))]
+
+    assert chosen(scopes, TOPICS) == [("t", 0), ("t", 2)]
+    assert chosen([Scope("t"), *scopes], TOPICS) == [("t", 0), ("t", 1), ("t", 2)]
+    assert chosen([Scope("empty")], TOPICS) == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "words"),
+    [
+        (Scope("u"), "there is no topic u"),
+        (Scope("u", frozenset([0])), "there is no topic u"),
+        (Scope("t", frozenset([3])), "topic t has no partition 3"),
+        (Scope("empty", frozenset([0])), "topic empty has no partition 0"),
+    ],
+)
+def test_a_partition_that_does_not_exist_is_the_users_mistake(scope: Scope, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        chosen([Scope("t"), scope], TOPICS)
+
+
+# ---- times
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("PT1M", 60_000),
+        ("PT0.1S", 100),
+        ("PT0,1S", 100),
+        ("P1D", 86_400_000),
+        ("P1DT2H3M4S", 93_784_000),
+        ("PT2H", 7_200_000),
+        ("pt90s", 90_000),
+        ("PT0S", 0),
+        ("PT0.0019S", 1),
+        ("P999999999D", 86_400_000 * 999_999_999),
+    ],
+)
+def test_a_duration_is_iso_8601(text: str, wanted: int) -> None:
+    assert parse_duration(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "P1DT", "1D", "P1M", "P1Y", "P1W", "PT1.5H", "P-1D", "PT1S1M", "PT.5S"]
+)
+def test_what_is_no_duration_is_the_users_mistake(text: str) -> None:
+    with pytest.raises(UsageError, match="is no duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("2026-11-21T10:00:00.000", ms(2026, 11, 21, 10)),
+        ("2026-11-21T10:00:00.123", ms(2026, 11, 21, 10) + 123),
+        ("2026-11-21T10:00:00", ms(2026, 11, 21, 10)),
+        ("2026-11-21T10:00", ms(2026, 11, 21, 10)),
+        ("2026-11-21T10:00:00.000Z", ms(2026, 11, 21, 10)),
+        ("2026-11-21T10:00:00.000+02:00", ms(2026, 11, 21, 8)),
+        ("2026-11-21T10:00:00.000+0200", ms(2026, 11, 21, 8)),
+        ("2026-11-21T10:00:00-03", ms(2026, 11, 21, 13)),
+        ("1969-12-31T23:59:59.999", -1),
+    ],
+)
+def test_a_time_is_utc_unless_it_names_its_zone(text: str, wanted: int) -> None:
+    assert parse_datetime(text) == wanted
+
+
+@pytest.mark.parametrize(
+    "text", ["", "now", "2026-11-21", "2026-13-01T00:00:00", "21.11.2026 10:00", "2026-11-21 10:00:00", "1795246697597"]
+)
+def test_what_is_no_time_is_the_users_mistake(text: str) -> None:
+    with pytest.raises(UsageError, match="is no date and time"):
+        parse_datetime(text)
+
+
+# ---- scenarios
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"to_offset": 0}, Scenario(TO_OFFSET, 0)),
+        ({"to_offset": 50}, Scenario(TO_OFFSET, 50)),
+        ({"to_earliest": True}, Scenario(TO_EARLIEST)),
+        ({"to_latest": True}, Scenario(TO_LATEST)),
+        ({"to_current": True}, Scenario(TO_CURRENT)),
+        ({"shift_by": -5}, Scenario(SHIFT_BY, -5)),
+        ({"shift_by": 0}, Scenario(SHIFT_BY, 0)),
+        ({"from_file": "f"}, Scenario(FROM_FILE)),
+        ({"to_datetime": "1970-01-01T00:00:01Z"}, Scenario(TO_DATETIME, timestamp_ms=1000)),
+        ({"to_datetime": "1960-01-01T00:00:01Z"}, Scenario(TO_DATETIME, timestamp_ms=0)),
+        ({"by_duration": "PT1S", "now_ms": 5000}, Scenario(BY_DURATION, timestamp_ms=4000)),
+        ({"by_duration": "P1000D", "now_ms": 5000}, Scenario(BY_DURATION, timestamp_ms=0)),
+    ],
+)
+def test_one_scenario_says_where_to(options: dict[str, Any], wanted: Scenario) -> None:
+    assert scenario(**options) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "there is none"),
+        ({"to_offset": 0, "shift_by": 0}, "not --to-offset and --shift-by"),
+        ({"to_earliest": True, "to_latest": True, "from_file": "f"}, "--to-earliest and --to-latest and --from-file"),
+    ],
+)
+def test_none_or_several_scenarios_are_the_users_mistake(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as raised:
+        scenario(**options)
+
+    assert all(f"--{name}" in str(raised.value) for name in SCENARIOS)
+
+
+# ---- files
+
+
+def test_a_file_for_one_group_and_one_for_several_are_both_read() -> None:
+    assert parse_plans("t,0,5\n\n t , 1 , 7 \n", ["g"]) == {"g": {("t", 0): 5, ("t", 1): 7}}
+    assert parse_plans("g,t,0,5\nh,t,0,6\r\ng,u,1,7", ["g", "h"]) == {
+        "g": {("t", 0): 5, ("u", 1): 7},
+        "h": {("t", 0): 6},
+    }
+
+
+def test_rows_of_groups_that_were_not_named_are_passed_over() -> None:
+    assert parse_plans("g,t,0,5\nh,t,0,6\n", ["h"]) == {"h": {("t", 0): 6}}
+    assert parse_plans("", ["g"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "words"),
+    [
+        ("t,0", ["g"], "line 1 is not of the form group,topic,partition,offset"),
+        ("t,0,5\ng,t,1,5\n", ["g"], "line 2 is not of the form topic,partition,offset"),
+        ("t,0,5\n", ["g", "h"], "are for one group"),
+        ("t,0,x\n", ["g"], "line 1 names no topic, partition and offset"),
+        ("t,-1,5\n", ["g"], "line 1 names no topic"),
+        ("a/b,0,5\n", ["g"], "line 1 names no topic"),
+        ("t,0,5\nt,0,6\n", ["g"], "line 2 has t-0 of group g again"),
+        ("TOPIC,PARTITION,NEW-OFFSET\n", ["g"], "line 1 names no topic"),
+    ],
+)
+def test_a_file_of_another_form_is_the_users_mistake(text: str, groups: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse_plans(text, groups)
+
+
+@pytest.mark.parametrize("with_group", [True, False])
+def test_what_is_exported_can_be_read_again(with_group: bool) -> None:
+    rows = [("g", T0, 5), ("g", TopicPartition("u", 12), 2**62)]
+
+    text = to_csv(rows, with_group)
+
+    assert text.splitlines()[0] == ("g,t,0,5" if with_group else "t,0,5")
+    assert parse_plans(text, ["g"]) == {"g": {partition: offset for _, partition, offset in rows}}
+
+
+# ---- offsets
+
+
+def known(current: int | None = 50, earliest: int = 10, latest: int = 100, at: int | None = None) -> Known:
+    return Known(T0, "id", current, None if current is None else 3, earliest, latest, at)
+
+
+@pytest.mark.parametrize(
+    ("to", "partition", "wanted"),
+    [
+        (Scenario(TO_OFFSET, 60), known(), 60),
+        (Scenario(TO_OFFSET, 100), known(), 100),
+        (Scenario(TO_OFFSET, 10), known(), 10),
+        (Scenario(TO_EARLIEST), known(), 10),
+        (Scenario(TO_LATEST), known(), 100),
+        (Scenario(TO_CURRENT), known(), 50),
+        (Scenario(TO_CURRENT), known(current=None), 100),
+        (Scenario(TO_CURRENT), known(current=0), 0),
+        (Scenario(SHIFT_BY, -30), known(), 20),
+        (Scenario(SHIFT_BY, 30), known(), 80),
+        (Scenario(TO_DATETIME, timestamp_ms=1), known(at=42), 42),
+        (Scenario(BY_DURATION, timestamp_ms=1), known(at=10), 10),
+    ],
+)
+def test_each_scenario_sets_its_offset(to: Scenario, partition: Known, wanted: int) -> None:
+    assert planned(to, partition) == NewOffset(partition, wanted)
+
+
+@pytest.mark.parametrize(
+    ("to", "wanted", "words"),
+    [
+        (Scenario(TO_OFFSET, 101), 100, "New offset (101) is higher than latest offset for topic partition t-0"),
+        (Scenario(TO_OFFSET, 9), 10, "New offset (9) is lower than earliest offset for topic partition t-0"),
+        (Scenario(TO_OFFSET, -1), 10, "lower than earliest"),
+        (Scenario(SHIFT_BY, 51), 100, "New offset (101) is higher"),
+        (Scenario(SHIFT_BY, -50), 10, "New offset (0) is lower"),
+    ],
+)
+def test_an_offset_beyond_the_log_is_set_to_its_nearest_end(to: Scenario, wanted: int, words: str) -> None:
+    new = planned(to, known())
+
+    assert new.offset == wanted
+    assert new.warning is not None and words in new.warning and f"Value will be set to {wanted}" in new.warning
+
+
+@pytest.mark.parametrize("at", [None, 100])
+def test_a_time_after_the_last_record_is_the_end_of_the_log_with_a_warning(at: int | None) -> None:
+    new = planned(Scenario(TO_DATETIME, timestamp_ms=1), known(at=at))
+
+    assert new.offset == 100
+    assert new.warning == "Partition 0 from topic t is empty. Falling back to latest known offset."
+
+
+def test_what_stands_nowhere_cannot_be_shifted() -> None:
+    with pytest.raises(CoordinatorError, match="Cannot shift offset for partition t-0 since there is no current"):
+        planned(Scenario(SHIFT_BY, 1), known(current=None))
+
+
+def test_a_file_says_where_each_partition_goes_and_is_bounded_too() -> None:
+    to = Scenario(FROM_FILE)
+
+    assert planned(to, known(), {T0: 77}) == NewOffset(known(), 77)
+    assert planned(to, known(), {T0: 777}).offset == 100

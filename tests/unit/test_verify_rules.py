@@ -1,0 +1,145 @@
+"""`groups verify`, what it finds wrong: no owner, an owner that must not be, and whatever the coordinator left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.groups import ShownGroup, ShownMember, ShownPartition
+from coordinator.verify import problems
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import WHITE_LIST, Channel, Registration, Topic
+from coordinator.zk.state import STABLE, GroupState, Mark, Target
+
+TOPICS = {"t": Topic("t", "id", (0, 1))}
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def member(name: str = "c", *running: TopicPartition, threads: int = 2, topic: str = "t") -> ShownMember:
+    registration = Registration("life", {topic: threads})
+    channel = Channel("life", running=dict.fromkeys(running, 0), topics={part.topic: "id" for part in running})
+    return ShownMember(name, registration, channel, ())
+
+
+def owned(partition: TopicPartition, thread: str = "c-0", consumer: str = "c", life: str = "life") -> ShownPartition:
+    return ShownPartition(partition, "id", thread, consumer, 0, life, consumer)
+
+
+WHOLE = ShownGroup("g", GroupState(STABLE), (member("c", T0, T1),), (owned(T0), owned(T1, "c-1")))
+
+
+def wrong(group: ShownGroup, topics: dict[str, Topic] = TOPICS) -> list[str]:
+    return [str(problem) for problem in problems(group, topics)]
+
+
+def test_a_group_whose_every_partition_has_its_owner_is_as_it_should_be() -> None:
+    assert wrong(WHOLE) == []
+
+
+def test_a_group_without_members_has_nothing_that_could_be_wrong() -> None:
+    assert wrong(ShownGroup("g", GroupState(), (), (ShownPartition(T0, "id", None, None, 5),))) == []
+
+
+@pytest.mark.parametrize(
+    ("partition", "words"),
+    [
+        (replace(owned(T1), thread=None, consumer=None, incarnation=None), "nobody owns it"),
+        (owned(T1, "d-0", "d"), "its owner d-0 is of no live member"),
+        (owned(T1, "c-1", life="earlier"), "its owner c-1 is of an earlier life of c"),
+        (owned(T1, "c-2"), "its owner c-2 is none of the 2 threads with which c subscribed"),
+        (owned(T1, "other"), "its owner other is none of the 2 threads with which c subscribed"),
+    ],
+)
+def test_an_owner_that_must_not_be_is_wrong(partition: ShownPartition, words: str) -> None:
+    assert wrong(replace(WHOLE, partitions=(owned(T0), partition))) == [f"t-1: {words}"]
+
+
+def test_an_owner_that_has_not_subscribed_is_wrong() -> None:
+    other = member("d", T1, topic="u")
+    group = ShownGroup("g", GroupState(STABLE), (member("c", T0), other), (owned(T0), owned(T1, "d-0", "d")))
+
+    assert wrong(group, {**TOPICS, "u": Topic("u", "id", ())}) == [
+        "t-1: its owner d-0 has not subscribed to the topic",
+        "u: the topic has no partitions",
+    ]
+
+
+def test_an_owner_that_does_not_run_its_partition_is_wrong() -> None:
+    assert wrong(replace(WHOLE, members=(member("c", T0),))) == ["t-1: its owner c-1 does not run it"]
+
+
+def test_a_partition_of_an_earlier_topic_of_the_name_is_wrong() -> None:
+    found = wrong(WHOLE, {"t": Topic("t", "new", (0, 1))})
+
+    assert found == [f"t-{n}: its owner c-{n} runs it as of another topic of that name" for n in (0, 1)]
+
+
+def test_partitions_that_the_topic_gained_and_nobody_has_yet_are_wrong() -> None:
+    assert wrong(WHOLE, {"t": Topic("t", "id", (0, 1, 2))}) == ["t-2: nobody owns it"]
+
+
+def test_a_wildcard_means_the_topics_that_there_are() -> None:
+    registration = Registration("life", {"t.*": 2}, WHITE_LIST)
+    group = replace(WHOLE, members=(replace(WHOLE.members[0], registration=registration),))
+
+    assert wrong(group) == []
+    assert wrong(group, {**TOPICS, "tt": Topic("tt", "id", (0,)), "u": Topic("u", "id", (0,))}) == [
+        "tt-0: nobody owns it"
+    ]
+
+
+def test_what_the_coordinator_has_left_out_is_said_with_its_reason() -> None:
+    state = GroupState(
+        STABLE, left_out={"t-1": "its consumer's session holds all", "u": "no such topic (yet)", "d": "evicted: stuck"}
+    )
+    members = (replace(member("c", T0), registration=Registration("life", {"t": 2, "u": 1})),)
+
+    found = wrong(ShownGroup("g", state, members, (owned(T0),)))
+
+    assert found == ["t-1: its consumer's session holds all", "u: no such topic (yet)", "d: evicted: stuck"]
+
+
+def test_a_partition_without_an_owner_says_whom_it_is_assigned_to() -> None:
+    target = {"c": Target("life", {"c-0": frozenset([T0])}), "away": Target("life", {"away-0": frozenset([T1])})}
+    group = ShownGroup("g", GroupState(STABLE, target=target), (member("c", T0),), (owned(T0),))
+
+    assert wrong(group) == ["t-1: nobody owns it: it is assigned to away"]
+
+
+def test_a_partition_that_waits_for_a_lease_says_whose() -> None:
+    mark = Mark("d", "life", frozenset([T1]), 500, "evicted: stuck")
+    group = ShownGroup("g", GroupState(STABLE, marks=(mark,)), (member("c", T0),), (owned(T0),))
+
+    assert wrong(group) == ["t-1: nobody owns it: it waits for the lease of d (evicted: stuck)"]
+
+
+@pytest.mark.parametrize(
+    ("channel", "words"),
+    [
+        (None, "its channel is missing or cannot be read"),
+        (Channel("life", ended="evicted"), "it is registered, but its incarnation is over: evicted"),
+        (Channel("other"), "it is registered, but its channel is another incarnation's"),
+    ],
+)
+def test_a_member_without_a_living_channel_is_wrong(channel: Channel | None, words: str) -> None:
+    group = replace(WHOLE, members=(*WHOLE.members, replace(member("d"), channel=channel)))
+
+    assert wrong(group) == [f"d: {words}"]
+
+
+def test_a_pattern_that_cannot_be_read_is_wrong() -> None:
+    bad = replace(member("d"), registration=Registration("life", {"(": 1}, WHITE_LIST))
+
+    (found,) = wrong(replace(WHOLE, members=(*WHOLE.members, bad)))
+
+    assert found.startswith("d: the pattern '(' does not compile")
+
+
+def test_an_owner_beside_every_subscription_is_wrong() -> None:
+    group = replace(WHOLE, partitions=(*WHOLE.partitions, owned(TopicPartition("t", 9)), owned(TopicPartition("u", 0))))
+
+    assert wrong(group) == [
+        "t-9: c-0 owns it, and its topic has no such partition",
+        "u-0: c-0 owns it, and no member subscribes to its topic",
+    ]
