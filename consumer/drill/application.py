@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.errors import CommitFailed, Superseded
+from consumer.errors import CommitFailed, FencedInstanceId
 from coordinator.zk.config import load
 from coordinator.zk.fields import Fields
 from coordinator.zk.partitions import PartitionSet
@@ -42,8 +42,8 @@ def main(fields: Fields) -> None:
                 _commit(consumer)
                 if hangs == BETWEEN_POLLS:
                     gate.pass_through()
-    except Superseded as over:
-        tell("superseded", reason=str(over))
+    except FencedInstanceId as over:
+        tell("fenced", reason=str(over))
     tell("ended", records=count)
 
 

@@ -7,7 +7,7 @@ import threading
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.errors import CommitFailed, Superseded
+from consumer.errors import CommitFailed
 from coordinator.zk.config import load
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.fields import Fields
@@ -51,7 +51,7 @@ def _joined_and_left(config: ConsumerConfig, topics: dict[str, int], longest_ms:
                 consumer.commit()
     except CommitFailed:
         return True  # it was given up on its way: it has joined and left
-    except (Superseded, CoordinatorError):
+    except CoordinatorError:
         return False
     return True
 

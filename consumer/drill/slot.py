@@ -59,14 +59,14 @@ def main(fields: Fields) -> None:
     spec = SlotSpec(config, Subscription(topics), number, life, coordinator.__version__)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
     runtime = ThreadRuntime(recorder_of(config.consumer_config(number), "slot"))
-    source = open_log(config.log_dir)
+    source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
     slot = Slot(
         spec, source, opener, runtime, HangingFolder(config.segments_dir, gate, fields.number("quota_bytes", 0))
     )
 
     def end() -> None:
         gate.ended.wait()
-        slot.stop("told to end")
+        slot.stop("told to end", for_good=True)
 
     runtime.spawn(end, "end")
     tell("ended", **slot.run())

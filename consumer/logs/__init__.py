@@ -9,26 +9,45 @@ from urllib.parse import unquote, urlsplit
 from coordinator.zk.errors import UsageError
 from coordinator.zk.names import shown
 
-from .base import LOG_SCHEMA, Fetched, Log
+from .base import LOG_SCHEMA, Fetched, Log, Place, ends_of, knows_topics, outages_of
 from .embedded import EmbeddedLog
 from .errors import LogError, OffsetOutOfRange, UnknownTopic
+from .kafka_open import KafkaPlace, open_kafka
 
-__all__ = ["LOG_SCHEMA", "Fetched", "Log", "LogError", "OffsetOutOfRange", "UnknownTopic", "open_log"]
+__all__ = [
+    "LOG_SCHEMA",
+    "Fetched",
+    "KafkaPlace",
+    "Log",
+    "LogError",
+    "OffsetOutOfRange",
+    "Place",
+    "UnknownTopic",
+    "ends_of",
+    "knows_topics",
+    "open_log",
+    "outages_of",
+]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
-def open_log(url: str) -> Log:
+def open_log(url: str, kafka: KafkaPlace | None = None) -> Log:
     """Open a log for reading.
 
-    :param url: a path or `file:` URL, which is the folder of an embedded log.
-    :raises UsageError: when it is neither.
+    :param url: a path or `file:` URL, which is the folder of an embedded log; `kafka:` for the brokers that `kafka`
+        tells of, or `kafka://host:port,host:port`.
+    :param kafka: what else is known of Kafka, if that is it.
+    :raises UsageError: when it is neither, or Kafka's options are wrong.
+    :raises MissingProgram: when it is Kafka, and confluent-kafka is not installed.
     """
     if not _SCHEME.match(url):
         if not url:
-            raise UsageError("a log needs a place: give a folder or a file: URL")
+            raise UsageError("a log needs a place: give a folder, a file: URL, or kafka:")
         return EmbeddedLog(Path(url))
     parts = urlsplit(url)
+    if parts.scheme == "kafka":
+        return open_kafka(url, kafka or KafkaPlace())
     if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path:
-        raise UsageError(f"{shown(url)} is no log that can be opened: give a folder or a file: URL")
+        raise UsageError(f"{shown(url)} is no log that can be opened: give a folder, a file: URL, or kafka:")
     return EmbeddedLog(Path(unquote(parts.path)))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
+
+from coordinator.zk.errors import CoordinatorError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -63,3 +66,45 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Free everything. Batches that were handed out stay good."""
+
+
+class Place(NamedTuple):
+    """A partition of a topic with an id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+@runtime_checkable
+class AnswersForMany(Protocol):
+    """A log that tells the ends of many partitions in about the time of one."""
+
+    def latest_of(self, places: Iterable[Place]) -> dict[Place, int | CoordinatorError]:
+        """The `latest` of each, or what it would raise."""
+
+
+def knows_topics(source: Log) -> bool:
+    """Whether a topic that a log does not know may be there all the same: a broker that has just started knows none."""
+    return bool(getattr(source, "knows_topics", False))
+
+
+def outages_of(source: Log) -> int:
+    """How often the servers of a log did not answer any more; 0 for one that has none."""
+    return int(getattr(source, "outages", 0))
+
+
+def ends_of(source: Log, places: Iterable[Place]) -> dict[Place, int | CoordinatorError]:
+    """The `latest` of each partition, or what it raised; one question where the log can answer so."""
+    if isinstance(source, AnswersForMany):
+        return source.latest_of(places)
+    return {place: _end_of(source, place) for place in places}
+
+
+def _end_of(source: Log, place: Place) -> int | CoordinatorError:
+    try:
+        return source.latest(*place)
+    except CoordinatorError as error:
+        return error
+    except OSError as error:
+        return CoordinatorError(str(error))

@@ -21,6 +21,8 @@ _FILES_BEFORE_LISTING = 32
 class Chain:
     """What one process knows of a partition's files, and the file that it has open. For one thread at a time.
 
+    :ivar open_file: the one that was read last; whoever sets it to None frees it, and it is opened again when needed.
+
     Everything raises `UnknownTopic` when the topic's folder is gone, `LogError` when a file is damaged.
     """
 
@@ -33,7 +35,7 @@ class Chain:
         self._end = 0
         self._next = folder / file_name(0)
         self._last: tuple[Path, tuple[int, int] | None] | None = None
-        self._open: LogFile | None = None
+        self.open_file: LogFile | None = None
 
     def earliest(self) -> int:
         """The first offset of the oldest file, as the folder stands now."""
@@ -84,12 +86,12 @@ class Chain:
         """The file in which `offset` should be; None when it was removed."""
         self.check(offset)
         first = self._firsts[bisect_right(self._firsts, offset) - 1]
-        if self._open is None or self._open.first != first:
+        if self.open_file is None or self.open_file.first != first:
             try:
-                self._open = self._read(first)
+                self.open_file = self._read(first)
             except FileNotFoundError:
                 return None
-        return self._open
+        return self.open_file
 
     def _read(self, first: int) -> LogFile:
         return read_file(self._folder / file_name(first), self._topic, self._partition, first)
@@ -103,7 +105,7 @@ class Chain:
     def _move_end(self, last: LogFile) -> None:
         path = self._folder / file_name(last.first)
         self._last = (path, _identity(path))
-        self._open = last
+        self.open_file = last
         self._end = last.end
         self._next = self._folder / file_name(last.end)
 
@@ -113,7 +115,7 @@ class Chain:
         if firsts:
             self._move_end(self._read_listed(firsts[-1]))
         else:
-            self._last, self._open, self._end, self._next = None, None, 0, self._folder / file_name(0)
+            self._last, self.open_file, self._end, self._next = None, None, 0, self._folder / file_name(0)
 
     def _listed(self) -> list[int]:
         """The first offsets of the files in the folder, in order; none when it is not there yet.

@@ -113,13 +113,19 @@ def stored_batches(
             _column(values, pa.binary()),
             _timestamps(timestamps_ms),
             pa.repeat(pa.scalar(0, pa.int32()), rows),
-            pa.nulls(rows, HEADERS) if headers is None else _column(headers, HEADERS),
+            _no_headers(rows) if headers is None else _column(headers, HEADERS),
         ]
         table = pa.Table.from_arrays(columns, schema=STORED_SCHEMA)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise UsageError(f"these columns are no records: {error}") from error
     batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=max(1, rows * BATCH_BYTES // max(1, table.nbytes)))
     return batches
+
+
+def _no_headers(rows: int) -> pa.Array:
+    """As `pa.nulls`, whose children are as long as the array, and go with each batch that is cut from it, whole."""
+    nothing = [pa.py_buffer(bytes(rows // 8 + 1)), pa.py_buffer(bytes(4 * (rows + 1)))]
+    return pa.Array.from_buffers(HEADERS, rows, nothing, rows, children=[pa.nulls(0, HEADERS.value_type)])
 
 
 def _column(values: pa.Array | pa.ChunkedArray | Sequence[bytes | None], kind: pa.DataType) -> pa.ChunkedArray:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +23,10 @@ from .layout import topic_folder
 
 _FILES_A_FETCH = 64
 """A fetch opens so many files at most, so that it returns at once from a log of very small ones too."""
+
+_OPEN_FILES = 16
+"""Files that stay mapped for the next fetch of their partitions. To map one again takes under a millisecond; a thousand
+partitions' would fill the memory that the process is seen to use."""
 
 
 class _Partition:
@@ -37,24 +43,22 @@ class EmbeddedLog(Log):
     def __init__(self, log_dir: Path) -> None:
         self._log_dir = log_dir
         self._partitions: dict[tuple[str, str, int], _Partition] = {}
+        self._open: deque[_Partition] = deque()
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
-        place = self._place(topic, topic_id, partition)
-        with place.lock:
-            return place.chain.earliest()
+        with self._chain(topic, topic_id, partition) as chain:
+            return chain.earliest()
 
     def latest(self, topic: str, topic_id: str, partition: int) -> int:
-        place = self._place(topic, topic_id, partition)
-        with place.lock:
-            return place.chain.end()
+        with self._chain(topic, topic_id, partition) as chain:
+            return chain.end()
 
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         """As `Log` says. Timestamps need not rise, so this looks at each file's latest one until it has found it."""
-        place = self._place(topic, topic_id, partition)
-        with place.lock:
-            offset, end = place.chain.earliest(), place.chain.end()
+        with self._chain(topic, topic_id, partition) as chain:
+            offset, end = chain.earliest(), chain.end()
             while offset < end:
-                file = place.chain.file_at(offset)
+                file = chain.file_at(offset)
                 if file.newest_us >= timestamp_ms * 1000:
                     return _first_at(file, timestamp_ms * 1000)
                 offset = file.end
@@ -63,16 +67,39 @@ class EmbeddedLog(Log):
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
     ) -> Fetched:
-        place = self._place(topic, topic_id, partition)
-        with place.lock:
-            end = place.chain.end()
+        with self._chain(topic, topic_id, partition) as chain:
+            end = chain.end()
             if offset == end:
                 return Fetched([], offset)
-            place.chain.check(offset)
-            return _taken(_batches(place.chain, offset, end), offset, max_bytes, max_records)
+            chain.check(offset)
+            return _taken(_batches(chain, offset, end), offset, max_bytes, max_records)
 
     def close(self) -> None:
         self._partitions.clear()
+        self._open.clear()
+
+    @contextmanager
+    def _chain(self, topic: str, topic_id: str, partition: int) -> Iterator[Chain]:
+        """The partition's chain, for this thread alone."""
+        place = self._place(topic, topic_id, partition)
+        with place.lock:
+            was_open = place.chain.open_file is not None
+            try:
+                yield place.chain
+            finally:
+                if place.chain.open_file is not None and not was_open:
+                    self._open.append(place)
+        self._free_some()
+
+    def _free_some(self) -> None:
+        """Let go of what has been open for longest, where too much is; what another thread uses now stays."""
+        while len(self._open) > _OPEN_FILES:
+            oldest = self._open.popleft()
+            if not oldest.lock.acquire(blocking=False):
+                self._open.append(oldest)
+                return
+            oldest.chain.open_file = None
+            oldest.lock.release()
 
     def _place(self, topic: str, topic_id: str, partition: int) -> _Partition:
         key = (topic, topic_id, partition)
@@ -86,7 +113,7 @@ class EmbeddedLog(Log):
 def _first_at(file: LogFile, timestamp_us: int) -> int:
     """The first offset in `file` of this time or later, which is known to be there."""
     wanted = pa.scalar(timestamp_us, pa.int64()).cast(TIMESTAMP)
-    for batch in file.batches:
+    for batch in file.batches(file.first):
         index = pc.index(pc.greater_equal(batch.column("timestamp"), wanted), True).as_py()
         if index >= 0:
             return int(batch.column("offset")[index].as_py())
@@ -98,14 +125,9 @@ def _batches(chain: Chain, offset: int, end: int) -> Iterator[pa.RecordBatch]:
     for _ in range(_FILES_A_FETCH):
         if offset >= end:
             return
-        file = chain.file_at(offset)
-        first = file.first
-        for batch in file.batches:
-            following = first + batch.num_rows
-            if following > offset:
-                yield batch.slice(offset - first)
-                offset = following
-            first = following
+        for batch in chain.file_at(offset).batches(offset):
+            yield batch
+            offset += batch.num_rows
 
 
 def _taken(batches: Iterator[pa.RecordBatch], offset: int, max_bytes: int, max_records: int) -> Fetched:

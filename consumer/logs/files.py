@@ -7,9 +7,9 @@ producer that has lost a race for an offset need not write its file again to put
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,14 +35,28 @@ _NEWEST = b"zk_group.newest_us"
 class LogFile:
     """A file as it was read.
 
-    :ivar batches: of `LOG_SCHEMA`; their memory is the mapped file, but for topic, partition and offset.
     :ivar newest_us: the latest timestamp in it, in microseconds since the epoch.
+    :ivar stored: of `STORED_SCHEMA`; their memory is the mapped file.
     """
 
+    topic: str
+    partition: int
     first: int
     end: int
     newest_us: int
-    batches: tuple[pa.RecordBatch, ...]
+    stored: tuple[pa.RecordBatch, ...]
+
+    def batches(self, offset: int) -> Iterator[pa.RecordBatch]:
+        """The rows from `offset` on, of `LOG_SCHEMA`.
+
+        What is not in the file is made for a batch when it is asked for: of small records, it is larger than they are.
+        """
+        first = self.first
+        for batch in self.stored:
+            skipped = max(0, offset - first)
+            if skipped < batch.num_rows:
+                yield _placed(batch.slice(skipped), self.topic, self.partition, first + skipped)
+            first += batch.num_rows
 
 
 def write_file(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
@@ -71,9 +85,7 @@ def read_file(path: Path, topic: str, partition: int, first: int) -> LogFile:
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise LogError(f"cannot read {path}, which holds the records from offset {first}: {reason}") from error
-    starts = accumulate((batch.num_rows for batch in stored), initial=first)
-    batches = tuple(_placed(batch, topic, partition, start) for batch, start in zip(stored, starts, strict=False))
-    return LogFile(first, first + rows, newest_us, batches)
+    return LogFile(topic, partition, first, first + rows, newest_us, tuple(stored))
 
 
 def _map(path: Path) -> tuple[list[pa.RecordBatch], int, int]:
@@ -93,13 +105,25 @@ def _map(path: Path) -> tuple[list[pa.RecordBatch], int, int]:
 
 
 def _placed(batch: pa.RecordBatch, topic: str, partition: int, first: int) -> pa.RecordBatch:
-    """A stored batch with the columns that follow from where it stands."""
-    rows = batch.num_rows
-    ones = pa.repeat(pa.scalar(1, pa.int64()), rows)
+    """A stored batch with the columns that follow from where it stands.
+
+    From bytes: before PyArrow converts its first value from Python it loads pandas, where that is installed, for up to
+    half a second in which the consumer obeys no command.
+    """
+    rows, name = batch.num_rows, topic.encode()
+    steps = _bytes(first, 8) + _bytes(1, 8) * (rows - 1)
     placed = {
-        "topic": pa.repeat(pa.scalar(topic, pa.string()), rows),
-        "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        "offset": pc.cumulative_sum(ones, start=first - 1),
+        "topic": pa.repeat(_array(pa.string(), 1, _bytes(0, 4) + _bytes(len(name), 4), name)[0], rows),
+        "partition": pa.repeat(_array(pa.int32(), 1, _bytes(partition, 4))[0], rows),
+        "offset": pc.cumulative_sum(_array(pa.int64(), rows, steps)),
     }
     columns = [placed[name] if name in placed else batch.column(name) for name in LOG_SCHEMA.names]
     return pa.RecordBatch.from_arrays(columns, schema=LOG_SCHEMA)
+
+
+def _array(kind: pa.DataType, rows: int, *data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, *(pa.py_buffer(each) for each in data)])
+
+
+def _bytes(number: int, size: int) -> bytes:
+    return number.to_bytes(size, sys.byteorder)

@@ -16,11 +16,12 @@ import click
 from rich.console import Console
 
 from coordinator.drills import interrupts
+from coordinator.drills.broker import require_kafka
 from coordinator.drills.catalog import DRILLS
 from coordinator.drills.containers import Containers
 from coordinator.drills.drill import Drill
 from coordinator.drills.evidence import write_reports
-from coordinator.drills.ground import Embedded, Ground
+from coordinator.drills.ground import BROKER, Embedded, Ground
 from coordinator.drills.histories import merged_history
 from coordinator.drills.named import Named
 from coordinator.drills.namespaces import Namespaced, namespaced
@@ -68,6 +69,7 @@ def describe(name: str, output: str) -> None:
 @click.option("--short", is_flag=True, help="Every kind of fault once.")
 @click.option("--all", "is_all", is_flag=True, help="Every drill.")
 @click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
+@click.option("--kafka", is_flag=True, help="With --short and --all: the drills on a Kafka broker, too.")
 @click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
 @click.option("--namespaces", "in_namespaces", is_flag=True, help="Each embedded server in a network namespace (root).")
 @click.option("--zk", metavar="HOSTS/CHROOT", help="On your own ensemble instead, as host:port,host:port/chroot.")
@@ -87,6 +89,7 @@ def run(
     short: bool,
     is_all: bool,
     servers: str,
+    kafka: bool,
     in_docker: bool,
     in_namespaces: bool,
     zk: str | None,
@@ -108,7 +111,10 @@ def run(
     if keep and group is not None:
         raise UsageError("--keep is not for --group: a group that stands is refused the next time")
     kind = Containers if in_docker else Namespaced if in_namespaces else Own if zk is not None else Embedded
-    chosen = _chosen(names, short, is_all, MOST_SERVERS if kind is Own else int(servers), kind.can)
+    can = kind.can | {BROKER} if kind is not Own and (kafka or names) else kind.can
+    chosen = _chosen(names, short, is_all, MOST_SERVERS if kind is Own else int(servers), can)
+    if any(BROKER in one.needs for one in chosen):
+        require_kafka()
     settings = Settings(session_timeout_ms=session_timeout_ms)
     own = _own(zk, group, session_timeout_ms)
     if isinstance(own, Named):
@@ -249,13 +255,19 @@ def _chosen(names: Sequence[str], short: bool, is_all: bool, servers: int, can: 
     if too_few:
         raise UsageError(f"{too_few[0]} needs an ensemble of three: give --servers 3")
     lacking = {one.name: lack for one in chosen if (lack := one.lacks(can))}
-    instead = "give --docker or --namespaces" if can else "the servers of --zk are not touched"
     for name, lack in lacking.items():
-        sentence = f"{name} needs {lack}: {instead}"
+        sentence = f"{name} needs {lack}: {_instead(lack, can)}"
         if names:
             raise UsageError(sentence)
         click.echo(f"left out: {sentence}", err=True)
     return [one for one in chosen if one.name not in lacking]
+
+
+def _instead(lack: str, can: frozenset[str]) -> str:
+    """What to do where a ground that `can` so much lacks something."""
+    if not can:
+        return "no broker is started at --zk" if lack == BROKER else "the servers of --zk are not touched"
+    return "give --kafka" if lack == BROKER else "give --docker or --namespaces"
 
 
 def _named(names: Sequence[str]) -> list[Drill]:

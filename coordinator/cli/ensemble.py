@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -20,29 +19,10 @@ from coordinator.zk.ensemble import (
     modes_are_healthy,
     zkcli_command,
 )
+from coordinator.zk.ensemble_kafka import Broker, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
 
-UNHEALTHY = 5
-
-EXIT_CODES = """\b
-Exit codes: 0 ok, 1 failed, 2 usage, 4 no server runs (zkcli), 5 unhealthy (status),
-69 a needed program is missing."""
-
-
-def default_directory() -> Path:
-    """`$XDG_STATE_HOME/zk-group-coordinator/ensemble`, with `~/.local/state` where the variable is not set."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "zk-group-coordinator" / "ensemble"
-
-
-directory_option = click.option(
-    "--dir",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=default_directory,
-    show_default="${XDG_STATE_HOME:-~/.local/state}/zk-group-coordinator/ensemble",
-    help="Where the ensemble keeps its configuration, data, logs and process ids.",
-)
+from .ensemble_kafka import EXIT_CODES, KAFKA, UNHEALTHY, dir_argument, directory_option, kafka
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,14 +50,17 @@ def start(directory: Path, servers: str | None, port: int | None, timeout_s: flo
             made.stop()
         raise
     click.echo(made.hosts)
-    click.echo(f"stop it with: scripts/ensemble stop{_dir_argument(directory)}", err=True)
+    click.echo(f"stop it with: scripts/ensemble stop{dir_argument(directory)}", err=True)
 
 
 @ensemble.command(epilog=EXIT_CODES)
 @directory_option
 def stop(directory: Path) -> None:
-    """Stop the servers; their data stays."""
-    Ensemble.load(directory).stop()
+    """Stop the servers, and the Kafka broker beside them; their data stays."""
+    made = Ensemble.load(directory)
+    if has_broker(made.directory / KAFKA):
+        Broker.load(made.directory / KAFKA).stop()  # while it can still say goodbye
+    made.stop()
 
 
 @ensemble.command(epilog=EXIT_CODES)
@@ -107,7 +90,7 @@ def zkcli(directory: Path, arguments: tuple[str, ...]) -> None:
     made = Ensemble.load(directory)
     if not any(server.is_running for server in made.servers):
         raise ZooKeeperUnreachable(
-            f"no server of {made.directory} runs: scripts/ensemble start{_dir_argument(directory)}"
+            f"no server of {made.directory} runs: scripts/ensemble start{dir_argument(directory)}"
         )
     command = zkcli_command(made.hosts, *arguments)
     os.execv(command[0], command)
@@ -124,16 +107,15 @@ def _made(directory: Path, servers: str | None, port: int | None) -> Ensemble:
         raise UsageError(str(error)) from error
 
 
-def _dir_argument(directory: Path) -> str:
-    return "" if directory == default_directory() else f" --dir {shlex.quote(str(directory))}"
-
-
 def _table(servers: tuple[ServerStatus, ...]) -> str:
     rows = [("SERVER", "ADDRESS", "PID", "MODE")]
     for server in servers:
         mode = "down" if server.pid is None else server.mode or "not serving"
         rows.append((str(server.id), server.address, str(server.pid or "-"), mode))
     return "\n".join(f"{number:<8}{address:<18}{pid:<10}{mode}" for number, address, pid, mode in rows)
+
+
+ensemble.add_command(kafka)
 
 
 def main() -> None:

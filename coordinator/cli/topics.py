@@ -22,7 +22,7 @@ from coordinator.zk.paths import Brokers
 from coordinator.zk.records import Topic
 from coordinator.zk.store import Store
 
-from .common import brokers_option, opened, output_option, print_rows, zk_option
+from .common import Cli, brokers_option, opened, output_option, print_rows, zk_option
 
 COLUMNS = ("TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR")
 
@@ -31,7 +31,7 @@ partitions_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Cli, places={"sync": f"{__package__}.topics_sync"})
 def topics() -> None:
     """The topics that groups consume. Those of a real Kafka are only listed."""
 

@@ -7,6 +7,9 @@ from .consumers import CONSUMERS
 from .coordinators import COORDINATORS
 from .drill import Drill
 from .ensembles import ENSEMBLES
+from .kafka import KAFKA
 from .spark import SPARK
 
-DRILLS: dict[str, Drill] = {drill.name: drill for drill in (*COORDINATORS, *CONSUMERS, *ENSEMBLES, *CHANGES, *SPARK)}
+DRILLS: dict[str, Drill] = {
+    drill.name: drill for drill in (*COORDINATORS, *CONSUMERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA)
+}

@@ -16,7 +16,7 @@ from .waiting import NotReached, wait_for
 
 APPLICATION = "application"
 FULL_S = 3.0
-SUPERSEDED_S = 20.0
+FENCED_S = 20.0
 
 
 def _first(stage: Stage) -> str:
@@ -81,7 +81,7 @@ def _filled(filler: Path, most: int) -> bool:
     """Whether the disk had no room for a file of so many bytes; what there was is used."""
     try:
         with filler.open("wb", buffering=0) as file:
-            for _ in range(most >> 16):
+            for _ in range((most >> 16) + 1):  # more than there is, also where no segment stands just now
                 file.write(bytes(1 << 16))
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -126,11 +126,11 @@ def _second_process(stage: Stage) -> set[str]:
     stage.fault("second-process", process=old.who)
     stage.start_slot(int(name.rpartition("-")[2]))
     stage.wait_back({name: before})
-    if old.wait(SUPERSEDED_S) is None:
+    if old.wait(FENCED_S) is None:
         stage.processes[f"{name} (old)"] = old
-        stage.wrong.append(f"the older process under the name goes on {SUPERSEDED_S:.0f} s after it was superseded")
+        stage.wrong.append(f"the older process under the name goes on {FENCED_S:.0f} s after it was fenced")
     else:
-        stage.gone(old, "superseded")
+        stage.gone(old, "fenced")
     return stage.slots()
 
 

@@ -20,7 +20,7 @@ from .reports.markdown import markdown
 from .reports.page import page
 
 MOST_ZNODES = 20_000
-LIBRARIES = ("kazoo", "pyspark", "pyarrow")
+LIBRARIES = ("kazoo", "pyspark", "pyarrow", "confluent-kafka")
 
 
 def write_json(path: Path, document: object) -> None:

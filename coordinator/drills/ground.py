@@ -20,6 +20,8 @@ OWN_CHROOT = "a chroot of its own in ZooKeeper"
 SERVERS = "servers that can be killed, stopped and started"
 PAUSE = "servers that can be paused"
 NETWORK = "servers that can be cut off from each other"
+BROKER = "a Kafka broker"
+"""Of our own, registered beside the group. Its jars are fetched for whoever wants one."""
 
 
 class Ground(Protocol):

@@ -11,7 +11,8 @@ from typing import Any
 from ..checker.verdict import Event
 from ..zk.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.errors import BadData
-from ..zk.paths import COORDINATOR
+from ..zk.fields import Fields
+from ..zk.paths import COORDINATOR, GROUPS
 from .holds import Hold, PartitionName, doubly_held_s, gaps, holders, holds, last_holders
 
 WHAT = {
@@ -27,6 +28,9 @@ WHAT = {
 STOPS = ("stuck", "pause", "cut")
 """Faults of processes that live on and do nothing."""
 
+BROKER_RETURNS = "broker-returns"
+"""As a fault: from here on the broker that the records are in serves again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -38,6 +42,9 @@ class Measured:
     :ivar passed_on: partitions that another consumer has begun to fetch at some time.
     :ivar least: as few could have moved.
     :ivar stale: commands that were removed unapplied.
+    :ivar generations: of the groups, begun since the fault.
+    :ivar resumed_s: from the moment at which a broker served again until records of every partition had come; at least
+        that long where they never came, None where no broker was away.
     """
 
     marks: Mapping[str, float]
@@ -47,6 +54,8 @@ class Measured:
     least: int
     doubly_held_s: float
     stale: int
+    generations: int = 0
+    resumed_s: float | None = None
 
     def between(self, first: str, last: str) -> float | None:
         """Seconds from one mark to another, 0 when the other came first; None without one of them."""
@@ -72,6 +81,8 @@ class Measured:
             "least_possible": self.least,
             "doubly_owned_s": round(self.doubly_held_s, 3),
             "stale_refused": self.stale,
+            "generations": self.generations,
+            "resumed_s": _rounded(self.resumed_s),
         }
 
 
@@ -98,6 +109,8 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
         least=least_moved(before, set(after.values()), len(after)),
         doubly_held_s=doubly_held_s(found),
         stale=_stale(events),
+        generations=_generations(events, fault_at),
+        resumed_s=_resumed(events, set(after), end),
     )
 
 
@@ -210,3 +223,38 @@ def _stale(events: Sequence[Event]) -> int:
         is_own = event.get("who") not in ("hand", "server") and not any(op["path"].endswith("/state") for op in ops)
         count += sum(is_own and not any(path.rpartition("/")[2] in data for data in written) for path in gone)
     return count
+
+
+def _generations(events: Sequence[Event], fault_at: float) -> int:
+    """How many generations have begun since the fault."""
+    written = [
+        (float(event["at"]), str(op["path"]), generation)
+        for event in events
+        for op in event.get("ops", ())
+        if (generation := _generation(op)) is not None
+    ]
+    before = {(path, generation) for at, path, generation in written if at < fault_at}
+    return len({(path, generation) for _, path, generation in written} - before)
+
+
+def _generation(op: Event) -> int | None:
+    """Of a group's state, where an operation writes one that can be read."""
+    if op["op"] not in ("create", "set") or not (op["path"].startswith(f"{GROUPS}/") and op["path"].endswith("/state")):
+        return None
+    try:
+        return Fields.parse(op["path"], str(op.get("data", "")).encode()).number("generation", 0)
+    except BadData:
+        return None
+
+
+def _resumed(events: Sequence[Event], partitions: set[PartitionName], end: float) -> float | None:
+    """How long after a broker was back records of all these partitions had come."""
+    back = next((float(event["at"]) for event in events if event.get("kind") == BROKER_RETURNS), None)
+    if back is None:
+        return None
+    first: dict[PartitionName, float] = {}
+    for event in events:
+        if event["event"] == "fetch" and event["at"] >= back:
+            for item in event["ranges"]:
+                first.setdefault((item["topic"], item["partition"]), float(event["at"]))
+    return max((first.get(part, end) - back for part in partitions), default=None)

@@ -8,6 +8,7 @@ from .measure import Measured
 ACTS_S = 0.5
 FETCHED_S = 1.0
 HANDOVER_S = 0.15
+GOES_ON_S = 3.0
 PAST_THE_SESSION = 1.6
 """So many session timeouts are certainly more than one, with its ticks."""
 
@@ -78,4 +79,17 @@ NOBODY_MOVES = Promise(
     lambda bounds: 0.0,
     lambda measured: float(measured.passed_on),
     "partitions",
+)
+FETCHING_GOES_ON = Promise(
+    "records of every partition come again",
+    "3 s after the broker takes records again",
+    lambda bounds: GOES_ON_S,
+    lambda measured: measured.resumed_s,
+)
+KEEPS_ITS_GENERATION = Promise(
+    "the group is not rebalanced",
+    "0 generations",
+    lambda bounds: 0.0,
+    lambda measured: float(measured.generations),
+    "generations",
 )

@@ -98,7 +98,7 @@ def run_drill(
     write_json(run.folder / "run.json", run.document)
     write_reports(run.folder, run.document, events)
     if not keep:
-        for pattern in ("log", "segments", "histories", "spark-*"):
+        for pattern in ("log", "segments", "histories", "kafka", "spark-*"):
             for left in run.folder.glob(pattern):
                 shutil.rmtree(left, ignore_errors=True)
     point_latest(run.folder)
@@ -206,8 +206,8 @@ def _read(run: Run, stage: Stage, reader: Reader) -> tuple[Produced, list[dict[s
     try:
         streamed = stage.streamed()
         if streamed is not None:
-            return stage.produced(), together_of(streamed)
-        return stage.produced(), reader.read(stage.zk, run.settings.group, not stage.applications)
+            return stage.in_log(), together_of(streamed)
+        return stage.in_log(), reader.read(stage.zk, run.settings.group, not stage.applications)
     except (NotReached, OSError) as error:
         run.missing.append(str(error))
         return {}, None

@@ -26,6 +26,7 @@ class Settings:
     :ivar max_poll_interval_ms: a fetcher that hangs for so long is given up.
     :ivar spark: `pool` for slots in executors with a query, `query` for a query beside slots, "" for neither.
     :ivar segments_mb: the segments stand on a disk of so many MiB; 0 for the folder's own.
+    :ivar kafka: the records are in a Kafka broker of the drill's own, not in the embedded log.
     :ivar steady_s: how long all is well before the fault.
     :ivar group: whom it is done to.  :ivar topic: what they fetch.
     """
@@ -39,6 +40,7 @@ class Settings:
     max_poll_interval_ms: int = 6000
     spark: str = ""
     segments_mb: int = 0
+    kafka: bool = False
     steady_s: float = 1.0
     group: str = GROUP
     topic: str = TOPIC

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -112,6 +113,14 @@ class Sight:
                 for topic_id, numbers in ids.items():
                     ends.setdefault(topic, {}).setdefault(topic_id, {}).update(numbers)
         return ends
+
+    def produced_by_partition(self) -> Counter[TopicPartition]:
+        """How many records each partition has, of all its topic's ids together."""
+        counts: Counter[TopicPartition] = Counter()
+        for topic, ids in self.produced().items():
+            for numbers in ids.values():
+                counts.update({TopicPartition(topic, int(number)): count for number, count in numbers.items()})
+        return counts
 
     def stop_producing(self) -> None:
         """No record more."""

@@ -15,6 +15,7 @@ from typing import Self
 from ..topics import create_topic
 from ..zk.kazoo_store import open_kazoo
 from ..zk.paths import Brokers
+from .broker import DrillBroker
 from .ground import Ground, connect_string
 from .histories import Notes
 from .interrupts import finished, held
@@ -22,7 +23,7 @@ from .observer import Observer
 from .processes import Process, end_all
 from .proxy import Loss, Proxy
 from .settings import POOL, QUERY, Settings
-from .sight import READY_S, Sight, slot
+from .sight import READY_S, Produced, Sight, slot
 from .tap import Tap
 from .waiting import NotReached
 
@@ -39,6 +40,7 @@ class Stage(Sight):
     :ivar applications: whether consumers that seal nothing have taken part.
     :ivar stuck: consumers that live and do not poll.
     :ivar random: the only source of chance, from the drill's seed.
+    :ivar broker: what the records are in, where they are in Kafka; it runs from `start_all` on.
     :ivar observer: tells what ZooKeeper did, where its transaction logs cannot be read; else None.
     """
 
@@ -60,7 +62,8 @@ class Stage(Sight):
             self._stack = self._stack.pop_all()
         self.notes = Notes()
         self.random = random.Random(seed)
-        self.log_dir = folder / "log"
+        self.log_dir = "kafka:" if settings.kafka else str(folder / "log")
+        self.broker: DrillBroker | None = None
         self.stuck: set[str] = set()
         self.wrong: list[str] = []
         self.applications = False
@@ -85,7 +88,10 @@ class Stage(Sight):
 
     def start_all(self) -> None:
         """The topic, coordinators, fetchers with their pool, and the producer."""
-        create_topic(self.store, Brokers(), self.settings.topic, self.settings.partitions)
+        if self.settings.kafka:
+            self._start_broker()
+        else:
+            create_topic(self.store, Brokers(), self.settings.topic, self.settings.partitions)
         for number in range(self.settings.nodes):
             self.start_node(f"node-{number + 1}")
         if self.settings.spark:
@@ -153,11 +159,45 @@ class Stage(Sight):
         """Numbered records into every partition."""
         told = {
             "zk": self._behind_proxies("producer"),
-            "log_dir": str(self.log_dir),
+            "log_dir": self.log_dir,
             "topics": {self.settings.topic: 1},
             "rate": self.settings.rate,
         }
-        return self._start_told("producer", told)
+        if self.broker is None:
+            return self._start_told("producer", told)
+        return self._start_told("producer", {**told, **self._broker_told(self.broker)}, "kafka_producer")
+
+    def _start_broker(self) -> None:
+        """It registers at the servers themselves: no fault is done to what is between it and them."""
+        logs = self.folder / "logs"
+        self.broker = DrillBroker(self.folder / "kafka", logs, connect_string(self.ground.addresses, self.chroot))
+        self._stack.callback(self.broker.close)
+
+    def _broker_told(self, broker: DrillBroker) -> dict[str, object]:
+        return {
+            "topics": {self.settings.topic: 1},
+            "servers": broker.address,
+            "partitions": self.settings.partitions,
+        }
+
+    def in_log(self) -> Produced:
+        """What the log holds, once nobody writes any more; of Kafka as read by a process that has nothing of ours.
+
+        :raises NotReached: when it cannot be read, or Kafka does not hold what it has acknowledged.
+        """
+        told = self.produced()
+        if self.broker is None:
+            return told
+        reader = self._start_told("kafka_reader", self._broker_told(self.broker))
+        ended = reader.wait(READY_S)
+        del self.processes[reader.name]
+        answers = reader.printed()
+        if ended != 0 or not answers:
+            raise NotReached("Kafka could not be read by somebody else: see kafka_reader.log")
+        found: Produced = answers[-1]["ends"]
+        if found != told or answers[-1]["misplaced"]:
+            raise NotReached(f"Kafka holds {found} records, and has acknowledged {told}")
+        return found
 
     # ---- faults
 
@@ -218,7 +258,7 @@ class Stage(Sight):
         return {
             "zk": self._behind_proxies(name),
             "group": self.settings.group,
-            "log_dir": str(self.log_dir),
+            "log_dir": self.log_dir,
             "session_timeout_ms": self.settings.session_timeout_ms,
             "max_poll_interval_ms": self.settings.max_poll_interval_ms,
             "history_dir": str(self.histories),

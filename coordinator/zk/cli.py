@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ CONNECT_TIMEOUT_S = 10.0
 INTERRUPTED = 130
 TABLE = "table"
 JSON = "json"
+_NO_KEY = re.compile(r"[^a-z0-9]+")
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -40,8 +42,8 @@ class Cli(click.Group):
     An error that the project raises is one line on stderr and its exit code (2 for usage, as click's own), an interrupt
     is 130; neither shows a traceback.
 
-    :param places: command -> the module that has it under its name. It is loaded when the command is called: a node
-        need not wait for what only other commands use.
+    :param places: command -> the module that has it under its name (with `_` for `-`). It is loaded when the command is
+        called: a node need not wait for what only other commands use.
     """
 
     def __init__(self, *args: Any, places: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -55,7 +57,7 @@ class Cli(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See click."""
         if cmd_name in self._places:
-            found: click.Command = getattr(import_module(self._places[cmd_name]), cmd_name)
+            found: click.Command = getattr(import_module(self._places[cmd_name]), cmd_name.replace("-", "_"))
             return found
         return super().get_command(ctx, cmd_name)
 
@@ -120,6 +122,36 @@ def brokers_option(command: Command) -> Command:
     )(command)
 
 
+def kafka_option(command: Command) -> Command:
+    """`--kafka NAME=VALUE`, given to the command as `kafka`, a mapping or None: options for librdkafka."""
+    return click.option(
+        "--kafka",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=lambda context, option, values: _named(values) or None,
+        help="An option for librdkafka, as security.protocol=SASL_SSL; secrets better by ZK_GROUP_KAFKA_SASL_PASSWORD.",
+    )(command)
+
+
+def bootstrap_option(command: Command) -> Command:
+    """`--bootstrap-servers`, given to the command as `bootstrap_servers`: Kafka's brokers."""
+    return click.option(
+        "--bootstrap-servers",
+        default="",
+        envvar="ZK_GROUP_BOOTSTRAP_SERVERS",
+        show_envvar=True,
+        metavar="HOST:PORT,...",
+        help="Kafka's brokers; those that are registered in ZooKeeper when it is not given.",
+    )(command)
+
+
+def _named(values: Sequence[str]) -> dict[str, str]:
+    for value in values:
+        if "=" not in value.strip("="):
+            raise UsageError(f"--kafka takes NAME=VALUE, and {shown(value.partition('=')[0])} has no value")
+    return {name: value for name, _, value in (text.partition("=") for text in values)}
+
+
 def output_option(command: Command) -> Command:
     """`-o`, given to the command as `output`: `table` for people, `json` (one document) for programs."""
     return click.option(
@@ -166,10 +198,15 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], output:
     :param columns: as `TOPIC-ID`, in JSON `topic_id`. None is `-` in a table and null in JSON.
     """
     if output == JSON:
-        keys = [column.lower().replace("-", "_").replace(" ", "_") for column in columns]
-        print_json([dict(zip(keys, row, strict=True)) for row in rows])
+        print_json(row_objects(columns, rows))
     else:
-        click.echo(_table(columns, rows))
+        click.echo(table_text(columns, rows))
+
+
+def row_objects(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[dict[str, object]]:
+    """`rows` as `print_rows` prints them in JSON."""
+    keys = [_NO_KEY.sub("_", column.lower()).strip("_") for column in columns]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
 
 
 def print_json(document: object) -> None:
@@ -177,7 +214,8 @@ def print_json(document: object) -> None:
     click.echo(json.dumps(document, indent=2))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """`rows` as `print_rows` prints them in a table, without the last line's end."""
     table = Table(box=None, pad_edge=False)
     for index, column in enumerate(columns):
         is_number = bool(rows) and all(isinstance(row[index], int) for row in rows)

@@ -17,7 +17,9 @@ from .logs import JSON, TEXT, formatter
 Command = TypeVar("Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
-_CLICK_TYPES: dict[Any, Any] = {int: int, str: str, float: float}
+_CLICK_TYPES: dict[Any, Any] = {
+    int: int, str: str, str | int: str, float: float, bool: bool, tuple[str, ...]: str
+}  # fmt: skip
 
 
 def config_options(
@@ -33,9 +35,13 @@ def config_options(
         for field in reversed(dataclasses.fields(kind)):
             if field.name in skip or hints[field.name] not in _CLICK_TYPES:
                 continue
-            default = "" if field.default in (dataclasses.MISSING, "") else f"  [default: {field.default}]"
+            value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+            option = f"--{field.name.replace('_', '-')}"
+            if hints[field.name] is bool:
+                value, option = str(field.default).lower(), f"{option}/--no-{option[2:]}"
+            default = "" if value in (dataclasses.MISSING, "") else f"  [default: {value}]"
             command = click.option(
-                f"--{field.name.replace('_', '-')}",
+                option,
                 field.name,
                 type=_CLICK_TYPES[hints[field.name]],
                 default=None,

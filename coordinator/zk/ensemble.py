@@ -68,6 +68,8 @@ class ServerStatus:
 class Server:
     """One server of an ensemble: a java process, its directory and its client port."""
 
+    main = SERVER_MAIN
+
     def __init__(self, server_id: int, directory: Path, ports: Ports, heap_mb: int) -> None:
         self.id = server_id
         self.directory = directory
@@ -93,7 +95,7 @@ class Server:
             pid = int(self._pid_file.read_text())
         except (OSError, ValueError):
             return None
-        return pid if command_line(pid).endswith(f"{SERVER_MAIN} {self._configuration}") else None
+        return pid if command_line(pid).endswith(f"{self.main} {self._configuration}") else None
 
     @property
     def is_running(self) -> bool:
@@ -111,9 +113,9 @@ class Server:
         if not self._is_port_free():
             raise EnsembleError(f"port {self.port} of server {self.id} is in use by another process")
         command = ["ip", "netns", "exec", self._namespace] if self._namespace else []
-        command += [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, "-cp", class_path(SERVER_JARS)]
+        command += [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, "-cp", self._class_path()]
         command += [f"-Dlog4j2.configurationFile={self.directory.parent / 'log4j2.properties'}"]
-        command += [SERVER_MAIN, str(self._configuration)]
+        command += [self.main, str(self._configuration)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -124,6 +126,9 @@ class Server:
                 start_new_session=True,  # Ctrl-C in the starter's terminal is not for the servers
             )
         write_atomically(self._pid_file, f"{self._process.pid}\n")
+
+    def _class_path(self) -> str:
+        return class_path(SERVER_JARS)
 
     def kill(self) -> None:
         """SIGKILL, as in a crash, and wait until the process is gone."""

@@ -61,7 +61,7 @@ def verdict(run: Mapping[str, Any]) -> str:
     return found if found in (PASS, FAIL, INCONCLUSIVE) else INCONCLUSIVE
 
 
-_UNUSED = frozenset({"assignment", "earliest", "run"})
+_UNUSED = frozenset({"assignment", "earliest", "jump", "run"})
 
 
 def readable(events: Sequence[Any]) -> tuple[list[Event], int]:

@@ -96,6 +96,7 @@ NUMBERS: Sequence[tuple[str, str, Callable[[float], str]]] = (
     ("passed_on", "partitions that another consumer has had since", amount),
     ("doubly_owned_s", "time in which a partition had two owners", seconds),
     ("stale_refused", "commands that were removed unapplied", amount),
+    ("generations", "generations that have begun since", amount),
 )
 
 

@@ -25,11 +25,12 @@ INTERRUPTED = 130
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--servers", type=click.Choice(["1", "3"]), default="1", show_default=True, help="ZooKeeper servers.")
+@click.option("--kafka", is_flag=True, help="Have the records in a real Kafka broker instead of the embedded log.")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=REPOSITORY / "runs", help="Where run folders are made."
 )
 @click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
-def main(servers: str, runs: Path, as_json_line: bool) -> None:
+def main(servers: str, kafka: bool, runs: Path, as_json_line: bool) -> None:
     """Stream 336,776 real flights through a group, kill its coordinator and an executor, and count every record.
 
     Exit code 0 and PASS only if every record came exactly once, both faults really happened, and the group was Stable
@@ -44,7 +45,7 @@ def main(servers: str, runs: Path, as_json_line: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # each ends what was started
         signal.signal(number, signal.default_int_handler)
     try:
-        story = _run(folder, int(servers), console)
+        story = _run(folder, int(servers), kafka, console)
     except KeyboardInterrupt:
         console.print("interrupted; everything that was started has been stopped")
         sys.exit(INTERRUPTED)
@@ -53,7 +54,7 @@ def main(servers: str, runs: Path, as_json_line: bool) -> None:
     sys.exit(0 if story.verdict.verdict == "PASS" else 1)
 
 
-def _run(folder: Path, servers: int, console: Console) -> Story:
+def _run(folder: Path, servers: int, kafka: bool, console: Console) -> Story:
     """Rich progress on a terminal, plain lines elsewhere."""
     columns = (
         TextColumn("{task.description:<9}"),
@@ -70,7 +71,7 @@ def _run(folder: Path, servers: int, console: Console) -> Story:
         def tell(what: str) -> None:
             bars.console.print(f"{datetime.now(UTC):%H:%M:%S} {what}")
 
-        story = Story(folder, servers, tell, progress)
+        story = Story(folder, servers, tell, progress, kafka)
         story.run()
         return story
 

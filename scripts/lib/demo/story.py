@@ -58,11 +58,18 @@ class Story:
 
     :param tell: called with each step, for whoever watches.
     :param progress: called with (records appended, records streamed, records in all).
+    :param on_kafka: the records are in a real Kafka, not in the embedded log.
     """
 
     def __init__(
-        self, folder: Path, servers: int, tell: Callable[[str], None], progress: Callable[[int, int, int], None]
+        self,
+        folder: Path,
+        servers: int,
+        tell: Callable[[str], None],
+        progress: Callable[[int, int, int], None],
+        on_kafka: bool = False,
     ) -> None:
+        self._on_kafka = on_kafka
         self._folder = folder
         self._servers = servers
         self._tell = tell
@@ -124,15 +131,24 @@ class Story:
 
     def _start_log(self, zk: str, flights: pa.Table) -> Any:
         """Create the topic; chunks of records to append: a large one for the beginning, then many small ones."""
-        store = open_kazoo(zk, 10_000)
-        self._stack.callback(store.close)
-        create_topic(store, Brokers(), TOPIC, PARTITIONS)
-        self._producer = self._stack.enter_context(Producer.for_store(store, self._folder / "log", Brokers()))
+        self._producer = self._stack.enter_context(self._kafka(zk) if self._on_kafka else self._embedded(zk))
         every = list(records(flights))
         first = int(len(every) * FIRST_SHARE)
         size = -(-(len(every) - first) // CHUNKS)
         self._tell(f"topic {TOPIC} of {PARTITIONS} partitions; appending the first {first:,} of {len(every):,} flights")
         return iter([every[:first], *(every[at : at + size] for at in range(first, len(every), size))])
+
+    def _embedded(self, zk: str) -> Producer:
+        store = open_kazoo(zk, 10_000)
+        self._stack.callback(store.close)
+        create_topic(store, Brokers(), TOPIC, PARTITIONS)
+        return Producer.for_store(store, self._folder / "log", Brokers())
+
+    def _kafka(self, zk: str) -> Any:
+        from .kafka import KafkaProducer  # which the demo without Kafka need not load
+
+        self._tell("starting a Kafka broker on it")
+        return KafkaProducer(self._folder, zk, TOPIC, PARTITIONS)
 
     def _start_spark(self, zk: str) -> Driver:
         self._tell(f"starting Spark on local-cluster[2,2,1024] with {SLOTS} fetcher slots, and the streaming query")
@@ -144,7 +160,7 @@ class Story:
             "group": GROUP,
             "topic": TOPIC,
             "slots": SLOTS,
-            "log_dir": str(self._folder / "log"),
+            "log_dir": "kafka:" if self._on_kafka else str(self._folder / "log"),
             "segments_dir": str(self._folder / "segments"),
             "results": str(results),
             "checkpoint": str(self._folder / "checkpoint"),

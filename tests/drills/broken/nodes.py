@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import coordinator.assignors.range
+import coordinator.moves
 import coordinator.plan
 from coordinator.handlers import Handlers
 from coordinator.listeners import Listeners
@@ -34,7 +35,7 @@ def stable_before_it_is() -> None:
     """A group is called Stable as soon as it is known what it shall look like."""
 
     def named_too_early(original: Any) -> Any:
-        return lambda work, *rest: STABLE if work.live else EMPTY
+        return lambda who, due: STABLE if who.everybody else EMPTY
 
     _apply(replaced(coordinator.plan, "_state_name", named_too_early))
 
@@ -68,23 +69,22 @@ def commands_of_the_dead_stay() -> None:
     """Who is gone is told to stop, and nobody withdraws that."""
 
     def telling(original: Any) -> Any:
-        def stops(snapshot: Any, work: Any, want: Any, to_stop: Any, generation: int) -> Any:
-            found = original(snapshot, work, want, to_stop, generation)
-            for end in work.ends:
-                incarnation = end.view.channel.incarnation
-                found.append((end.view.consumer, Command(STOP_FETCHER, snapshot.epoch, generation, incarnation)))
-            return found
+        def stop(found: Any) -> None:
+            original(found)
+            for end in found.who.ends:
+                order = found.snapshot.epoch, found.generation, end.view.channel.incarnation
+                found.stops.append((end.view.consumer, Command(STOP_FETCHER, *order)))
 
-        return stops
+        return stop
 
     def leaving(original: Any) -> Any:
-        def sort_commands(snapshot: Any, work: Any, *rest: Any) -> None:
-            original(snapshot, work, *rest)
-            work.withdrawn = [(name, sent) for name, sent in work.withdrawn if name in work.live]
+        def sort_commands(found: Any) -> None:
+            original(found)
+            found.withdrawn = [(name, sent) for name, sent in found.withdrawn if name in found.who.live]
 
         return sort_commands
 
-    _apply(replaced(coordinator.plan, "_stops", telling), replaced(coordinator.plan, "_sort_commands", leaving))
+    _apply(replaced(coordinator.moves, "_stop", telling), replaced(coordinator.moves, "_sort_commands", leaving))
 
 
 def assignor_asks_where_it_runs() -> None:
@@ -99,18 +99,22 @@ def assignor_asks_where_it_runs() -> None:
 
 def starts_are_late() -> None:
     """A coordinator takes its time before it lets anybody start."""
-    since: dict[int, float] = {}
+    since: dict[tuple[Any, ...], float] = {}
+
+    def is_early(found: Any, name: str, command: Command) -> bool:
+        due = found.generation, name, command.incarnation  # a static member comes back within a generation
+        return time.monotonic() - since.setdefault(due, time.monotonic()) < STARTS_LATE_S
 
     def late(original: Any) -> Any:
-        def starts(snapshot: Any, work: Any, want: Any, to_stop: Any, generation: int, marks: Any) -> Any:
-            found, waiting = original(snapshot, work, want, to_stop, generation, marks)
-            if time.monotonic() - since.setdefault(generation, time.monotonic()) >= STARTS_LATE_S:
-                return found, waiting
-            return [], waiting | {name: command.started for name, command in found}
+        def start(found: Any) -> None:
+            original(found)
+            early = {name: command.started for name, command in found.starts if is_early(found, name, command)}
+            found.waiting |= early
+            found.starts[:] = [(name, command) for name, command in found.starts if name not in early]
 
-        return starts
+        return start
 
-    _apply(replaced(coordinator.plan, "_starts", late))
+    _apply(replaced(coordinator.moves, "_start", late))
 
 
 def rebalances_without_cause() -> None:

@@ -1,0 +1,113 @@
+"""The first and last offsets of Kafka's partitions, and those of a time: many partitions in one request a broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from .base import Place
+from .errors import LogError, UnknownTopic
+from .kafka import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Described, KafkaClient
+from .kafka_topics import checked
+
+AT_ONCE_S = 0.25
+"""Who asks for one partition of a topic asks for the others next: their answers are kept for so long, each for once."""
+
+AWAY_S = 2.0
+"""After no answer nobody is asked for so long: a consumer's thread must not stand still for each partition."""
+
+_Answer = int | LogError
+
+
+class Offsets:
+    """Asks for offsets and waits for the answer. Not for several threads."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._ready: dict[tuple[str, str, int], tuple[float, dict[int, _Answer]]] = {}
+        self._away: tuple[float, LogError] | None = None
+        self._mute: dict[str, tuple[float, LogError]] = {}
+
+    def one(self, topic: str, topic_id: str, partition: int, what: int) -> int:
+        """One offset; `what` as in `KafkaClient.offsets`, which is answered by the end where there is no such record.
+
+        :raises UnknownTopic: when Kafka has no such topic.
+        :raises LogError: when it has no such partition, or does not answer.
+        """
+        key, now = (topic, topic_id, what), time.monotonic()
+        at, ready = self._ready.get(key, (0.0, {}))
+        answer = ready.pop(partition, None) if now - at < AT_ONCE_S else None
+        if answer is None:
+            until, problem = self._mute.pop(topic, (0.0, None))
+            if problem is not None and now < until:
+                self._mute[topic] = until, problem
+                raise problem
+            ready = self._of_topic(topic, topic_id, what)
+            answer = ready.pop(partition, LogError(f"Kafka has no partition {partition} of topic {topic}"))
+            self._ready = {key: (time.monotonic(), ready)}
+        if isinstance(answer, LogError):
+            raise answer
+        return answer
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, _Answer]:
+        """The ends of many partitions at once; an error stands for one that has none to tell."""
+        wanted = list(places)
+        ids = {place.topic: place.topic_id for place in wanted}
+        found = self._asked([(place.topic, place.partition) for place in wanted], LATEST, ids)
+        missing = LogError("Kafka has not answered for it")
+        return {place: found.get((place.topic, place.partition), missing) for place in wanted}
+
+    def _of_topic(self, topic: str, topic_id: str, what: int) -> dict[int, _Answer]:
+        """The offsets of all partitions of a topic."""
+        described = checked(topic, topic_id, self._described({topic}).get(topic, LogError("no answer")))
+        places = [(topic, number) for number in sorted(described.partitions)]
+        found = self._asked(places, what, {topic: topic_id})
+        none = [place for place, answer in found.items() if answer == -1]
+        if none:  # no record is of that time or later
+            found |= self._asked(none, LATEST, {topic: topic_id})
+        return {number: answer for (_, number), answer in found.items()}
+
+    def _asked(
+        self, places: list[tuple[str, int]], what: int, ids: Mapping[str, str]
+    ) -> dict[tuple[str, int], _Answer]:
+        """Answers that are of the topics with these ids: those are asked for afterwards."""
+        if not places:
+            return {}
+        self._refuse_while_away()
+        pending = self._client.offsets(dict.fromkeys(places, what))
+        if not pending.wait(REQUEST_TIMEOUT_S + 1):
+            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        found = pending.results()
+        for topic, answer in self._described(ids).items():
+            try:
+                checked(topic, ids[topic], answer)
+            except LogError as error:
+                found |= {place: error for place in found if place[0] == topic}
+        problems = [answer for answer in found.values() if isinstance(answer, LogError)]
+        if len(problems) == len(found) and not isinstance(problems[0], UnknownTopic):
+            # Brokers have answered, only not for these, as for partitions without a leader: others may be asked for.
+            self._mute |= dict.fromkeys(ids, (time.monotonic() + AWAY_S, problems[0]))
+        return found
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Described | LogError]:
+        self._refuse_while_away()
+        pending = self._client.describe(topics)
+        if not pending.wait(REQUEST_TIMEOUT_S + 1):
+            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        found = pending.results()
+        problems = [answer for answer in found.values() if isinstance(answer, LogError)]
+        if problems and len(problems) == len(found):
+            self._note_away(problems[0])
+        return found
+
+    def _note_away(self, error: LogError) -> LogError:
+        self._away = (time.monotonic() + AWAY_S, error)
+        return error
+
+    def _refuse_while_away(self) -> None:
+        if self._away is not None and time.monotonic() < self._away[0]:
+            raise self._away[1]
+        self._away = None
+
+
+__all__ = ["EARLIEST", "LATEST", "Offsets"]

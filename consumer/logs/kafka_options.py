@@ -1,0 +1,123 @@
+"""What is told to librdkafka: our defaults, whatever a user passes through, and what nobody may change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from coordinator.zk.errors import UsageError
+from coordinator.zk.names import shown
+
+ENVIRONMENT = "ZK_GROUP_KAFKA_"
+"""`ZK_GROUP_KAFKA_SASL_PASSWORD` is `sasl.password`: librdkafka's names have dots and no underscores."""
+
+FROM_FILE = ".file"
+"""`sasl.password.file` names a file that holds `sasl.password`."""
+
+SECRETS = (
+    "sasl.password",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.config",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+)
+
+GROUP = "the group is ours, not Kafka's"
+REFUSED = {
+    "bootstrap.servers": "give bootstrap_servers",
+    "metadata.broker.list": "give bootstrap_servers",
+    "group.id": GROUP,
+    "group.instance.id": f"{GROUP}: give group_instance_id",
+    "group.protocol": GROUP,
+    "group.remote.assignor": GROUP,
+    "partition.assignment.strategy": f"{GROUP}: give protocols",
+    "enable.auto.commit": "offsets are the group's in ZooKeeper, never committed to Kafka",
+    "enable.auto.offset.store": "offsets are the group's in ZooKeeper, never committed to Kafka",
+    "auto.commit.enable": "offsets are the group's in ZooKeeper, never committed to Kafka",
+    "auto.offset.reset": "an offset out of range is never passed over silently",
+    "enable.partition.eof": "the end of a partition tells which offsets hold no record",
+    "plugin.library.paths": "a configuration may not load code",
+}
+"""Option -> why it cannot be set."""
+
+GROUP_ID = "zk-group-coordinator"
+"""librdkafka wants one, to look for a coordinator that is never asked for anything."""
+
+DEFAULTS = {
+    "client.id": "zk-group-coordinator",
+    "isolation.level": "read_committed",
+    "check.crcs": "true",
+    # With its default of a second librdkafka stands still whenever its queue was full once: a fifth of the speed.
+    "fetch.queue.backoff.ms": "5",
+    "queued.max.messages.kbytes": "65536",
+    # A broker is asked one thing at a time: a partition that comes waits for the answer that found nothing new.
+    "fetch.wait.max.ms": "100",
+    # Only a bound for sanity; a broker may have been told to take records of any size.
+    "receive.message.max.bytes": "1073741824",
+    "reconnect.backoff.max.ms": "2000",
+    # A topic that does not exist, or not yet, is asked for so often.
+    "topic.metadata.refresh.interval.ms": "30000",
+    "topic.metadata.propagation.max.ms": "1000",
+    "log_level": "0",  # what goes wrong comes as an error, and is said in our own log
+}
+FIXED = {
+    "group.id": GROUP_ID,
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": "false",
+}
+
+
+def kafka_options(given: Mapping[str, str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What to tell librdkafka, but for the servers. What is `given` comes before the environment.
+
+    :param given: librdkafka's options, with or without the prefix `kafka.`.
+    :raises UsageError: when one of them would break a rule of ours, or a file cannot be read; no secret is repeated.
+    """
+    named = {_bare(name): str(value) for name, value in given.items()}
+    found = {**_from_environment(os.environ if env is None else env), **named}
+    found = dict(_read(name, value) for name, value in found.items())
+    for name in found:
+        _refuse(name)
+    return {**DEFAULTS, **found, **FIXED}
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of an option must never be shown."""
+    return name in SECRETS or any(word in name for word in ("password", "passphrase", "secret", "token", "key.pem"))
+
+
+def without_secrets(text: str, options: Mapping[str, str]) -> str:
+    """`text` in which no secret of `options` stands."""
+    for name, value in options.items():
+        if value and is_secret(name):
+            text = text.replace(value, "***")
+    return text
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("kafka.")
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[str, str]:
+    names = (name for name in env if name.startswith(ENVIRONMENT) and len(name) > len(ENVIRONMENT))
+    return {name.removeprefix(ENVIRONMENT).lower().replace("_", "."): env[name] for name in names}
+
+
+def _read(name: str, value: str) -> tuple[str, str]:
+    secret = name.removesuffix(FROM_FILE)
+    if secret == name or not is_secret(secret):
+        return name, value
+    try:
+        return secret, Path(value).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"kafka.{name} names a file that cannot be read: {shown(value)}: {error}") from error
+
+
+def _refuse(name: str) -> None:
+    if name in REFUSED:
+        raise UsageError(f"kafka.{name} cannot be set: {REFUSED[name]}")

@@ -1,0 +1,126 @@
+"""One partition of Kafka that is fetched: what has come of it and waits to be asked for."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from .base import Fetched
+from .embedded import fitting_rows
+from .errors import LogError
+from .kafka_batches import Run
+
+
+class Entry(NamedTuple):
+    """Records that have come (none where only the end moved, over offsets without a record), and what follows them.
+
+    :ivar came: the number of the look at librdkafka's queue that brought them.
+    """
+
+    came: int
+    batch: pa.RecordBatch | None
+    next: int
+    size: int
+
+
+class Partition:
+    """What one partition holds ready.
+
+    :ivar position: the offset that the next fetch asks for, if it goes on where the last one ended.
+    :ivar asked: the number of the fetch that asked for it last.
+    :ivar is_assigned: whether librdkafka fetches it.
+    :ivar problem: why it cannot be fetched; tried again at `retry_at`.
+    """
+
+    def __init__(self, topic: str, number: int, topic_id: str, position: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.topic_id = topic_id
+        self.position = position
+        self.asked = 0
+        self.is_assigned = False
+        self.problem: LogError | None = None
+        self.retry_at = float("-inf")
+        self.size = 0
+        self._tail = position
+        self._entries: deque[Entry] = deque()
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+    @property
+    def tail(self) -> int:
+        """The offset after what has come; librdkafka goes on there."""
+        return self._tail
+
+    @property
+    def newest(self) -> int:
+        """The look that brought the newest of what waits; -1 when nothing does."""
+        return self._entries[-1].came if self._entries else -1
+
+    def has(self, verified: int) -> bool:
+        """Whether something waits that may be handed out."""
+        return bool(self._entries) and self._entries[0].came <= verified
+
+    def restart(self, position: int) -> None:
+        """Forget what waits: the next fetch begins at `position`."""
+        self.position = self._tail = position
+        self._entries.clear()
+        self.size = 0
+
+    def add(self, run: Run, came: int) -> None:
+        """Take in records; those that are here already, as after a new beginning, are left out."""
+        batch = run.batch
+        if run.first < self._tail:
+            kept = [row for row, offset in enumerate(batch.column("offset").to_pylist()) if offset >= self._tail]
+            if not kept:
+                return
+            batch = batch.slice(kept[0])
+        self._append(Entry(came, batch, run.next, batch.nbytes))
+
+    def end_at(self, offset: int, came: int) -> None:
+        """Nothing more is before `offset`; what is there last may have no record: markers, and what was aborted."""
+        if offset > self._tail:
+            self._append(Entry(came, None, offset, 0))
+
+    def drop_after(self, verified: int) -> None:
+        """Forget what came after the look `verified`."""
+        while self._entries and self._entries[-1].came > verified:
+            self.size -= self._entries.pop().size
+        self._tail = self._entries[-1].next if self._entries else self.position
+
+    def take(self, max_bytes: int, max_records: int, verified: int) -> Fetched:
+        """What may be handed out, within the limits, but one record at least; see `Log.fetch`."""
+        batches: list[pa.RecordBatch] = []
+        while self.has(verified) and (not batches or (max_bytes > 0 and max_records > 0)):
+            came, batch, following, size = self._entries.popleft()
+            self.size -= size
+            if batch is None:
+                self.position = following
+                continue
+            if size <= max_bytes and batch.num_rows <= max_records:  # as it is: to measure a slice takes its time
+                batches.append(batch)
+                self.position = following
+                max_bytes, max_records = max_bytes - size, max_records - batch.num_rows
+                continue
+            rows = fitting_rows(batch, max_bytes, max_records)
+            rows = rows if batches else max(rows, 1)
+            if rows < batch.num_rows:
+                rest = batch.slice(rows)
+                self._entries.appendleft(Entry(came, rest, following, rest.nbytes))
+                self.size += rest.nbytes
+            if rows:
+                taken = batch.slice(0, rows)
+                batches.append(taken)
+                self.position = following if rows == batch.num_rows else taken.column("offset")[-1].as_py() + 1
+                max_bytes, max_records = max_bytes - taken.nbytes, max_records - rows
+            if rows < batch.num_rows:
+                break
+        return Fetched(batches, self.position)
+
+    def _append(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._tail = entry.next
+        self.size += entry.size

@@ -1,0 +1,68 @@
+"""The demo's records in a real Kafka: a broker in ZooKeeper mode, a topic, and a producer of Kafka's own."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as Client
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from coordinator.zk.ensemble_kafka import Broker, KafkaConfig
+
+URL = "kafka:"
+PATIENCE_S = 60.0
+
+
+class KafkaProducer:
+    """Starts a broker that registers in `zk`, and writes to it. As a context manager it stops the broker at the end.
+
+    :raises MissingProgram: when Kafka's jars cannot be fetched.
+    """
+
+    def __init__(self, folder: Path, zk: str, topic: str, partitions: int) -> None:
+        self._broker = Broker(folder / "kafka", KafkaConfig(zookeeper=zk))
+        self._topic = topic
+        self._partitions = partitions
+
+    def __enter__(self) -> KafkaProducer:
+        self._broker.__enter__()
+        try:
+            options = {"bootstrap.servers": self._broker.address, "log_level": 0}
+            _create(AdminClient(options), self._topic, self._partitions)
+            self._client = Client({**options, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
+        except BaseException:
+            self._broker.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._broker.stop(2.0)
+
+    def send(self, topic: str, value: bytes, key: bytes) -> None:
+        """Write one record, soon."""
+        self._client.produce(topic, value, key)
+        self._client.poll(0)
+
+    def flush(self) -> None:
+        """Wait until the broker has everything.
+
+        :raises TimeoutError: when it does not take it.
+        """
+        if self._client.flush(PATIENCE_S):
+            raise TimeoutError(f"the broker does not take records: {self._broker.log}")
+
+
+def _create(admin: AdminClient, topic: str, partitions: int) -> None:
+    """Create the topic, once the broker has elected itself Kafka's controller."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            if admin.list_topics(timeout=5).controller_id >= 0:
+                admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
+                return
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)

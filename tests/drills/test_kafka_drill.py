@@ -1,0 +1,102 @@
+"""The drill that kills the Kafka broker which the records are in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from coordinator.drills.promises import FETCHING_GOES_ON
+from tests.support.drills import PATIENT, REPOSITORY, drilled, environment
+from tests.support.kafka import require_kafka
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+NAME = "kafka-broker-sigkill"
+LATE_S = 4.0
+"""So much later than promised on a machine with other work."""
+IVY_WITHOUT_ANYTHING = """<ivysettings>
+  <settings defaultResolver="none"/>
+  <resolvers><filesystem name="none"><artifact pattern="{0}/[artifact].[ext]"/></filesystem></resolvers>
+</ivysettings>
+"""
+
+
+class Drilled(NamedTuple):
+    """Its exit code, and what was said of it."""
+
+    code: int
+    drill: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.drill["folder"])
+
+    def history(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.folder / "history.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def kafka_drill(tmp_path_factory: pytest.TempPathFactory) -> Drilled:
+    require_kafka()
+    code, said, err = drilled(tmp_path_factory.mktemp("runs"), NAME, *PATIENT)
+    (drill,) = said["drills"]
+    assert drill["drill"] == NAME, err
+    return Drilled(code, drill)
+
+
+def test_nothing_is_lost_or_comes_twice_when_the_broker_is_killed_and_nobody_is_rebalanced(
+    kafka_drill: Drilled,
+) -> None:
+    drill = kafka_drill.drill
+    late = [p for p in drill["promises"] if p["rule"] == FETCHING_GOES_ON.rule and p["held"] is False]
+
+    assert all(promise["measured"] <= promise["bound"] + LATE_S for promise in late)
+    assert [why for why in drill["why"] if not (late and FETCHING_GOES_ON.rule in why)] == []
+    assert kafka_drill.code == (1 if late else 0)
+    assert drill["broken"] == []
+    records = drill["records"]
+    assert records["delivered"] == records["produced"] > 1000
+    assert (records["lost"], records["duplicated"], records["misplaced"]) == (0, 0, 0)
+    assert (drill["numbers"]["generations"], drill["numbers"]["passed_on"]) == (0, 0)
+
+
+def test_the_broker_was_really_away_and_fetching_went_on_after_it_was_back(kafka_drill: Drilled) -> None:
+    history = kafka_drill.history()
+    faults = {event["kind"]: event["at"] for event in history if event["event"] == "fault"}
+    killed, back = faults["kill-broker"], faults["broker-returns"]
+    fetched = [event["at"] for event in history if event["event"] == "fetch"]
+
+    assert back - killed > 3
+    assert min(fetched) < killed
+    assert not [at for at in fetched if killed + 1.5 < at < killed + 3], "what was on its way has come, and no more"
+    assert max(fetched) > back
+
+
+def test_its_evidence_has_the_log_of_the_broker_and_not_its_data(kafka_drill: Drilled) -> None:
+    logs = {path.name for path in (kafka_drill.folder / "logs").iterdir()}
+    answer = json.loads((kafka_drill.folder / "logs" / "kafka_reader.out").read_text())
+
+    assert {"broker.log", "producer.log"} <= logs
+    assert sum(answer["ends"]["numbers"].popitem()[1].values()) == kafka_drill.drill["records"]["produced"]
+    assert not (kafka_drill.folder / "kafka").exists()
+
+
+def test_without_the_jars_of_kafka_one_sentence_says_so_and_nothing_is_begun(tmp_path: Path) -> None:
+    settings = tmp_path / "ivy.xml"
+    settings.write_text(IVY_WITHOUT_ANYTHING.format(tmp_path / "empty"))
+    nowhere = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "ZK_GROUP_IVY_SETTINGS": str(settings)}
+    command = [sys.executable, "-m", "coordinator.cli", "drill", "run", NAME, "--runs", str(tmp_path / "runs")]
+
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**environment(), **nowhere}, cwd=REPOSITORY
+    )
+
+    assert done.returncode == 69, done.stderr
+    assert "the jars of Kafka 3.9.1 cannot be fetched" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()

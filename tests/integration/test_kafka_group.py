@@ -1,0 +1,264 @@
+"""Whole groups on a real broker: the coordinator watches the topics that Kafka itself keeps in ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer as Client
+from confluent_kafka import ConsumerGroupTopicPartitions
+
+from consumer.config import Subscription
+from consumer.logs import KafkaPlace, open_log
+from consumer.segment_files import SegmentFolder
+from consumer.spark.config import SlotConfig, SlotSpec
+from consumer.spark.post import PoolPost
+from consumer.spark.slot import Slot
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Segment
+from tests.support import cli
+from tests.support.kafka import Kafka
+from tests.support.processes import Process
+from tests.support.wait import eventually
+from tests.support.world import SESSION_MS, PollingConsumer, World, a_world
+
+
+@pytest.fixture
+def world(kafka: Kafka) -> Iterator[World]:
+    """Coordinators and consumers in the chroot in which the broker registers."""
+    with a_world(kafka.zk) as world:
+        yield world
+
+
+def joins(world: World, group: str, name: str, topic: str) -> PollingConsumer:
+    return world.consumer(group, name, {topic: 1}, log=open_log("kafka:", KafkaPlace(zk=world.zk)))
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [str(number).encode() for number in range(first, first + count)]
+
+
+def all_delivered(kafka: Kafka, consumers: list[PollingConsumer], topic: str, partitions: int) -> None:
+    """What somebody else reads from Kafka was polled, and committed once."""
+    there = kafka.read_all(topic, partitions)
+    wanted = {(TopicPartition(topic, number), read.offset) for number, rows in there.items() for read in rows}
+    assert wanted
+
+    def is_whole() -> bool:
+        missing = wanted - {item for consumer in consumers for item in consumer.polled.copy()}
+        assert not missing, f"{len(missing)} of {len(wanted)} records have not come: {sorted(missing)[:3]}"
+        return True
+
+    eventually(is_whole, 30, "every record is delivered", pause_s=0.05)
+    counts = Counter(item for consumer in consumers for item in consumer.records.copy())
+    assert {item: count for item, count in counts.items() if count > 1} == {}
+    assert set(counts) <= wanted
+
+
+def test_every_record_comes_once_while_the_broker_restarts_and_the_topic_grows(kafka: Kafka, world: World) -> None:
+    topic, group = kafka.name("orders"), kafka.name("group")
+    topic_id = kafka.topic(topic, 4)
+    world.elected(world.coordinator("a"))
+    consumers = [joins(world, group, name, topic) for name in ("c1", "c2")]
+    world.stable(group, members=2)
+    for number in range(4):
+        kafka.write(topic, numbered(0, 300), partition=number)
+    eventually(lambda: any(consumer.polled for consumer in consumers), 30, "records come")
+
+    for number in range(4):
+        kafka.write(topic, numbered(300, 300), partition=number)
+    kafka.broker.restart()
+    kafka.broker.wait_ready()
+    kafka.wait_ready()
+    kafka.more_partitions(topic, 6)
+    for number in range(6):
+        kafka.write(topic, numbered(600, 100), partition=number)
+    all_delivered(kafka, consumers, topic, 6)
+
+    assert [consumer.error for consumer in consumers] == [None, None]
+    assert {part for consumer in consumers for part in consumer.held} == {TopicPartition(topic, n) for n in range(6)}
+    assert set(world.channel(group, "c1").topics.values()) == {topic_id}
+
+    described = cli.run_json(world.zk, "groups", "describe", group, "--log-dir", kafka.url)
+    ends = {row["partition"]: row["log_end_offset"] for row in described}
+    assert ends == {number: 700 if number < 4 else 100 for number in range(6)}
+
+
+def test_the_command_line_reads_kafka_with_options_for_librdkafka(kafka: Kafka, world: World, tmp_path: Path) -> None:
+    topic, group = kafka.name("orders"), kafka.name("group")
+    kafka.topic(topic)
+    kafka.write(topic, numbered(0, 5))
+    world.elected(world.coordinator("a"))
+    place = ["--zk", world.zk, "--group", group, "--topics", topic, "--log-dir", "kafka:", "--max-records", "5"]
+
+    with Process(tmp_path, "c1", "consumer.cli", "run", *place, "--kafka", "fetch.min.bytes=1") as reader:
+        assert reader.ends(30) == 0
+        assert len(reader.out.read_text().splitlines()) == 5
+    with Process(tmp_path, "c2", "consumer.cli", "run", *place, "--kafka", "group.id=mine") as refused:
+        assert refused.ends(30) == 2
+        assert "kafka.group.id cannot be set" in refused.said()
+
+
+def test_a_topic_made_anew_is_consumed_from_its_first_record(kafka: Kafka, world: World) -> None:
+    topic, group = kafka.name("orders"), kafka.name("group")
+    kafka.topic(topic, 2)
+    kafka.write(topic, numbered(0, 5))
+    world.elected(world.coordinator("a"))
+    consumer = joins(world, group, "c1", topic)
+    eventually(lambda: len(consumer.records) == 5, 30, "the old one is consumed")
+
+    kafka.delete(topic)
+    new = kafka.topic(topic, 2)
+    kafka.write(topic, numbered(100, 20))
+
+    eventually(lambda: world.channel(group, "c1").topics.get(topic) == new, 30, "the new one is taken over")
+    wanted = [(TopicPartition(topic, 0), offset) for offset in [*range(5), *range(20)]]
+    eventually(lambda: consumer.records == wanted, 30, "the new one is consumed from its first record")
+
+
+def test_what_slots_seal_of_a_topic_with_transactions_is_what_is_committed_in_it(
+    kafka: Kafka, world: World, tmp_path: Path
+) -> None:
+    topic, group = kafka.name("orders"), kafka.name("group")
+    kafka.topic(topic)
+    folder = SegmentFolder(str(tmp_path))
+    config = SlotConfig(
+        zk=world.zk, group=group, pool="p", log_dir="kafka:", segments_dir=folder.url, session_timeout_ms=SESSION_MS
+    )
+    spec = SlotSpec(config, Subscription({topic: 1}), 0, "run-1", "0")
+    opener = kazoo_factory(world.zk, SESSION_MS)
+    post = PoolPost(opener, ThreadRuntime(), group, "p", "run-1")
+    post.keep(10)
+    world.elected(world.coordinator("a"))
+    source = open_log("kafka:", config.consumer_config(0).kafka_place)
+    slot = Slot(spec, source, opener, ThreadRuntime())
+    thread = threading.Thread(target=slot.run, daemon=True)
+    thread.start()
+    try:
+        kafka.transaction(topic, numbered(0, 3))
+        kafka.transaction(topic, numbered(3, 3), commit=False)
+        kafka.transaction(topic, numbered(6, 3))
+        there = [(read.offset, read.value) for read in kafka.read_all(topic, 1)[0]]
+        eventually(lambda: sealed(world, group, folder) == there, 30, "what was committed is sealed")
+        assert len(there) == 6
+        missing = sum(each.offsets for segment in segments(world, group) for each in segment.missing)
+        assert missing in (5, 6), "three aborted ones, two markers before the last record, and perhaps the one after it"
+    finally:
+        slot.stop("the test is over")
+        thread.join(20)
+        post.close()
+        source.close()
+
+    checked = cli.run(world.zk, "segments", "verify", group)
+    assert checked.exit_code == 0, checked.output
+
+
+def test_what_slots_seal_is_what_kafka_holds_also_when_the_broker_and_a_slot_are_killed(
+    kafka: Kafka, world: World, tmp_path: Path
+) -> None:
+    topic, group = kafka.name("orders"), kafka.name("group")
+    kafka.topic(topic, 4)
+    folder = SegmentFolder(str(tmp_path / "segments"))
+    config = {
+        "zk": world.zk,
+        "group": group,
+        "pool": "p",
+        "log_dir": "kafka:",
+        "segments_dir": folder.url,
+        "session_timeout_ms": SESSION_MS,
+        "seal_interval_ms": 50,
+        "topics": {topic: 1},
+        "run": "run-1",
+    }
+    world.elected(world.coordinator("a"))
+    with ExitStack() as stack:
+        post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), group, "p", "run-1")
+        post.keep(10)
+        stack.callback(post.close)
+        slots = [
+            stack.enter_context(
+                Process(tmp_path, f"slot-{number}", "consumer.drill.slot", json.dumps({**config, "number": number}))
+            )
+            for number in range(2)
+        ]
+        world.stable(group, members=2, timeout_s=30)
+        for number in range(4):
+            kafka.write(topic, numbered(0, 300), partition=number)
+        eventually(lambda: segments(world, group), 30, "something is sealed")
+        kafka.broker.kill()
+        kafka.broker.start()
+        kafka.broker.wait_ready()
+        kafka.wait_ready()
+        for number in range(4):
+            kafka.write(topic, numbered(300, 300), partition=number)
+        slots[0].kill()
+        for number in range(4):
+            kafka.write(topic, numbered(600, 300), partition=number)
+        there = {part: [(r.offset, r.value) for r in rows] for part, rows in kafka.read_all(topic, 4).items()}
+        assert [len(rows) for rows in there.values()] == [900] * 4
+
+        def is_whole() -> bool:
+            found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(4)}
+            for row in rows_of(world, group, folder):
+                found[row["partition"]].append((row["offset"], row["value"]))
+            assert found == there, {number: len(rows) for number, rows in found.items()}
+            return True
+
+        eventually(is_whole, 60, "every record is sealed, once and in order", pause_s=0.1)
+
+
+def exported(world: World, kafka: Kafka, group: str) -> dict[int, tuple[int, str]]:
+    rows = cli.run_json(world.zk, "groups", "export-offsets", group, "--bootstrap-servers", kafka.servers)
+    return {row["partition"]: (row["offset"], row["status"]) for row in rows}
+
+
+def test_a_groups_offsets_can_be_seen_in_kafka_unless_a_group_of_that_name_lives_there(
+    kafka: Kafka, world: World
+) -> None:
+    topic, group = kafka.name("orders"), kafka.name("group")
+    kafka.topic(topic, 2)
+    kafka.write(topic, numbered(0, 7))
+    world.elected(world.coordinator("a"))
+    consumer = joins(world, group, "c1", topic)
+    eventually(lambda: len(consumer.records) == 7, 30, "all is consumed")
+
+    assert exported(world, kafka, group) == {0: (7, "Successful"), 1: (0, "Successful")}
+    asked = kafka.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+    assert {part.partition: part.offset for part in asked.topic_partitions} == {0: 7, 1: 0}
+
+    member = Client({"bootstrap.servers": kafka.servers, "group.id": group, "session.timeout.ms": 6000})
+    member.subscribe([topic])
+    try:
+        eventually(lambda: member.poll(0.1) is not None or member.assignment(), 30, "Kafka's own group has a member")
+        result = cli.run(world.zk, "groups", "export-offsets", group, "--bootstrap-servers", kafka.servers)
+        assert result.exit_code == 2
+        assert "1 members in Kafka" in result.stderr
+    finally:
+        member.close()
+
+
+def segments(world: World, group: str) -> list[Segment]:
+    paths = GroupPaths(group)
+    listing = world.store.children(paths.segments)
+    found = [world.store.get(paths.segment(name)) for name in (listing.names if listing else [])]
+    nodes = sorted((node for node in found if node), key=lambda node: node.stat.czxid)
+    return [Segment.parse("segment", node.data) for node in nodes]
+
+
+def sealed(world: World, group: str, folder: SegmentFolder) -> list[tuple[int, bytes]]:
+    return [(row["offset"], row["value"]) for row in rows_of(world, group, folder)]
+
+
+def rows_of(world: World, group: str, folder: SegmentFolder) -> Iterator[dict[str, Any]]:
+    for segment in segments(world, group):
+        for batch in folder.read(segment.file, segment.size, segment.rows):
+            yield from batch.to_pylist()

@@ -1,0 +1,362 @@
+"""Kafka as a log, on a real broker: the contract of `Log`, and what Kafka has that the embedded log has not."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from consumer.logs import KafkaPlace, Log, LogError, OffsetOutOfRange, Place, UnknownTopic, ends_of, open_log
+from consumer.logs.kafka import KafkaClient
+from consumer.logs.kafka_log import KafkaLog
+from tests.support.kafka import USERS, Kafka, fetched, refused
+from tests.support.wait import eventually
+
+
+def values(rows: list[dict[str, object]]) -> list[object]:
+    return [row["value"] for row in rows]
+
+
+def numbered(count: int, prefix: str = "v") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def test_records_come_in_order_from_any_offset_and_within_the_limits(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic, 2)
+    kafka.write(topic, numbered(10))
+
+    with kafka.log() as log:
+        assert values(fetched(log, topic, topic_id, upto=10)) == numbered(10)
+        assert values(fetched(log, topic, topic_id, 7, upto=10)) == numbered(10)[7:]
+        assert [row["offset"] for row in fetched(log, topic, topic_id, 2, upto=6, most=4)] == [2, 3, 4, 5]
+        one = eventually(lambda: log.fetch(topic, topic_id, 0, 3, 1, 1000).batches, 10, "a record over the bound comes")
+        assert [batch.num_rows for batch in one] == [1]
+        assert (log.earliest(topic, topic_id, 0), log.latest(topic, topic_id, 0)) == (0, 10)
+        assert (log.earliest(topic, topic_id, 1), log.latest(topic, topic_id, 1)) == (0, 0)
+
+
+def test_each_of_many_jumps_brings_exactly_what_stands_there(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.write(topic, numbered(300))
+    choose = random.Random(7)
+
+    with kafka.log() as log:
+        for _ in range(25):
+            first = choose.randrange(300)
+            last = min(300, first + choose.randint(1, 50))
+            rows = fetched(log, topic, topic_id, first, upto=last, most=last - first)
+            assert [row["offset"] for row in rows] == list(range(first, last))
+
+
+def test_what_a_record_has_beside_its_value_is_delivered_as_it_is(kafka: Kafka) -> None:
+    topic, stamped = kafka.name(), kafka.name()
+    ids = kafka.topic(topic), kafka.topic(stamped, message_timestamp_type="LogAppendTime")
+    kafka.write(
+        topic, [None], key=b"\xff\xfe no UTF-8", timestamp=1_500_000_000_123, headers=[("h", b"1"), ("h", None)]
+    )
+    kafka.write(topic, [b"", b"x"], timestamp=1_500_000_000_124)
+    kafka.write(stamped, [b"late"], timestamp=1)
+
+    with kafka.log() as log:
+        null, empty, plain = fetched(log, topic, ids[0], upto=3)
+        late = fetched(log, stamped, ids[1], upto=1)[0]
+
+    assert (null["key"], null["value"]) == (b"\xff\xfe no UTF-8", None)
+    assert null["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
+    assert (empty["key"], empty["value"], empty["headers"]) == (None, b"", None)
+    assert [row["timestamp"].isoformat() for row in (null, plain)] == [
+        "2017-07-14T02:40:00.123000+00:00",
+        "2017-07-14T02:40:00.124000+00:00",
+    ]
+    assert [row["timestampType"] for row in (null, late)] == [0, 1]
+    assert late["timestamp"].year > 2020
+    assert (plain["topic"], plain["partition"], plain["offset"]) == (topic, 0, 2)
+
+
+def test_an_offset_of_a_time_is_that_of_the_first_record_then_or_later(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    for number in range(3):
+        kafka.write(topic, [b"x"], timestamp=1_500_000_000_000 + 1000 * number)
+
+    with kafka.log() as log:
+        found = [log.offset_for_timestamp(topic, topic_id, 0, 1_500_000_000_000 + ms) for ms in (-5, 0, 1, 1001, 2001)]
+
+    assert found == [0, 0, 1, 2, 3]
+
+
+def test_only_what_was_committed_comes_and_offsets_go_over_the_rest(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.transaction(topic, [b"a", b"b"])
+    kafka.transaction(topic, [b"never"], commit=False)
+
+    with kafka.log() as log:
+        assert [(row["offset"], row["value"]) for row in fetched(log, topic, topic_id, upto=5)] == [
+            (0, b"a"),
+            (1, b"b"),
+        ]
+        assert log.latest(topic, topic_id, 0) == 5
+        kafka.transaction(topic, [b"c"])
+        assert [(row["offset"], row["value"]) for row in fetched(log, topic, topic_id, 5, upto=7)] == [(5, b"c")]
+
+
+def test_an_offset_that_is_gone_or_not_there_yet_is_said_with_those_that_are(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.write(topic, numbered(5))
+
+    with kafka.log() as log:
+        error = refused(log, topic, topic_id, 9)
+        assert isinstance(error, OffsetOutOfRange)
+        assert "offset 9" in str(error)
+        assert "0 to 5" in str(error)
+        assert len(fetched(log, topic, topic_id, upto=5)) == 5
+
+
+def test_nothing_of_a_topic_made_anew_is_taken_for_the_old_ones(kafka: Kafka) -> None:
+    """Also when it is longer at once than where the old one was read to: librdkafka alone would go on in it."""
+    topic = kafka.name()
+    old = kafka.topic(topic)
+    kafka.write(topic, numbered(5))
+
+    with kafka.log() as log:
+        fetched(log, topic, old, upto=5)
+        kafka.delete(topic)
+        new = kafka.topic(topic)
+        kafka.write(topic, numbered(20, "new"))
+        assert isinstance(refused(log, topic, old, 5), UnknownTopic)
+        assert values(fetched(log, topic, new, upto=20)) == numbered(20, "new")
+        with pytest.raises(UnknownTopic):
+            log.latest(topic, old, 0)
+
+
+def test_a_topic_that_does_not_exist_is_waited_for_and_said_once(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka.name()
+
+    with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
+        for number in (0, 1, 0, 1):
+            assert isinstance(refused(log, topic, "not-yet", partition=number), UnknownTopic)
+        topic_id = kafka.topic(topic, 2)
+        kafka.write(topic, numbered(3))
+        assert len(fetched(log, topic, topic_id, upto=3)) == 3
+
+    assert [record.msg.partition(":")[0] for record in caplog.records] == ["topic waits"]
+
+
+def test_a_partition_that_kafka_has_not_concerns_no_other_and_is_fetched_once_it_is_there(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.write(topic, numbered(3))
+
+    with kafka.log() as log:
+        assert "not this one" in str(refused(log, topic, topic_id, partition=1))
+        assert len(fetched(log, topic, topic_id, upto=3)) == 3
+        kafka.more_partitions(topic, 2)
+        kafka.write(topic, numbered(2), partition=1)
+
+        def look() -> bool:
+            try:
+                return log.fetch(topic, topic_id, 1, 0, 1 << 20, 10).next_offset == 2
+            except LogError:
+                return False
+
+        eventually(look, 20, "the new partition is fetched")
+
+
+def test_a_partition_that_has_come_is_fetched_at_once(kafka: Kafka) -> None:
+    """librdkafka, which knows the topic, would look for it half a minute later."""
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.write(topic, numbered(1))
+
+    with kafka.log() as log:
+        fetched(log, topic, topic_id, upto=1)
+        kafka.more_partitions(topic, 2)
+        kafka.write(topic, numbered(2), partition=1)
+        assert len(fetched(log, topic, topic_id, partition=1, upto=2)) == 2
+
+
+def test_a_record_larger_than_every_bound_is_delivered_alone(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic, max_message_bytes="10000000")
+    large = random.Random(1).randbytes(3_000_000)
+    with_room = {"message.max.bytes": 10_000_000}
+    kafka.write(topic, [b"before"])
+    writer = type(kafka.producer)({"bootstrap.servers": kafka.servers, **with_room})
+    writer.produce(topic, large, partition=0)
+    assert writer.flush(30) == 0
+    kafka.write(topic, [b"after"])
+
+    with kafka.log(fetch_max_bytes="65536", max_partition_fetch_bytes="65536", message_max_bytes="65536") as log:
+        fetched(log, topic, topic_id, upto=1, most=1)
+        found = eventually(lambda: log.fetch(topic, topic_id, 0, 1, 1000, 1000).batches, 20, "the large one comes")
+        assert [batch.column("value").to_pylist() for batch in found] == [[large]]
+        assert values(fetched(log, topic, topic_id, 2, upto=3)) == [b"after"]
+
+
+def test_damaged_records_are_reported_and_nothing_after_them_is_delivered_in_their_place(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.write(topic, [b"whole" * 20])
+    kafka.write(topic, [b"spoilt" * 20])
+    kafka.write(topic, [b"behind it" * 20])
+    (file,) = Path(kafka.broker.directory, "data", f"{topic}-0").glob("*.log")
+    data = file.read_bytes()
+    with file.open("r+b") as written:
+        written.seek(data.index(b"spoilt"))
+        written.write(b"SPOILT")
+
+    with kafka.log() as log:
+        assert values(fetched(log, topic, topic_id, upto=1)) == [b"whole" * 20]
+        error = refused(log, topic, topic_id, 1)
+        assert "from offset 1 on are damaged" in str(error)
+
+
+def test_a_record_with_a_header_whose_name_is_no_text_comes_without_headers_and_that_is_said(
+    kafka: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No client that is at hand writes such a name: it is put into the broker's file, past its checksum."""
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    for name in ("first", "spoilt", "last"):
+        kafka.write(topic, [name.encode()], headers=[(f"{name}-name", b"1")])
+    (file,) = Path(kafka.broker.directory, "data", f"{topic}-0").glob("*.log")
+    data = file.read_bytes()
+    with file.open("r+b") as written:
+        written.seek(data.index(b"spoilt-name"))
+        written.write(b"\xff\xfe")
+
+    with kafka.log(check_crcs="false") as log:
+        rows = fetched(log, topic, topic_id, upto=3)
+
+    assert values(rows) == [b"first", b"spoilt", b"last"]
+    assert [row["headers"] for row in rows] == [
+        [{"key": "first-name", "value": b"1"}],
+        None,
+        [{"key": "last-name", "value": b"1"}],
+    ]
+    assert f"headers set aside: topic={topic} partition=0 offset=1" in caplog.messages
+
+
+def test_a_broker_that_is_away_is_waited_for_and_said_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.write(topic, numbered(3))
+
+    with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
+        fetched(log, topic, topic_id, upto=3)
+        kafka.broker.kill()
+        eventually(lambda: not log.fetch(topic, topic_id, 0, 3, 1000, 10).batches and caplog.records, 20, "it is said")
+        with pytest.raises(LogError):
+            log.latest(topic, topic_id, 0)
+        kafka.broker.start()
+        kafka.broker.wait_ready()
+        kafka.wait_ready()
+        kafka.write(topic, numbered(2))
+        assert len(fetched(log, topic, topic_id, 3, upto=5)) == 2
+        assert cast(KafkaLog, log).outages == 1
+
+    said = [record.msg.partition(":")[0] for record in caplog.records]
+    assert said == ["kafka is away, waiting", "kafka is back"]
+
+
+def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.write(topic, numbered(2))
+    ((user, password),) = USERS.items()
+
+    def opened(secret: str) -> Log:
+        options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": user}
+        place = KafkaPlace(options={**options, "kafka.sasl.password": secret})
+        return open_log(f"kafka://{kafka.broker.sasl_address}", place)
+
+    wrong, right = opened("a guess of mallory"), opened(password)
+    try:
+        error = refused(wrong, topic, topic_id)
+        assert "refuses the credentials" in str(error)
+        assert "mallory" not in str(error)
+        assert refused(wrong, topic, topic_id) is error, "it was tried again at once"
+        assert len(fetched(right, topic, topic_id, upto=2)) == 2
+    finally:
+        wrong.close()
+        right.close()
+
+
+def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka) -> None:
+    """Who has nothing to fetch yet hears of them too, and not only that nobody answers."""
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "mallory"}
+    place = KafkaPlace(options={**options, "sasl.password": "a guess"})
+    log = cast(KafkaLog, open_log(f"kafka://{kafka.broker.sasl_address}", place))
+
+    try:
+        with pytest.raises(LogError, match="refuses the credentials") as raised:
+            log.latest(topic, topic_id, 0)
+        assert "a guess" not in str(raised.value)
+        assert log.outages == 0
+    finally:
+        log.close()
+
+
+def test_brokers_are_found_where_they_register(kafka: Kafka) -> None:
+    topic = kafka.name()
+    topic_id = kafka.topic(topic)
+    kafka.write(topic, numbered(2))
+
+    log = open_log("kafka:", KafkaPlace(zk=kafka.zk))
+    try:
+        assert len(fetched(log, topic, topic_id, upto=2)) == 2
+    finally:
+        log.close()
+
+
+def test_the_ends_of_many_partitions_are_one_question(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = kafka.name(), kafka.name()
+    ids = {one: kafka.topic(one, 3), other: kafka.topic(other)}
+    kafka.write(one, numbered(4), partition=2)
+    asked: list[int] = []
+    real = KafkaClient.offsets
+    monkeypatch.setattr(KafkaClient, "offsets", lambda self, wanted: asked.append(len(wanted)) or real(self, wanted))
+
+    with kafka.log() as log:
+        places = [Place(one, ids[one], number) for number in range(3)]
+        ends = ends_of(log, [*places, Place(other, ids[other], 0), Place("no-such", "x", 0)])
+
+    assert asked == [5]
+    assert [ends[place] for place in places] == [0, 0, 4]
+    assert ends[Place(other, ids[other], 0)] == 0
+    assert isinstance(ends[Place("no-such", "x", 0)], UnknownTopic)
+
+
+def test_a_partition_that_is_asked_for_no_more_is_fetched_no_more_and_memory_has_a_bound(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumer.logs.kafka_log.BUFFER_BYTES", 50_000)
+    topic = kafka.name()
+    topic_id = kafka.topic(topic, 2)
+    kafka.write(topic, [bytes(1000)] * 600, partition=0)
+    kafka.write(topic, [bytes(1000)] * 600, partition=1)
+
+    with kafka.log() as log:
+        held = cast(KafkaLog, log)
+        eventually(lambda: log.fetch(topic, topic_id, 0, 0, 1000, 1).batches, 20, "the first one is fetched")
+        for first in range(0, 600, 10):  # the other waits for nobody
+            assert len(fetched(log, topic, topic_id, first, 1, upto=first + 10, most=10)) == 10
+            assert held._size <= 50_000 + 600 * 1100
+        eventually(
+            lambda: log.fetch(topic, topic_id, 1, 600, 1000, 1).next_offset == 600 and len(held._parts) == 1,
+            20,
+            "the first one is forgotten",
+            pause_s=0.001,
+        )
+        assert len(fetched(log, topic, topic_id, 0, 0, upto=600)) == 600

@@ -1,0 +1,134 @@
+"""`zk-consumer run` on a real broker, as processes: one is killed, and so is the broker while the other takes over."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.kafka import Kafka
+from tests.support.processes import Process, consumer_process
+from tests.support.wait import PATIENCE, eventually
+from tests.support.world import World, a_world
+
+pytestmark = pytest.mark.timeout(180)
+
+PARTITIONS = 4
+AUTO_COMMIT = ("--enable-auto-commit", "--auto-commit-interval-ms", "1000")
+Record = tuple[int, int, str]
+
+
+@pytest.fixture
+def world(kafka: Kafka) -> Iterator[World]:
+    """A coordinator in the chroot in which the broker registers."""
+    with a_world(kafka.zk) as world:
+        world.elected(world.coordinator())
+        yield world
+
+
+class Writing:
+    """Writes numbers into every partition all the time; the broker has each once, also when it goes away."""
+
+    def __init__(self, kafka: Kafka, topic: str) -> None:
+        once = {"enable.idempotence": True, "message.timeout.ms": 0, "reconnect.backoff.max.ms": 200}
+        self._client = Producer({"bootstrap.servers": kafka.servers, "linger.ms": 0, "log_level": 0, **once})
+        self._topic = topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writing", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(0.05):
+            for partition in range(PARTITIONS):
+                for value in range(number, number + 10):
+                    self._client.produce(self._topic, str(value).encode(), partition=partition)
+            number += 10
+            self._client.poll(0)
+
+    def stop(self) -> None:
+        """Write no more, and wait until the broker has all of it."""
+        self._stop.set()
+        self._thread.join(10)
+        assert self._client.flush(30) == 0
+
+
+def printed(*consumers: Process) -> Counter[Record]:
+    """Every record that these have printed, and how often."""
+    return Counter((line["partition"], line["offset"], line["value"]) for c in consumers for line in c.printed())
+
+
+def uncommitted(world: World, group: str, consumer: Process) -> set[Record]:
+    """What it has printed of the partitions that it has, and not committed."""
+    committed = world.channel(group, consumer.name).running
+    upto = {partition.partition: offset or 0 for partition, offset in committed.items()}
+    return {record for record in printed(consumer) if record[1] >= upto.get(record[0], 0)}
+
+
+def in_the_middle(world: World, group: str, consumer: Process) -> bool:
+    """Stop it if it has committed something and not all; else let it go on."""
+    consumer.pause()
+    left = uncommitted(world, group, consumer)
+    if left and len(printed(consumer)) > len(left):
+        return True
+    consumer.resume()
+    return False
+
+
+def all_printed(wanted: set[Record], *consumers: Process) -> bool:
+    missing = wanted - set(printed(*consumers))
+    assert not missing, f"{len(missing)} of {len(wanted)} have not come: {sorted(missing)[:3]}"
+    return True
+
+
+def test_what_two_processes_print_is_what_kafka_holds_though_one_of_them_and_the_broker_are_killed(
+    kafka: Kafka, world: World, tmp_path: Path
+) -> None:
+    topic, group = kafka.name("orders"), kafka.name("group")
+    kafka.topic(topic, PARTITIONS)
+    options = ["--topics", topic, *AUTO_COMMIT]
+    with ExitStack() as processes:
+        writing = Writing(kafka, topic)
+        processes.callback(writing.stop)
+        dies, stays = (
+            processes.enter_context(consumer_process(tmp_path, kafka.zk, group, name, Path("kafka:"), *options))
+            for name in ("c1", "c2")
+        )
+        world.stable(group, 2, timeout_s=30)
+        eventually(lambda: printed(stays), 30, "both have begun")
+
+        eventually(lambda: in_the_middle(world, group, dies), 30, "it has not committed all", pause_s=0.1)
+        may_come_again = uncommitted(world, group, dies)
+        dies.kill()
+        kafka.broker.kill()
+        world.stable(group, 1, timeout_s=30)  # it takes over what it cannot fetch just now
+        kafka.broker.start()
+        kafka.broker.wait_ready(60 * PATIENCE)
+        kafka.wait_ready()
+        before = len(printed(stays))
+        eventually(lambda: len(printed(stays)) > before, 30, "fetching goes on", pause_s=0.1)
+        writing.stop()
+
+        there = kafka.read_all(topic, PARTITIONS)
+        wanted = {(part, read.offset, (read.value or b"").decode()) for part, reads in there.items() for read in reads}
+        eventually(lambda: all_printed(wanted, dies, stays), 60, "every record is printed", pause_s=0.2)
+        stays.signal(signal.SIGTERM)
+        assert stays.ends() == 0, stays.said()
+
+    counts = printed(dies, stays)
+    twice = {record for record, times in counts.items() if times > 1}
+    assert set(counts) == wanted
+    assert twice
+    assert twice <= may_come_again
+    assert max(counts.values()) == 2
+    assert max(printed(stays).values()) == 1, "the broker's death costs nobody a record, and brings none again"
+    assert stays.said().count("kafka is away, waiting") == 1
+    assert "Traceback" not in stays.said()
+    ended = {partition.partition: offset for partition, offset in world.offsets(group).items()}
+    assert ended == {part: reads[-1].offset + 1 for part, reads in there.items()}

@@ -1,0 +1,183 @@
+"""What is decided about Kafka without one: options, servers, the brokers' znodes, and columns."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode
+from pathlib import Path
+from typing import cast
+
+import pytest
+from confluent_kafka import Uuid
+
+from consumer.config import ConsumerConfig
+from consumer.logs.errors import LogError, UnknownTopic
+from consumer.logs.kafka import KafkaClient, topic_id_text
+from consumer.logs.kafka_batches import Columns, runs
+from consumer.logs.kafka_open import bootstrap_servers
+from consumer.logs.kafka_options import kafka_options, without_secrets
+from consumer.logs.kafka_topics import Described, KnownTopic, Topics, checked
+from coordinator.zk.config import load
+from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.kafka_broker import addresses
+
+
+def test_options_pass_through_with_their_prefix_and_from_the_environment() -> None:
+    env = {"ZK_GROUP_KAFKA_SASL_PASSWORD": "pw", "ZK_GROUP_KAFKA_SECURITY_PROTOCOL": "ssl", "ZK_GROUP_ZK": "x"}
+    found = kafka_options({"kafka.security.protocol": "sasl_ssl", "fetch.min.bytes": "7"}, env)
+
+    assert found["security.protocol"] == "sasl_ssl"
+    assert (found["sasl.password"], found["fetch.min.bytes"]) == ("pw", "7")
+    assert (found["isolation.level"], found["enable.auto.commit"]) == ("read_committed", "false")
+    assert "zk" not in found
+
+
+def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("from a file\n")
+
+    assert kafka_options({}, {"ZK_GROUP_KAFKA_SASL_PASSWORD_FILE": str(file)})["sasl.password"] == "from a file"
+    with pytest.raises(UsageError, match="cannot be read"):
+        kafka_options({"sasl.password.file": str(tmp_path / "none")}, {})
+
+
+@pytest.mark.parametrize(
+    "name", ["group.id", "enable.auto.commit", "auto.offset.reset", "bootstrap.servers", "plugin.library.paths"]
+)
+def test_an_option_that_would_break_a_rule_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"kafka\.{name} cannot be set: .+"):
+        kafka_options({f"kafka.{name}": "x"}, {})
+
+
+def test_no_secret_is_shown() -> None:
+    options = {"sasl.password": "pw-1", "sasl.username": "alice", "ssl.key.password": "pw-2"}
+    config = ConsumerConfig(zk="h:1", group="g", kafka=options)
+
+    assert without_secrets("alice said pw-1 and pw-2", options) == "alice said *** and ***"
+    assert "pw-1" not in repr(config)
+    assert "pw-1" not in repr(config.kafka_place)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sasl.oauthbearer.assertion.private.key.passphrase", "sasl.oauthbearer.assertion.private.key.pem", "ssl.key.pem"],
+)
+def test_every_key_and_what_opens_it_is_a_secret(name: str) -> None:
+    assert without_secrets("it was pw-1", {name: "pw-1"}) == "it was ***"
+
+
+def test_what_is_given_instead_of_a_table_of_options_is_not_repeated() -> None:
+    with pytest.raises(UsageError, match=r"kafka must be a table of names and values$"):
+        load(ConsumerConfig, {"kafka": "sasl.password=pw-1", "zk": "zk:2181", "group": "g"})
+
+
+def test_dotted_names_in_a_file_stay_whole(tmp_path: Path) -> None:
+    file = tmp_path / "consumer.toml"
+    file.write_text('zk = "h:1"\ngroup = "g"\nkafka.security.protocol = "ssl"\nkafka.check.crcs = false\n')
+
+    assert load(ConsumerConfig, {}, file, {}).kafka == {"security.protocol": "ssl", "check.crcs": "false"}
+
+
+def test_servers_stand_in_the_url_or_beside_it() -> None:
+    assert bootstrap_servers("kafka://a:1,b:2") == "a:1,b:2"
+    assert bootstrap_servers("kafka:", "a:1") == "a:1"
+    assert bootstrap_servers("kafka:") == ""
+    for wrong in ("kafka:a:1", "kafka://a", "kafka://a:b", "kafka://user:pw@a:1"):
+        with pytest.raises(UsageError, match="HOST:PORT"):
+            bootstrap_servers(wrong)
+
+
+BROKER = {
+    "listener_security_protocol_map": {"INSIDE": "PLAINTEXT", "OUTSIDE": "SASL_SSL"},
+    "endpoints": ["INSIDE://10.0.0.1:9092", "OUTSIDE://kafka.example:9093", "INSIDE://[::1]:9094"],
+    "host": "10.0.0.1",
+    "port": 9092,
+    "version": 5,
+}
+
+
+def test_a_broker_is_reached_where_it_speaks_the_protocol() -> None:
+    data = json.dumps(BROKER).encode()
+
+    assert addresses("/brokers/ids/0", data) == ["10.0.0.1:9092", "[::1]:9094"]
+    assert addresses("/brokers/ids/0", data, "sasl_ssl") == ["kafka.example:9093"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{}x", b'{"endpoints":[7]}', b'{"endpoints":["PLAINTEXT://nowhere"]}'])
+def test_a_brokers_znode_that_says_something_else_is_bad_data(data: bytes) -> None:
+    with pytest.raises(BadData, match="/brokers/ids/0"):
+        addresses("/brokers/ids/0", data)
+
+
+def columns(*rows: tuple[str, int, int]) -> Columns:
+    topics, partitions, offsets = (list(column) for column in zip(*rows, strict=True))
+    count = len(rows)
+    return Columns(topics, partitions, offsets, [None] * count, [b"v"] * count, [(1, 5)] * count, [None] * count)
+
+
+def test_columns_are_cut_where_the_topic_or_the_partition_changes() -> None:
+    found = list(runs(columns(("a", 0, 5), ("a", 0, 7), ("a", 1, 0), ("b", 1, 0), ("b", 1, 1), ("a", 0, 8))))
+
+    assert [(run.topic, run.partition, run.first, run.next) for run in found] == [
+        ("a", 0, 5, 8),
+        ("a", 1, 0, 1),
+        ("b", 1, 0, 2),
+        ("a", 0, 8, 9),
+    ]
+    assert [run.batch.column("offset").to_pylist() for run in found] == [[5, 7], [0], [0, 1], [8]]
+
+
+def test_a_time_that_is_no_date_is_none() -> None:
+    some = columns(("a", 0, 0), ("a", 0, 1), ("a", 0, 2))._replace(timestamps=[(0, -1), (1, 2**62), (2, 1000)])
+    (run,) = runs(some)
+
+    assert [stamp is None for stamp in run.batch.column("timestamp").to_pylist()] == [True, True, False]
+    assert run.batch.column("timestampType").to_pylist() == [-1, 0, 1]
+
+
+def test_a_topic_is_its_id_unless_kafka_or_zookeeper_knows_none() -> None:
+    some = frozenset({0})
+    assert checked("t", "id", Described("id", some)).partitions == some
+    assert checked("t", "czxid-1f", Described("id", some)).partitions == some
+    assert checked("t", "id", Described("", some)).partitions == some
+    with pytest.raises(UnknownTopic, match="another topic of this name, with id new"):
+        checked("t", "id", Described("new", some))
+
+
+@pytest.mark.parametrize("text", ["9GyqUAj3RpKyN1PJfj9--g", "_____wAAAAD_____AAAAAQ", "AAAAAAAAAAEAAAAAAAAAAQ"])
+def test_an_id_is_written_as_kafka_writes_it(text: str) -> None:
+    data = urlsafe_b64decode(text + "==")
+    halves = [int.from_bytes(data[at : at + 8], "big", signed=True) for at in (0, 8)]
+
+    assert topic_id_text(Uuid(*halves)) == text
+    assert (topic_id_text(Uuid(0, 0)), topic_id_text(None)) == ("", "")
+
+
+class Answers:
+    """Stands for a client of Kafka, and for its answer to every question."""
+
+    def __init__(self, *answers: Described | LogError) -> None:
+        self._answers = list(answers)
+
+    def describe(self, topics: dict[str, KnownTopic]) -> Answers:
+        self._topics = list(topics)
+        return self
+
+    def wait(self, wait_s: float) -> bool:
+        return True
+
+    def results(self) -> dict[str, Described | LogError]:
+        return dict.fromkeys(self._topics, self._answers.pop(0))
+
+
+def test_a_question_that_nobody_answered_tells_of_no_topic_and_of_no_broker() -> None:
+    there = Described("id", frozenset({0}), "")
+    topics = Topics(cast(KafkaClient, Answers(there, LogError("timed out"), there)))
+    known = topics.of("t", "id")
+
+    heard = []
+    for look, now in enumerate((10.0, 20.0, 30.0)):
+        topics.ask({"t": look}, look, now)
+        heard.append((topics.hear(now + 5), topics.answered))
+
+    assert heard == [([known], 10.0), ([], 10.0), ([known], 30.0)]

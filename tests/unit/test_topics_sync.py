@@ -1,0 +1,49 @@
+"""`topics sync`, what it decides: only its own znodes change, and only for their own cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from coordinator.topics_sync import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, planned
+from coordinator.zk.errors import UsageError
+from coordinator.zk.paths import Brokers
+from coordinator.zk.records import Topic
+from coordinator.zk.store import Node, Stat
+
+STAT = Stat(1, 1, 1, 0, 0, 0, 0)
+
+
+def node(topic_id: str, partitions: int, **more: str) -> Node:
+    values = {"version": 3, "topic_id": topic_id, "partitions": {str(n): [] for n in range(partitions)}, **more}
+    return Node(json.dumps(values).encode(), STAT)
+
+
+def topic(topic_id: str, partitions: int) -> Topic:
+    return Topic("t", topic_id, tuple(range(partitions)))
+
+
+def plan(nodes: dict[str, Node], there: dict[str, Topic]) -> list[tuple[str, str]]:
+    return [(change.topic, change.what) for change in planned(nodes, there, "mine", Brokers())]
+
+
+def test_what_the_brokers_have_is_made_grown_replaced_and_removed() -> None:
+    nodes = {name: node("id", 2, cluster="mine") for name in ("same", "grown", "anew", "gone")}
+    there = {"same": topic("id", 2), "grown": topic("id", 3), "anew": topic("id-2", 1), "new": topic("id", 1)}
+
+    assert plan(nodes, there) == [("anew", REPLACED), ("gone", REMOVED), ("grown", GROWN), ("new", CREATED)]
+
+
+def test_a_topic_that_no_sync_has_made_is_left_alone() -> None:
+    nodes = {"embedded": node("id", 2), "both": node("id", 2), "odd": Node(b"{", STAT)}
+
+    assert plan(nodes, {"both": topic("other", 5), "odd": topic("id", 1)}) == [
+        ("both", LEFT_ALONE),
+        ("odd", LEFT_ALONE),
+    ]
+
+
+def test_another_clusters_topics_are_never_touched() -> None:
+    with pytest.raises(UsageError, match="synced from the Kafka cluster theirs"):
+        plan({"t": node("id", 1, cluster="theirs")}, {})
