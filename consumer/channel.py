@@ -16,7 +16,7 @@ from coordinator.zk.records import Channel, parsed_channel
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Operation, SetData, Store
 
-from .errors import ChannelGone, Superseded
+from .errors import ChannelGone, FencedInstanceId, refusal_in
 
 log = logging.getLogger(__name__)
 
@@ -151,9 +151,10 @@ class FencedChannel:
         if node is None or found is None or not found.incarnation:
             raise self._finished(ChannelGone("the channel was removed or overwritten"))
         if found.incarnation != self.incarnation:
-            raise self._finished(Superseded(f"another process has registered as {self._path.rsplit('/', 1)[-1]}"))
+            name = self._path.rpartition("/")[2]
+            raise self._finished(FencedInstanceId(f"another process has registered as {name}"))
         if found.ended is not None:
-            raise self._finished(IncarnationOver(found.ended))
+            raise self._finished(refusal_in(found))
         return found, node.stat.version
 
     def _parsed(self, data: bytes) -> Channel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.zk.config import EVERYWHERE, require
@@ -11,6 +12,11 @@ from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.names import checked_name
 from coordinator.zk.patterns import TopicFilter
 from coordinator.zk.records import PATTERNS
+
+from .logs import KafkaPlace
+from .poll_order import GREEDY, ORDERS
+from .prefetch import HEURISTICS, SHARE
+from .start_position import COMMITTED, EARLIEST, StartRule
 
 
 def _default_name() -> str:
@@ -23,12 +29,29 @@ class ConsumerConfig:
     """Checked when built. Names as Kafka's where Kafka has one.
 
     :ivar zk: servers and chroot, `host:port,host:port/chroot`.
-    :ivar consumer: this consumer's name; the newest process under a name has it.
-    :ivar log_dir: the embedded log's folder (or URL of another log).
+    :ivar consumer: this consumer's name; the newest process under a name has it. A static member's is its
+        `group_instance_id`, any other's host and process number when it is not given.
+    :ivar group_instance_id: makes the consumer a static member (KIP-345): its seat is kept for it for a session timeout
+        after it has left, and when it comes back within that time it goes on with what it had, and nobody else stops.
+    :ivar log_dir: the embedded log's folder, or the URL of another log: `kafka:`, or `kafka://host:port,host:port`.
+    :ivar bootstrap_servers: Kafka's brokers, `host:port,host:port`; those that are registered in ZooKeeper when empty.
+    :ivar brokers_path: the znode below which Kafka's brokers are registered.
+    :ivar kafka: options for librdkafka, as `security.protocol`; the environment's `ZK_GROUP_KAFKA_...` are added.
     :ivar protocols: assignment strategies, the preferred first.
+    :ivar start_position: where the group begins with partitions of which it has no offset: `beginning`, `end`,
+        `committed` (as `auto_offset_reset` says), or a time: ISO 8601, in UTC unless it says its zone, or milliseconds
+        since the epoch. It is resolved once for a partition of a group, and holds for every later owner.
+    :ivar auto_offset_reset: `earliest`, `latest` or `none` (an error): where to go on from an offset that the log does
+        not have (any more), and, with `start_position` `committed`, where to begin.
     :ivar max_poll_interval_ms: without a poll for so long, the consumer leaves.
-    :ivar max_poll_records: records that one poll returns at most.
-    :ivar fetch_max_bytes: bytes that one poll returns at most, but for the first record.
+    :ivar max_poll_records: records that one poll returns at most; -1 is no bound.
+    :ivar poll_order: whose records those are: `greedy`, or `proportional` (KIP-41; `consumer/poll_order.py`).
+    :ivar prefetch: what is fetched while records wait: `share`, or `total` (KIP-41; `consumer/prefetch.py`).
+    :ivar fetch_max_bytes: bytes that one fetch brings and one poll returns at most, but for the first record.
+    :ivar max_partition_fetch_bytes: bytes that one fetch brings of one partition at most, but for the first record.
+    :ivar buffer_memory: bytes of records that wait to be returned, at most, but for one record.
+    :ivar enable_auto_commit: commit what was returned by earlier polls every `auto_commit_interval_ms`, before
+        partitions are given up, and when it is closed.
     :ivar offsets_interval_ms: how often offsets that moved are also written into `offsets/`.
     :ivar metrics_port: where `/metrics` is served; 0 serves none.
     :ivar metrics_host: the address to serve it on.
@@ -38,13 +61,25 @@ class ConsumerConfig:
     zk: str
     group: str
     consumer: str = field(default_factory=_default_name)
+    group_instance_id: str = ""
     log_dir: str = ""
-    protocols: tuple[str, ...] = ("range",)
+    bootstrap_servers: str = ""
+    brokers_path: str = "/brokers"
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    protocols: tuple[str, ...] = ("range", "cooperative-sticky")
+    start_position: str | int = COMMITTED
+    auto_offset_reset: str = EARLIEST
     session_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000
     max_poll_interval_ms: int = 300_000
     max_poll_records: int = 500
+    poll_order: str = GREEDY
+    prefetch: str = SHARE
     fetch_max_bytes: int = 8 * 1024 * 1024
+    max_partition_fetch_bytes: int = 1024 * 1024
+    buffer_memory: int = 32 * 1024 * 1024
+    enable_auto_commit: bool = False
+    auto_commit_interval_ms: int = 5_000
     offsets_interval_ms: int = 60_000
     metrics_port: int = 0
     metrics_host: str = EVERYWHERE
@@ -52,17 +87,45 @@ class ConsumerConfig:
 
     def __post_init__(self) -> None:
         checked_name("group", self.group)
+        if self.group_instance_id:
+            checked_name("group_instance_id", self.group_instance_id)
+            require(
+                self.consumer in (_default_name(), self.group_instance_id),
+                "a static member's name is its group_instance_id: leave out consumer, or group_instance_id",
+            )
+            object.__setattr__(self, "consumer", self.group_instance_id)
         checked_name("consumer", self.consumer)
         require(bool(self.zk), "name the ZooKeeper servers: --zk HOST:PORT,HOST:PORT/CHROOT")
         require(self.session_timeout_ms >= 100, "session_timeout_ms must be 100 or more")
         require(self.connect_timeout_ms > 0, "connect_timeout_ms must be positive")
         require(1000 <= self.max_poll_interval_ms < 2**31, "max_poll_interval_ms must be 1000 or more")
         require(self.max_poll_records == -1 or self.max_poll_records > 0, "max_poll_records must be positive, or -1")
+        require(self.poll_order in ORDERS, f"poll_order must be one of {', '.join(ORDERS)}")
+        require(self.prefetch in HEURISTICS, f"prefetch must be one of {', '.join(HEURISTICS)}")
         require(self.fetch_max_bytes > 0, "fetch_max_bytes must be positive")
+        require(self.max_partition_fetch_bytes > 0, "max_partition_fetch_bytes must be positive")
+        require(self.buffer_memory > 0, "buffer_memory must be positive")
+        require(self.auto_commit_interval_ms > 0, "auto_commit_interval_ms must be positive")
         require(self.offsets_interval_ms > 0, "offsets_interval_ms must be positive")
         require(0 <= self.metrics_port <= 65_535, "metrics_port must be from 0 (off) to 65535")
         require(bool(self.metrics_host), "metrics_host must be an address of this host")
         require(bool(self.protocols), "protocols must name at least one strategy")
+        for protocol in self.protocols:
+            checked_name("protocols", protocol)
+        self.start_rule  # noqa: B018  it checks both
+
+    @property
+    def start_rule(self) -> StartRule:
+        """`start_position` and `auto_offset_reset`, as parsed.
+
+        :raises UsageError: when one of them is neither.
+        """
+        return StartRule.parse(self.start_position, self.auto_offset_reset)
+
+    @property
+    def kafka_place(self) -> KafkaPlace:
+        """Where Kafka is, when `log_dir` names it."""
+        return KafkaPlace(self.zk, self.brokers_path, self.bootstrap_servers, self.kafka)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,43 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
 
-import pyarrow as pa
-
-from coordinator.zk.errors import IncarnationOver, StoreError
+from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.serving import MetricsServer
 from coordinator.zk.store import StoreFactory
 
+from .auto_commit import AutoCommit
 from .config import ConsumerConfig, Subscription
-from .errors import CommitFailed
-from .fetcher import LOOK_FOR_DATA_S, Fetch, Fetcher, Looks
+from .control import Control
+from .errors import CommitFailed, UnknownMemberId
+from .fetcher import LOOK_FOR_DATA_S, Fetcher
 from .holder import Start
 from .lag import lag_readers
-from .logs import Log, UnknownTopic, open_log
+from .logs import Log, open_log
 from .member import Member
 from .metrics import ConsumerMetrics
-from .trace import recorder_of
+from .polling import Polling
+from .records import Record as Record
+from .records import records_of as records_of
+from .starts import Starts
+from .trace import Trace, recorder_of
 
 COMMIT_TRIES = 5
-
-
-class Record(NamedTuple):
-    """One record, as it was fetched. `timestamp_ms` is milliseconds since the epoch."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
+NOT_KNOWN = "whether the offsets were committed is not known"
 
 
 class Callbacks:
@@ -54,11 +46,11 @@ class Callbacks:
         """These are somebody else's already; nothing can be committed."""
 
 
-class Consumer:
-    """One member of a group. Not for several threads.
+class Consumer(Control):
+    """One member of a group. Not for several threads. What it may be asked besides polling is `Control`'s.
 
-    Positions begin where the group's offsets stand, else at the earliest record, and follow what `poll` returned;
-    offsets follow `commit`.
+    Positions begin where the group's offsets stand, else where `start_position` says, and follow what `poll` returned;
+    offsets follow `commit`, or with `enable_auto_commit` what earlier polls returned.
 
     :param source: where records come from; the configuration's `log_dir` when it is not given.
     :param metrics: what is counted and measured, for several consumers in one process to share. It is served when the
@@ -76,17 +68,27 @@ class Consumer:
         runtime: Runtime | None = None,
         metrics: ConsumerMetrics | None = None,
     ) -> None:
-        self._config = config
+        self._subscription = subscription
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
-        self._log = source or open_log(config.log_dir)
-        self._looks = Looks(self._runtime)
+        self._log = source or open_log(config.log_dir, config.kafka_place)
+        self._trace = Trace(self._runtime, config.group, config.consumer)
         metrics = metrics or ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
-        self._fetcher = Fetcher(self._log, self._meter)
-        self._meter.reads_log(*lag_readers(self._log, self._fetcher, self._runtime))
+        fetcher = Fetcher(self._log, self._meter, config.auto_offset_reset)
+        self._polling = Polling(
+            config,
+            fetcher,
+            self._runtime,
+            lambda fetched: self._member.fetched(fetched),
+            lambda jumps: self._member.jumped(jumps),
+        )
+        self._auto_commit = AutoCommit(config, self._runtime, self.commit)
+        self._meter.reads_log(*lag_readers(self._log, self._polling, self._runtime))
+        self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
         self._callbacks = callbacks or Callbacks()
         opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-        self._member = Member(config, subscription, opener, self._runtime, self, earliest_in(self._log), self._meter)
+        starts = Starts(self._log, config.start_rule)
+        self._member = Member(config, subscription, opener, self._runtime, self, starts, self._meter)
         self._server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, self._runtime)
         self._server.start()
 
@@ -95,53 +97,69 @@ class Consumer:
     def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
         """Records that nobody else gets, as soon as there are any; empty when `timeout_ms` milliseconds are over.
 
-        Commands of the coordinator are obeyed in here, and the callbacks called.
+        What an earlier poll left over is returned without a fetch before it. At most `max_poll_records` records and
+        `fetch_max_bytes` are returned, in `poll_order`; a record that is larger comes alone.
+
+        Commands of the coordinator are obeyed in here, and the callbacks called. A consumer that is no member any more
+        (`UnknownMemberId`: evicted, its session ended, not polled for too long) loses its partitions in here, with
+        `on_partitions_lost`, and rejoins; that raises nothing.
 
         :param max_records: at most so many, and never more than `max_poll_records`.
-        :raises Superseded: when a newer process has this consumer's name.
+        :raises FencedInstanceId: when a newer process has this consumer's name; so does every later call.
+        :raises InconsistentGroupProtocol: when the group has no strategy in common with this consumer.
+        :raises GroupMaxSizeReached: when the group is full. After this and the one before, polling again tries again,
+            after a backoff within which it returns nothing.
+        :raises NoOffsetForPartition: when the group has no offset for a partition and `auto_offset_reset` is `none`.
+        :raises OffsetOutOfRange: when the log does not have an offset and `auto_offset_reset` is `none`.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
         self._meter.polled()
         deadline = self._runtime.monotonic() + timeout_ms / 1000
-        self._looks.at_once()
+        self._polling.look()
         while True:
             self._member.tend()
-            if self._member.may_fetch and not self._looks.wait_s and (records := self._fetch(max_records)):
-                return records
+            if self._member.may_fetch:
+                self._auto_commit.if_due()
+                if records := self._polling.poll(max_records):
+                    return records
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0:
                 return {}
-            self._member.wake.wait(min(left_s, self._looks.wait_s or LOOK_FOR_DATA_S))
+            self._member.wake.wait(min(left_s, self._polling.wait_s or LOOK_FOR_DATA_S))
 
-    def commit(self) -> None:
-        """Make the offsets of everything that `poll` has returned the group's.
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Make the offsets of everything that `poll` has returned the group's, or those that are given.
 
-        :raises CommitFailed: when the partitions are somebody else's by now, and nothing was committed; or when
-            ZooKeeper does not answer, and whether anything was is not known.
+        :param offsets: partition -> the offset of the next record that is to be read of it.
+        :raises UsageError: when one of them is no offset.
+        :raises CommitFailed: when nothing was committed: from `UnknownMemberId` when the consumer is no member any
+            more (poll, and it rejoins), from `IllegalGeneration` when it no longer runs one of the partitions (poll,
+            and it goes on with the others), from `FencedInstanceId` when a newer process has its name. Also when its
+            session is over (from `UnknownMemberId` too) or ZooKeeper does not answer, and nobody knows.
         """
+        problem: StoreError | None = None
+        wanted = checked(offsets) if offsets is not None else None
         for _ in range(COMMIT_TRIES):
             channel = self._member.channel
             running = channel.running if channel is not None else {}
-            offsets = {part: position.offset for part, position in self._fetcher.positions.items()}
-            moved = {part: offset for part, offset in offsets.items() if running.get(part) != offset}
+            after = wanted
+            if after is None:
+                after = {part: position.offset for part, position in self._polling.positions.items()}
+            moved = {part: offset for part, offset in after.items() if running.get(part) != offset}
             if not moved:
                 return
+            if channel and (back := {p: o for p, o in moved.items() if o < (running.get(p) or 0)}):
+                self._trace.sought(channel.incarnation, back)
             try:
                 return self._member.advance(moved)
             except IncarnationOver as over:
-                raise CommitFailed(f"the offsets were not committed: {over}") from over
-            except StoreError:
+                raise CommitFailed(f"{type(over).__name__}: {over}; the offsets were not committed") from over
+            except SessionLost as lost:
+                raise CommitFailed(f"{UNKNOWN_MEMBER_ID}: {lost}; {NOT_KNOWN}") from UnknownMemberId(str(lost))
+            except StoreError as error:
+                problem = error
                 self._runtime.sleep(0.05)
-        raise CommitFailed("whether the offsets were committed is not known: ZooKeeper does not answer")
-
-    def assignment(self) -> PartitionSet:
-        """What is fetched now."""
-        return frozenset(self._fetcher.positions)
-
-    def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record that `poll` returns, None when the partition is not held."""
-        position = self._fetcher.positions.get(partition)
-        return position.offset if position else None
+        raise CommitFailed(f"{NOT_KNOWN}: ZooKeeper does not answer") from problem
 
     @property
     def member(self) -> Member:
@@ -166,60 +184,26 @@ class Consumer:
 
     def assigned(self, starts: Mapping[TopicPartition, Start]) -> None:
         """See `Holder`."""
-        self._fetcher.begin(starts)
-        self._looks.at_once()
+        self._polling.begin(starts)
         self._callbacks.on_partitions_assigned(frozenset(starts))
 
     def revoke(self, partitions: PartitionSet) -> None:
         """See `Holder`."""
+        self._auto_commit.now()
         self._callbacks.on_partitions_revoked(partitions)
-        self._fetcher.end(partitions)
+        self._polling.end(partitions)
 
     def lost(self, partitions: PartitionSet) -> None:
         """See `Holder`."""
-        self._fetcher.end(partitions)
+        self._polling.end(partitions)
         self._callbacks.on_partitions_lost(partitions)
 
-    # ---- records
 
-    def _fetch(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
-        bounds = [bound for bound in (max_records, self._config.max_poll_records) if bound is not None and bound > 0]
-        began = self._runtime.monotonic()
-        fetched = self._fetcher.fetch(min(bounds, default=2**31), self._config.fetch_max_bytes)
-        self._looks.note(began, is_empty=not fetched)
-        self._member.fetched(fetched)
-        return {fetch.partition: records_of(fetch) for fetch in fetched}
-
-
-def earliest_in(source: Log) -> Callable[[str, str, int], int]:
-    """A function that gives a partition's first offset: 0 where nothing has been written yet."""
-
-    def earliest(topic: str, topic_id: str, partition: int) -> int:
-        try:
-            return source.earliest(topic, topic_id, partition)
-        except UnknownTopic:
-            return 0
-
-    return earliest
-
-
-def records_of(fetch: Fetch) -> list[Record]:
-    """A fetch's rows as records."""
-    return [record for batch in fetch.batches for record in _records_in(batch)]
-
-
-def _records_in(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The rows of `batch`, read column by column: rows as dictionaries take twice as long."""
-    columns: list[list[Any]] = [_plain(batch.column(name)).to_pylist() for name in _COLUMNS]
-    for topic, partition, offset, stamp_us, stamp_type, key, value, headers in zip(*columns, strict=True):
-        stamp_ms = stamp_us // 1000 if stamp_us is not None else -1
-        pairs = tuple((item["key"], item["value"]) for item in headers or ())
-        yield Record(topic, partition, offset, stamp_ms, stamp_type, key, value, pairs)
-
-
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
-
-
-def _plain(column: pa.Array) -> pa.Array:
-    """Times in microseconds: as datetimes they would need a database of time zones, which small images lack."""
-    return column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
+def checked(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """
+    :raises UsageError: when one is no offset.
+    """
+    for partition, offset in offsets.items():
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise UsageError(f"{offset!r} is no offset for {partition}: give a whole number, 0 or more")
+    return dict(offsets)

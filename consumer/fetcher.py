@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -14,8 +14,10 @@ from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.runtime import Runtime
 
 from .holder import Start
-from .logs import Log, UnknownTopic
+from .logs import Log, OffsetOutOfRange, UnknownTopic
 from .metrics import Meter, unread
+from .out_of_range import OutOfRange
+from .start_position import EARLIEST
 
 log = logging.getLogger(__name__)
 
@@ -80,14 +82,12 @@ class Looks:
 class Fetcher:
     """The positions of one consumer. A partition that is given up is forgotten with whatever was fetched of it.
 
-    To be made before its consumer registers.
+    :ivar out_of_range: partitions whose position the log does not have; they wait for `jump`.
     """
 
-    def __init__(self, source: Log, meter: Meter | None = None) -> None:
-        # PyArrow loads pandas, where it is installed, with its first array: not with the first fetch, which holds up
-        # whatever the consumer is told meanwhile.
-        pa.array([b""], pa.binary())
+    def __init__(self, source: Log, meter: Meter | None = None, auto_offset_reset: str = EARLIEST) -> None:
         self._meter = meter or unread()
+        self.out_of_range = OutOfRange(source, self._meter, auto_offset_reset)
         self._log = source
         self._positions: dict[TopicPartition, Position] = {}
         self._turn: list[TopicPartition] = []
@@ -106,6 +106,8 @@ class Fetcher:
 
     def end(self, partitions: PartitionSet | Iterable[TopicPartition]) -> None:
         """Fetch these no more."""
+        partitions = list(partitions)
+        self.out_of_range.forget(partitions)
         for partition in partitions:
             self._positions.pop(partition, None)
             self._complaints.pop(partition, None)
@@ -113,22 +115,46 @@ class Fetcher:
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:
         """Go on from `offset`: what was fetched after it has become nobody's."""
+        self.out_of_range.forget([partition])
         self._positions[partition] = replace(self._positions[partition], offset=offset)
 
-    def fetch(self, max_records: int, max_bytes: int) -> list[Fetch]:
+    def jump(self) -> None:
+        """Go on where `auto_offset_reset` says with every partition whose position is out of range."""
+        for partition, jump in self.out_of_range.jumps.items():
+            self.rewind(partition, jump.after)
+
+    def fetch(
+        self,
+        max_records: int,
+        max_bytes: int,
+        wanted: Collection[TopicPartition] | None = None,
+        max_partition_bytes: int | None = None,
+        is_enough: Callable[[], bool] = lambda: False,
+    ) -> list[Fetch]:
         """What is there now, partition by partition, beginning after the one that came last.
 
         :param max_records: records at most, over all partitions.
-        :param max_bytes: bytes at most, but for the first record.
+        :param max_bytes: bytes at most, but for a partition's first record.
+        :param wanted: fetch only these; all when it is None.
+        :param max_partition_bytes: the same as `max_bytes`, of one partition.
+        :param is_enough: is asked once something was found; who had no turn is looked at first next time.
         """
+        of_each = max_bytes if max_partition_bytes is None else max_partition_bytes
         found: list[Fetch] = []
         unknown: set[tuple[str, str]] = set()  # topics without data: what is true of one partition is true of all
         for partition in list(self._turn):
-            if max_records <= 0 or max_bytes <= 0:
+            if max_records <= 0 or max_bytes <= 0 or (found and is_enough()):
                 break
+            if partition in self.out_of_range or (wanted is not None and partition not in wanted):
+                continue
             if unknown and (partition.topic, self._positions[partition].topic_id) in unknown:
                 continue
-            fetched = self._fetch(partition, max_records, max_bytes, unknown)
+            try:
+                fetched = self._fetch(partition, max_records, min(max_bytes, of_each), unknown)
+            except BaseException:
+                for each in found:  # nobody gets these
+                    self.rewind(each.partition, each.first)
+                raise
             if fetched is None:
                 continue
             found.append(fetched)
@@ -149,6 +175,9 @@ class Fetcher:
                 partition.topic, position.topic_id, partition.partition, position.offset, max_bytes, max_records
             )
             self._complaints.pop(partition, None)
+        except OffsetOutOfRange as error:
+            self._note(partition, position, error)
+            return None
         except UnknownTopic:
             unknown.add((partition.topic, position.topic_id))
             return None  # nothing has been written to it yet
@@ -159,6 +188,14 @@ class Fetcher:
             return None
         self._positions[partition] = replace(position, offset=next_offset)
         return Fetch(partition, position.topic_id, position.offset, next_offset, batches)
+
+    def _note(self, partition: TopicPartition, position: Position, error: OffsetOutOfRange) -> None:
+        try:
+            self.out_of_range.note(partition, position.topic_id, position.offset, error)
+            if partition not in self.out_of_range.jumps:
+                self._complain(partition, str(error))
+        except (CoordinatorError, OSError) as problem:
+            self._complain(partition, str(problem))
 
     def _complain(self, partition: TopicPartition, problem: str) -> None:
         """One partition's trouble is said once and does not stop the others."""

@@ -8,8 +8,7 @@ consumer leave when the application has stopped polling.
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.zk.errors import (
@@ -20,35 +19,36 @@ from coordinator.zk.errors import (
     StoreError,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.lease import LEASE_SHARE, Lease
+from coordinator.zk.lease import Lease
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel, Registration
+from coordinator.zk.records import Channel
+from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
 from coordinator.zk.runtime import Runtime, Task
 from coordinator.zk.store import Operation, SessionState, Store, StoreFactory
 
+from .backoff import Backoff
 from .channel import FencedChannel
 from .commands import CommandDrain
 from .config import ConsumerConfig, Subscription
-from .errors import ChannelGone, Superseded
+from .errors import TURNED_AWAY, ChannelGone, FencedInstanceId, IllegalGeneration, UnknownMemberId
 from .fetcher import Fetch
 from .holder import Holder, Start
 from .metrics import Meter, unread
 from .offsets import Offsets
-from .registration import register
+from .out_of_range import Jump
+from .registration import register, registration_of, seat_given_up
 from .session import Session
+from .starts import Starts
 from .trace import Trace
 
 log = logging.getLogger(__name__)
-
-FIRST_BACKOFF_S = 0.1
-LONGEST_BACKOFF_S = 5.0
 
 
 class Member:
     """One consumer of a group, over as many incarnations and sessions as it takes.
 
-    :param earliest: gives the first offset of a partition that has none yet: (topic, topic id, partition).
+    :param starts: finds where the group begins with partitions of which it has no offset.
     :param seal_interval_ms: how often the holder seals, for the registration; 0 when it seals nothing.
     """
 
@@ -59,7 +59,7 @@ class Member:
         open_store: StoreFactory,
         runtime: Runtime,
         holder: Holder,
-        earliest: Callable[[str, str, int], int],
+        starts: Starts,
         meter: Meter | None = None,
         seal_interval_ms: int = 0,
     ) -> None:
@@ -69,7 +69,7 @@ class Member:
         self._runtime = runtime
         self._holder = holder
         self._paths = GroupPaths(config.group)
-        self._offsets = Offsets(runtime, self._paths, earliest)
+        self._offsets = Offsets(runtime, self._paths, starts.find)
         self._session = Session(open_store, runtime, self._on_state)
         self._channel: FencedChannel | None = None
         self._lease: Lease | None = None
@@ -78,8 +78,8 @@ class Member:
         self._held: dict[TopicPartition, str] = {}
         self._held_as: Channel | None = None
         self._own_incarnations: set[str] = set()
-        self._backoff_s = FIRST_BACKOFF_S
-        self._not_before = float("-inf")
+        self._fenced: FencedInstanceId | None = None
+        self._backoff = Backoff(runtime)
         self._last_poll = self._last_commit = self._last_offsets = self._last_look = runtime.monotonic()
         self._closing = runtime.event()
         self._meter = meter or unread()
@@ -126,10 +126,18 @@ class Member:
     def tend(self) -> None:
         """Do what is due: register, obey commands, read offsets, give a sign of life. Never waits for long.
 
-        :raises Superseded: when a newer process has this consumer's name.
+        An incarnation that is over for another reason than those below is followed by a new one, after a backoff:
+        its partitions are told lost first.
+
+        :raises FencedInstanceId: when a newer process has this consumer's name.
+        :raises InconsistentGroupProtocol: when the group has no strategy in common with this consumer.
+        :raises GroupMaxSizeReached: when the group is full. After this and the one before, another call tries again.
+        :raises NoOffsetForPartition: when the group has none, and `auto_offset_reset` is `none`; all else is done then.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
         self._last_poll = self._runtime.monotonic()
+        if self._fenced is not None:
+            raise self._fenced
         try:
             channel = self._registered()
             if channel is None:
@@ -138,8 +146,14 @@ class Member:
             channel.settle()
             self._obey(channel)
             self._hold_what_runs(channel)
-        except Superseded:
-            self._drop_everything("superseded")
+            self._offsets.refuse_undecided(channel.channel)
+        except FencedInstanceId as over:
+            self._fenced = over  # for good, whatever becomes of the channel
+            self._drop_everything(str(over))
+            raise
+        except TURNED_AWAY as refusal:
+            self._drop_everything(str(refusal))
+            self._backoff.turned_away()
             raise
         except (SessionLost, ChannelGone) as lost:
             self._drop_everything(str(lost))
@@ -156,12 +170,13 @@ class Member:
     ) -> None:
         """Move the offsets of partitions that run, together with `operations`, under the fence.
 
-        :raises IncarnationOver: when they are no longer this consumer's; nothing has moved.
+        :raises IllegalGeneration: when one of them no longer runs; nothing has moved.
+        :raises IncarnationOver: when the incarnation is over, the class says why; nothing has moved.
         :raises StoreError: when ZooKeeper refused or did not answer; what `channel` says then is the truth.
         """
         fenced = self._channel
         if fenced is None or fenced.over is not None:
-            raise fenced.over if fenced and fenced.over else IncarnationOver("the consumer is not registered")
+            raise fenced.over if fenced and fenced.over else UnknownMemberId("the consumer is not registered")
         began = self._runtime.monotonic()
         with fenced.lock:  # nobody may settle an unknown outcome between the look and the commit
             fenced.settle()
@@ -170,30 +185,33 @@ class Member:
                 return  # an earlier try, whose reply was lost, has done it
             missing = [partition for partition in offsets if partition not in before.running]
             if missing:
-                raise IncarnationOver(f"{missing[0]} is no longer this consumer's")
+                raise IllegalGeneration(f"{missing[0]} is no longer this consumer's")
             after = replace(before, running={**before.running, **offsets})
             fenced.commit(replace(after, sealed=sealed) if sealed is not None else after, operations)
         self._last_commit = self._runtime.monotonic()
         self._meter.committed(self._last_commit - began)
         self._publish(fenced)
 
-    def leave(self, reason: str = "left") -> None:
-        """Give everything up and end the incarnation; the session stays. Called from the poll side."""
+    def leave(self, reason: str = "left", for_good: bool = False) -> None:
+        """Give everything up and end the incarnation; the session stays. Called from the poll side.
+
+        :param for_good: a static member gives its seat up, too.
+        """
         fenced = self._channel
         if fenced is None or fenced.over is not None:
             return
         try:
             fenced.settle()
             self._give_up(frozenset(fenced.channel.running))
-            self._end(fenced, reason)
+            self._end(fenced, reason, for_good)
         except (CoordinatorError, OSError) as error:
             log.warning("left without a word: consumer=%s reason=%s", self._config.consumer, error)
         self._drop_everything(reason)
 
-    def close(self) -> None:
+    def close(self, for_good: bool = False) -> None:
         """Leave, end the session and the keeper."""
         self._closing.set()
-        self.leave()
+        self.leave(for_good=for_good)
         self._session.close()
         self._meter.gone()
 
@@ -201,6 +219,11 @@ class Member:
         """These records came; for the history."""
         if fetched and self._channel is not None:
             self._trace.fetched(self._channel.incarnation, fetched)
+
+    def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None:
+        """Positions were out of range, and are moved; for the history."""
+        if self._channel is not None:
+            self._trace.jumped(self._channel.incarnation, jumps)
 
     # ---- registering
 
@@ -213,19 +236,19 @@ class Member:
         if self._channel is not None and self._channel.over is not None:
             over, self._channel = self._channel.over, None
             raise over
-        if self._runtime.monotonic() < self._not_before:
-            return None
-        return self._register()
+        return None if self._backoff.is_running else self._register()
 
     def _register(self) -> FencedChannel | None:
-        self._back_off()
+        self._backoff.attempt()
         try:
             store = self._session.open()
         except ZooKeeperUnreachable:
             if self.registrations == 0:
                 raise
             return None
-        registration = self._registration(store)
+        registration = registration_of(
+            self._config, self._subscription, self._runtime.random_id(), store, self._seal_interval_ms
+        )
         consumer = self._config.consumer
         # Noted before it is sent: when the reply is lost, what stands there is this process's own all the same.
         self._own_incarnations.add(registration.incarnation)
@@ -245,22 +268,6 @@ class Member:
         log.info("registered: group=%s consumer=%s incarnation=%s", self._config.group, consumer, channel.incarnation)
         return fenced
 
-    def _registration(self, store: Store) -> Registration:
-        return Registration(
-            incarnation=self._runtime.random_id(),
-            subscription=self._subscription.topics,
-            pattern=self._subscription.pattern,
-            host=socket.gethostname(),
-            protocols=self._config.protocols,
-            lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),
-            max_poll_interval_ms=self._config.max_poll_interval_ms,
-            seal_interval_ms=self._seal_interval_ms,
-        )
-
-    def _back_off(self) -> None:
-        self._not_before = self._runtime.monotonic() + self._backoff_s
-        self._backoff_s = min(LONGEST_BACKOFF_S, self._backoff_s * 2)
-
     def _on_state(self, state: SessionState) -> None:
         self._drain.dirty.set()
 
@@ -271,8 +278,9 @@ class Member:
             return
         self._drain.dirty.clear()
         try:
+            applied = self._drain.applied
             self._drain.drain(self.store, fenced, self._give_up)
-            self._backoff_s = FIRST_BACKOFF_S
+            self._backoff.went_well(is_member=self._drain.applied > applied)
         except Refused as refused:
             # Withdrawn meanwhile, or an owner znode appeared: look again.
             log.info("channel is read again: consumer=%s refused=%s", self._config.consumer, refused.path)
@@ -301,7 +309,7 @@ class Member:
             self._let_go(gone, "lost")
         unread = {part for part, offset in running.items() if offset is None}
         if unread and self.store is not None:
-            fenced.channel = self._offsets.read(self.store, fenced.channel, unread)
+            fenced.channel = self._offsets.read(self.store, fenced.channel, unread, fenced.guarded)
         channel = fenced.channel
         starts = {
             part: Start(channel.topics.get(part.topic, ""), offset)
@@ -334,12 +342,13 @@ class Member:
 
     # ---- the end of an incarnation
 
-    def _end(self, fenced: FencedChannel, reason: str) -> None:
+    def _end(self, fenced: FencedChannel, reason: str, for_good: bool) -> None:
         """End it in ZooKeeper, whole when it fits into one multi; else the coordinator writes the rest out."""
         if self.store is None:
             return
         over = IncarnationOver(reason)
         after, operations = self._offsets.ended(self.store, self._config.consumer, fenced.channel, reason)
+        operations += seat_given_up(self.store, self._paths, self._config.consumer) if for_good else []
         fenced.end(after, operations, over)
         log.info("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)
 
@@ -400,6 +409,8 @@ class Member:
             "(raise max_poll_interval_ms, or lower max_poll_records)"
         )
         with fenced.lock:  # an application that comes back just now commits before this, or not at all
-            after, operations = self._offsets.ended(store, self._config.consumer, fenced.channel, reason)
-            fenced.end(after, operations, IncarnationOver(reason))
+            after, operations = self._offsets.ended(
+                store, self._config.consumer, fenced.channel, reason, UNKNOWN_MEMBER_ID
+            )
+            fenced.end(after, operations, UnknownMemberId(reason))
         log.warning("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)

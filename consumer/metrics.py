@@ -6,15 +6,56 @@ process gets a `Meter` of its own. Nothing here is called for each record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 import coordinator
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER
+from coordinator.zk.partitions import TopicPartition
 
 LABELS = ("group", "consumer")
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+MOST_PARTITIONS = 100
+"""Of one consumer, partitions that have a series of their own: those that are furthest behind."""
+
+
+class PartitionLags(Collector):
+    """The lag of each partition that a consumer holds when it is asked: what it gives up has no series any more."""
+
+    def __init__(self) -> None:
+        # The server's thread reads while others write: each touches it by one operation, which is done or not.
+        self._readers: dict[tuple[str, str], Callable[[], Mapping[TopicPartition, int]]] = {}
+
+    def reads(self, group: str, consumer: str, lags: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Where a consumer's are read from."""
+        self._readers[group, consumer] = lags
+
+    def forget(self, group: str, consumer: str) -> None:
+        """Show nothing of a consumer any more."""
+        self._readers.pop((group, consumer), None)
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """The family without a series: nothing is read from a log when the registry is made."""
+        meaning = "The same, of each partition; of the 100 that are furthest behind."
+        labels = (*LABELS, "topic", "partition")
+        return [GaugeMetricFamily("zk_group_consumer_partition_records_lag", meaning, labels=labels)]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The family, of all consumers."""
+        (family,) = self.describe()
+        for own, lags in self._readers.copy().items():
+            for partition, lag in furthest_behind(lags()):
+                family.add_metric([*own, partition.topic, str(partition.partition)], lag)
+        return [family]
+
+
+def furthest_behind(lags: Mapping[TopicPartition, int]) -> list[tuple[TopicPartition, int]]:
+    """`MOST_PARTITIONS` at most, by topic and number."""
+    return sorted(sorted(lags.items(), key=lambda item: (-item[1], item[0]))[:MOST_PARTITIONS])
 
 
 class ConsumerMetrics:
@@ -29,11 +70,17 @@ class ConsumerMetrics:
         self.assigned = self._gauge("assigned_partitions", "Partitions that are held.")
         self.refused = self._gauge("refused_partitions", "Partitions not claimed: an owner is in the way.")
         self.failing = self._gauge("failing_partitions", "Partitions that are held, and that the log refuses.")
+        self.outages = self._gauge("log_outages", "How often the servers of the log did not answer any more.")
         self.generation = self._gauge("generation", "The generation of the last command that was obeyed.")
         self.lag = self._gauge("records_lag", "Records between what was fetched and the end of the log.")
         self.lag_max = self._gauge("records_lag_max", "The same, of the partition that is furthest behind.")
+        self.partition_lags = PartitionLags()
+        self.registry.register(self.partition_lags)
         self.lease_left = self._gauge("lease_left_seconds", "What may be fetched for without hearing more.")
         self.last_poll = self._gauge("last_poll_age_seconds", "Since the last poll.")
+        self.waiting = self._gauge("retained_records", "Records fetched and not returned yet.")
+        self.waiting_bytes = self._gauge("retained_bytes", "The memory of these.")
+        self.paused = self._gauge("paused_partitions", "Partitions that the application has paused.")
         self.polls = self._counter("polls", "Polls of the application, or rounds of a slot.")
         self.records = self._counter("records_consumed", "Records fetched.")
         self.bytes = self._counter("bytes_consumed", "Arrow memory of the records fetched.")
@@ -43,6 +90,7 @@ class ConsumerMetrics:
         self.sealed_bytes = self._counter("sealed_bytes", "Bytes of the files sealed.")
         self.seal_failures = self._counter("seal_failures", "Tries to seal that failed.")
         self.refetched = self._counter("refetched_records", "Records dropped before they were sealed, to come again.")
+        self.offset_resets = self._counter("offset_resets", "Positions that the log did not have, and that were moved.")
         self.registrations = self._counter("registrations", "Incarnations that began.")
         self.rebalances = self._counter("rebalances", "Generations that were taken part in.")
         self.applied = self._counter("commands_applied", "Commands obeyed.", "option")
@@ -54,6 +102,7 @@ class ConsumerMetrics:
 
     def forget(self, group: str, consumer: str) -> None:
         """Show nothing of a consumer any more."""
+        self.partition_lags.forget(group, consumer)
         for family in self._families:
             family.remove_by_labels({"group": group, "consumer": consumer})
 
@@ -85,8 +134,11 @@ class Meter:
         self._own = own
         self._assigned, self._refused = metrics.assigned.labels(*own), metrics.refused.labels(*own)
         self._failing, self._generation = metrics.failing.labels(*own), metrics.generation.labels(*own)
+        self._outages = metrics.outages.labels(*own)
         self._lag, self._lag_max = metrics.lag.labels(*own), metrics.lag_max.labels(*own)
         self._lease_left, self._last_poll = metrics.lease_left.labels(*own), metrics.last_poll.labels(*own)
+        self._waiting, self._waiting_bytes = metrics.waiting.labels(*own), metrics.waiting_bytes.labels(*own)
+        self._paused = metrics.paused.labels(*own)
         self._polls, self._records, self._bytes = (
             family.labels(*own) for family in (metrics.polls, metrics.records, metrics.bytes)
         )
@@ -94,6 +146,7 @@ class Meter:
         self._sealed_records = metrics.sealed_records.labels(*own)
         self._sealed_bytes = metrics.sealed_bytes.labels(*own)
         self._seal_failures, self._refetched = metrics.seal_failures.labels(*own), metrics.refetched.labels(*own)
+        self._offset_resets = metrics.offset_resets.labels(*own)
         self._registrations, self._rebalances = metrics.registrations.labels(*own), metrics.rebalances.labels(*own)
         self._applied = {option: metrics.applied.labels(*own, option) for option in (STOP_FETCHER, START_FETCHER)}
         self._stale = metrics.stale.labels(*own)
@@ -106,11 +159,29 @@ class Meter:
         self._lease_left.set_function(lease_left_s)
         self._last_poll.set_function(last_poll_age_s)
 
-    def reads_log(self, lag: Callable[[], float], lag_max: Callable[[], float], failing: Callable[[], float]) -> None:
-        """Where the lag is read from, and how many partitions cannot be fetched; other threads call these."""
+    def reads_log(
+        self,
+        lag: Callable[[], float],
+        lag_max: Callable[[], float],
+        failing: Callable[[], float],
+        outages: Callable[[], float] = lambda: 0,
+        lag_of_each: Callable[[], Mapping[TopicPartition, int]] = dict,
+    ) -> None:
+        """Where the lag, how many partitions cannot be fetched, outages, and the lag of each partition are read from.
+
+        Other threads call these.
+        """
+        self._metrics.partition_lags.reads(*self._own, lag_of_each)
         self._lag.set_function(lag)
         self._lag_max.set_function(lag_max)
         self._failing.set_function(failing)
+        self._outages.set_function(outages)
+
+    def reads_buffer(self, retained: Callable[[], tuple[int, int]], paused: Callable[[], int]) -> None:
+        """Where it is read how many records, and bytes of them, wait to be returned, and how many partitions pause."""
+        self._waiting.set_function(lambda: retained()[0])
+        self._waiting_bytes.set_function(lambda: retained()[1])
+        self._paused.set_function(paused)
 
     # ---- what happens
 
@@ -138,6 +209,10 @@ class Meter:
         """One fetch has brought so much."""
         self._records.inc(records)
         self._bytes.inc(size)
+
+    def offset_reset(self) -> None:
+        """A position was out of range, and has been moved into it."""
+        self._offset_resets.inc()
 
     def committed(self, seconds: float) -> None:
         """Offsets have moved."""

@@ -1,22 +1,28 @@
 """Registering under a consumer's name: the one multi with which an incarnation begins.
 
 It ends whatever lived under the name before: what that ran is written into `offsets/`, its owner znodes, commands and
-`ids` go, and the fence moves. So the newest process has the name, and nothing of the older one is written afterwards.
+`ids` go, and the fence moves; a static member takes its seat with it. So the newest process has the name, and nothing
+of the older one is written afterwards.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 from dataclasses import dataclass, replace
 
 from coordinator.zk.errors import BadData, ConnectionLost, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.fenced import ensure
+from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import NO_CHANNEL, Channel, Registration, parsed_channel
+from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
+from coordinator.zk.seats import Seat
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
 
-from .errors import Superseded
+from .config import ConsumerConfig, Subscription
+from .errors import FencedInstanceId
 from .ownership import PARTITIONS_A_STEP, release_operations
 
 log = logging.getLogger(__name__)
@@ -32,8 +38,26 @@ class Predecessor:
     channel: Channel
     commands: tuple[str, ...]
     has_id: bool
+    has_seat: bool
     owned: PartitionSet
     known_offsets: PartitionSet
+
+
+def registration_of(
+    config: ConsumerConfig, subscription: Subscription, incarnation: str, store: Store, seal_interval_ms: int
+) -> Registration:
+    """What a consumer registers with on this session."""
+    return Registration(
+        incarnation=incarnation,
+        subscription=subscription.topics,
+        pattern=subscription.pattern,
+        host=socket.gethostname(),
+        protocols=config.protocols,
+        lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),
+        max_poll_interval_ms=config.max_poll_interval_ms,
+        seal_interval_ms=seal_interval_ms,
+        instance_id=config.group_instance_id,
+    )
 
 
 def register(
@@ -43,22 +67,23 @@ def register(
 
     :param own: this process's incarnations under the name so far; None for a process that comes anew and takes it.
     :returns: the channel's data and version.
-    :raises Superseded: when another process has taken the name.
+    :raises FencedInstanceId: when another process has taken the name.
     :raises StoreError: when ZooKeeper did not answer, or too much moved at once.
     """
     new = Channel(incarnation=registration.incarnation)
+    session_timeout_ms = round(store.negotiated_timeout_s * 1000)
     for _ in range(TRIES):
         ensure(store, (*paths.skeleton, paths.channel(consumer)))
         before = _look(store, paths, consumer)
         if before.channel.incarnation == new.incarnation:
             return before.channel, before.version  # an earlier try, whose reply was lost, had succeeded
         if own is not None and before.channel.incarnation not in ("", *own):
-            raise Superseded(f"another process has registered as {consumer}")
+            raise FencedInstanceId(f"another process has registered as {consumer}")
         try:
             while operations := _next_of_the_end(paths, consumer, before):
                 store.commit(operations)
                 before = _look(store, paths, consumer)
-            store.commit(_beginning(paths, consumer, before, new, registration))
+            store.commit(_beginning(paths, consumer, before, new, registration, session_timeout_ms))
             return new, before.version + 1
         except Refused as refused:
             log.info(
@@ -87,6 +112,7 @@ def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:
         channel=channel,
         commands=tuple(sorted(listing.names if listing else ())),
         has_id=store.get(paths.id(consumer)) is not None,
+        has_seat=store.get(paths.seat(consumer)) is not None,
         owned=frozenset(part for part, owner in zip(running, owners, strict=True) if owner is not None),
         known_offsets=frozenset(part for part, node in zip(running, offsets, strict=True) if node is not None),
     )
@@ -103,14 +129,21 @@ def _next_of_the_end(paths: GroupPaths, consumer: str, before: Predecessor) -> l
     if len(channel.running) <= PARTITIONS_A_STEP // 2:
         return []
     if channel.is_live:
-        return [SetData(path, replace(channel, ended="taken over").to_bytes(), before.version)]
+        # Not fenced yet: were this process to die now, the other may have its name back.
+        ended = replace(channel, ended=f"{consumer} is being taken over", error=UNKNOWN_MEMBER_ID)
+        return [SetData(path, ended.to_bytes(), before.version)]
     some: list[TopicPartition] = sorted(channel.running)[:PARTITIONS_A_STEP]
     released = release_operations(paths, channel, some, before.known_offsets, before.owned)
     return [SetData(path, channel.without(some).to_bytes(), before.version), *released]
 
 
 def _beginning(
-    paths: GroupPaths, consumer: str, before: Predecessor, new: Channel, registration: Registration
+    paths: GroupPaths,
+    consumer: str,
+    before: Predecessor,
+    new: Channel,
+    registration: Registration,
+    session_timeout_ms: int,
 ) -> list[Operation]:
     released = release_operations(paths, before.channel, before.channel.running, before.known_offsets, before.owned)
     return [
@@ -119,4 +152,19 @@ def _beginning(
         *(Delete(paths.command(consumer, name)) for name in before.commands),
         *([Delete(paths.id(consumer))] if before.has_id else []),
         Create(paths.id(consumer), registration.to_bytes(), ephemeral=True),
+        *_seat(paths.seat(consumer), before.has_seat, registration, session_timeout_ms),
     ]
+
+
+def seat_given_up(store: Store, paths: GroupPaths, consumer: str) -> list[Operation]:
+    """What a static member's last multi has besides, when it leaves for good."""
+    path = paths.seat(consumer)
+    return [Delete(path)] if store.get(path) is not None else []
+
+
+def _seat(path: str, is_there: bool, registration: Registration, session_timeout_ms: int) -> list[Operation]:
+    """A static member takes its seat; a dynamic one has none, and takes away what stands under its name."""
+    if not registration.instance_id:
+        return [Delete(path)] if is_there else []
+    data = Seat(registration, session_timeout_ms).to_bytes()
+    return [SetData(path, data) if is_there else Create(path, data)]

@@ -110,8 +110,11 @@ def _consumer(file: str) -> str:
 
 def _ranges_problem(segment: Segment, table: pa.Table | None) -> str:
     """How the offsets in a file differ from the ranges in the znode; empty when they do not."""
+    missing = {(each.topic, each.partition): each.offsets for each in segment.missing}
     wanted = {
-        (part.topic, part.partition): (part.first, part.next) for part in segment.ranges if part.next > part.first
+        (part.topic, part.partition): (part.first, part.next)
+        for part in segment.ranges
+        if part.next - part.first > missing.get((part.topic, part.partition), 0)
     }
     inside: dict[tuple[str, int], tuple[int, int, int]] = {}
     if table is not None:
@@ -128,10 +131,12 @@ def _ranges_problem(segment: Segment, table: pa.Table | None) -> str:
         first, last, distinct = inside[topic, number]
         if (topic, number) not in wanted:
             return f"it has offsets {first} to {last} of {where}, and should have none"
-        if (first, last + 1) != wanted[topic, number]:
-            return f"it has offsets {first} to {last} of {where}, and should have {_text(wanted[topic, number])}"
-        if distinct != last + 1 - first:
-            return f"it has {distinct} of the offsets {first} to {last} of {where}, and should have each"
+        (begin, end), lacking = wanted[topic, number], missing.get((topic, number), 0)
+        if not begin <= first <= last < end or (not lacking and (first, last + 1) != (begin, end)):
+            return f"it has offsets {first} to {last} of {where}, and should have {_text((begin, end))}"
+        if distinct != end - begin - lacking:
+            should = f"{end - begin - lacking}" if lacking else "each"
+            return f"it has {distinct} of the offsets {begin} to {end - 1} of {where}, and should have {should}"
     count = sum(distinct for _, _, distinct in inside.values())
     return f"it has {segment.rows - count} records twice" if count != segment.rows else ""
 

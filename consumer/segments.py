@@ -20,12 +20,14 @@ from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import Channel
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.sealed import SEAL_INTERVAL_MS, SealedRange, Segment
+from coordinator.zk.sealed import SEAL_INTERVAL_MS, Missing, SealedRange, Segment
 from coordinator.zk.store import Create, Operation
 
+from .errors import UnknownMemberId
 from .fetcher import Fetch, Fetcher
 from .holder import Start
 from .metrics import Meter, unread
+from .out_of_range import Jump
 from .segment_files import segment_file
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Membership(Protocol):
         self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
     ) -> None: ...
     def fetched(self, fetched: Sequence[Fetch]) -> None: ...
+    def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None: ...
 
 
 class Files(Protocol):
@@ -107,6 +110,7 @@ class OpenSegment:
         self.rows = 0
         self.nbytes = 0
         self._ranges: dict[TopicPartition, SealedRange] = {}
+        self._missing: dict[TopicPartition, int] = {}
         self._batches: dict[TopicPartition, list[pa.RecordBatch]] = {}
 
     def add(self, fetch: Fetch) -> None:
@@ -115,13 +119,20 @@ class OpenSegment:
         first = known.first if known else fetch.first
         self._ranges[fetch.partition] = SealedRange(topic, fetch.topic_id, number, first, fetch.next)
         self._batches.setdefault(fetch.partition, []).extend(fetch.batches)
-        self.rows += fetch.rows
+        rows = fetch.rows
+        self._missing[fetch.partition] = self._missing.get(fetch.partition, 0) + fetch.next - fetch.first - rows
+        self.rows += rows
         self.nbytes += fetch.nbytes
 
     @property
     def ranges(self) -> tuple[SealedRange, ...]:
         """The offsets of each partition, in order."""
         return tuple(self._ranges[partition] for partition in sorted(self._ranges))
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """How many of these have no record, where not all have one."""
+        return tuple(Missing(*partition, count) for partition, count in sorted(self._missing.items()) if count)
 
     @property
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -178,9 +189,15 @@ class Sealer:
     # ---- the slot's loop
 
     def fetch(self) -> int:
-        """Fetch into the open segment, unless that is full or fetching is paused; how many records came."""
+        """Fetch into the open segment, unless that is full or fetching is paused; how many records came.
+
+        :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none`.
+        """
         room = self._config.seal_bytes - self._open.nbytes
         if self.paused or not self._membership.may_fetch or self._written is not None or room <= 0:
+            return 0
+        self._fetcher.out_of_range.refuse(self._fetcher.out_of_range.partitions)
+        if self._fetcher.out_of_range.jumps and not self._jump():
             return 0
         fetched = self._fetcher.fetch(2**31, min(room, self._config.fetch_max_bytes))
         if fetched and not self._open.rows:
@@ -189,6 +206,23 @@ class Sealer:
             self._open.add(fetch)
         self._membership.fetched(fetched)
         return sum(fetch.rows for fetch in fetched)
+
+    def _jump(self) -> bool:
+        """Move the channel over offsets that the log does not have, once what was fetched before is sealed; whether
+        that is done. The segments do not join there: queries notice."""
+        if self._runtime.monotonic() < self._not_before or (self.is_open and not self.seal()):
+            return False
+        jumps = self._fetcher.out_of_range.jumps
+        try:
+            self._membership.jumped(jumps)
+            self._membership.advance({partition: jump.after for partition, jump in jumps.items()})
+        except IncarnationOver:
+            return False
+        except StoreError as error:
+            self._fail(error)
+            return False
+        self._fetcher.jump()
+        return True
 
     def seal_if_due(self, interval_ms: int | None = None) -> float:
         """Seal when it is time to.
@@ -318,6 +352,7 @@ class Sealer:
             consumer=self._consumer,
             incarnation=channel.incarnation,
             generation=channel.generation,
+            missing=self._open.missing,
         )
         self._open = OpenSegment()
         return _Written(segment, is_sent=False)
@@ -340,7 +375,7 @@ class Sealer:
     def _channel(self) -> Channel:
         channel = self._membership.channel
         if channel is None:
-            raise IncarnationOver("the consumer is not registered")
+            raise UnknownMemberId("the consumer is not registered")
         return channel
 
     # ---- when it does not work

@@ -13,6 +13,7 @@ from coordinator.zk.runtime import Recorder, Runtime
 from .config import ConsumerConfig
 from .fetcher import Fetch
 from .holder import Start
+from .out_of_range import Jump
 
 
 class Trace:
@@ -46,6 +47,13 @@ class Trace:
         for incarnation, numbers in by_life.items():
             self._record("halt", incarnation, partitions=numbers, why=why)
 
+    def sought(self, incarnation: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Offsets are about to be committed that lie before those that are."""
+        by_topic: dict[str, dict[str, int]] = {}
+        for partition, offset in sorted(offsets.items()):
+            by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offset
+        self._record("sought", incarnation, partitions=by_topic)
+
     def fetched(self, incarnation: str, fetched: Sequence[Fetch]) -> None:
         """Records have come."""
         ranges = [
@@ -59,6 +67,12 @@ class Trace:
             for fetch in fetched
         ]
         self._record("fetch", incarnation, ranges=ranges)
+
+    def jumped(self, incarnation: str, jumps: Mapping[TopicPartition, Jump]) -> None:
+        """The log does not have these positions: fetching goes on elsewhere."""
+        for partition, jump in sorted(jumps.items()):
+            where = {"topic": partition.topic, "topic_id": jump.topic_id, "partition": partition.partition}
+            self._record("jump", incarnation, **where, before=jump.before, after=jump.after)
 
     def _record(self, event: str, incarnation: str, **fields: Any) -> None:
         self._runtime.record(event, **self._names, incarnation=incarnation, **fields)

@@ -1,33 +1,45 @@
-"""`zk-consumer run`: one consumer that prints what it reads as JSON lines."""
+"""`zk-consumer run`: one consumer that prints what it reads, or what happens to it, as JSON lines."""
 
 from __future__ import annotations
 
-import base64
-import json
 import signal
-from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Consumer, Record
+from consumer.consumer import Consumer
 from consumer.errors import CommitFailed
+from coordinator.zk.cli import kafka_option
 from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
-from coordinator.zk.errors import UsageError
+from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
 from coordinator.zk.runtime import Event, ThreadRuntime, on_signals
+
+from .output import EventLines, RecordLines
 
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",
     "group": "The consumer group.",
     "consumer": "This consumer's name; host and process number when it is not given.",
-    "log_dir": "The embedded log's folder.",
+    "group_instance_id": "Be a static member under this name: a restart within the session timeout moves nothing.",
+    "protocols": "Assignment strategies, the preferred first.",
+    "start_position": "Where the group begins: beginning, end, committed, or a time (ISO 8601, or epoch milliseconds).",
+    "auto_offset_reset": "Without an offset, or with one that the log does not have: earliest, latest or none.",
+    "log_dir": "The embedded log's folder; kafka: or kafka://HOST:PORT for Kafka.",
+    "bootstrap_servers": "Kafka's brokers; those registered in ZooKeeper when not given.",
+    "brokers_path": "The znode below which Kafka's brokers are registered.",
     "session_timeout_ms": "The ZooKeeper session timeout to ask for.",
     "connect_timeout_ms": "How long to wait for a ZooKeeper server at the start.",
     "max_poll_interval_ms": "Without a poll for so long, the consumer leaves.",
     "max_poll_records": "Records that one poll returns at most; -1 for no bound.",
-    "fetch_max_bytes": "Bytes that one poll returns at most.",
+    "poll_order": "Whose records a poll returns: greedy, or proportional.",
+    "prefetch": "What is fetched while records wait: share, or total.",
+    "fetch_max_bytes": "Bytes that one fetch brings, and one poll returns, at most.",
+    "max_partition_fetch_bytes": "Bytes that one fetch brings of one partition at most.",
+    "buffer_memory": "Bytes of records that wait to be returned, at most.",
+    "enable_auto_commit": "Commit now and then, before a rebalance and at the end, and not after each poll.",
+    "auto_commit_interval_ms": "How often that is.",
     "offsets_interval_ms": "How often moved offsets also go into offsets/.",
     "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
     "metrics_host": "The address to serve it on.",
@@ -37,72 +49,66 @@ HELPS = {
 
 @click.command()
 @config_options(ConsumerConfig, HELPS)
+@kafka_option
 @click.option("--topics", help="Topics with their threads, as a:2,b.")
 @click.option("--white-list", metavar="RE[:THREADS]", help="Every topic whose whole name matches.")
 @click.option("--black-list", metavar="RE[:THREADS]", help="Every topic whose name does not match.")
 @click.option("--max-records", type=click.IntRange(1), help="End after so many records.")
+@click.option("--events", is_flag=True, help="Print what happens, as Kafka's VerifiableConsumer, and not the records.")
+@click.option("--verbose", is_flag=True, help="With --events: each record, too.")
 @log_options
 def run(
     topics: str | None,
     white_list: str | None,
     black_list: str | None,
     max_records: int | None,
+    events: bool,
+    verbose: bool,
     log_level: str,
     log_format: str,
     **options: Any,
 ) -> None:
-    """Consume, print each record as one JSON line on stdout, and commit. SIGTERM and Ctrl-C leave the group cleanly."""
+    """Consume, print each record as one JSON line on stdout, and commit. SIGTERM and Ctrl-C leave the group cleanly.
+
+    With --events it prints what Kafka's VerifiableConsumer does: what is assigned, revoked, lost, consumed, committed.
+    """
+    if verbose and not events:
+        raise UsageError("--verbose adds records to --events: give both")
     log_to_stderr(log_level, log_format)
     subscription = parsed_subscription(topics, white_list, black_list)
     config = built(ConsumerConfig, options)
     if not config.log_dir:
-        raise UsageError("name the log to read: --log-dir DIR, or set ZK_GROUP_LOG_DIR")
-    stopping = ThreadRuntime().event()
+        raise UsageError("name the log to read: --log-dir DIR (or kafka:), or set ZK_GROUP_LOG_DIR")
+    runtime = ThreadRuntime()
+    stopping = runtime.event()
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
-    with Consumer(config, subscription) as consumer:
-        _consume(consumer, stopping, max_records)
+    output = EventLines(runtime.wall_ms, verbose) if events else RecordLines()
+    consumer = Consumer(config, subscription, output)
+    output.started()
+    try:
+        with consumer:
+            _consume(consumer, output, stopping, max_records, not config.enable_auto_commit)
+    except IncarnationOver as over:  # the word that people know it by from Kafka comes first
+        raise CoordinatorError(f"{type(over).__name__}: {over}") from over
+    finally:
+        output.ended()
 
 
-def _consume(consumer: Consumer, stopping: Event, max_records: int | None) -> None:
-    printed = 0
-    while not stopping.is_set() and (max_records is None or printed < max_records):
-        most = None if max_records is None else max_records - printed
-        for records in consumer.poll(500, most).values():
-            _print(records)
-            printed += len(records)
+def _consume(consumer: Consumer, output: RecordLines, stopping: Event, max_records: int | None, commits: bool) -> None:
+    count = 0
+    while not stopping.is_set() and (max_records is None or count < max_records):
+        most = None if max_records is None else max_records - count
+        polled = consumer.poll(500, most)
+        output.polled(polled)
+        count += sum(map(len, polled.values()))
+        if not commits:
+            continue
+        offsets = {partition: records[-1].offset + 1 for partition, records in polled.items() if records}
         try:
             consumer.commit()
+            output.committed(offsets)
         except CommitFailed as error:
-            click.echo(f"error: {error}", err=True)
-
-
-def _print(records: Iterable[Record]) -> None:
-    for record in records:
-        click.echo(json.dumps(_as_json(record), separators=(",", ":")))
-
-
-def _as_json(record: Record) -> dict[str, object]:
-    """Bytes as text where they are UTF-8, else as base64 under `key_base64`, `value_base64`."""
-    shown: dict[str, object] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-    }
-    for name, data in (("key", record.key), ("value", record.value)):
-        shown |= _text(name, data)
-    if record.headers:
-        shown["headers"] = [{"name": name, **_text("value", data)} for name, data in record.headers]
-    return shown
-
-
-def _text(name: str, data: bytes | None) -> dict[str, object]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
+            output.not_committed(offsets, error)
 
 
 def parsed_subscription(topics: str | None, white_list: str | None, black_list: str | None) -> Subscription:

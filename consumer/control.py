@@ -1,0 +1,184 @@
+"""What an application may ask and change besides polling: positions, offsets, pauses, as with KafkaConsumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from coordinator.zk.errors import UsageError
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.records import OffsetRecord
+
+from .config import Subscription
+from .logs import Log, UnknownTopic, knows_topics
+from .member import Member
+from .polling import Polling
+
+
+class Control:
+    """The half of `Consumer` that moves no records. Names and arguments are those of kafka-python's KafkaConsumer.
+
+    What is asked of partitions that the consumer does not hold needs one of that topic which it does: the topic's id
+    comes with the assignment.
+    """
+
+    _log: Log
+    _member: Member
+    _polling: Polling
+    _subscription: Subscription
+
+    def assignment(self) -> PartitionSet:
+        """What is fetched now."""
+        return frozenset(self._polling.positions)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics that were subscribed to; for a wildcard its pattern."""
+        return frozenset(self._subscription.topics)
+
+    @property
+    def retained(self) -> tuple[int, int]:
+        """Records that were fetched and not returned yet, and the bytes that they cost."""
+        return self._polling.retained
+
+    # ---- positions
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record that `poll` returns, None when the partition is not held."""
+        position = self._polling.position(partition)
+        return position.offset if position else None
+
+    def committed(self, partition: TopicPartition) -> int | None:
+        """Where whoever has the partition next begins: at what was committed, else where the group began with it (its
+        `start_position`); None when neither is known.
+
+        Of a partition that is held this is what its channel says, and asks nobody; else ZooKeeper is asked.
+
+        :raises StoreError: when it does not answer.
+        :raises BadData: when what stands there is no offset.
+        """
+        channel, store = self._member.channel, self._member.store
+        if channel is not None and partition in channel.running:
+            return channel.running[partition]
+        if store is None:
+            raise UsageError("the consumer has no session yet: poll first")
+        path = self._member.paths.offset(*partition)
+        node = store.get(path)
+        return OffsetRecord.parse(path, node.data).offset if node else None
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Let the next poll begin at `offset`. What waits of the partition is dropped.
+
+        :raises UsageError: when the partition is not held, or `offset` is negative.
+        """
+        self._check_held([partition])
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise UsageError(f"{offset!r} is no offset: give a whole number, 0 or more")
+        self._polling.seek(partition, offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """The same, at the earliest record of each; of all that are held when none is given.
+
+        :raises UsageError: when one is not held.
+        :raises LogError: when the log does not tell; nothing has changed then.
+        """
+        self._seek_all(partitions, self.beginning_offsets)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """The same, after the last record."""
+        self._seek_all(partitions, self.end_offsets)
+
+    # ---- pauses
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return no records of these until they are resumed, or given up. What waits of them is kept.
+
+        :raises UsageError: when one is not held.
+        """
+        self._check_held(partitions)
+        self._polling.pause(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Return records of these again.
+
+        :raises UsageError: when one is not held.
+        """
+        self._check_held(partitions)
+        self._polling.resume(partitions)
+
+    def paused(self) -> PartitionSet:
+        """The partitions that are paused."""
+        return self._polling.paused
+
+    # ---- the log
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the earliest record of each; 0 where nothing was written yet.
+
+        :raises UsageError: when none of its topic's partitions is held.
+        :raises LogError: when the log does not tell.
+        """
+        return self._asked(partitions, self._log.earliest)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that the next record of each will have. Raises as `beginning_offsets`."""
+        return self._asked(partitions, self._log.latest)
+
+    def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The offset of the first record of that time or later, in milliseconds since the epoch; None without one.
+
+        Raises as `beginning_offsets`, and `UsageError` when a time is negative.
+        """
+        for stamp_ms in timestamps_ms.values():
+            if stamp_ms < 0:
+                raise UsageError(f"{stamp_ms} is no time: give milliseconds since 1970, 0 or more")
+        ends = self.end_offsets(timestamps_ms)
+        found = self._asked(
+            timestamps_ms,
+            lambda topic, topic_id, number: self._log.offset_for_timestamp(
+                topic, topic_id, number, timestamps_ms[TopicPartition(topic, number)]
+            ),
+        )
+        return {partition: offset if offset < ends[partition] else None for partition, offset in found.items()}
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Records from the position to the log's end, None when the partition is not held.
+
+        :raises LogError: when the log does not tell.
+        """
+        position = self.position(partition)
+        return None if position is None else max(0, self.end_offsets([partition])[partition] - position)
+
+    # ---- inside
+
+    def _check_held(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            if self._polling.position(partition) is None:
+                raise UsageError(f"{partition} is not assigned to this consumer now")
+
+    def _seek_all(
+        self,
+        partitions: tuple[TopicPartition, ...],
+        ask: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
+    ) -> None:
+        self._check_held(partitions)
+        for partition, offset in ask(partitions or self.assignment()).items():
+            self._polling.seek(partition, offset)
+
+    def _asked(
+        self, partitions: Iterable[TopicPartition], ask: Callable[[str, str, int], int]
+    ) -> dict[TopicPartition, int]:
+        found = {}
+        for partition in sorted(partitions):
+            try:
+                found[partition] = ask(partition.topic, self._topic_id(partition), partition.partition)
+            except UnknownTopic:
+                if knows_topics(self._log):
+                    raise
+                found[partition] = 0
+        return found
+
+    def _topic_id(self, partition: TopicPartition) -> str:
+        position, channel = self._polling.position(partition), self._member.channel
+        topic_id = position.topic_id if position else channel.topics.get(partition.topic) if channel else None
+        if topic_id is None:
+            raise UsageError(f"no partition of topic {partition.topic} is assigned to this consumer now")
+        return topic_id

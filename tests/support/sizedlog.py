@@ -1,0 +1,80 @@
+"""A log in memory whose partitions hold just what a test appends, and that notes each fetch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pyarrow as pa
+
+from consumer.logs.base import LOG_SCHEMA, Fetched
+from consumer.logs.embedded import fitting_rows
+from consumer.logs.errors import LogError, OffsetOutOfRange
+from tests.unit.manual import ManualRuntime
+
+
+class SizedLog:
+    """Records of partitions of one topic.
+
+    :ivar fetched: the partition of each fetch, also of those that brought nothing.
+    :ivar begin: the offset of the oldest record of each partition that is still there.
+    :ivar is_away: whether it refuses to answer.
+    :ivar takes_s: the clock that each fetch moves, and by how much.
+    """
+
+    def __init__(self) -> None:
+        self.records: defaultdict[int, list[bytes]] = defaultdict(list)
+        self.fetched: list[int] = []
+        self.begin = 0
+        self.is_away = False
+        self.takes_s: tuple[ManualRuntime, float] | None = None
+
+    def append(self, partition: int, count: int, size: int = 10) -> None:
+        """Add records, each of so many bytes."""
+        self.records[partition] += [b"x" * size] * count
+
+    def earliest(self, topic: str, topic_id: str, partition: int) -> int:
+        return self.begin
+
+    def latest(self, topic: str, topic_id: str, partition: int) -> int:
+        return len(self.records[partition])
+
+    def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
+        return min(timestamp_ms, len(self.records[partition]))
+
+    def fetch(
+        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
+    ) -> Fetched:
+        self.fetched.append(partition)
+        if self.takes_s is not None:
+            self.takes_s[0].sleep(self.takes_s[1])
+        if self.is_away:
+            raise LogError("the log is away")
+        if offset < self.begin:
+            raise OffsetOutOfRange(f"offset {offset} of {topic}-{partition}: there is {self.begin} on")
+        values = self.records[partition][offset : offset + 2000]
+        if not values:
+            return Fetched([], offset)
+        batch = batch_of(topic, partition, offset, values)
+        batch = batch.slice(0, max(1, fitting_rows(batch, max_bytes, max_records)))
+        return Fetched([batch], offset + batch.num_rows)
+
+    def close(self) -> None:
+        pass
+
+
+def batch_of(topic: str, partition: int, first: int, values: list[bytes]) -> pa.RecordBatch:
+    """Records of these values from the offset `first` on; the time of each is its offset, in milliseconds."""
+    count = len(values)
+    columns = {
+        "key": pa.nulls(count, pa.binary()),
+        "value": pa.array(values, pa.binary()),
+        "topic": pa.array([topic] * count),
+        "partition": pa.array([partition] * count, pa.int32()),
+        "offset": pa.array(range(first, first + count), pa.int64()),
+        "timestamp": pa.array(range(1000 * first, 1000 * (first + count), 1000), pa.int64()).cast(
+            LOG_SCHEMA.field("timestamp").type
+        ),
+        "timestampType": pa.array([0] * count, pa.int32()),
+        "headers": pa.array([None] * count, LOG_SCHEMA.field("headers").type),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in LOG_SCHEMA.names], schema=LOG_SCHEMA)

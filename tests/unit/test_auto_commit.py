@@ -1,0 +1,58 @@
+"""When `enable_auto_commit` commits, and what a commit that fails does."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from consumer.auto_commit import AutoCommit
+from consumer.config import ConsumerConfig
+from consumer.errors import CommitFailed
+from tests.unit.manual import ManualRuntime
+
+
+class Commits:
+    """Counts commits, of which some fail."""
+
+    def __init__(self, enable_auto_commit: bool = True) -> None:
+        self.count = 0
+        self.fails = False
+        self.runtime = ManualRuntime()
+        config = ConsumerConfig("zk:1", "g", "c1", enable_auto_commit=enable_auto_commit, auto_commit_interval_ms=5000)
+        self.auto = AutoCommit(config, self.runtime, self._commit)
+
+    def _commit(self) -> None:
+        self.count += 1
+        if self.fails:
+            raise CommitFailed("ZooKeeper does not answer")
+
+    def polls_after(self, seconds: float) -> int:
+        self.runtime.now += seconds
+        self.auto.if_due()
+        return self.count
+
+
+def test_it_commits_every_interval_counted_from_the_last_commit() -> None:
+    commits = Commits()
+
+    assert [commits.polls_after(seconds) for seconds in (0, 4.9, 0.1, 4.9, 0.1)] == [0, 0, 1, 1, 2]
+    commits.runtime.now += 4
+    commits.auto.now()
+    assert [commits.polls_after(seconds) for seconds in (4.9, 0.1)] == [3, 4]
+
+
+def test_it_never_commits_unless_it_is_asked_for() -> None:
+    commits = Commits(enable_auto_commit=False)
+    commits.auto.now()
+
+    assert commits.polls_after(100) == 0
+
+
+def test_a_commit_that_fails_is_said_and_tried_again_after_the_interval(caplog: pytest.LogCaptureFixture) -> None:
+    commits = Commits()
+    commits.fails = True
+
+    with caplog.at_level(logging.WARNING):
+        assert [commits.polls_after(seconds) for seconds in (5, 1, 4)] == [1, 1, 2]
+    assert caplog.messages == ["not committed by itself: consumer=c1 reason=ZooKeeper does not answer"] * 2

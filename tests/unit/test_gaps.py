@@ -1,0 +1,121 @@
+"""Offsets without a record, as Kafka has them: a sealed range says how many, and the checks count with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from consumer.fetcher import Fetch
+from consumer.logs.kafka_batches import Columns, runs
+from consumer.logs.kafka_partition import Partition
+from consumer.segment_check import SegmentCheck
+from consumer.segment_files import SegmentFolder
+from consumer.segments import OpenSegment
+from coordinator.zk.errors import BadData
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.sealed import Missing, SealedRange, Segment
+
+PART = TopicPartition("t", 0)
+
+
+def batch(*offsets: int) -> pa.RecordBatch:
+    count = len(offsets)
+    nothing: list[None] = [None] * count
+    columns = Columns(["t"] * count, [0] * count, list(offsets), nothing, [b"v"] * count, [(1, 5)] * count, nothing)
+    (run,) = runs(columns)
+    return run.batch
+
+
+def sealed(folder: Path, *offsets: int, ranges: tuple[int, int], missing: int) -> Segment:
+    files = SegmentFolder(str(folder))
+    file = "g/c/abc-0000000001.arrow"
+    size = files.write(file, [batch(*offsets)] if offsets else [])
+    some = (Missing("t", 0, missing),) if missing else ()
+    return Segment(file, files.url, len(offsets), size, (SealedRange("t", "id", 0, *ranges),), "c", "abc", 1, some)
+
+
+def test_an_open_segment_counts_what_a_fetch_went_over() -> None:
+    some = OpenSegment()
+    some.add(Fetch(PART, "id", 3, 8, [batch(3, 6)]))
+    some.add(Fetch(PART, "id", 8, 9, []))
+    some.add(Fetch(PART, "id", 9, 10, [batch(9)]))
+    some.add(Fetch(TopicPartition("t", 1), "id", 0, 0, []))
+
+    assert (some.rows, some.ranges[0][3:]) == (3, (3, 10))
+    assert some.missing == (Missing("t", 0, 4),)
+
+
+def test_a_segment_tells_it_in_its_znode_and_only_where_there_is_something_to_tell(tmp_path: Path) -> None:
+    gap, dense = sealed(tmp_path, 3, 6, ranges=(3, 8), missing=3), sealed(tmp_path, 3, ranges=(3, 4), missing=0)
+
+    assert Segment.parse("s", gap.to_bytes()) == gap
+    assert b"missing" not in dense.to_bytes()
+    with pytest.raises(BadData, match="missing"):
+        Segment.parse("s", gap.to_bytes().replace(b'"0":3}', b'"0":-3}'))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "bounds", "missing"),
+    [((3, 6), (3, 8), 3), ((5, 6), (3, 7), 2), ((), (3, 5), 2), ((3, 4), (3, 5), 0)],
+)
+def test_a_file_with_the_gaps_that_its_segment_tells_is_whole(
+    tmp_path: Path, offsets: tuple[int, ...], bounds: tuple[int, int], missing: int
+) -> None:
+    assert SegmentCheck().problem(sealed(tmp_path, *offsets, ranges=bounds, missing=missing)) is None
+
+
+@pytest.mark.parametrize(
+    ("offsets", "bounds", "missing"),
+    [((3, 6), (3, 8), 2), ((3, 4, 6), (3, 7), 0), ((2, 6), (3, 8), 3), ((3, 8), (3, 8), 3), ((3, 3, 6), (3, 8), 2)],
+)
+def test_a_file_with_other_gaps_is_reported(
+    tmp_path: Path, offsets: tuple[int, ...], bounds: tuple[int, int], missing: int
+) -> None:
+    problem = SegmentCheck().problem(sealed(tmp_path, *offsets, ranges=bounds, missing=missing))
+
+    assert problem is not None
+    assert problem.kind == "wrong offsets"
+
+
+def test_a_segment_of_a_release_that_does_not_know_gaps_is_read_as_dense(tmp_path: Path) -> None:
+    some = replace(sealed(tmp_path, 3, 6, ranges=(3, 7), missing=2), missing=())
+
+    assert SegmentCheck().problem(Segment.parse("s", some.to_bytes())) is not None
+
+
+def held(*pieces: tuple[int, ...]) -> Partition:
+    part = Partition("t", 0, "id", 0)
+    for came, offsets in enumerate(pieces):
+        (run,) = runs(Columns(*([value] * len(offsets) for value in ("t", 0)), list(offsets), *_rest(len(offsets))))
+        part.add(run, came)
+    return part
+
+
+def _rest(count: int) -> tuple[list[None], list[bytes], list[tuple[int, int]], list[None]]:
+    return [None] * count, [b"v"] * count, [(1, 5)] * count, [None] * count
+
+
+def test_a_partition_hands_out_what_is_sure_and_goes_over_what_has_no_record() -> None:
+    part = held((1, 2, 5), (8, 9))
+    part.end_at(12, 2)
+
+    first = part.take(1 << 20, 2, verified=0)
+    second = part.take(1 << 20, 10, verified=1)
+    third = part.take(1 << 20, 10, verified=2)
+
+    assert [b.column("offset").to_pylist() for b in first.batches] == [[1, 2]]
+    assert first.next_offset == 3
+    assert [b.column("offset").to_pylist() for b in second.batches] == [[5], [8, 9]]
+    assert (second.next_offset, third) == (10, ([], 12))
+
+
+def test_nothing_comes_twice_and_what_is_not_sure_can_be_forgotten() -> None:
+    part = held((0, 1, 2), (1, 2, 3), (0, 2))
+
+    part.drop_after(0)
+    assert part.tail == 3
+    again = held((0, 1, 2), (1, 2, 3)).take(1 << 20, 10, verified=9)
+    assert [b.column("offset").to_pylist() for b in again.batches] == [[0, 1, 2], [3]]

@@ -1,0 +1,416 @@
+"""What polls return, what they fetch, and what they keep: KIP-41, on a log in memory and without a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from consumer.buffer import Buffer, packed
+from consumer.config import ConsumerConfig
+from consumer.fetcher import Fetch, Fetcher
+from consumer.holder import Start
+from consumer.logs import OffsetOutOfRange
+from consumer.logs.base import LOG_SCHEMA
+from consumer.out_of_range import Jump
+from consumer.polling import Polling
+from consumer.records import records_of
+from coordinator.zk.partitions import TopicPartition
+from tests.support.sizedlog import SizedLog, batch_of
+from tests.unit.manual import ManualRuntime
+
+A, B, C = (TopicPartition("t", number) for number in range(3))
+MB = 1 << 20
+
+
+class Desk:
+    """A consumer's polling with partitions A, B and C, or some of them."""
+
+    def __init__(self, *partitions: TopicPartition, **options: Any) -> None:
+        self.jumps: list[Mapping[TopicPartition, Jump]] = []
+        self.log = SizedLog()
+        self.runtime = ManualRuntime()
+        config = ConsumerConfig("zk:2181", "g", "c1", **options)
+        fetcher = Fetcher(self.log, auto_offset_reset=config.auto_offset_reset)
+        self.polling = Polling(config, fetcher, self.runtime, lambda fetched: None, self.jumps.append)
+        self.polling.begin(dict.fromkeys(partitions or (A, B, C), Start("id", 0)))
+
+    def poll(self, most: int | None = None) -> dict[TopicPartition, int]:
+        """Partition -> how many records a poll returned, a while after the one before."""
+        self.runtime.now += 2
+        self.polling.look()
+        return {partition: len(records) for partition, records in self.polling.poll(most).items()}
+
+    @property
+    def retained(self) -> int:
+        return self.polling.retained[0]
+
+
+# ---- how many
+
+
+def test_what_is_left_over_is_returned_by_the_next_polls_and_none_of_them_fetches_before_it() -> None:
+    desk = Desk(A, max_poll_records=300, prefetch="total")
+    desk.log.append(0, 1000)
+
+    assert (desk.poll(), len(desk.log.fetched)) == ({A: 300}, 1)
+    assert (desk.poll(), len(desk.log.fetched)) == ({A: 300}, 1), "400 wait: enough for the next poll"
+    desk.log.is_away = True
+    assert desk.poll() == {A: 300}
+    assert desk.poll() == {A: 100}
+    assert desk.poll() == {}
+
+
+@pytest.mark.parametrize(("most", "returned"), [(-1, 1000), (300, 300), (1, 1)])
+def test_a_poll_returns_at_most_max_poll_records_and_minus_one_is_no_bound(most: int, returned: int) -> None:
+    desk = Desk(A, max_poll_records=most)
+    desk.log.append(0, 1000)
+
+    assert desk.poll() == {A: returned}
+
+
+def test_max_records_of_one_poll_bounds_it_further_and_never_less() -> None:
+    desk = Desk(A, max_poll_records=300)
+    desk.log.append(0, 1000)
+
+    assert [desk.poll(20), desk.poll(1000)] == [{A: 20}, {A: 300}]
+
+
+def test_a_poll_that_has_nothing_to_return_looks_and_says_when_to_look_again() -> None:
+    desk = Desk(A)
+
+    assert desk.poll() == {}
+    looks = len(desk.log.fetched)
+    assert desk.polling.poll(None) == {}
+    assert len(desk.log.fetched) == looks, "not before it is due"
+    assert desk.polling.wait_s > 0
+
+
+# ---- whose
+
+
+@pytest.mark.parametrize(
+    ("order", "polls"),
+    [
+        ("greedy", [{A: 300}, {B: 300}, {C: 300}, {A: 100, B: 100, C: 100}]),
+        ("proportional", [{A: 100, B: 100, C: 100}] * 4),
+    ],
+)
+def test_the_three_hundred_of_the_document_are_of_one_partition_or_a_hundred_of_each(
+    order: str, polls: list[dict[TopicPartition, int]]
+) -> None:
+    desk = Desk(max_poll_records=300, poll_order=order, prefetch="total")
+    for number in range(3):
+        desk.log.append(number, 400)
+
+    assert [desk.poll() for _ in range(4)] == polls
+
+
+def test_what_one_partition_has_not_goes_to_the_others_in_proportion() -> None:
+    desk = Desk(max_poll_records=300, poll_order="proportional")
+    desk.log.append(0, 1000)
+    desk.log.append(1, 1000)
+
+    assert desk.poll() == {A: 150, B: 150}
+
+
+def test_greedy_goes_on_in_the_partition_in_which_the_last_poll_left_off() -> None:
+    desk = Desk(max_poll_records=300, prefetch="total")
+    for number, count in enumerate((100, 400, 400)):
+        desk.log.append(number, count)
+
+    assert [desk.poll() for _ in range(3)] == [{A: 100, B: 200}, {B: 200, C: 100}, {C: 300}]
+
+
+# ---- what is fetched meanwhile
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "order", "polls"),
+    [("total", "greedy", 1000), ("total", "proportional", 1000), ("share", "greedy", 3), ("share", "proportional", 3)],
+)
+def test_with_a_thousand_records_of_one_partition_the_next_of_the_other_waits_for_all_of_them_or_for_none(
+    prefetch: str, order: str, polls: int
+) -> None:
+    """KIP-41's example: max.poll.records is 1, and the first fetch brings 1,000 records of A and none of B."""
+    desk = Desk(A, B, max_poll_records=1, prefetch=prefetch, poll_order=order)
+    desk.log.append(0, 1000)
+    assert desk.poll() == {A: 1}
+    desk.log.append(1, 1)
+
+    waited = next(count for count in range(1, 2000) if B in desk.poll())
+
+    assert waited == polls
+
+
+def test_one_heuristic_keeps_at_most_a_fetch_and_the_other_up_to_one_of_each_partition() -> None:
+    kept = {}
+    for prefetch in ("total", "share"):
+        desk = Desk(A, B, max_poll_records=2, prefetch=prefetch)
+        desk.log.append(0, 1000)
+        desk.poll()
+        desk.log.append(1, 1000)
+        desk.poll()
+        kept[prefetch] = desk.retained
+
+    assert kept == {"total": 996, "share": 1996}, "roughly twice as many, as the document says"
+
+
+def test_while_records_wait_idle_partitions_are_looked_at_now_and_then_and_not_in_every_poll() -> None:
+    desk = Desk(A, B, max_poll_records=1)
+    desk.log.append(0, 1000)
+    desk.poll()
+    desk.log.fetched.clear()
+
+    for _ in range(100):
+        desk.polling.look()
+        desk.polling.poll(None)
+
+    assert desk.log.fetched == [1]
+
+
+def test_a_fetch_from_a_slow_log_ends_when_it_has_something_and_the_next_goes_on_from_there() -> None:
+    partitions = [TopicPartition("t", number) for number in range(100)]
+    desk = Desk(*partitions)
+    for number in range(100):
+        desk.log.append(number, 1)
+    desk.log.takes_s = (desk.runtime, 0.002)
+    polls, began = [], desk.runtime.now
+
+    while len(polls) < 50 and sum(map(len, polls)) < 100:
+        polls.append(desk.polling.poll(None))
+
+    assert max(map(len, polls)) <= 3, "5 ms of looking"
+    assert {partition for poll in polls for partition in poll} == set(partitions)
+    assert desk.runtime.now - began < 0.21, "hardly one was looked at twice"
+
+
+# ---- memory
+
+
+def test_a_fetch_brings_of_each_partition_and_of_all_together_what_the_bounds_say() -> None:
+    desk = Desk(max_poll_records=-1, max_partition_fetch_bytes=30_000, fetch_max_bytes=50_000)
+    for number in range(3):
+        desk.log.append(number, 100, 1000)
+
+    polled = desk.poll()
+
+    assert 27 <= polled[A] <= 30
+    assert 45 <= sum(polled.values()) + desk.retained <= 51, "but for one record"
+
+
+def test_what_waits_stays_within_the_buffer_however_many_partitions_there_are() -> None:
+    partitions = [TopicPartition("t", number) for number in range(100)]
+    desk = Desk(*partitions, max_poll_records=1, buffer_memory=200_000)
+    for number in range(100):
+        desk.log.append(number, 100, 1000)
+
+    sizes = []
+    for _ in range(30):
+        desk.poll()
+        sizes.append(desk.polling.retained[1])
+
+    assert max(sizes) <= 200_000 + 2000
+    assert sizes[-1] >= 150_000, "it is used"
+
+
+@pytest.mark.parametrize("order", ["greedy", "proportional"])
+def test_a_record_that_is_larger_than_every_bound_is_returned_alone(order: str) -> None:
+    desk = Desk(A, B, poll_order=order, max_partition_fetch_bytes=1000, fetch_max_bytes=2000, buffer_memory=4000)
+    desk.log.append(0, 5)
+    desk.log.append(1, 1, 50_000)
+    desk.log.append(1, 5)
+
+    polls = [desk.poll() for _ in range(4)]
+
+    assert {B: 1} in polls
+    assert sum(poll.get(A, 0) for poll in polls) == 5
+    assert sum(poll.get(B, 0) for poll in polls) == 6
+
+
+def test_a_poll_returns_no_more_bytes_than_fetch_max_bytes_and_goes_on_with_who_was_cut_short() -> None:
+    desk = Desk(A, B, fetch_max_bytes=40_000, buffer_memory=1 * MB, prefetch="share", max_poll_records=30)
+    desk.log.append(0, 100, 900)
+    desk.log.append(1, 100, 2500)
+    for _ in range(3):
+        desk.poll(1)
+
+    polls = [desk.poll() for _ in range(6)]
+
+    assert all(900 * poll.get(A, 0) + 2500 * poll.get(B, 0) <= 40_000 for poll in polls)
+    assert all(A in first or A in second for first, second in pairwise(polls))
+    assert all(B in first or B in second for first, second in pairwise(polls))
+
+
+def test_what_a_poll_leaves_is_cut_loose_from_what_the_log_gave() -> None:
+    desk = Desk(A, max_poll_records=1, max_partition_fetch_bytes=20_000)
+    desk.log.append(0, 2000, 1000)  # the log gives a piece of 20 kB of a batch of 2 MB
+    before = pa.total_allocated_bytes()
+
+    desk.poll()
+
+    assert 10_000 < desk.polling.retained[1] < 25_000
+    assert pa.total_allocated_bytes() - before < 30_000
+
+
+def test_what_waits_costs_what_it_says_and_nothing_of_what_it_was_cut_from() -> None:
+    whole = batch_of("t", 0, 0, [b"x" * 100] * 100_000)
+    buffer = Buffer()
+    buffer.begin({A: Start("id", 0)})
+    before = pa.total_allocated_bytes()
+    buffer.add(Fetch(A, "id", 0, 10, [whole.slice(0, 10)]))
+    buffer.pack()
+
+    assert pa.total_allocated_bytes() - before == pytest.approx(buffer.nbytes, abs=256)
+    assert buffer.nbytes < 5000
+
+
+def test_records_are_the_same_after_they_have_waited() -> None:
+    rows = [
+        {"key": None, "value": b"v", "timestamp": 1_000_000, "headers": [{"key": "h", "value": b"x"}]},
+        {"key": b"k", "value": None, "timestamp": None, "headers": None},
+        {"key": b"", "value": b"", "timestamp": 2_000_000, "headers": [{"key": "h", "value": None}] * 2},
+    ]
+    same = {"topic": "t", "partition": 0, "timestampType": 1}
+    full = [{**row, **same, "offset": offset} for offset, row in enumerate(rows)]
+    columns = [pa.array([row[field.name] for row in full], field.type) for field in LOG_SCHEMA]
+    for some in (slice(0, 3), slice(1, 2)):
+        batch = pa.RecordBatch.from_arrays(columns, schema=LOG_SCHEMA).slice(some.start, some.stop - some.start)
+        waited, size = packed(batch)
+
+        assert records_of(Fetch(A, "id", 0, 3, [waited])) == records_of(Fetch(A, "id", 0, 3, [batch]))
+        assert size >= waited.nbytes
+
+
+# ---- positions, pauses, seeks
+
+
+def test_positions_follow_what_was_returned_and_not_what_was_fetched() -> None:
+    desk = Desk(A, max_poll_records=300)
+    desk.log.append(0, 1000)
+
+    assert desk.polling.positions[A].offset == 0
+    desk.poll()
+    assert desk.polling.positions[A].offset == 300
+    desk.poll()
+    assert desk.polling.positions[A].offset == 600
+
+
+def test_offsets_that_hold_no_record_are_passed_over() -> None:
+    buffer = Buffer()
+    buffer.begin({A: Start("id", 0), B: Start("id", 0)})
+    buffer.add(Fetch(A, "id", 0, 5, [batch_of("t", 0, 0, [b"1", b"2"])]))
+    buffer.add(Fetch(B, "id", 0, 7, []))
+
+    assert buffer.positions[B].offset == 7, "nothing to return of it"
+    buffer.take([(A, 1)], MB)
+    assert buffer.positions[A].offset == 1
+    buffer.take([(A, 1)], MB)
+    assert buffer.positions[A].offset == 5, "what follows the last record is no record"
+
+
+def test_what_waits_of_a_paused_partition_is_kept_and_returned_when_it_is_resumed() -> None:
+    desk = Desk(A, B, max_poll_records=100)
+    desk.log.append(0, 250)
+    desk.poll()
+    desk.polling.pause([A])
+    desk.log.append(1, 50)
+    desk.log.fetched.clear()
+
+    assert [desk.poll(), desk.poll()] == [{B: 50}, {}]
+    assert (desk.retained, desk.polling.positions[A].offset) == (150, 100)
+    assert 0 not in desk.log.fetched, "nor is it fetched"
+    desk.polling.resume([A])
+    assert [desk.poll(), desk.poll()] == [{A: 100}, {A: 50}]
+
+
+def test_a_paused_partition_that_fills_the_buffer_does_not_stop_the_others() -> None:
+    desk = Desk(A, B, max_poll_records=1, buffer_memory=2000)
+    desk.log.append(0, 1, 1000)
+    desk.log.append(1, 1, 5000)
+    assert desk.poll() == {A: 1}
+    desk.polling.pause([B])
+    assert desk.polling.retained[1] > 2000
+    desk.log.append(0, 5)
+
+    assert [desk.poll() for _ in range(6)] == [{A: 1}] * 5 + [{}]
+
+
+def test_what_waits_of_a_partition_that_is_given_up_is_dropped_and_so_is_its_pause() -> None:
+    desk = Desk(A, B, max_poll_records=100)
+    desk.log.append(0, 250)
+    desk.poll()
+    desk.polling.pause([A])
+
+    desk.polling.end([A])
+
+    assert (desk.polling.retained, desk.polling.paused, set(desk.polling.positions)) == ((0, 0), frozenset(), {B})
+    desk.polling.begin({A: Start("id", 100)})
+    assert desk.poll() == {A: 100}
+    assert desk.polling.positions[A].offset == 200
+
+
+def test_a_seek_drops_what_waits_and_the_next_poll_begins_there() -> None:
+    desk = Desk(A, max_poll_records=10)
+    desk.log.append(0, 250)
+    desk.poll()
+
+    desk.polling.seek(A, 200)
+
+    assert (desk.polling.retained, desk.polling.positions[A].offset) == ((0, 0), 200)
+    desk.runtime.now += 1
+    assert [record.offset for record in desk.polling.poll(None)[A]] == list(range(200, 210))
+
+
+@pytest.mark.parametrize("prefetch", ["share", "total"])
+def test_what_a_poll_could_not_return_because_its_prefetch_broke_is_returned_by_the_next(
+    prefetch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(A, B, max_poll_records=5, prefetch=prefetch)
+    desk.log.append(0, 8)
+    assert desk.poll() == {A: 5}
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("nobody expected this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk.log, "fetch", broken)
+        with pytest.raises(RuntimeError):
+            desk.poll()
+    assert desk.polling.positions[A].offset == 5, "a commit does not go over them"
+
+    desk.runtime.now += 2
+    assert [record.offset for record in desk.polling.poll(None)[A]] == [5, 6, 7]
+
+
+# ---- out of range
+
+
+def test_what_waits_is_returned_before_a_partition_goes_on_where_the_log_still_has_records() -> None:
+    desk = Desk(A, max_poll_records=100)
+    desk.log.append(0, 250)
+    assert desk.poll() == {A: 100}
+
+    desk.log.append(0, 190)
+    desk.log.begin = 400
+
+    assert [desk.poll() for _ in range(2)] == [{A: 100}, {A: 50}]
+    assert (desk.jumps, desk.polling.positions[A].offset) == ([], 250)
+    assert desk.poll() == {A: 40}
+    assert desk.jumps == [{A: Jump("id", 250, 400)}]
+
+
+def test_with_none_what_waits_is_returned_before_the_error() -> None:
+    desk = Desk(A, max_poll_records=100, auto_offset_reset="none")
+    desk.log.append(0, 250)
+    assert desk.poll() == {A: 100}
+
+    desk.log.begin = 400
+
+    assert [desk.poll() for _ in range(2)] == [{A: 100}, {A: 50}]
+    with pytest.raises(OffsetOutOfRange, match="auto_offset_reset is none"):
+        desk.poll()
+    assert desk.polling.positions[A].offset == 250

@@ -1,0 +1,173 @@
+"""Start positions: what they are written as, and what they decide. Pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consumer.config import ConsumerConfig
+from consumer.errors import NoOffsetForPartition
+from consumer.spark.config import SlotConfig
+from consumer.spark.pool import slot_config
+from consumer.start_position import Place, StartRule
+from consumer.starts import Found, Starts, came_later
+from coordinator.zk.config import load
+from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import BegunRecord
+from coordinator.zk.store import Node, Stat
+from coordinator.zk.times import as_text
+from tests.support.memlog import MemoryLog
+from tests.support.timedlog import TimedLog
+
+T0 = TopicPartition("t", 0)
+BEGINNING, END = Place("beginning"), Place("end")
+NOON_MS = 1_795_262_400_000
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("beginning", BEGINNING),
+        ("end", END),
+        ("committed", None),
+        (" end ", END),
+        ("1795262400000", Place("timestamp", NOON_MS)),
+        (NOON_MS, Place("timestamp", NOON_MS)),
+        ("0", Place("timestamp", 0)),
+        ("20261121", Place("timestamp", 20_261_121)),
+        ("2026-11-21T12:00:00Z", Place("timestamp", NOON_MS)),
+        ("2026-11-21T12:00", Place("timestamp", NOON_MS)),
+        ("2026-11-21T12:00:00.250", Place("timestamp", NOON_MS + 250)),
+        ("2026-11-21T13:00:00+01:00", Place("timestamp", NOON_MS)),
+        ("2026-11-21T06:30:00.000-0530", Place("timestamp", NOON_MS)),
+    ],
+)
+def test_a_start_position_is_a_word_a_time_or_a_number_of_milliseconds(text: str | int, place: Place | None) -> None:
+    assert StartRule.parse(text, "earliest") == StartRule(place, "earliest")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "latest",
+        "Beginning",
+        "-1",
+        "1.5",
+        "2026-11-21",
+        "2026-13-21T00:00:00",
+        "1969-12-31T23:00:00Z",
+        "9" * 16,
+        "٣",
+    ],
+)
+def test_what_is_no_start_position_is_refused_with_what_it_may_be(text: str) -> None:
+    with pytest.raises(UsageError, match="start_position must be beginning, end, committed, or a time: 2026-"):
+        StartRule.parse(text, "earliest")
+
+
+def test_an_auto_offset_reset_that_kafka_does_not_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="auto_offset_reset must be one of earliest, latest, none, not 'smallest'"):
+        ConsumerConfig("h:1", "g", "c", auto_offset_reset="smallest")
+
+
+@pytest.mark.parametrize(
+    ("position", "reset", "at_first", "later"),
+    [
+        ("beginning", "latest", BEGINNING, BEGINNING),
+        ("end", "earliest", END, BEGINNING),
+        ("end", "none", END, BEGINNING),
+        ("committed", "earliest", BEGINNING, BEGINNING),
+        ("committed", "latest", END, BEGINNING),
+        ("committed", "none", None, None),
+        ("1000", "latest", Place("timestamp", 1000), BEGINNING),
+    ],
+)
+def test_a_start_position_is_for_what_was_there_when_the_group_began(
+    position: str, reset: str, at_first: Place | None, later: Place | None
+) -> None:
+    rule = StartRule.parse(position, reset)
+
+    assert (rule.place(came_later=False), rule.place(came_later=True)) == (at_first, later)
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "partition", "is_later"),
+    [("id", 0, False), ("id", 3, False), ("id", 4, True), ("another", 0, True)],
+    ids=["there", "there, the last", "added", "made anew"],
+)
+def test_what_the_note_does_not_name_came_later(topic_id: str, partition: int, is_later: bool) -> None:
+    note = BegunRecord("id", frozenset(range(4))).to_bytes()
+
+    assert came_later("where", node(note), topic_id, partition) is is_later
+
+
+@pytest.mark.parametrize("note", [None, b""], ids=["removed by hand", "of an earlier release"])
+def test_without_a_note_everything_is_read_from_its_beginning(note: bytes | None) -> None:
+    assert came_later("where", node(note), "id", 0)
+
+
+def test_a_note_that_cannot_be_read_decides_nothing() -> None:
+    with pytest.raises(BadData, match="where"):
+        came_later("where", node(b'{"topic_id":"id","partitions":"4-0"}'), "id", 0)
+
+
+def node(data: bytes | None) -> Node | None:
+    return Node(data, Stat(0, 0, 0, 0, 0, 0, 0)) if data is not None else None
+
+
+@pytest.mark.parametrize(
+    ("position", "offset"), [("beginning", 5), ("end", 50), ("10000", 10), ("10001", 11), ("0", 5), ("90000", 50)]
+)
+def test_a_place_is_found_in_the_log(position: str, offset: int) -> None:
+    starts = Starts(TimedLog(end=50, begin=5), StartRule.parse(position, "earliest"))
+
+    assert starts.find(T0, "id", came_later=False).offset == offset
+
+
+@pytest.mark.parametrize("position", ["beginning", "end", "1000"])
+def test_a_topic_that_nothing_was_written_to_begins_at_its_first_record(tmp_path: Path, position: str) -> None:
+    from consumer.logs import open_log
+
+    starts = Starts(open_log(str(tmp_path)), StartRule.parse(position, "earliest"))
+
+    assert starts.find(T0, "id", came_later=False).offset == 0
+
+
+def test_no_offset_and_no_reset_is_an_error_that_says_what_to_do() -> None:
+    starts = Starts(MemoryLog(), StartRule.parse("committed", "none"))
+
+    with pytest.raises(NoOffsetForPartition, match="no offset for t-0, and auto_offset_reset is none: set one with"):
+        starts.find(T0, "id", came_later=False)
+
+
+def test_a_time_is_recorded_as_people_read_it() -> None:
+    assert Found(3, Place("timestamp", NOON_MS)).place.text == "2026-11-21T12:00:00.000Z"
+    assert as_text(10**18) == "1000000000000000000"
+
+
+def test_a_start_position_comes_from_an_option_the_environment_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "consumer.toml"
+    file.write_text(f'zk = "h:1"\ngroup = "g"\nstart_position = {NOON_MS}\n')
+
+    from_file = load(ConsumerConfig, {}, file, env={})
+    from_env = load(ConsumerConfig, {}, file, env={"ZK_GROUP_START_POSITION": "end"})
+    from_option = load(ConsumerConfig, {"start_position": "beginning"}, file, env={"ZK_GROUP_START_POSITION": "end"})
+
+    places = [config.start_rule.position for config in (from_file, from_env, from_option)]
+    assert places == [Place("timestamp", NOON_MS), END, BEGINNING]
+    file.write_text('zk = "h:1"\ngroup = "g"\nstart_position = true\n')
+    with pytest.raises(UsageError, match="start_position must be a text or a whole number"):
+        load(ConsumerConfig, {}, file, env={})
+
+
+def test_a_pool_passes_its_start_position_to_every_slot(tmp_path: Path) -> None:
+    options = {"zk": "h:1", "group": "g", "log_dir": str(tmp_path), "segments_dir": str(tmp_path)}
+
+    config = slot_config({**options, "start_position": NOON_MS, "auto_offset_reset": "latest"}, "p")
+
+    assert config.consumer_config(3).start_rule == StartRule(Place("timestamp", NOON_MS), "latest")
+    with pytest.raises(UsageError, match="start_position must be beginning"):
+        SlotConfig(**options, pool="p", start_position="yesterday")  # type: ignore[arg-type]
