@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from coordinator.zk.config import EVERYWHERE, require
 from coordinator.zk.names import checked_name
@@ -10,6 +11,7 @@ from coordinator.zk.sealed import SEAL_INTERVAL_MS
 
 from ..config import ConsumerConfig, Subscription
 from ..segments import SealConfig
+from ..start_position import COMMITTED, EARLIEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +21,13 @@ class SlotConfig:
     :ivar zk: servers and chroot, `host:port,host:port/chroot`, as executors reach them.
     :ivar pool: the pool's name; its consumers are `[pool]-slot-[number]`.
     :ivar slots: how many fetchers run.
-    :ivar log_dir: the log to fetch from, a folder or URL that every executor reaches.
+    :ivar log_dir: the log to fetch from, a folder or URL that every executor reaches, or `kafka:`.
+    :ivar bootstrap_servers: with `brokers_path` and `kafka` as in `ConsumerConfig`. Secrets are better in the
+        executors' environment (`ZK_GROUP_KAFKA_SASL_PASSWORD`): what stands here goes with each task.
     :ivar segments_dir: where sealed segments go, a folder or URI (`s3://bucket/prefix`) that every executor and the
         driver reach; without credentials, which come from their environment.
+    :ivar start_position: where the group begins: `beginning`, `end`, `committed` or a time; see `ConsumerConfig`.
+    :ivar auto_offset_reset: where it goes on from an offset that the log does not have: `earliest`, `latest`, `none`.
     :ivar max_poll_interval_ms: a slot that hangs for so long leaves, and may seal nothing more.
     :ivar seal_interval_ms: how long fetched records wait for others before they are sealed.
     :ivar seal_bytes: Arrow memory that is sealed at once, at most.
@@ -38,8 +44,13 @@ class SlotConfig:
     pool: str
     log_dir: str
     segments_dir: str
+    bootstrap_servers: str = ""
+    brokers_path: str = "/brokers"
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     slots: int = 4
-    protocols: str = "range"
+    protocols: str = "range,cooperative-sticky"
+    start_position: str | int = COMMITTED
+    auto_offset_reset: str = EARLIEST
     session_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000
     max_poll_interval_ms: int = 30_000
@@ -70,7 +81,11 @@ class SlotConfig:
         self.seal_config()
 
     def consumer(self, number: int) -> str:
-        """The consumer name of slot `number`: stable, so that a new attempt takes it over from a dead one at once."""
+        """The consumer name of slot `number`: stable, so that a new attempt takes it over from a dead one at once.
+
+        It is the slot's `group_instance_id` too: a slot that ends and comes back within the session timeout has what it
+        had, and no other stops for it.
+        """
         return f"{self.pool}-slot-{number}"
 
     def consumer_config(self, number: int) -> ConsumerConfig:
@@ -78,9 +93,14 @@ class SlotConfig:
         return ConsumerConfig(
             zk=self.zk,
             group=self.group,
-            consumer=self.consumer(number),
+            group_instance_id=self.consumer(number),
             log_dir=self.log_dir,
+            bootstrap_servers=self.bootstrap_servers,
+            brokers_path=self.brokers_path,
+            kafka=self.kafka,
             protocols=tuple(name.strip() for name in self.protocols.split(",")),
+            start_position=self.start_position,
+            auto_offset_reset=self.auto_offset_reset,
             session_timeout_ms=self.session_timeout_ms,
             connect_timeout_ms=self.connect_timeout_ms,
             max_poll_interval_ms=self.max_poll_interval_ms,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from coordinator.zk.config import require
@@ -41,6 +41,8 @@ class SourceConfig:
     :ivar starting_segments: `earliest`, the first that is still there, or `latest`, after the newest; for a batch read
         `earliest` or a segment's name. A query with a checkpoint goes on where that stands.
     :ivar ending_segments: of a batch read, `latest`, when it is planned, or a segment's name.
+    :ivar log_dir: the log that the group fetches from, for its ends in a stream's progress; empty leaves them out.
+    :ivar bootstrap_servers: with `brokers_path` and `kafka` as in `ConsumerConfig`, where that is Kafka.
     :ivar zk_wait_ms: how long a ZooKeeper that does not answer is waited for before the query fails.
     """
 
@@ -56,6 +58,10 @@ class SourceConfig:
     session_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000
     zk_wait_ms: int = 120_000
+    log_dir: str = ""
+    bootstrap_servers: str = ""
+    brokers_path: str = "/brokers"
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require(bool(self.zk), "name the ZooKeeper servers: option zk, HOST:PORT,HOST:PORT/CHROOT")
@@ -331,4 +337,8 @@ def source_config(options: Mapping[str, str]) -> SourceConfig:
         session_timeout_ms=number("sessionTimeoutMs", 10_000),
         connect_timeout_ms=number("connectTimeoutMs", 15_000),
         zk_wait_ms=number("zkWaitMs", 120_000),
+        log_dir=options.get("logDir", ""),
+        bootstrap_servers=options.get("bootstrapServers", ""),
+        brokers_path=options.get("brokersPath", "/brokers"),
+        kafka={name: value for name, value in options.items() if name.lower().startswith("kafka.")},
     )

@@ -26,7 +26,7 @@ from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 
 from ..config import Subscription
-from ..errors import Superseded
+from ..errors import FencedInstanceId
 from ..segment_files import SegmentFolder
 from .config import SlotConfig, SlotSpec
 from .post import UNANSWERED, PoolPost
@@ -88,7 +88,7 @@ class FetcherPool:
         self._keeper: InheritableThread | None = None
         self._profile: ResourceProfile | None = None
         self._slots = {number: self._supervisor(number) for number in range(config.slots)}
-        self._is_superseded = False
+        self._is_fenced = False
         self._is_released = True
         self.problem: str | None = None
 
@@ -218,7 +218,7 @@ class FetcherPool:
             log.warning("slot cancelled: consumer=%s", slot.status.consumer)
             self._sc.cancelJobsWithTag(self._tag(slot.number))
             slot.join(CANCEL_S)
-        return self._is_superseded or self._wait_released([slot.status.consumer for slot in slots], deadline, is_stop)
+        return self._is_fenced or self._wait_released([slot.status.consumer for slot in slots], deadline, is_stop)
 
     def _joined(self, slot: SlotSupervisor, deadline: float, is_stop: bool) -> bool:
         while not slot.join(min(LOOK_S, deadline - self._runtime.monotonic())):
@@ -279,9 +279,9 @@ class FetcherPool:
             try:
                 self._post.keep(0 if self._stopping.is_set() else self.config.slots)
                 self.problem = None
-            except Superseded as over:
+            except FencedInstanceId as over:
                 self.problem = str(over)
-                self._is_superseded = True
+                self._is_fenced = True
                 self._end_all()
             except UNANSWERED as error:
                 self.problem = str(error)

@@ -12,7 +12,7 @@ from coordinator.zk.runtime import Runtime
 from coordinator.zk.sealed import Pool
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, StoreFactory
 
-from ..errors import Superseded
+from ..errors import FencedInstanceId
 from ..watched import WatchedNode
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class PoolPost:
     def keep(self, slots: int) -> None:
         """Make the znode say that slots below `slots` run. The newest life of a pool has the name.
 
-        :raises Superseded: when a newer life has taken it.
+        :raises FencedInstanceId: when a newer life has taken it.
         :raises StoreError: when there was no answer; call again.
         :raises ZooKeeperUnreachable: when no server answers.
         """
@@ -41,7 +41,7 @@ class PoolPost:
         node = self._watched.read(store)
         is_mine = node is not None and self._is_mine(node)
         if node is not None and not is_mine and self._is_posted:
-            raise Superseded("another driver has taken the pool over")
+            raise FencedInstanceId("another driver has taken the pool over")
         data = Pool(slots, self._run).to_bytes()
         if node is not None and is_mine and node.stat.ephemeral_owner == store.session_id and node.data == data:
             self._is_posted = True

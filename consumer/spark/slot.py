@@ -23,8 +23,7 @@ from coordinator.zk.sealed import Pool, SegmentsRecord
 from coordinator.zk.serving import MetricsServer
 from coordinator.zk.store import Node, Store, StoreFactory
 
-from ..consumer import earliest_in
-from ..errors import Superseded
+from ..errors import TURNED_AWAY, FencedInstanceId
 from ..fetcher import Fetcher, Looks
 from ..lag import lag_readers
 from ..logs import Log, open_log
@@ -32,6 +31,7 @@ from ..member import Member
 from ..metrics import ConsumerMetrics
 from ..segment_files import SegmentFolder
 from ..segments import Files, Sealer
+from ..starts import Starts
 from ..trace import recorder_of
 from ..watched import WatchedNode
 from .config import SlotSpec
@@ -58,6 +58,7 @@ class Directions:
         self._pool_read: Node | None = None
         self._pool_record: Pool | None = None
         self.segments = SegmentsRecord()
+        self.is_one_too_many = False
 
     def read(self, store: Store) -> str | None:
         """Read what may have changed; why the slot shall leave, or None.
@@ -84,6 +85,7 @@ class Directions:
         pool = self._pool_record
         if pool is None:
             return None
+        self.is_one_too_many = 0 < pool.slots <= self._spec.number
         if pool.run != self._spec.run:
             return "another driver has taken the pool over"
         return None if self._spec.number < pool.slots else MESSAGE
@@ -121,27 +123,33 @@ class Slot:
         self._runtime = runtime
         self._consumer = config.consumer
         self._stopping: str | None = None
+        self._is_for_good = False
         self._looks = Looks(runtime)
         self._directions = Directions(spec, runtime)
         files = files or SegmentFolder(spec.config.segments_dir)
-        fetcher = Fetcher(source, self._meter)
+        fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
         self._meter.reads_log(*lag_readers(source, fetcher, runtime))
         self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)
-        earliest = earliest_in(source)
+        starts = Starts(source, config.start_rule)
         self.member = Member(
             config,
             spec.subscription,
             open_store,
             runtime,
             self.sealer,
-            earliest,
+            starts,
             self._meter,
             spec.config.seal_interval_ms,
         )
         self.sealer.bind(self.member)
 
-    def stop(self, reason: str) -> None:
-        """Let `run` leave the group and return. Only sets a flag: a signal handler may do no more."""
+    def stop(self, reason: str, for_good: bool = False) -> None:
+        """Let `run` leave the group and return. Only sets flags: a signal handler may do no more.
+
+        :param for_good: it gives its seat up, and the others have its partitions at once; else they wait for it to come
+            back until the session timeout is over.
+        """
+        self._is_for_good |= for_good and self._stopping is None
         self._stopping = self._stopping or reason
 
     def run(self) -> dict[str, Any]:
@@ -152,10 +160,11 @@ class Slot:
         try:
             while self._stopping is None:
                 self._step()
-        except Superseded as over:
+        except (FencedInstanceId, *TURNED_AWAY) as over:
             self.stop(str(over))
         finally:
-            self.member.close()
+            # What stops with its pool may come back.
+            self.member.close(for_good=self._is_for_good or self._directions.is_one_too_many)
             log.info("slot ends: consumer=%s reason=%s", self._consumer, self._stopping)
         counts = asdict(self.sealer.counts)
         return {
@@ -213,7 +222,7 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
             "install the same on both"
         )
     config = spec.config
-    source = open_log(config.log_dir)
+    source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
     runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))
     slot = Slot(spec, source, opener, runtime)

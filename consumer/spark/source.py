@@ -6,7 +6,7 @@ Columns are those of Spark's Kafka source. The driver's parts are `planner.py` a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,11 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import StoreFactory
 
 from ..errors import SegmentError
+from ..logs import KafkaPlace, Log, open_log
 from ..logs.base import LOG_SCHEMA
 from ..segment_files import SegmentFolder
 from .batch import MAY_BE_COLLECTED, BatchPlanner, check_batch, check_stream
+from .log_ends import LogEnds
 from .offset import SourceOffset
 from .planner import Planner, SourceConfig, source_config
 from .resources import classic_context
@@ -73,9 +75,10 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._planner: Planner | None = None
+        self._ends: LogEnds | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_config": self._config, "_planner": None}
+        return {"_config": self._config, "_planner": None, "_ends": None}
 
     @property
     def planner(self) -> Planner:
@@ -99,7 +102,8 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         newest = self.planner.newest
-        return newest.to_dict() if newest else None
+        told = {**(newest.to_dict() if newest else {}), **self._log_ends()}
+        return told or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         runs = self.planner.plan(SourceOffset.parse(start), SourceOffset.parse(end))
@@ -110,8 +114,22 @@ class ZkGroupStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return records(partition.segments, self._config.include_headers)
 
     def stop(self) -> None:
+        if self._ends is not None:
+            self._ends.close()
         if self._planner is not None:
             self._planner.close()
+
+    def _log_ends(self) -> Mapping[str, Any]:
+        if not self._config.log_dir:
+            return {}
+        if self._ends is None:
+            self._ends = LogEnds(self._config.group, opener_of(self._config), self._open_log, ThreadRuntime())
+        return self._ends.latest
+
+    def _open_log(self) -> Log:
+        config = self._config
+        place = KafkaPlace(config.zk, config.brokers_path, config.bootstrap_servers, config.kafka)
+        return open_log(config.log_dir, place)
 
 
 class ZkGroupBatchReader(DataSourceReader):

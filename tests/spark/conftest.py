@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from coordinator.zk.java import JVM_FLAGS
 from tests.support.object_store import CREDENTIALS
+from tests.support.quick_java import java_options
 from tests.support.spark import spark_home
 from tests.support.world import World, a_world
 
@@ -27,11 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_compiler(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """For every JVM that Spark starts from here: most of what a test waits for is compiled for longer than it runs."""
-    folder = tmp_path_factory.mktemp("conf")
-    (folder / "java-opts").write_text("\n".join(JVM_FLAGS))
-    os.environ["SPARK_CONF_DIR"] = str(folder)
+def quick_java(request: pytest.FixtureRequest) -> None:
+    """For every JVM that Spark starts from here: most of what it loads and compiles well is used for a moment only."""
+    os.environ.pop("SPARK_CONF_DIR", None)  # a folder in the class path: the archive is of none
+    os.environ["JDK_JAVA_OPTIONS"] = java_options(request.config.cache.mkdir("java"))
 
 
 @pytest.fixture(scope="session")

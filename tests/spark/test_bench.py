@@ -1,4 +1,4 @@
-"""`scripts/bench stream`: every record goes from the log to the DataFrame, and what it took is told."""
+"""`scripts/bench stream` and `latency`: every record goes from the log to the DataFrame, and what it took is told."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ def test_a_stream_bench_tells_records_a_second_and_a_processor_second() -> None:
     assert told["records"] == 20000
     for figure in ("records_per_s", "records_per_cpu_s"):
         assert 0 < told[figure]["min"] <= told[figure]["median"] <= told[figure]["max"]
+
+
+@pytest.mark.timeout(400)
+def test_a_latency_bench_tells_how_long_a_record_takes_from_the_log_to_the_sink() -> None:
+    done = subprocess.run(
+        [BENCH, "latency", "--source", "embedded", "--rate", "200", "--seconds", "3", "--json"],
+        capture_output=True, text=True, timeout=380, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert 0 < told["records"] <= 600
+    assert 0 < told["latency_s"]["p50"] <= told["latency_s"]["p99"] <= told["latency_s"]["max"]

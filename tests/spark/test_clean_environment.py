@@ -27,7 +27,7 @@ SOURCES = ("coordinator", "consumer", "setup.cfg", "pyproject.toml", "README.md"
 
 def run(*command: object, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
     """Run a program without this environment's variables; what it has started ends with it."""
-    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "PATH", "SPARK_CONF_DIR") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS", "PATH") if name in os.environ}
     kept |= {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_")) or "proxy" in name}
     words = [str(word) for word in command]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -7,10 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.kafka import require_kafka
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+LONGEST_S = 480.0
+"""What is over then is ended, and has time to end."""
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
@@ -29,14 +35,51 @@ def processes_that_name(folder: Path) -> list[str]:
     return found
 
 
-def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "demo", "--json", "--runs", str(tmp_path)]
+def demonstrated(runs: Path, *options: str, timeout_s: float = LONGEST_S) -> dict[str, Any]:
+    """The verdict of a demo that ended well, and left nothing behind. One that is late is ended in order."""
+    command = [sys.executable, "-m", "demo", "--json", "--runs", str(runs), *options]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "scripts" / "lib")}
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=580)
-    assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-1000:]
-    verdict = json.loads(done.stdout.splitlines()[-1])
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            out, err = demo.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            demo.terminate()  # it stops what it has started
+            out, err = demo.communicate()
+            pytest.fail(f"the demo was not through after {timeout_s:g} s; it said\n{err[-3000:]}{out[-1000:]}")
+        except BaseException:
+            demo.terminate()
+            demo.communicate()
+            raise
+    assert demo.returncode == 0, err[-3000:] + out[-1000:]
+    assert processes_that_name(runs) == []
+    verdict: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return verdict
+
+
+@pytest.mark.parametrize("options", [(), ("--kafka",)], ids=["embedded", "kafka"])
+def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    if options:
+        require_kafka()
+
+    verdict = demonstrated(tmp_path, *options)
+
     assert verdict["verdict"] == "PASS"
     assert (verdict["records"], verdict["lost"], verdict["duplicated"]) == (336_776, 0, 0)
     assert verdict["executors_killed"] == 1
     assert verdict["coordinator_failover_ms"] > 0
+    brokers = [path.name for path in tmp_path.glob("demo/*/kafka/broker/data/flights-?")]
+    assert len(brokers) == (8 if options else 0)
+
+
+def test_a_demo_that_is_late_is_ended_in_order_and_what_it_said_is_told(tmp_path: Path) -> None:
+    with pytest.raises(pytest.fail.Exception) as late:
+        demonstrated(tmp_path, timeout_s=4.0)
+
+    assert "was not through after 4 s; it said" in str(late.value)
+    assert "starting ZooKeeper" in str(late.value)
+    assert "interrupted; everything that was started has been stopped" in str(late.value)
     assert processes_that_name(tmp_path) == []

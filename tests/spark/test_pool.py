@@ -105,7 +105,7 @@ def test_the_newest_driver_has_the_pool(spark: SparkSession, world: World, tmp_p
             produce(world, tmp_path / "log", "t", 100)
             world.stable("g", 2, timeout_s=60)
             assert older.stop(10) is True
-            assert {s.state for s in newer.status()} == {"running"}
+            eventually(lambda: {s.state for s in newer.status()} == {"running"}, 60, "the newer pool runs")
 
 
 def incarnations(world: World, slots: int) -> list[str]:

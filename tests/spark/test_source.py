@@ -280,7 +280,7 @@ def test_a_killed_application_goes_on_from_its_checkpoint_with_the_same_batches(
             for _ in range(4):
                 so_far = len(batches(tmp_path))
                 produce(world, tmp_path / "log", "t", 500)
-                eventually(lambda: len(batches(tmp_path)) > so_far, 120, f"life {life} delivers")  # noqa: B023
+                eventually(lambda: len(batches(tmp_path)) > so_far, 120, f"life {life} delivers", pause_s=0.3)  # noqa: B023
             if life == 3:
                 eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "everything came")
             assert driver.is_running

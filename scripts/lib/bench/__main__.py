@@ -31,10 +31,17 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The last lin
 @click.option("--partitions", type=click.IntRange(1, 100_000), default=1024, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="That count; one more warms up.")
 @click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True)
+@click.option(
+    "--strategy",
+    type=click.Choice(["range", "round-robin", "sticky", "cooperative-sticky"]),
+    default="range",
+    show_default=True,
+    help="What the members support.",
+)
 @click.option("--processes", is_flag=True, help="Each member a process of its own instead of a thread.")
 @json_option
 def rebalance(**options: Any) -> None:
-    """A member joins and leaves; a coordinator resigns and is killed. Eager range, one embedded server."""
+    """A member joins and leaves; a coordinator resigns and is killed. One embedded server."""
     from .rebalance import measure
 
     as_json = options.pop("as_json")
@@ -43,20 +50,99 @@ def rebalance(**options: Any) -> None:
     show(found, as_json)
 
 
+def peer_names(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    """What `--against` names."""
+    known = ("confluent", "kafka-python", "aiokafka")
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if unknown := [name for name in names if name not in known]:
+        raise click.BadParameter(f"{', '.join(unknown)}: name some of {', '.join(known)}")
+    return names
+
+
+source_option = click.option(
+    "--source",
+    type=click.Choice(["embedded", "kafka"]),
+    default="embedded",
+    show_default=True,
+    help="The log: the embedded one, or a real Kafka broker in ZooKeeper mode on the embedded server.",
+)
+
+
 @main.command()
+@source_option
+@click.option(
+    "--against",
+    default="",
+    metavar="NAME,...",
+    callback=peer_names,
+    help="Poll loops that take turns: confluent, kafka-python, aiokafka (extra `bench`); they read a Kafka broker.",
+)
 @click.option("--records", type=click.IntRange(1), default=3_000_000, show_default=True)
 @click.option("--record-bytes", type=click.IntRange(1, 1 << 20), default=1000, show_default=True)
 @click.option("--slots", type=click.IntRange(1, 100), default=2, show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="That count; one more warms up.")
 @json_option
 def stream(**options: Any) -> None:
-    """Embedded log to DataFrame (noop sink): slots on two executor processes, one embedded server."""
+    """A log to DataFrame (noop sink): slots on two executor processes, one embedded server."""
     from .stream import measure
 
     as_json = options.pop("as_json")
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         found = measure(Path(folder), tell=tell, **options)
     show(found, as_json)
+
+
+@main.command()
+@source_option
+@click.option("--rate", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Records a second.")
+@click.option("--record-bytes", type=click.IntRange(20, 1 << 20), default=1000, show_default=True)
+@click.option("--warm-up-s", type=click.FloatRange(0), default=10.0, show_default=True)
+@click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True)
+@json_option
+def latency(**options: Any) -> None:
+    """A record written to its row in the sink, at an even rate, with default settings: two slots, one query."""
+    from .latency import measure
+
+    as_json = options.pop("as_json")
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        found = measure(Path(folder), tell=tell, **options)
+    show(found, as_json)
+
+
+@main.command()
+@click.option("--polls", type=click.IntRange(100), default=2000, show_default=True, help="Of each order and heuristic.")
+@click.option("--partitions", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="For the memory.")
+@json_option
+def poll(**options: Any) -> None:
+    """`poll` of 500 small records, its own time; and the memory of a consumer whose application never polls."""
+    from .poll import measure
+
+    as_json = options.pop("as_json")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        found = measure(Path(folder), tell=tell, **options)
+    show(found, as_json)
+
+
+@main.command()
+@click.option(
+    "--consumers", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Before one more joins."
+)
+@click.option("--partitions", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="That count; one more warms up.")
+@click.option(
+    "--peer-limit-s",
+    type=click.FloatRange(0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="For each assignment of a peer; then it is told as `more than`, and left out of the rest.",
+)
+@json_option
+def assignors(**options: Any) -> None:
+    """The sticky strategy beside those of kafka-python and aiokafka (extra `bench`): fresh, one joins, one leaves."""
+    from .assignors import measure
+
+    as_json = options.pop("as_json")
+    show(measure(tell=tell, **options), as_json)
 
 
 def tell(what: str) -> None:
@@ -67,10 +153,14 @@ def tell(what: str) -> None:
 def show(found: dict[str, Any], as_json: bool) -> None:
     """One line for each figure, and the JSON line."""
     for name, value in found.items():
-        shown = "  ".join(f"{key} {number:g}" for key, number in value.items()) if isinstance(value, dict) else value
-        click.echo(f"{name:<22} {shown}")
+        shown = "  ".join(f"{key} {_told(one)}" for key, one in value.items()) if isinstance(value, dict) else value
+        click.echo(f"{name:<30} {shown}")
     if as_json:
         click.echo(json.dumps(found, separators=(",", ":")))
+
+
+def _told(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 if __name__ == "__main__":

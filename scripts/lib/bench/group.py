@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
@@ -20,7 +20,7 @@ from coordinator.topics import alter_topic, create_topic, get_topic
 from coordinator.zk.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
-from coordinator.zk.records import EpochRecord, parsed_channel
+from coordinator.zk.records import EpochRecord, OwnerRecord, parsed_channel
 from coordinator.zk.state import STABLE, GroupState
 from coordinator.zk.store import Node as Znode
 
@@ -37,6 +37,14 @@ def environment() -> dict[str, str]:
     """This process's environment, with the project importable."""
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+
+
+class Owner(NamedTuple):
+    """Of a partition: the owner znode's `czxid`, and when it was made."""
+
+    consumer: str
+    czxid: int
+    since_ms: int
 
 
 class Process:
@@ -94,11 +102,14 @@ class ThreadMember:
 class Group:
     """One group with everything around it. A context manager: nothing is left running."""
 
-    def __init__(self, folder: Path, partitions: int, session_timeout_ms: int, as_processes: bool) -> None:
+    def __init__(
+        self, folder: Path, partitions: int, session_timeout_ms: int, as_processes: bool, strategy: str
+    ) -> None:
         self._folder = folder
         self._partitions = partitions
         self._session_timeout_ms = session_timeout_ms
         self._as_processes = as_processes
+        self._strategy = strategy
         self._ensemble = Ensemble(folder / "zookeeper", EnsembleConfig(servers=1))
         self._count = 0
         self.paths = GroupPaths(GROUP)
@@ -169,7 +180,7 @@ class Group:
         hosts, timeout = self._ensemble.hosts, self._session_timeout_ms
         if self._as_processes:
             options = ["--zk", hosts, "--group", GROUP, "--consumer", name, "--log-dir", str(self._folder / "log")]
-            options += ["--topics", TOPIC, "--session-timeout-ms", str(timeout)]
+            options += ["--topics", TOPIC, "--session-timeout-ms", str(timeout), "--protocols", self._strategy]
             self.members[name] = Process(self._folder, name, "consumer.cli", "run", *options)
         else:
             config = ConsumerConfig(
@@ -177,6 +188,7 @@ class Group:
                 group=GROUP,
                 consumer=name,
                 log_dir=str(self._folder / "log"),
+                protocols=(self._strategy,),
                 session_timeout_ms=timeout,
             )
             self.members[name] = ThreadMember(config)
@@ -221,10 +233,24 @@ class Group:
 
     def owner_times(self) -> list[int]:
         """When each owner znode was made, by ZooKeeper's clock."""
+        return [owner.since_ms for owner in self.owners().values()]
+
+    def owners(self) -> dict[int, Owner]:
+        """Who owns each partition."""
         listing = self.store.children(self.paths.owners_of(TOPIC))
-        names = listing.names if listing else []
-        nodes = self.store.get_many([self.paths.owner(TOPIC, int(name)) for name in names])
-        return [node.stat.ctime_ms for node in nodes if node]
+        numbers = [int(name) for name in (listing.names if listing else [])]
+        nodes = self.store.get_many([self.paths.owner(TOPIC, number) for number in numbers])
+        found = {}
+        for number, node in zip(numbers, nodes, strict=True):
+            if node is not None:
+                consumer = OwnerRecord.parse("an owner", node.data).consumer
+                found[number] = Owner(consumer, node.stat.czxid, node.stat.ctime_ms)
+        return found
+
+    def written_at(self, name: str) -> int:
+        """When a member's channel was written last, by ZooKeeper's clock."""
+        node = self.store.get(self.paths.channel(name))
+        return node.stat.mtime_ms if node is not None else 0
 
     def commands_ever(self) -> int:
         """Commands sent to the members that are there now, since their channels exist."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from coordinator.zk.paths import COORDINATOR
 
 from .figures import machine, peak_memory_mb, summary
-from .group import Group, Process, eventually
+from .group import Group, Owner, Process, eventually
 
 Tell = Callable[[str], None]
+COUNTED = ("transactions", "commands", "waves", "stopped", "had_to_stop")
 
 
 class Rounds:
@@ -44,19 +45,36 @@ class Rounds:
             self._join_and_leave()
             self._change_coordinator("resign_ms", signal.SIGTERM)
             self._change_coordinator("kill_ms", signal.SIGKILL)
-            shown = {name: values[-1] for name, values in self.measured.items()}
+            shown = {name: values[-1] for name, values in (self.measured | self.counted).items()}
             self._tell(f"round {number}{' (warms up)' if number == 0 else ''}: {shown}")
 
     def _join_and_leave(self) -> None:
         group = self._group
-        before, commands = group.state_node(), group.commands_ever()
+        before, commands, owners = group.state_node(), group.commands_ever(), group.owners()
         name = group.add_member()
         after = group.settled(before[0].generation)
         self._note("join_ms", max(group.owner_times()) - group.joined_at(name))
         self._count(group, before, commands, name)
+        self._moves(owners)
         group.remove_member(name)
         group.settled(after.generation)
         self._note("leave_ms", max(group.owner_times()) - group.left_at(name))
+
+    def _moves(self, before: Mapping[int, Owner]) -> None:
+        """Of the join: partitions that were given up, those that had to be, and how long each that moved stood still.
+
+        It stands still from the commit that gives it up, the last one to its old owner's channel when that keeps the
+        rest without hearing more, to the claim by the new one.
+        """
+        after = self._group.owners()
+        moved = [number for number, owner in after.items() if owner.consumer != before[number].consumer]
+        stopped = sum(owner.czxid != before[number].czxid for number, owner in after.items())
+        self.counted.setdefault("stopped", []).append(stopped)
+        self.counted.setdefault("had_to_stop", []).append(len(after) // (self._members + 1))
+        if stopped == len(moved):
+            given_up = {owner.consumer: self._group.written_at(owner.consumer) for owner in before.values()}
+            stood = [after[number].since_ms - given_up[before[number].consumer] for number in moved]
+            self.measured.setdefault("moved_standstill_ms", []).extend(float(each) for each in stood)
 
     def _count(self, group: Group, before: Any, commands: int, name: str) -> None:
         """Of the join: transactions of everybody after the registration, commands, waves of starts."""
@@ -100,23 +118,32 @@ def _acted_ms(group: Group, old_epoch: int) -> int | None:
 
 
 def measure(
-    folder: Path, members: int, partitions: int, rounds: int, session_timeout_ms: int, as_processes: bool, tell: Tell
+    folder: Path,
+    members: int,
+    partitions: int,
+    rounds: int,
+    session_timeout_ms: int,
+    as_processes: bool,
+    strategy: str,
+    tell: Tell,
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`."""
     loaded = machine()
-    with Group(folder, partitions, session_timeout_ms, as_processes) as group:
+    with Group(folder, partitions, session_timeout_ms, as_processes, strategy) as group:
         done = Rounds(group, members, tell)
         done.run(rounds)
         memory = max(peak_memory_mb(node.process.pid) for node in group.nodes)
         bound_ms = round(1000 * (group.negotiated_timeout_s + 2 * group.tick_s + 0.5))
     return {
         "bench": "rebalance",
+        "strategy": strategy,
         "members": members,
         "partitions": partitions,
         "rounds": rounds,
         "processes": as_processes,
         **{name: summary(done.measured.get(name, [])) for name in ("join_ms", "leave_ms", "resign_ms", "kill_ms")},
-        **{name: summary(done.counted.get(name, []), 0) for name in ("transactions", "commands", "waves")},
+        "moved_standstill_ms": summary(done.measured.get("moved_standstill_ms", [])),
+        **{name: summary(done.counted.get(name, []), 0) for name in COUNTED},
         "kill_bound_ms": bound_ms,
         "coordinator_peak_mb": memory,
         **loaded,

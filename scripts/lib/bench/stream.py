@@ -1,175 +1,165 @@
-"""`bench stream`: from the embedded log to a DataFrame, through fetcher slots and sealed segments on real executors.
+"""`bench stream`: from a log to a DataFrame, through fetcher slots and sealed segments on real executors.
 
 A round takes a new group over the whole log: from the start of the pool and of the query to the last record that Spark
-has processed (`noop` sink). CPU seconds are those of the driver, the executors and their Python workers.
+has processed (`noop` sink). CPU seconds are those of the driver, the executors and their Python workers. Peers, which
+only poll, take turns with it, over the same records in the same broker.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from demo.processes import descendants, spark_home
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
-from consumer.logs.append import Appender
-from consumer.logs.columns import STORED_SCHEMA
-from consumer.spark import FetcherPool, register
-from coordinator.topics import create_topic
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import Brokers
+from consumer.spark import FetcherPool
 
-from .figures import cpu_seconds, machine, summary
-from .group import Process
+from .figures import machine, summary
+from .ground import PARTITIONS, TOPIC, Ground, session
+from .peers import Took, check_installed, run_peer
 
-TOPIC = "load"
-PARTITIONS = 8
-FILE_BYTES = 8 << 20
+OURS = "ours"
 PATIENCE_S = 600.0
 
 
-def write_log(log_dir: Path, topic_id: str, records: int, record_bytes: int) -> int:
-    """Fill the topic with records of random bytes; how many there are."""
-    rows = max(1, FILE_BYTES // record_bytes)
-    written = 0
-    noise = np.random.default_rng(1)
-    appenders = [Appender(log_dir, TOPIC, topic_id, number) for number in range(PARTITIONS)]
-    while written < records:
-        some = min(rows, records - written)
-        data = pa.py_buffer(noise.bytes(some * record_bytes))
-        offsets = pa.py_buffer(np.arange(0, (some + 1) * record_bytes, record_bytes, dtype=np.int32).tobytes())
-        values = pa.Array.from_buffers(pa.binary(), some, [None, offsets, data])
-        columns = [values if field.name == "value" else _column(field, some) for field in STORED_SCHEMA]
-        appenders[written // rows % PARTITIONS].append([pa.record_batch(columns, schema=STORED_SCHEMA)])
-        written += some
-    return written
+class Rows(StreamingQueryListener):
+    """How many rows a query has processed, as Spark tells: asking for its progress takes dozens of calls a time."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
 
-def _column(field: pa.Field, rows: int) -> pa.Array:
-    if field.name == "timestamp":
-        return pa.array(np.full(rows, time.time_ns() // 1000), pa.int64()).cast(field.type)
-    if pa.types.is_integer(field.type):
-        return pa.array(np.zeros(rows, np.int64)).cast(field.type)
-    return pa.nulls(rows, field.type)
+    def onQueryStarted(self, event: Any) -> None: ...
+
+    def onQueryProgress(self, event: Any) -> None:
+        with self._lock:
+            self.count += event.progress.numInputRows
+
+    def onQueryIdle(self, event: Any) -> None: ...
+
+    def onQueryTerminated(self, event: Any) -> None: ...
 
 
 class Round:
     """One round: a group of its own."""
 
-    def __init__(self, spark: SparkSession, zk: str, folder: Path, number: int, slots: int) -> None:
+    def __init__(self, spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int) -> None:
         self._spark = spark
-        self._zk = zk
+        self._ground = ground
         self._folder = folder
         self._name = f"bench-{number}"
         self._slots = slots
 
-    def run(self, records: int) -> tuple[float, float]:
-        """Seconds, and CPU seconds."""
+    def run(self, records: int) -> Took:
+        """From the start of the pool to the last record."""
+        zk = self._ground.zk
         segments, checkpoint = self._folder / "segments" / self._name, self._folder / "checkpoints" / self._name
-        cpu, began = tree_cpu(), time.monotonic()
+        cpu, began = self._ground.cpu_s(), time.monotonic()
         pool = FetcherPool(
             self._spark,
-            zk=self._zk,
+            zk=zk,
             group=self._name,
             topics=[TOPIC],
             slots=self._slots,
-            log_dir=str(self._folder / "log"),
+            log_dir=self._ground.log_dir,
             segments_dir=str(segments),
             pool=self._name,
         ).start()
-        source = self._spark.readStream.format("zk_group").option("zk", self._zk).option("group", self._name)
+        source = self._spark.readStream.format("zk_group").option("zk", zk).option("group", self._name)
+        rows = Rows()
+        self._spark.streams.addListener(rows)
         query = source.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
         try:
-            self._wait(query, records)
-            took = time.monotonic() - began, tree_cpu() - cpu
+            self._wait(query, rows, pool, records)
+            return Took(time.monotonic() - began, self._ground.cpu_s() - cpu)
         finally:
             query.stop()
+            self._spark.streams.removeListener(rows)
             pool.stop()
             for made in (segments, checkpoint):
                 shutil.rmtree(made, ignore_errors=True)
-        return took
 
-    def _wait(self, query: Any, records: int) -> None:
+    def _wait(self, query: Any, rows: Rows, pool: FetcherPool, records: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while True:
-            # `recentProgress` keeps a hundred batches, far more than a round has.
-            done = sum(progress["numInputRows"] for progress in query.recentProgress)
-            if done >= records:
-                break
+        while rows.count < records:
             if not query.isActive or time.monotonic() > deadline:
-                raise RuntimeError(f"the query has seen {done} of {records} records: {query.exception()}")
+                slots = [(status.state, status.last_error) for status in pool.status()]
+                told = f"the query has seen {rows.count} of {records} records: {query.exception()}; {slots}"
+                raise RuntimeError(told)
             time.sleep(0.05)
-        if done > records:
-            raise RuntimeError(f"the query has seen {done} records, and there are {records}")
-
-
-def tree_cpu() -> float:
-    """CPU seconds of this process and of everything below it."""
-    total = 0.0
-    for pid in [os.getpid(), *descendants(os.getpid())]:
-        try:
-            total += cpu_seconds(pid)
-        except OSError:
-            continue  # it has ended: its parent has its time
-    return total
-
-
-def session(folder: Path) -> SparkSession:
-    """Spark with two executors of two cores, in processes of their own."""
-    os.environ |= {"SPARK_HOME": str(spark_home(folder)), "PYSPARK_PYTHON": sys.executable}
-    spark = (
-        SparkSession.builder.master("local-cluster[2,2,1024]")
-        .appName("bench")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.local.dir", str(folder / "spark-local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
-    return spark
+        if rows.count > records:
+            raise RuntimeError(f"the query has seen {rows.count} records, and there are {records}")
 
 
 def measure(
-    folder: Path, records: int, record_bytes: int, slots: int, rounds: int, tell: Callable[[str], None]
+    folder: Path,
+    source: str,
+    against: tuple[str, ...],
+    records: int,
+    record_bytes: int,
+    slots: int,
+    rounds: int,
+    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure, and return one object for `--json`."""
+    """Measure, and return one object for `--json`.
+
+    :raises MissingProgram: when a peer is not installed.
+    """
+    check_installed(list(against))
     loaded = machine()
-    per_s, per_cpu_s = [], []
-    with Ensemble(folder / "zookeeper", EnsembleConfig(servers=1)) as ensemble:
-        store = open_kazoo(ensemble.hosts, 10_000)
-        topic = create_topic(store, Brokers(), TOPIC, PARTITIONS)
-        write_log(folder / "log", topic.id, records, record_bytes)
-        node = Process(folder, "node", "coordinator.cli", "run", "--zk", ensemble.hosts, "--node", "node")
+    took: dict[str, list[Took]] = {name: [] for name in (OURS, *against)}
+    with Ground(folder, source, bool(against)) as ground:
+        ground.fill(records, record_bytes)
+        tell(f"{records:,} records are there")
         spark = session(folder)
         try:
-            for number in range(rounds + 1):
-                seconds, cpu_s = Round(spark, ensemble.hosts, folder, number, slots).run(records)
-                if number:
-                    per_s.append(records / seconds)
-                    per_cpu_s.append(records / cpu_s)
-                tell(f"round {number}{' (warms up)' if number == 0 else ''}: {records / seconds:,.0f} records/s")
+            for number in range(rounds + 1):  # the first one warms up
+                for name in took:
+                    took[name].append(_turn(name, spark, ground, folder, number, slots, records))
+                    warms = " (warms up)" if number == 0 else ""
+                    tell(f"round {number}{warms}: {name:<13} {records / took[name][-1].seconds:>9,.0f} records/s")
         finally:
             spark.stop()
-            node.end()
-            store.close()
+    ours = took.pop(OURS)[1:]
     return {
         "bench": "stream",
+        "source": source,
         "records": records,
         "record_bytes": record_bytes,
         "slots": slots,
         "rounds": rounds,
-        "records_per_s": summary(per_s, 0),
-        "records_per_cpu_s": summary(per_cpu_s, 0),
+        **_rates(records, ours),
+        **({"peers": {name: _rates(records, them[1:]) for name, them in took.items()}} if took else {}),
+        **({"ratio": _ratios(ours, took, lambda one: one.seconds)} if took else {}),
+        **({"ratio_cpu": _ratios(ours, took, lambda one: one.cpu_s)} if took else {}),
         **loaded,
+    }
+
+
+def _turn(name: str, spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int, records: int) -> Took:
+    if name == OURS:
+        return Round(spark, ground, folder, number, slots).run(records)
+    return run_peer(name, ground.servers, TOPIC, PARTITIONS, records)
+
+
+def _rates(records: int, took: Iterable[Took]) -> dict[str, Any]:
+    took = list(took)
+    return {
+        "records_per_s": summary((records / one.seconds for one in took), 0),
+        "records_per_cpu_s": summary((records / one.cpu_s for one in took), 0),
+        "cpu_s": summary((one.cpu_s for one in took), 2),
+    }
+
+
+def _ratios(ours: list[Took], took: dict[str, list[Took]], cost: Callable[[Took], float]) -> dict[str, float]:
+    """How many times as fast as each peer ours is: the median over rounds, in each of which both ran."""
+    return {
+        name: round(median(cost(them) / cost(us) for us, them in zip(ours, peer[1:], strict=True)), 3)
+        for name, peer in took.items()
     }

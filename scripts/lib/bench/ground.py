@@ -1,0 +1,192 @@
+"""What `bench stream` and `bench latency` stand on: one ZooKeeper server, a coordinator node, Spark with two executors,
+and a topic in the embedded log or in a real Kafka broker."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as KafkaClient
+from confluent_kafka.admin import AdminClient, NewTopic
+from demo.processes import descendants, spark_home
+from pyspark.sql import SparkSession
+
+from consumer.logs.append import Appender
+from consumer.logs.columns import STORED_SCHEMA
+from consumer.spark import register
+from coordinator.topics import create_topic
+from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.ensemble_kafka import Broker, KafkaConfig
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import Brokers
+from coordinator.zk.records import Topic
+
+from .figures import cpu_seconds
+from .group import Process, eventually
+
+TOPIC = "load"
+PARTITIONS = 8
+FILE_BYTES = 8 << 20
+EMBEDDED, KAFKA = "embedded", "kafka"
+
+
+class Ground:
+    """Servers, and topic `load` with 8 partitions. A context manager: nothing is left running.
+
+    :param source: where the group reads: `embedded` or `kafka`.
+    :param with_broker: a broker with the topic stands there also when the group reads the embedded log.
+    :ivar zk: the chroot of the group; with `kafka` the one that the broker registers in.
+    :ivar servers: the broker's address, empty without one.
+    """
+
+    def __init__(self, folder: Path, source: str, with_broker: bool = False) -> None:
+        self._folder = folder
+        self._source = source
+        self._has_broker = with_broker or source == KAFKA
+        self._stack = ExitStack()
+        self._others: set[int] = set()
+        self.servers = ""
+        self.log_dir = "kafka:" if source == KAFKA else str(folder / "log")
+
+    def __enter__(self) -> Self:
+        try:
+            ensemble = self._stack.enter_context(Ensemble(self._folder / "zookeeper", EnsembleConfig(servers=1)))
+            kafka_zk = f"{ensemble.hosts}/kafka"
+            self.zk = kafka_zk if self._source == KAFKA else ensemble.hosts
+            self._others |= {server.pid for server in ensemble.servers if server.pid}
+            if self._has_broker:
+                # The heap is what Kafka's own scripts would give it.
+                config = KafkaConfig(zookeeper=kafka_zk, heap_mb=1024)
+                broker = self._stack.enter_context(Broker(self._folder / "kafka", config))
+                self._others |= {broker.pid or 0}
+                self.servers = broker.address
+                _create_in_kafka(self.servers)
+            if self._source == EMBEDDED:
+                self._topic = self._create()
+            node = Process(self._folder, "node", "coordinator.cli", "run", "--zk", self.zk, "--node", "node")
+            self._stack.callback(node.end)
+            self._others.add(node.process.pid)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _create(self) -> Topic:
+        store = open_kazoo(self.zk, 10_000)
+        try:
+            return create_topic(store, Brokers(), TOPIC, PARTITIONS)
+        finally:
+            store.close()
+
+    @property
+    def topic_id(self) -> str:
+        """Of the topic in the embedded log."""
+        return self._topic.id
+
+    def fill(self, records: int, record_bytes: int) -> None:
+        """Write the records wherever they will be read."""
+        if self._source == EMBEDDED:
+            fill_embedded(Path(self.log_dir), self.topic_id, records, record_bytes)
+        if self._has_broker:
+            fill_kafka(self.servers, records, record_bytes)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of this process and of everything below it, but for the servers and the coordinator node."""
+        total = 0.0
+        for pid in {os.getpid(), *descendants(os.getpid())} - self._others:
+            try:
+                total += cpu_seconds(pid)
+            except OSError:
+                continue  # it has ended: its parent has its time
+        return total
+
+
+def _create_in_kafka(servers: str) -> None:
+    """Create the topic, once the broker is Kafka's controller."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+
+    def create() -> bool:
+        try:
+            if admin.list_topics(timeout=5).controller_id < 0:
+                return False
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(10)
+        except KafkaException:
+            return False
+        return True
+
+    eventually(create, "the broker takes the topic")
+
+
+def fill_embedded(log_dir: Path, topic_id: str, records: int, record_bytes: int) -> None:
+    """Fill the topic with records of random bytes."""
+    rows = max(1, FILE_BYTES // record_bytes)
+    written = 0
+    noise = np.random.default_rng(1)
+    appenders = [Appender(log_dir, TOPIC, topic_id, number) for number in range(PARTITIONS)]
+    while written < records:
+        some = min(rows, records - written)
+        data = pa.py_buffer(noise.bytes(some * record_bytes))
+        offsets = pa.py_buffer(np.arange(0, (some + 1) * record_bytes, record_bytes, dtype=np.int32).tobytes())
+        values = pa.Array.from_buffers(pa.binary(), some, [None, offsets, data])
+        columns = [values if field.name == "value" else _column(field, some) for field in STORED_SCHEMA]
+        appenders[written // rows % PARTITIONS].append([pa.record_batch(columns, schema=STORED_SCHEMA)])
+        written += some
+
+
+def _column(field: pa.Field, rows: int) -> pa.Array:
+    if field.name == "timestamp":
+        return pa.array(np.full(rows, time.time_ns() // 1000), pa.int64()).cast(field.type)
+    if pa.types.is_integer(field.type):
+        return pa.array(np.zeros(rows, np.int64)).cast(field.type)
+    return pa.nulls(rows, field.type)
+
+
+def fill_kafka(servers: str, records: int, record_bytes: int) -> None:
+    """The same in Kafka, uncompressed, in batches as a producer with some load makes them.
+
+    :raises RuntimeError: when the broker does not take them.
+    """
+    options = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 20, "batch.size": 1 << 18}
+    producer = KafkaClient({**options, "queue.buffering.max.messages": 200_000})
+    data = np.random.default_rng(1).bytes((1 << 20) + record_bytes)
+    for number in range(records):
+        first = number * 997 % (1 << 20)
+        while True:
+            try:
+                producer.produce(TOPIC, data[first : first + record_bytes], partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    if left := producer.flush(60):
+        raise RuntimeError(f"the broker has not taken {left} records")
+
+
+def session(folder: Path) -> SparkSession:
+    """Spark with two executors of two cores, in processes of their own."""
+    os.environ |= {"SPARK_HOME": str(spark_home(folder)), "PYSPARK_PYTHON": sys.executable}
+    spark = (
+        SparkSession.builder.master("local-cluster[2,2,1024]")
+        .appName("bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(folder / "spark-local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark

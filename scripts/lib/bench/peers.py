@@ -1,0 +1,130 @@
+"""Poll loops over Kafka that others offer in Python, each in a process of its own: what `bench stream` stands beside.
+
+A loop assigns all partitions, reads from their beginning with its library's own defaults, and looks at the length of
+each value. Its clock runs from before the client is made to the last record: what Python and the library take to load
+is not counted.
+
+    python -m bench.peers NAME SERVERS TOPIC PARTITIONS RECORDS     prints {"seconds":…,"cpu_s":…}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from coordinator.zk.errors import MissingProgram
+
+from .group import environment
+
+MODULES = {"confluent": "confluent_kafka", "kafka-python": "kafka", "aiokafka": "aiokafka"}
+PATIENCE_S = 600.0
+AT_ONCE = 500
+"""Records a call where the library has no default: what kafka-python has."""
+
+
+class Took(NamedTuple):
+    """Of one run over the whole topic."""
+
+    seconds: float
+    cpu_s: float
+
+
+def check_installed(names: list[str]) -> None:
+    """
+    :raises MissingProgram: when one of these is not there.
+    """
+    missing = [name for name in names if find_spec(MODULES[name]) is None]
+    if missing:
+        raise MissingProgram(f"not installed: {', '.join(missing)}; pip install 'zk-group-coordinator[bench]'")
+
+
+def run_peer(name: str, servers: str, topic: str, partitions: int, records: int) -> Took:
+    """One run of a peer's loop, in a process of its own.
+
+    :raises RuntimeError: when it does not end well.
+    """
+    arguments = [name, servers, topic, str(partitions), str(records)]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.peers", *arguments],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL, env=environment(),
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{name} has failed: {done.stderr[-1000:]}")
+    return Took(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def confluent(servers: str, topic: str, partitions: int, records: int) -> int:
+    """`consume` of confluent-kafka; the bytes of all values."""
+    ck: Any = importlib.import_module("confluent_kafka")
+    consumer = ck.Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    consumer.assign([ck.TopicPartition(topic, number, 0) for number in range(partitions)])
+    seen = size = 0
+    while seen < records:
+        for message in consumer.consume(AT_ONCE, 1.0):
+            if message.error() is None:
+                seen += 1
+                size += len(message.value())
+    return size
+
+
+def kafka_python(servers: str, topic: str, partitions: int, records: int) -> int:
+    """`poll` of kafka-python; the bytes of all values."""
+    kafka: Any = importlib.import_module("kafka")
+    consumer = kafka.KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
+    parts = [kafka.TopicPartition(topic, number) for number in range(partitions)]
+    consumer.assign(parts)
+    consumer.seek_to_beginning(*parts)
+    seen = size = 0
+    while seen < records:
+        for some in consumer.poll(timeout_ms=1000).values():
+            seen += len(some)
+            for record in some:
+                size += len(record.value)
+    return size
+
+
+def aiokafka(servers: str, topic: str, partitions: int, records: int) -> int:
+    """`getmany` of aiokafka; the bytes of all values."""
+    return asyncio.run(_aiokafka(servers, topic, partitions, records))
+
+
+async def _aiokafka(servers: str, topic: str, partitions: int, records: int) -> int:
+    kafka: Any = importlib.import_module("aiokafka")
+    consumer = kafka.AIOKafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
+    await consumer.start()
+    parts = [kafka.TopicPartition(topic, number) for number in range(partitions)]
+    consumer.assign(parts)
+    await consumer.seek_to_beginning(*parts)
+    seen = size = 0
+    while seen < records:
+        for some in (await consumer.getmany(timeout_ms=1000)).values():
+            seen += len(some)
+            for record in some:
+                size += len(record.value)
+    return size
+
+
+LOOPS: dict[str, Callable[[str, str, int, int], int]] = {
+    "confluent": confluent,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+}
+
+
+def main(name: str, servers: str, topic: str, partitions: str, records: str) -> None:
+    """What `python -m bench.peers` does."""
+    importlib.import_module(MODULES[name])
+    began, cpu = time.monotonic(), time.process_time()
+    LOOPS[name](servers, topic, int(partitions), int(records))
+    print(json.dumps({"seconds": time.monotonic() - began, "cpu_s": time.process_time() - cpu}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

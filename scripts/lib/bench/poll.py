@@ -1,0 +1,180 @@
+"""`bench poll`: what `Consumer.poll` takes of its own on the embedded log, and costs who never polls.
+
+Everything is real: a consumer in a group with a coordinator, on one embedded server. Its own time is that of polls that
+return as many records as they may; all of the log was written before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from consumer.logs.append import Appender
+from consumer.logs.columns import stored_batches
+from consumer.poll_order import ORDERS
+from consumer.prefetch import HEURISTICS
+from coordinator.topics import create_topic
+from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import Brokers
+
+from .figures import machine
+from .group import Process, environment, eventually
+
+BUSY, MANY, QUIET = "busy", "many", "quiet"
+PARTITIONS = 8
+RECORD_BYTES = 100
+MANY_RECORDS = 700
+QUIET_RECORDS = 5
+WORK_S = 0.005
+SILENT_S = 5.0
+MB = 1_000_000
+
+
+class Stage:
+    """A server, a node, and a log. A context manager: nothing is left running."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self.hosts = stack.enter_context(Ensemble(folder / "zookeeper", EnsembleConfig(servers=1))).hosts
+        self._store = open_kazoo(self.hosts, 30_000)
+        stack.callback(self._store.close)
+        self.log_dir = folder / "log"
+        options = ["--zk", self.hosts, "--node", "node-1", "--group-initial-rebalance-delay-ms", "0"]
+        node = Process(folder, "node-1", "coordinator.cli", "run", *options)
+        stack.callback(node.end)
+        eventually(lambda: node.says("elected"), "the node is elected")
+
+    def write(self, topic: str, partitions: int, records: int) -> str:
+        """Make a topic with so many records in each partition; its id."""
+        topic_id = create_topic(self._store, Brokers(), topic, partitions).id
+        batches = stored_batches([b"%0*d" % (RECORD_BYTES, number) for number in range(records)])
+        for number in range(partitions if records else 0):
+            self.append(topic, topic_id, number, batches)
+        return topic_id
+
+    def append(self, topic: str, topic_id: str, partition: int, batches: list[Any]) -> None:
+        """Add records to one partition."""
+        Appender(self.log_dir, topic, topic_id, partition).append(batches)
+
+    @contextlib.contextmanager
+    def consumer(self, group: str, topics: list[str], partitions: int, **options: Any) -> Iterator[Consumer]:
+        """A consumer that holds everything, and has returned something."""
+        config = ConsumerConfig(self.hosts, group, "c1", log_dir=str(self.log_dir), **options)
+        with Consumer(config, Subscription(dict.fromkeys(topics, 1))) as consumer:
+            eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == partitions, "all is held")
+            yield consumer
+
+
+def measure(folder: Path, polls: int, partitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Everything that `bench poll` measures, by name."""
+    found: dict[str, Any] = {"machine": machine()}
+    with contextlib.ExitStack() as stack:
+        stage = Stage(folder, stack)
+        tell("writing the log")
+        stage.write(BUSY, PARTITIONS, polls * 500 // PARTITIONS + 1000)
+        quiet_id = stage.write(QUIET, 1, 0)
+        stage.write(MANY, partitions, MANY_RECORDS)
+        for order, prefetch in product(ORDERS, HEURISTICS):
+            name = f"{order}_{prefetch}"
+            tell(f"polling: {order}, {prefetch}")
+            found[f"own_ms_{name}"] = own_time(stage, name, polls, poll_order=order, prefetch=prefetch)
+        for order, prefetch in product(ORDERS, HEURISTICS):
+            name = f"{order}_{prefetch}"
+            tell(f"a quiet partition: {order}, {prefetch}")
+            found[f"quiet_{name}"] = quiet(stage, quiet_id, f"quiet_{name}", poll_order=order, prefetch=prefetch)
+        for prefetch in HEURISTICS:
+            tell(f"{partitions} partitions, and nobody polls: {prefetch}")
+            found[f"memory_mb_{prefetch}"] = memory(stage, partitions, prefetch)
+    return found
+
+
+def own_time(stage: Stage, group: str, polls: int, **options: Any) -> dict[str, float]:
+    """Milliseconds of polls of 500 records, and how many records wait after them."""
+    times, retained = [], []
+    with stage.consumer(group, [BUSY], PARTITIONS, **options) as consumer:
+        for _ in range(polls - 20):
+            began = time.perf_counter()
+            polled = consumer.poll(1000)
+            took = time.perf_counter() - began
+            if sum(map(len, polled.values())) == 500:
+                times.append(1000 * took)
+                retained.append(consumer.retained[0])
+    parts = quantiles(times, n=100)
+    figures = {"min": min(times), "median": median(times), "p90": parts[89], "p99": parts[98], "max": max(times)}
+    return {name: round(value, 3) for name, value in figures.items()} | {
+        "polls": len(times),
+        "retained_max": max(retained),
+    }
+
+
+def quiet(stage: Stage, topic_id: str, group: str, **options: Any) -> dict[str, float]:
+    """What a record of a quiet partition waits for, in polls and ms, while the others have as many as anybody wants.
+
+    The application takes `WORK_S` for what a poll returns.
+    """
+    partition, waited = TopicPartition(QUIET, 0), []
+    with stage.consumer(group, [BUSY, QUIET], PARTITIONS + 1, **options) as consumer:
+        consumer.seek_to_end(partition)
+        for _ in range(QUIET_RECORDS):
+            stage.append(QUIET, topic_id, 0, stored_batches([b"x"]))
+            began, polls = time.perf_counter(), 1
+            while partition not in consumer.poll(1000):
+                time.sleep(WORK_S)
+                polls += 1
+            waited.append((polls, round(1000 * (time.perf_counter() - began))))
+    polls_all, ms = zip(*waited, strict=True)
+    return {"polls_median": median(polls_all), "polls_max": max(polls_all), "ms_median": median(ms), "ms_max": max(ms)}
+
+
+def memory(stage: Stage, partitions: int, prefetch: str) -> dict[str, float]:
+    """What a process of its own grows by that has fetched all that it may, and whose application polls no more."""
+    arguments = [stage.hosts, str(stage.log_dir), str(partitions), prefetch]
+    ran = subprocess.run(
+        [sys.executable, "-m", "bench.poll", *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=300,
+    )
+    return dict(json.loads(ran.stdout.splitlines()[-1]))
+
+
+def _never_polls(hosts: str, log_dir: str, partitions: int, prefetch: str) -> dict[str, float]:
+    before = _resident()
+    config = ConsumerConfig(hosts, f"memory-{prefetch}", "c1", log_dir=log_dir, prefetch=prefetch)
+    with Consumer(config, Subscription({MANY: 1})) as consumer:
+        eventually(lambda: consumer.poll(20, 1) and len(consumer.assignment()) == partitions, "all is held")
+        retained = [consumer.retained[1]]
+        while len(retained) < 20 or retained[-1] > retained[-20]:
+            consumer.poll(1000, 1)
+            retained.append(consumer.retained[1])
+            time.sleep(0.05)
+        time.sleep(SILENT_S)
+        after, held = _resident(), consumer.retained[1] / MB
+    bound = config.buffer_memory / MB
+    grown = {f"grown_{name}": value - before[name] for name, value in after.items()}
+    found = {"bound": bound, "retained": held, **grown, "over_bound": grown["grown_all"] - bound}
+    return {name: round(value, 1) for name, value in {**found, "over_retained": grown["grown_all"] - held}.items()}
+
+
+def _resident() -> dict[str, float]:
+    """Resident memory of this process in MB: all of it, that of mapped files, and the most there ever was."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    names = {"VmRSS": "all", "RssFile": "files", "VmHWM": "peak"}
+    pairs = (line.split(":") for line in lines)
+    return {names[name]: int(value.split()[0]) * 1024 / MB for name, value in pairs if name in names}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_never_polls(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])))

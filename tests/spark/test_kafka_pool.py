@@ -1,0 +1,105 @@
+"""Slots of a real pool fetch from a real broker: a DataFrame holds what somebody else reads from Kafka, and no more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from consumer.spark import FetcherPool, register
+from tests.support.kafka import Kafka
+from tests.support.spark import Delivered, pool, query, read
+from tests.support.wait import eventually
+from tests.support.world import World, a_world
+
+pytestmark = pytest.mark.timeout(400)
+
+PARTITIONS = 4
+Row = tuple[int, int, bytes | None, bytes | None]
+
+
+@pytest.fixture
+def world(kafka: Kafka) -> Iterator[World]:
+    """A coordinator in the chroot in which the broker registers."""
+    with a_world(kafka.zk) as world:
+        yield world
+
+
+def in_kafka(kafka: Kafka, topic: str) -> list[Row]:
+    """Every record, as a consumer reads it that has nothing of this project."""
+    read = kafka.read_all(topic, PARTITIONS)
+    return sorted((number, *record) for number, records in read.items() for record in records)
+
+
+def in_dataframe(spark: SparkSession, world: World, group: str) -> list[Row]:
+    """Every record that the group has sealed, with what `read` has made of it."""
+    register(spark)
+    frame = spark.read.format("zk_group").option("zk", world.zk).option("group", group).load()
+    rows = frame.select("partition", "offset", "key", "value").collect()
+    return sorted((row.partition, row.offset, _bytes(row.key), _bytes(row.value)) for row in rows)
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def write(kafka: Kafka, topic: str, count: int) -> None:
+    """`count` records to each partition, with keys that are no text, and one record with neither key nor value."""
+    for number in range(PARTITIONS):
+        values = [f"{number}-{each}".encode() for each in range(count - 1)]
+        kafka.write(topic, values, partition=number, key=b"\xff\x00")
+        kafka.write(topic, [None], partition=number)
+
+
+def stream_offsets(sink: Delivered, topic: str) -> list[tuple[int, int]]:
+    """What the stream has delivered, with whatever came twice."""
+    return sorted((number, offset) for (name, number), offsets in sink.offsets.items() for offset in offsets)
+
+
+def has_come(kafka: Kafka, sink: Delivered, topic: str, count: int) -> None:
+    eventually(lambda: sink.count >= count, 90, f"{count} records have come")
+    assert stream_offsets(sink, topic) == [(number, offset) for number, offset, _, _ in in_kafka(kafka, topic)]
+
+
+def progress(stream: StreamingQuery) -> Any:
+    """The log's ends and the lag, as the last progress tells them."""
+    last = stream.lastProgress
+    told = json.loads(last["sources"][0]["latestOffset"] or "{}") if last else {}
+    return told.get("log_end"), told.get("lag")
+
+
+def ends(kafka: Kafka, topic: str) -> tuple[dict[str, dict[str, int]], int]:
+    """Where Kafka ends by an independent read, when the group has everything."""
+    found = kafka.read_all(topic, PARTITIONS)
+    return {topic: {str(number): records[-1].offset + 1 for number, records in found.items()}}, 0
+
+
+def test_a_dataframe_holds_exactly_what_kafka_holds_also_when_the_broker_restarts(
+    spark: SparkSession, kafka: Kafka, world: World, tmp_path: Path
+) -> None:
+    topic, group = kafka.name("pool"), kafka.name("group")
+    kafka.topic(topic, PARTITIONS)
+    write(kafka, topic, 250)
+    world.elected(world.coordinator())
+    sink = Delivered()
+    fetchers: FetcherPool = pool(spark, world, group, tmp_path, {topic: 1}, log_dir="kafka:")
+    with fetchers:
+        stream = query(read(spark, world, group, logDir="kafka:"), sink, tmp_path / "checkpoint")
+        try:
+            has_come(kafka, sink, topic, 1000)
+            write(kafka, topic, 50)
+            kafka.broker.restart()
+            kafka.broker.wait_ready()
+            kafka.wait_ready()
+            write(kafka, topic, 100)
+            has_come(kafka, sink, topic, 1600)
+            eventually(lambda: progress(stream) == ends(kafka, topic), 30, "the progress tells Kafka's log end")
+            assert in_dataframe(spark, world, group) == in_kafka(kafka, topic)
+            assert [(status.state, status.attempts) for status in fetchers.status()] == [("running", 1)] * 2
+        finally:
+            stream.stop()

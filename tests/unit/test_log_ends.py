@@ -1,0 +1,53 @@
+"""Where a log ends, as a query's progress tells it."""
+
+from __future__ import annotations
+
+from consumer.logs import LogError, Place
+from consumer.spark.log_ends import progress_of, stands_of
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import Channel, OffsetRecord
+from tests.property.tree import Tree
+from tests.support.memlog import MemoryLog
+
+PATHS = GroupPaths("g")
+
+
+class Half(MemoryLog):
+    """A log that ends at 100, and whose partition 1 cannot be read."""
+
+    def latest(self, topic: str, topic_id: str, partition: int) -> int:
+        if partition == 1:
+            raise LogError("damaged")
+        return 100
+
+
+def test_a_group_stands_where_channels_say_and_else_where_its_offsets_do() -> None:
+    tree = Tree()
+    for parent in (PATHS.offsets_of("t"), PATHS.channels):
+        tree.ensure(parent)
+    for number in range(3):
+        tree.put(PATHS.offset("t", number), OffsetRecord(10, "id", 1).to_bytes())
+    tree.put(PATHS.offset("t", 3), b"{")
+    running = {TopicPartition("t", 0): 40, TopicPartition("u", 0): 7, TopicPartition("v", 0): 1}
+    tree.put(PATHS.channel("a"), Channel("life", running=running, topics={"t": "id", "u": "other"}).to_bytes())
+    tree.put(PATHS.channel("b"), b"nonsense")
+
+    found = stands_of(tree.open(), PATHS)
+
+    assert found == {
+        Place("t", "id", 0): 40,
+        Place("t", "id", 1): 10,
+        Place("t", "id", 2): 10,
+        Place("u", "other", 0): 7,
+    }
+
+
+def test_a_group_of_which_nothing_is_known_stands_nowhere() -> None:
+    assert stands_of(Tree().open(), PATHS) == {}
+
+
+def test_the_progress_tells_the_ends_and_how_much_is_not_sealed_of_what_can_be_read() -> None:
+    told = progress_of(Half(), {Place("t", "id", number): 90 + 20 * number for number in range(3)})
+
+    assert told == {"log_end": {"t": {"0": 100, "2": 100}}, "lag": 10}
