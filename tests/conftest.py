@@ -11,8 +11,10 @@ import pytest
 
 from coordinator.zk.ensemble import Ensemble, EnsembleConfig
 from tests.support.clients import fresh_chroot
+from tests.support.kafka import Kafka, a_kafka
 
-SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3"}
+SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka"}
+DRILL_FIXTURES = {"short_set", "kafka_drill"}
 LANES = ("main", "drills", "spark")
 HERE = Path(__file__).parent
 
@@ -41,13 +43,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def lane_of(item: pytest.Item) -> str:
-    """Spark executors are a lane beside the main one, and so is the short set of drills with what takes Docker.
+    """Spark executors are a lane beside the main one, and so are the short set of drills, that on Kafka, and Docker.
 
     They take about as long as each other; so that the main one does, too, the histories are with the drills.
     """
     folder = item.path.relative_to(HERE).parts[0]
     is_aside = folder == "docker" or item.get_closest_marker("histories") is not None
-    if is_aside or "short_set" in getattr(item, "fixturenames", ()):
+    if is_aside or DRILL_FIXTURES & set(getattr(item, "fixturenames", ())):
         return "drills"
     return "spark" if folder == "spark" else "main"
 
@@ -64,6 +66,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     config = EnsembleConfig(servers=1, tick_ms=200, durable=False)
     with Ensemble(tmp_path_factory.mktemp("zookeeper"), config) as ensemble:
         yield ensemble
+
+
+@pytest.fixture(scope="session")
+def kafka(zookeeper: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """One broker in ZooKeeper mode for the whole session, in a chroot of its own."""
+    quick = {"zookeeper.session.timeout.ms": "1500"}  # one that was killed may register again after so long
+    with a_kafka(tmp_path_factory.mktemp("kafka"), fresh_chroot(zookeeper.hosts), quick) as kafka:
+        yield kafka
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from coordinator.drills.proxy import Proxy
 from coordinator.zk.ensemble import Ensemble
+from tests.support.event_group import Group
 from tests.support.hand import Stage, a_stage
 from tests.support.world import World, a_world
 
@@ -31,3 +34,12 @@ def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
     """A proxy in front of the server that `world` uses; whatever it held back flows again before `world` closes."""
     with Proxy(zookeeper.hosts) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def group(world: World, tmp_path: Path) -> Iterator[Group]:
+    """A topic that is written to, and no process yet. What was started is ended at the end, all at once."""
+    with ExitStack() as processes:
+        group = Group(world, tmp_path, processes)
+        yield group
+        group.terminate()

@@ -17,22 +17,41 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("options", [(), ("--processes",)], ids=["threads", "processes"])
-def test_a_rebalance_bench_tells_every_figure_in_its_last_line(options: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "options", "commands", "stopped"),
+    [("range", (), 5, 10), ("cooperative-sticky", ("--processes",), 3, 3)],
+    ids=["range in threads", "cooperative in processes"],
+)
+def test_a_rebalance_bench_tells_every_figure_in_its_last_line(
+    strategy: str, options: tuple[str, ...], commands: int, stopped: int
+) -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
 
-    done = bench("rebalance", *sizes, "--json", *options)
+    done = bench("rebalance", *sizes, "--json", "--strategy", strategy, *options)
 
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     for figure in ("join_ms", "leave_ms", "resign_ms", "kill_ms", "transactions", "commands", "waves"):
         assert set(told[figure]) == {"min", "median", "max"}, figure
         assert 0 < told[figure]["min"] <= told[figure]["median"] <= told[figure]["max"], figure
-    # Range is eager: each of two stops, each of three starts; a first turn, a last one, and one for each wave.
-    assert told["commands"]["median"] == 5
-    assert told["transactions"]["min"] >= 2 + 5 + 1
+    # Range is eager: each of two stops, each of three starts. Else each of two gives something up, and one starts.
+    assert told["commands"]["median"] == commands
+    assert told["transactions"]["min"] >= 2 + commands + 1  # a first turn, a last one, and one for each wave
+    # The round that warms up has made two partitions more: ten.
+    assert (told["stopped"]["median"], told["had_to_stop"]["median"]) == (stopped, 3)
+    assert (told["moved_standstill_ms"] is not None) == (stopped == 3)
     assert told["kill_ms"]["max"] > 1000, "nobody acts before a dead coordinator's session is over"
     assert {"busy_before_percent", "load_1m_before", "cpus", "coordinator_peak_mb"} <= set(told)
+
+
+def test_a_bench_of_assignors_tells_every_step_also_where_the_peers_are_not_installed() -> None:
+    done = bench("assignors", "--consumers", "3", "--partitions", "200", "--rounds", "1", "--json")
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for step in ("fresh", "join", "leave"):
+        assert set(told[f"ours_{step}_ms"]) == {"min", "median", "max"}
+        assert (told[f"aiokafka_{step}_ms"] is None) == (told["versions"]["aiokafka"] is None)
 
 
 def test_a_size_that_makes_no_sense_is_refused_in_a_sentence() -> None:

@@ -161,7 +161,7 @@ class LosingRegistrations(FrontStore):
 
 
 @pytest.mark.parametrize("ends_again", [False, True])
-def test_a_consumer_that_does_not_know_that_it_had_registered_again_is_not_superseded_by_itself(
+def test_a_consumer_that_does_not_know_that_it_had_registered_again_is_not_fenced_by_itself(
     world: World, ends_again: bool
 ) -> None:
     armed, sessions = threading.Event(), list[Store]()
@@ -185,7 +185,7 @@ def test_a_consumer_that_does_not_know_that_it_had_registered_again_is_not_super
     assert one.error is None
     eventually(lambda: one.held == parts("t", 0, 1), 10, "it has its partitions back")
     two = world.consumer("g", "c1", {"t": 1})
-    eventually(lambda: one.error, 10, "another process that takes the name still supersedes it")
+    eventually(lambda: one.error, 10, "another process that takes the name still fences it")
     assert two.error is None
 
 

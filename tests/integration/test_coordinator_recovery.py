@@ -15,7 +15,6 @@ from kazoo.client import KazooClient
 
 import coordinator.elector
 from coordinator.asked import Asked
-from coordinator.assignors.range import RangeAssignor
 from coordinator.config import CoordinatorConfig
 from coordinator.drills.proxy import Proxy
 from coordinator.drills.wire import EXISTS
@@ -35,6 +34,7 @@ from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
 from tests.support.hand import Stage
 from tests.support.memlog import MemoryLog
 from tests.support.stores import DeafStore, FrontStore
+from tests.support.strategies import RANGE
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
@@ -374,9 +374,7 @@ def test_a_group_that_is_gone_leaves_nothing_reported_and_nothing_kept_whenever_
     config = CoordinatorConfig(zk=world.zk, node="hand")
     deaf = DeafStore(hand.store)
     asked = Asked(deaf, hand.runtime, hand.term, hand.problems)
-    handlers = Handlers(
-        config, deaf, hand.runtime, hand.term, hand.lease, RangeAssignor(), hand.problems, over.append, asked
-    )
+    handlers = Handlers(config, deaf, hand.runtime, hand.term, hand.lease, RANGE, hand.problems, over.append, asked)
     stage.puppet(group, "c1", {"t": 1})
     bad = GroupPaths(group).channel("bad")
     world.put(bad, b"{")

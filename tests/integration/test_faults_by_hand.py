@@ -40,7 +40,9 @@ def goes_on(world: World, log: MemoryLog, *consumers: PollingConsumer, above: in
     eventually(lambda: frozenset().union(*(c.held for c in consumers)) == ALL, 10, "every partition is held")
     log.end += 100
     wanted = {(part, offset) for part in ALL for offset in range(log.end)}
-    eventually(lambda: {item for c in consumers for item in c.polled} >= wanted, 10, "all the new records have come")
+    eventually(
+        lambda: {item for c in consumers for item in c.polled.copy()} >= wanted, 10, "all the new records have come"
+    )
     eventually(lambda: set(world.owners("g")) == ALL, 10, "every partition has its owner")
     world.told_once("t", 4, log.end, again=again)
 

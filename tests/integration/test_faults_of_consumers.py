@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from consumer.errors import Superseded
+from consumer.errors import FencedInstanceId
 from coordinator.drills.proxy import Proxy
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import GroupPaths
@@ -79,13 +79,13 @@ def test_the_newest_process_takes_a_name_and_the_first_ends_and_does_not_come_ba
 
     second = world.consumer("g", "c1", {"t": 1}, log=log)
 
-    eventually(lambda: isinstance(first.error, Superseded), 10, "the first is told")
+    eventually(lambda: isinstance(first.error, FencedInstanceId), 10, "the first is told")
     world.stable("g", 1, above=before.generation)
     log.end = 200
     all_came(first, second)(log)
     world.told_once("t", 4, 200)
     assert ("lost", ALL) in first.events
-    with pytest.raises(Superseded):
+    with pytest.raises(FencedInstanceId):
         first.consumer.poll(0)
     assert (second.held, first.held) == (ALL, frozenset())
     assert world.channel("g", "c1").incarnation == world.state("g").target["c1"].incarnation

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 
 from coordinator.asked import Asked
-from coordinator.assignors.range import RangeAssignor
 from coordinator.config import CoordinatorConfig
 from coordinator.handlers import Handlers
 from coordinator.zk.asked import TurnRequest
@@ -17,6 +16,7 @@ from coordinator.zk.paths import GroupPaths
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, Watch
 from tests.support.hand import Hand, Stage
 from tests.support.stores import FrontStore
+from tests.support.strategies import RANGE
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -28,9 +28,7 @@ def handlers_of(hand: Hand, stage: Stage, store: Store, asked: Asked, debounce_m
     """One handler; nobody listens, so a test asks for every turn."""
     config = CoordinatorConfig(zk=stage.zk, node="hand", rebalance_handlers=1, rebalance_debounce_ms=debounce_ms)
     over: list[str] = []
-    handlers = Handlers(
-        config, store, hand.runtime, hand.term, hand.lease, RangeAssignor(), hand.problems, over.append, asked
-    )
+    handlers = Handlers(config, store, hand.runtime, hand.term, hand.lease, RANGE, hand.problems, over.append, asked)
     tasks = handlers.start(lambda: stage.topics)
     try:
         yield handlers

@@ -7,6 +7,7 @@ from dataclasses import replace
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import Channel
+from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
 from coordinator.zk.sealed import Query, Segment
 from coordinator.zk.state import PREPARING, STABLE
 from coordinator.zk.store import Create, Delete
@@ -152,8 +153,9 @@ def test_hole_12_owners_of_a_dead_incarnation_are_removed_though_its_session_liv
 
     assert two.running == parts("t", 0, 1, 2, 3)
     assert world.channel("g", "c1") == replace(
-        Channel(one.fenced.incarnation), epoch=1, generation=1, command="command-0000000000", ended="its session ended"
-    )
+        Channel(one.fenced.incarnation), epoch=1, generation=1, command="command-0000000000",
+        ended="its session ended", error=UNKNOWN_MEMBER_ID,
+    )  # fmt: skip
 
 
 def test_hole_12_segments_that_every_query_has_finished_are_collected(world: World, stage: Stage) -> None:

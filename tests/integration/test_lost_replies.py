@@ -43,7 +43,7 @@ def ends_well(world: World, log: MemoryLog, *consumers: PollingConsumer, generat
     log.end += 50
     eventually(
         lambda: (
-            {item for c in world.consumers for item in c.polled}
+            {item for c in world.consumers for item in c.polled.copy()}
             >= {(part, offset) for part in ALL for offset in range(log.end)}
         ),
         10,

@@ -140,7 +140,7 @@ def all_printed(end: int, *consumers: Process) -> None:
     eventually(lambda: set(offsets(*consumers)) == wanted, 20, f"all records up to {end} are printed")
 
 
-def test_consumers_that_are_terminated_killed_paused_and_superseded_lose_nothing(
+def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     log_dir = tmp_path / "log"
@@ -184,7 +184,7 @@ def test_consumers_that_are_terminated_killed_paused_and_superseded_lose_nothing
     newest = start("c3", as_file="c3-again")
     everybody.append(newest)
     assert sleeps.ends() == 1
-    assert sleeps.said().splitlines()[-1] == "error: another process has registered as c3"
+    assert sleeps.said().splitlines()[-1] == "error: FencedInstanceId: another process has registered as c3"
     world.stable("g", 2, above=generation)
     write(world, log_dir, 50)
     all_printed(200, *everybody)

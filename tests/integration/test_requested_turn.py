@@ -65,7 +65,7 @@ def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monk
     for _ in range(8):  # 0.5 s * 2^9 until the next try
         failed = run(world.zk, "rebalance", "g", "--timeout", "0.2")
         assert failed.exit_code == 1
-        assert "it is RebalanceFailed (the assignor is at fault)" in failed.stderr
+        assert "it is RebalanceFailed (assignor range failed: RuntimeError: the assignor is at fault)" in failed.stderr
         world.remove(PATHS.request)
 
     assignor.fails = False

@@ -18,6 +18,7 @@ from consumer.spark.sweep import ORPHAN_AFTER_S, sweep
 from coordinator.drills.proxy import Proxy
 from coordinator.drills.wire import MULTI, SYNC, op_code
 from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.partitions import PartitionSet
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import Query, Segment, SegmentsRecord
@@ -78,6 +79,9 @@ class Bench:
                 for row in batch.to_pylist():
                     found.setdefault(row["partition"], []).append(row["offset"])
         return found
+
+    def runs(self, consumer: str) -> PartitionSet:
+        return frozenset(self.world.channel("g", consumer).running)
 
     def all_sealed(self, partitions: int, records: int, timeout_s: float = 20.0) -> None:
         def whole() -> bool:
@@ -380,3 +384,38 @@ def test_a_sweep_removes_what_no_segment_names_of_incarnations_that_are_over(ben
     eventually(lambda: 0 in bench.results, 10, "it has left")
     assert sweep(bench.world.store, Later(), bench.folder, "g") == 1
     bench.all_sealed(4, 100)
+
+
+# ---- slots are static members
+
+
+def test_every_slot_in_turn_is_bounced_and_no_other_is_stopped_once(bench: Bench) -> None:
+    slots = {number: bench.slot(number) for number in range(3)}
+    before = bench.world.stable("g", 3)
+    bench.end(100)
+    bench.all_sealed(4, 100)
+    for number, slot in slots.items():
+        others = [f"p-slot-{other}" for other in slots if other != number]
+        heard = [bench.world.created_commands("g", name) for name in others]
+
+        slot.stop("bounced")
+        eventually(lambda number=number: bench.results.pop(number, None), 10, "it has left")  # type: ignore[misc]
+        bench.slot(number)
+
+        wanted = before.target[f"p-slot-{number}"].partitions
+        eventually(lambda name=f"p-slot-{number}", wanted=wanted: bench.runs(name) == wanted, 10, "it has what it had")  # type: ignore[misc]
+        assert [bench.world.created_commands("g", name) for name in others] == heard
+    assert bench.world.stable("g", 3).generation == before.generation
+    bench.end(200)
+    bench.all_sealed(4, 200)
+
+
+def test_a_slot_that_is_one_too_many_gives_its_seat_up_at_once(bench: Bench) -> None:
+    for number in range(2):
+        bench.slot(number, session_timeout_ms=8000)
+    bench.world.stable("g", 2)
+
+    bench.post.keep(1)
+
+    bench.world.stable("g", 1, timeout_s=6)  # and not only after the session timeout
+    assert bench.world.names(PATHS.seats) == ["p-slot-0"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,12 @@ from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import Segment, SegmentsRecord
 from coordinator.zk.state import STABLE
-from coordinator.zk.store import Store, StoreFactory
+from coordinator.zk.store import Node, Store, StoreFactory, Watch
 from tests.support.hand import Stage
 from tests.support.memlog import MemoryLog
 from tests.support.next_release import NextRelease, as_next_release
+from tests.support.stores import FrontStore
+from tests.support.timedlog import TimedLog
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World, parts
 
@@ -62,7 +64,7 @@ def all_came(consumers: list[PollingConsumer], end: int) -> None:
 
     def look() -> bool:
         assert [consumer.error for consumer in consumers] == [None] * len(consumers)
-        return wanted <= {item for consumer in consumers for item in consumer.polled}
+        return wanted <= {item for consumer in consumers for item in consumer.polled.copy()}
 
     eventually(look, 15, f"{end} records of each partition")
 
@@ -112,7 +114,7 @@ def test_a_consumer_that_is_replaced_by_one_of_the_other_release_hands_its_offse
 
     new = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, newer))
 
-    eventually(lambda: type(old.error).__name__ == "Superseded", 10, "the newer process has the name")
+    eventually(lambda: type(old.error).__name__ == "FencedInstanceId", 10, "the newer process has the name")
     world.stable("g", 1, above=generation)
     log.end = 400
     eventually(lambda: set(world.offsets("g").values()) == {400}, 10, "it goes on")
@@ -326,3 +328,56 @@ def a_query(world: World, release: str) -> Iterator[Planner]:
         yield planner
     finally:
         planner.close()
+
+
+# ---- where a group begins
+
+
+@pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
+@pytest.mark.parametrize("node", RELEASES)
+def test_where_a_group_began_under_one_release_it_begins_under_the_other(
+    world: World, node: str, first: str, second: str
+) -> None:
+    world.topic("t", 4)
+    world.coordinator(wrap=front(node))
+    log = TimedLog(end=300)
+    one = world.consumer("g", "c1", {"t": 1}, log=log, opener=fronted(world, first), start_position="end")
+    eventually(lambda: one.held == EVERYTHING, 10, "it has begun")
+    one.vanish()
+    log.end = 350
+
+    two = world.consumer("g", "c2", {"t": 1}, log=log, opener=fronted(world, second), start_position="end")
+
+    eventually(lambda: len(two.polled) >= 4 * 50, 15, "what came after the start")
+    assert two.polled == {(part, offset) for part in EVERYTHING for offset in range(300, 350)}
+    assert [(version_of(world, PATHS.offsets_of("t")) > 1), two.error] == [node == "next", None]
+
+
+def test_an_earlier_release_reads_a_start_as_the_offset_that_it_is_and_leaves_one_behind(world: World) -> None:
+    world.topic("t", 4)
+    world.coordinator()
+    log = TimedLog(end=300)
+    one = world.consumer("g", "c1", {"t": 1}, log=log, start_position="end")
+    eventually(lambda: one.held == EVERYTHING, 10, "it has begun")
+    one.vanish()
+    log.end = 350
+
+    old = world.consumer("g", "c2", {"t": 1}, log=log, opener=lambda: EarlierRelease(kazoo_factory(world.zk, 2000)()))
+    eventually(lambda: len(old.records) >= 4 * 50, 15, "what came after the start")
+    old.close()
+
+    assert old.polled == {(part, offset) for part in EVERYTHING for offset in range(300, 350)}
+    assert {json.loads(world.data(PATHS.offset(*part)) or b"")["offset"] for part in EVERYTHING} == {350}
+
+
+class EarlierRelease(FrontStore):
+    """What a release sees that knows neither `start` nor a note in `offsets/[topic]`, and takes both for nothing."""
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        return [self._as_before(path, node) for path, node in zip(paths, super().get_many(paths, watch), strict=True)]
+
+    def _as_before(self, path: str, node: Node | None) -> Node | None:
+        if node is None or "/offsets/" not in path:
+            return node
+        known = {name: value for name, value in json.loads(node.data).items() if name != "start"}
+        return node._replace(data=json.dumps(known).encode() if path.count("/") > PATHS.offsets.count("/") + 1 else b"")

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from consumer.channel import FencedChannel
 from consumer.commands import CommandDrain
-from consumer.errors import ChannelGone, Superseded
+from consumer.errors import ChannelGone, FencedInstanceId
 from consumer.offsets import Offsets
 from consumer.registration import register
 from coordinator.assignors import Assignor
+from coordinator.membership import GroupRules
+from coordinator.plan import NO_RULES
 from coordinator.problems import Problems
 from coordinator.reading import GroupReader
 from coordinator.rebalance import Rebalancer, Turn
@@ -26,9 +29,10 @@ from coordinator.zk.lease import LEASE_SHARE, Lease
 from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.records import Channel, EpochRecord, Registration, Topic, parsed_channel
-from coordinator.zk.state import GroupState
+from coordinator.zk.state import EMPTY, LEGAL_AFTER, GroupState
 from coordinator.zk.store import Operation
 from tests.property.tree import Tree, TreeStore
+from tests.support.starts import from_the_beginning
 from tests.unit.manual import ManualRuntime
 
 GROUP = "g"
@@ -44,13 +48,24 @@ class Process:
     :ivar stuck: it does not poll; in the background its lease is renewed.
     :ivar deaf: it hears nothing of ZooKeeper at all, and fetches on until its lease lapses.
     :ivar gone: it has ended, or a newer process has its name.
+    :ivar stopped: every stop that it has obeyed.
     """
 
-    def __init__(self, world: World, name: str, subscription: dict[str, int], pattern: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        subscription: dict[str, int],
+        pattern: str,
+        is_static: bool = False,
+        protocols: tuple[str, ...] = (),
+    ) -> None:
         self._world = world
         self.name = name
         self.subscription = subscription
         self.pattern = pattern
+        self.is_static = is_static
+        self.protocols = protocols or tuple(world.assignors)
         self.stuck = False
         self.deaf = False
         self.gone = False
@@ -58,10 +73,11 @@ class Process:
         self._previous: str | None = None
         self._giving_up: PartitionSet = NONE
         self._is_busy = False
+        self.stopped: list[PartitionSet] = []
         self._renewed_at = float("-inf")
         self._changed_at = 0.0
         self.store = world.session()
-        self._offsets = Offsets(world.runtime, PATHS, lambda topic, topic_id, partition: 0)
+        self._offsets = Offsets(world.runtime, PATHS, from_the_beginning)
         self._drain = CommandDrain(world.runtime, PATHS, name, self._offsets)
 
     @property
@@ -94,7 +110,7 @@ class Process:
                 self._move()
         except Refused:
             pass
-        except Superseded:
+        except FencedInstanceId:
             self.gone = True
         except (SessionLost, ChannelGone):
             self.lose_session()
@@ -111,7 +127,7 @@ class Process:
         try:
             self.fenced.check()
             self._renewed_at = self._world.runtime.now
-        except Superseded:
+        except FencedInstanceId:
             self.gone = True
         except (SessionLost, ChannelGone):
             self.lose_session()
@@ -149,6 +165,8 @@ class Process:
             pattern=self.pattern,
             lease_ms=round(LEASE_S * 1000),
             max_poll_interval_ms=MAX_POLL_MS,
+            protocols=self.protocols,
+            instance_id=self.name if self.is_static else "",
         )
         now = self._world.runtime.now
         channel, version = register(
@@ -160,6 +178,7 @@ class Process:
 
     def _give_up(self, partitions: PartitionSet) -> None:
         self._giving_up = partitions
+        self.stopped.append(partitions)
 
     def _move(self) -> None:
         """Read the offsets that are not known, and move each that runs by one."""
@@ -168,7 +187,7 @@ class Process:
             return
         unread = [partition for partition, offset in fenced.channel.running.items() if offset is None]
         if unread:
-            fenced.channel = self._offsets.read(self.store, fenced.channel, unread)
+            fenced.channel = self._offsets.read(self.store, fenced.channel, unread, fenced.guarded)
         channel = fenced.channel
         if self.fetches and all(offset is not None for offset in channel.running.values()):
             before = dict(channel.running)
@@ -187,10 +206,16 @@ class World:
     :param meddle: called before each request of anybody, from where others may act (never from inside themselves).
     """
 
-    def __init__(self, assignor: Assignor, meddle: Callable[[World], None] = lambda world: None) -> None:
+    def __init__(
+        self,
+        *assignors: Assignor,
+        meddle: Callable[[World], None] = lambda world: None,
+        rules: GroupRules = NO_RULES,
+    ) -> None:
         self.runtime = ManualRuntime()
         self.tree = Tree()
-        self.assignor = assignor
+        self.assignors = {assignor.name: assignor for assignor in assignors}
+        self.rules = rules
         self.processes: list[Process] = []
         self.topics: dict[str, Topic] = {}
         self.epoch = 0
@@ -202,6 +227,7 @@ class World:
         self._excused = False
         self._orders: dict[str, tuple[int, int]] = {}
         self._generation = 0
+        self._state = EMPTY
         self.tree.ensure("/consumers/groups")
         self.tree.put(COORDINATOR_EPOCH, EpochRecord(0).to_bytes())
         self.tree.after_commit = self._after_commit
@@ -228,14 +254,15 @@ class World:
             _Held(),
             GROUP,
             lambda: self.topics,
-            self.assignor,
+            self.assignors,
+            self.rules,
             lambda path: None,
             Problems(self.runtime),
         )
 
-    def start(self, name: str, subscription: dict[str, int], pattern: str = "static") -> Process:
+    def start(self, name: str, subscription: dict[str, int], pattern: str = "static", **options: Any) -> Process:
         """A new process, which takes the name from whoever has it."""
-        process = Process(self, name, subscription, pattern)
+        process = Process(self, name, subscription, pattern, **options)
         self.processes.append(process)
         process.tend()
         return process
@@ -347,6 +374,8 @@ class World:
             assert order >= before, f"{channel.incarnation} goes back from {before} to {order}"
             self._orders[channel.incarnation] = order
         with suppress(BadData):
+            before, self._state = self._state, self.state.state
+            assert self._state == before or self._state in LEGAL_AFTER[before], f"{before} -> {self._state}"
             generation = self.state.generation
             assert generation >= self._generation, "the group's generation goes back"
             self._generation = generation

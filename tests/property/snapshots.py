@@ -7,19 +7,23 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from coordinator.assignors import Assignor
+from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.sticky import StickyAssignor
 from coordinator.plan import plan
 from coordinator.snapshot import ChannelView, Member, SentCommand, Snapshot
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.records import NO_CHANNEL, Channel, Registration, Topic
 from coordinator.zk.state import GroupState, Mark, Rebalance, Target
+from tests.support.strategies import only
 
 EPOCH, GENERATION = 5, 7
 CONSUMERS = ("a", "b", "c")
 LIVES = ("1", "2")
 PARTITIONS = [TopicPartition(topic, number) for topic, count in (("t", 4), ("u", 2)) for number in range(count)]
 MAX_POLL_MS = 4000
+PROTOCOLS = ("range", "cooperative-range", "sticky", "cooperative-sticky")
 LEASE_MS = 2000
 
 
@@ -30,7 +34,9 @@ class CooperativeRange(RangeAssignor):
     is_eager = False
 
 
-assignors: st.SearchStrategy[Assignor] = st.sampled_from([RangeAssignor(), CooperativeRange()])
+assignors: st.SearchStrategy[Assignor] = st.sampled_from(
+    [RangeAssignor(), CooperativeRange(), StickyAssignor(), CooperativeStickyAssignor()]
+)
 some_partitions: st.SearchStrategy[PartitionSet] = st.frozensets(st.sampled_from(PARTITIONS), max_size=5)
 ages = st.sampled_from([0.0, 0.0, 0.3, 0.5, 1.9, 2.0, 3.9, 4.0, 60.0])
 subscriptions = st.sampled_from(
@@ -103,7 +109,7 @@ def members(draw: st.DrawFn, consumer: str) -> Member | None:
         return None
     pattern, subscription = draw(subscriptions)
     life = incarnation(consumer, "2" if kind == "other life" else "1")
-    registration = Registration(life, subscription, pattern, "", ("range",), LEASE_MS, MAX_POLL_MS)
+    registration = Registration(life, subscription, pattern, "", PROTOCOLS, LEASE_MS, MAX_POLL_MS)
     return Member(consumer, draw(st.integers(1, 99)), None if kind == "unreadable" else registration)
 
 
@@ -158,7 +164,7 @@ def snapshots(draw: st.DrawFn, assignor: Assignor | None = None) -> Snapshot:
         now_ms=1000,
     )
     if assignor is not None and draw(st.integers(0, 3)):
-        decided = plan(snapshot, assignor).state
+        decided = plan(snapshot, only(assignor)).state
         snapshot = replace(snapshot, state=replace(snapshot.state, target=decided.target, topics=decided.topics))
     return snapshot
 

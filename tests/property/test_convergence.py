@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordinator.assignors import Assignor
+from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.sticky import StickyAssignor
 from coordinator.plan import plan
 from coordinator.zk.errors import Refused
 from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.seats import Seat
 from coordinator.zk.state import STABLE
-from coordinator.zk.store import Create, Delete
+from coordinator.zk.store import Create, Delete, SetData
 from tests.property.effort import effort
 from tests.property.group_world import PATHS, Process, World
 
@@ -30,7 +33,11 @@ class CooperativeRange(RangeAssignor):
     is_eager = False
 
 
-ASSIGNORS: dict[str, Callable[[], Assignor]] = {"eager": RangeAssignor, "cooperative": CooperativeRange}
+ASSIGNORS: dict[str, Callable[[], Assignor]] = {
+    "eager": RangeAssignor,
+    "cooperative": CooperativeRange,
+}
+STICKY: dict[str, Callable[[], Assignor]] = {"eager": StickyAssignor, "cooperative": CooperativeStickyAssignor}
 
 
 # ---- what may happen; `n` is any number, to choose with
@@ -67,6 +74,19 @@ def join(world: World, n: int) -> None:
 
 def join_by_pattern(world: World, n: int) -> None:
     world.start(NAMES[n % 3], {".*": 1}, "white_list")
+
+
+def join_a_seat(world: World, n: int) -> None:
+    """A static member, which comes back to its seat when it has been there."""
+    world.start(NAMES[n % 3], ({"t": 1}, {"t": 1, "u": 1})[n // 3 % 2], is_static=True)
+
+
+def remove_a_seat(world: World, n: int) -> None:
+    """As an administrator does."""
+    if names := sorted(world.tree.children(PATHS.seats)):
+        path = PATHS.seat(names[n % len(names)])
+        seat = Seat.parse(path, world.tree.data(path) or b"")
+        world.tree.commit([SetData(path, replace(seat, removed="by hand").to_bytes())], 0)
 
 
 def die(world: World, n: int) -> None:
@@ -132,7 +152,8 @@ def resubscribe(world: World, n: int) -> None:
 
 ACTIONS: tuple[Callable[[World, int], None], ...] = (
     turn, turn, turn, tend, tend, tend, tick, wait, join, die, leave, failover, lose_session, go_deaf, get_stuck,
-    change_topics, remove_an_owner, write_nonsense, resubscribe, join_by_pattern,
+    change_topics, remove_an_owner, write_nonsense, resubscribe, join_by_pattern, join_a_seat, join_a_seat,
+    remove_a_seat,
 )  # fmt: skip
 
 
@@ -194,7 +215,7 @@ def is_settled(world: World) -> bool:
     if living and state.state != STABLE:
         return False
     snapshot = world.snapshot()
-    if plan(snapshot, world.assignor).changes(snapshot.state):
+    if plan(snapshot, world.assignors).changes(snapshot.state):
         return False
     return set(state.target) == set(living) and all(channel_is_target(world, name) for name in state.target)
 
@@ -223,7 +244,20 @@ def assert_everything_is_assigned(world: World) -> None:
 def test_after_any_faults_no_partition_runs_twice_and_the_group_becomes_stable(
     assignor: str, script: list[tuple[int, int]], meddling: list[tuple[int, int, int]]
 ) -> None:
-    world = a_world(ASSIGNORS[assignor](), Meddler(meddling.copy()))
+    becomes_stable(ASSIGNORS[assignor](), script, meddling)
+
+
+@pytest.mark.parametrize("assignor", STICKY)
+@given(script=steps, meddling=meddling)
+@effort(8)
+def test_nor_with_a_strategy_whose_answer_depends_on_what_runs(
+    assignor: str, script: list[tuple[int, int]], meddling: list[tuple[int, int, int]]
+) -> None:
+    becomes_stable(STICKY[assignor](), script, meddling)
+
+
+def becomes_stable(assignor: Assignor, script: list[tuple[int, int]], meddling: list[tuple[int, int, int]]) -> None:
+    world = a_world(assignor, Meddler(meddling.copy()))
     for action, n in script:
         ACTIONS[action](world, n)
         world.check()

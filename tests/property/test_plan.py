@@ -19,6 +19,7 @@ from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
 from tests.property.effort import effort
 from tests.property.snapshots import EPOCH, GENERATION, assignors, snapshots
+from tests.support.strategies import only
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -78,7 +79,7 @@ def test_the_same_snapshot_gives_the_same_plan_and_is_left_as_it_is(turn: tuple[
     snapshot, assignor = turn
     before = copy.deepcopy(snapshot)
 
-    first, second = plan(snapshot, assignor), plan(snapshot, assignor)
+    first, second = plan(snapshot, only(assignor)), plan(snapshot, only(assignor))
 
     assert first == second
     assert snapshot == before
@@ -93,10 +94,10 @@ def test_the_order_in_which_things_were_read_makes_no_difference(turn: tuple[Sna
     }
     state = replace(snapshot.state, target=backwards(snapshot.state.target), topics=backwards(snapshot.state.topics))
 
-    found = plan(replace(snapshot, **other, state=state), assignor)
+    found = plan(replace(snapshot, **other, state=state), only(assignor))
 
-    assert found == plan(snapshot, assignor)
-    assert found.state.to_bytes() == plan(snapshot, assignor).state.to_bytes()
+    assert found == plan(snapshot, only(assignor))
+    assert found.state.to_bytes() == plan(snapshot, only(assignor)).state.to_bytes()
 
 
 @effort(25)
@@ -104,7 +105,7 @@ def test_the_order_in_which_things_were_read_makes_no_difference(turn: tuple[Sna
 def test_a_partition_is_started_only_where_nobody_may_run_it(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     taken = not_free(snapshot, decided)
     started: set[TopicPartition] = set()
@@ -120,7 +121,7 @@ def test_a_partition_is_started_only_where_nobody_may_run_it(turn: tuple[Snapsho
 def test_a_member_has_at_most_one_command_outstanding(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     for name, left in kept(snapshot, decided).items():
         new = [command for consumer, command in (*decided.stops, *decided.starts) if consumer == name]
@@ -134,7 +135,7 @@ def test_commands_carry_this_epoch_the_plans_generation_and_the_channels_incarna
 ) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     standing = [(n, sent.command) for n, found in kept(snapshot, decided).items() for sent in found]
     for name, command in (*decided.stops, *decided.starts, *standing):
@@ -152,7 +153,7 @@ def test_commands_carry_this_epoch_the_plans_generation_and_the_channels_incarna
 def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     for name, command in decided.stops:
         assert command.option == STOP_FETCHER
@@ -166,7 +167,7 @@ def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
 def test_a_start_names_what_runs_and_otherwise_only_the_target(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     for name, command in decided.starts:
         target = decided.state.target[name]
@@ -183,7 +184,7 @@ def test_an_eager_strategy_starts_nobody_before_it_has_stopped_in_this_generatio
 ) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     for name, _ in decided.starts:
         view = snapshot.channels[name]
@@ -196,7 +197,7 @@ def test_an_eager_strategy_starts_nobody_before_it_has_stopped_in_this_generatio
 def test_only_incarnations_that_are_gone_half_ended_or_silent_are_ended(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     for end in decided.ends:
         name, channel = end.view.consumer, end.view.channel
@@ -222,7 +223,7 @@ def test_only_incarnations_that_are_gone_half_ended_or_silent_are_ended(turn: tu
 def test_whatever_is_over_is_ended_and_whoever_is_silent_is_evicted(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     ended = {end.view.consumer for end in decided.ends}
     for name, view in snapshot.channels.items():
@@ -245,7 +246,7 @@ def incarnation_of(member: Member) -> str:
 def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     lives = {(mark.consumer, mark.incarnation): mark for mark in decided.state.marks}
     for end in decided.ends:
@@ -267,7 +268,7 @@ def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) 
 def test_who_has_no_part_is_named_with_the_reason_and_the_others_go_on(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     for name, member in snapshot.members.items():
         view = snapshot.channels.get(name)
@@ -281,7 +282,7 @@ def test_who_has_no_part_is_named_with_the_reason_and_the_others_go_on(turn: tup
 def test_the_target_covers_every_partition_that_somebody_there_wants(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     assigned = [part for target in decided.state.target.values() for part in target.partitions]
     every = {TopicPartition(name, n) for name in decided.state.topics for n in snapshot.topics[name].partitions}
@@ -293,7 +294,7 @@ def test_the_target_covers_every_partition_that_somebody_there_wants(turn: tuple
 def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     before, after = snapshot.state, decided.state
     assert after.generation == before.generation + decided.is_new_generation
@@ -308,7 +309,7 @@ def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
 ) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     if decided.state.state == STABLE:
         assert not decided.stops
@@ -324,7 +325,7 @@ def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
 def test_a_plan_that_leaves_something_open_says_when_it_wants_the_next_turn(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     if decided.state.state not in (STABLE, EMPTY) or decided.state.marks:
         assert decided.again_s is not None
@@ -340,7 +341,7 @@ def test_history_keeps_the_newest_and_never_forgets_what_it_writes(
     last = GENERATION + above
     snapshot = replace(snapshot, history=tuple(range(max(0, last - count) + 1, last + 1)), rebalance=None)
 
-    decided = plan(snapshot, assignor)
+    decided = plan(snapshot, only(assignor))
 
     written = {decided.rebalance.generation} if decided.rebalance else set()
     assert not written & set(decided.forgotten)
@@ -353,6 +354,6 @@ def test_history_keeps_the_newest_and_never_forgets_what_it_writes(
 def test_a_state_that_was_written_is_read_back_the_same(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
-    state = plan(snapshot, assignor).state
+    state = plan(snapshot, only(assignor)).state
 
     assert GroupState.parse("state", state.to_bytes()) == state

@@ -19,6 +19,7 @@ from coordinator.zk.fields import Fields
 from coordinator.zk.names import MAX_NAME, checked_name, is_name, shown
 from coordinator.zk.partitions import TopicPartition, by_topic, partition_set
 from coordinator.zk.records import (
+    BegunRecord,
     Channel,
     CoordinatorRecord,
     EpochRecord,
@@ -97,6 +98,8 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     ),
     "owner": st.builds(OwnerRecord, texts, texts, ids, numbers),
     "offset": st.builds(OffsetRecord, offsets, ids, numbers),
+    "start": st.builds(OffsetRecord, offsets, ids, numbers, st.sampled_from(["beginning", "end"])),
+    "begun": st.builds(BegunRecord, ids, st.frozensets(st.integers(0, 10_000), max_size=20)),
     "start command": st.builds(Command, st.just(START_FETCHER), numbers, numbers, ids, ownership, topics=topic_ids),
     "stop command": st.builds(
         Command, st.just(STOP_FETCHER), numbers, numbers, ids, partitions=some_partitions, topics=topic_ids
@@ -140,6 +143,8 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "channel": lambda data: parsed_channel("where", data),
     "owner": lambda data: OwnerRecord.parse("where", data),
     "offset": lambda data: OffsetRecord.parse("where", data),
+    "start": lambda data: OffsetRecord.parse("where", data),
+    "begun": lambda data: BegunRecord.parse("where", data),
     "start command": lambda data: Command.parse("where", data),
     "stop command": lambda data: Command.parse("where", data),
     "state": lambda data: GroupState.parse("where", data),

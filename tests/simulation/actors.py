@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.errors import CommitFailed, SegmentError, Superseded
+from consumer.errors import CommitFailed, FencedInstanceId, SegmentError
 from consumer.metrics import ConsumerMetrics
 from consumer.spark.config import SlotConfig, SlotSpec
 from consumer.spark.offset import SourceOffset
@@ -20,7 +20,7 @@ from consumer.spark.query import QueryRemoved, QueryTakenOver
 from consumer.spark.slot import Slot
 from consumer.spark.sweep import sweep
 from coordinator.assignors import Assignor
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.registry import BUILT_IN
 from coordinator.config import CoordinatorConfig
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
@@ -56,7 +56,7 @@ class Node(Actor):
 
     config: CoordinatorConfig
     disk: Disk
-    assignor: Assignor = field(default_factory=RangeAssignor)
+    assignors: Mapping[str, Assignor] = field(default_factory=lambda: BUILT_IN)
     kind: str = "node"
     service: CoordinatorService | None = None
 
@@ -65,7 +65,7 @@ class Node(Actor):
 
     def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
         self.service = CoordinatorService(
-            self.config, open_store, runtime, self.assignor, CoordinatorMetrics(), remove_file=self.disk.unlink
+            self.config, open_store, runtime, self.assignors, CoordinatorMetrics(), remove_file=self.disk.unlink
         )
         self.service.run()
         return "stopped"
@@ -108,9 +108,9 @@ class Application(Actor, Callbacks):
                 runtime.sleep(self.work_s)
                 while self.is_stuck:
                     runtime.sleep(0.5)
-        except Superseded as over:
+        except FencedInstanceId as over:
             consumer.close()
-            return f"superseded: {over}"
+            return f"fenced: {over}"
         consumer.close()
         return "left"
 
@@ -168,8 +168,8 @@ class Driver(Actor):
                 post.keep(self.config.slots)
                 if rounds % 5 == 0:
                     sweep(post.store(), runtime, self.disk, self.config.group)  # type: ignore[arg-type]
-            except Superseded as over:
-                return f"superseded: {over}"
+            except FencedInstanceId as over:
+                return f"fenced: {over}"
             except CoordinatorError:
                 pass  # it tries again
             runtime.sleep(1.0)

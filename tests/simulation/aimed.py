@@ -306,6 +306,29 @@ def seal_then_away(world: World) -> bool:
     return False
 
 
+def start_then_crash(world: World) -> bool:
+    """A consumer dies right after it has resolved where the group begins, before it has committed anything."""
+    life = _any(world, "consumer", "slot")
+    if life is None:
+        return False
+    below = f"{GroupPaths(life.actor.names()['group']).offsets}/"
+
+    def crash(fields: dict[str, Any]) -> None:
+        starter = next((one for one in world.alive() if fields["session"] in _sessions(world, one)), None)
+        if not world.is_calm and starter is not None:
+            world.fire("start-then-crash")
+            _note(world, "crash-process", process=starter.process.life)
+            world.crash(starter)
+            world.scheduler.after(world.random.uniform(0, 3), _unless_calm(world, consumer_joins))
+
+    _once(world, lambda op: op["path"].startswith(below) and '"start":' in (op.get("data") or ""), crash)
+    return False
+
+
+def _sessions(world: World, life: Life) -> set[int]:
+    return {store.session_id for store in world.stores_of(life.process)}
+
+
 def unheard_election(world: World) -> bool:
     """Somebody removes the coordinator's znode, of which it does not hear; soon somebody joins, of which it does."""
     leader = world.ensemble.leader
@@ -374,6 +397,7 @@ AIMED: dict[str, Fault] = {
     "unheard-command": unheard_command,
     "eviction-then-election": eviction_then_election,
     "seal-then-away": seal_then_away,
+    "start-then-crash": start_then_crash,
     "unheard-election": unheard_election,
     "late-commit": late_commit,
     "silence-then-cut": silence_then_cut,

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from coordinator.zk.state import GROUP_STATES, LEGAL_AFTER
+
 
 def coverage(history: Iterable[Mapping[str, Any]]) -> Counter[str]:
     """How often each was seen: `group Stable -> PreparingRebalance`, `consumer begin -> lost`, `epoch`."""
@@ -27,6 +29,13 @@ def coverage(history: Iterable[Mapping[str, Any]]) -> Counter[str]:
         elif kind in ("elected", "query-failed", "batch"):
             found[kind] += 1
     return found
+
+
+def illegal(seen: Iterable[str]) -> list[str]:
+    """The changes of a group's state, among what was seen, that no group may make."""
+    legal = {f"group {before} -> {after}" for before, allowed in LEGAL_AFTER.items() for after in allowed}
+    written = {f"group {before} -> {after}" for before in GROUP_STATES for after in GROUP_STATES}
+    return sorted(set(seen) & written - legal)
 
 
 def _note_state(operation: Mapping[str, Any], states: dict[str, str], found: Counter[str]) -> None:

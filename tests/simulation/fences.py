@@ -10,10 +10,12 @@ from typing import Any
 import consumer.commands
 import consumer.offsets
 import coordinator.channels
-import coordinator.plan
+import coordinator.membership
+import coordinator.moves
 import coordinator.rebalance
 from consumer.channel import FencedChannel
 from consumer.member import Member
+from consumer.offsets import Offsets
 from consumer.ownership import chunks
 from consumer.segments import Sealer
 from coordinator.collect_segments import SegmentCollector
@@ -22,10 +24,11 @@ from coordinator.service import Coordinator
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.lease import Lease
 from coordinator.zk.partitions import NONE, TopicPartition
+from coordinator.zk.records import OffsetRecord
 from coordinator.zk.store import Check, SetData
 from tests.simulation import znodes
 from tests.simulation.links import COMMIT
-from tests.simulation.mutation import Patch, constant, replaced
+from tests.simulation.mutation import Patch, constant, nothing, replaced
 from tests.simulation.zookeeper import Ensemble
 
 # ---- what would hide a hole: with these alone the product is still right
@@ -68,8 +71,8 @@ RESENT: tuple[Patch, ...] = (replaced(Ensemble, "receive_late", _late_all_the_sa
 def _asks_no_owners(original: Any) -> Any:
     """A partition may be free while an owner znode stands there: the claim will find it in the way."""
 
-    def taken(snapshot: Any, work: Any, marks: Any) -> Any:
-        return original(replace(snapshot, owners=NONE), work, marks)
+    def taken(moves: Any) -> Any:
+        return original(replace(moves, snapshot=replace(moves.snapshot, owners=NONE)))
 
     return taken
 
@@ -115,7 +118,7 @@ def _touches_late(original: Any) -> Any:
 LOOKS_RARELY: tuple[Patch, ...] = (replaced(Member, "_look_again", _looks_rarely),)
 TOUCHES_LATE: tuple[Patch, ...] = (replaced(Member, "_touch_or_leave", _touches_late),)
 
-OWNERS_NOT_ASKED: tuple[Patch, ...] = (replaced(coordinator.plan, "_taken", _asks_no_owners),)
+OWNERS_NOT_ASKED: tuple[Patch, ...] = (replaced(coordinator.moves, "_taken", _asks_no_owners),)
 
 SMALL_STEPS: tuple[Patch, ...] = (
     constant(consumer.commands, "chunks", partial(chunks, size=1)),
@@ -155,9 +158,9 @@ def _keeps_owners(original: Any) -> Any:
 
 
 def _withdraws_nothing(original: Any) -> Any:
-    def sort_commands(snapshot: Any, work: Any, *rest: Any) -> None:
-        original(snapshot, work, *rest)
-        work.withdrawn.clear()
+    def sort_commands(found: Any) -> None:
+        original(found)
+        found.withdrawn.clear()
 
     return sort_commands
 
@@ -173,9 +176,9 @@ def _data_before_commands(original: Any) -> Any:
 
 
 NO_STATE_VERSION: tuple[Patch, ...] = (replaced(coordinator.rebalance, "fenced", _without_state_version),)
-MARKS_DIE: tuple[Patch, ...] = (replaced(coordinator.plan, "_marks", _marks_die),)
+MARKS_DIE: tuple[Patch, ...] = (replaced(coordinator.membership, "_keep_marks", _marks_die),)
 OWNERS_STAY: tuple[Patch, ...] = (replaced(coordinator.channels, "_whole_end", _keeps_owners),)
-NOT_WITHDRAWN: tuple[Patch, ...] = (replaced(coordinator.plan, "_sort_commands", _withdraws_nothing),)
+NOT_WITHDRAWN: tuple[Patch, ...] = (replaced(coordinator.moves, "_sort_commands", _withdraws_nothing),)
 DATA_FIRST: tuple[Patch, ...] = (replaced(GroupReader, "_channels", _data_before_commands),)
 
 
@@ -305,3 +308,26 @@ FILE_REMOVED: tuple[Patch, ...] = (
 )
 COLLECTED_UNCHECKED: tuple[Patch, ...] = (replaced(SegmentCollector, "_write", _collects_unchecked),)
 PAST_DROPPED: tuple[Patch, ...] = (replaced(Sealer, "_start_over", _advances_all_the_same),)
+
+
+# ---- where a group begins
+
+
+def _forgets_starts(original: Any) -> Any:
+    def standing(self: Offsets, partition: TopicPartition, channel: Any, node: Any) -> int | None:
+        is_start = node is not None and OffsetRecord.parse("", node.data).start
+        return None if is_start else original(self, partition, channel, node)
+
+    return standing
+
+
+def _records_nothing(original: Any) -> Any:
+    def begun(self: Offsets, store: Any, channel: Any, unknown: Any, record: Any) -> Any:
+        return original(self, store, channel, unknown, nothing)
+
+    return begun
+
+
+RESOLVED_ANEW: tuple[Patch, ...] = (replaced(Offsets, "_standing", _forgets_starts),)
+NOT_RECORDED: tuple[Patch, ...] = (replaced(Offsets, "_begun", _records_nothing),)
+LATER_AT_THE_END: tuple[Patch, ...] = (constant(consumer.offsets, "came_later", lambda *_: False),)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import coordinator.handlers
-import coordinator.plan
+import coordinator.membership
+import coordinator.moves
 import coordinator.rebalance
 from consumer.commands import CommandDrain
 from consumer.ownership import after_command
@@ -130,32 +131,33 @@ STALE_APPLIED: tuple[Patch, ...] = (replaced(CommandDrain, "_is_stale", _never_s
 def _free_while_it_runs(original: Any) -> Any:
     """Only what is promised to somebody, or waits for a lease, is not free."""
 
-    def taken(snapshot: Any, work: Any, marks: Any) -> Any:
-        found = {partition for mark in marks for partition in mark.partitions}
-        for name, view in snapshot.channels.items():
+    def taken(moves: Any) -> Any:
+        found = {partition for mark in moves.who.marks for partition in mark.partitions}
+        for name, view in moves.snapshot.channels.items():
             for sent in view.commands:
                 if sent.command is not None and sent.command.option == START_FETCHER:
-                    found |= sent.command.started - (view.running if name in work.live else NONE)
+                    found |= sent.command.started - (view.running if name in moves.who.live else NONE)
         return frozenset(found)
 
     return taken
 
 
-BACK_TO_BACK: tuple[Patch, ...] = (replaced(coordinator.plan, "_taken", _free_while_it_runs),)
+BACK_TO_BACK: tuple[Patch, ...] = (replaced(coordinator.moves, "_taken", _free_while_it_runs),)
 
 
 # ---- 7: evicted, and still at work
 
 
 def _no_marks(original: Any) -> Any:
-    def evict(snapshot: Any, work: Any) -> Any:
-        original(snapshot, work)
-        return ()
+    def evict(snapshot: Any, found: Any) -> None:
+        kept = list(found.marks)
+        original(snapshot, found)
+        found.marks[:] = kept
 
     return evict
 
 
-NO_MARKS: tuple[Patch, ...] = (replaced(coordinator.plan, "_evict", _no_marks),)
+NO_MARKS: tuple[Patch, ...] = (replaced(coordinator.membership, "_evict", _no_marks),)
 
 
 # ---- 8: joiners' topics

@@ -165,6 +165,15 @@ _QUERIES = replace(
     slots=2,
     seconds=22.0,
 )
+_BEGINS = replace(
+    _SHORT,
+    name="begins",
+    weights={"start-then-crash": 3.0, "consumer-joins": 2.0, "topic-comes": 1.0, "partitions-added": 1.0},
+    faults=(8, 16),
+    seconds=30.0,
+    poll_intervals_ms=_FOR_LONG,
+    starts=("end",),
+)
 _MADE_ANEW = replace(_SHORT, name="made anew", weights={"topic-made-anew": 1.0}, faults=(2, 4), seconds=30.0)
 
 
@@ -200,7 +209,7 @@ _FENCES = (
         fences.NO_STATE_VERSION,
         _of("S1", "S2", "S3", "S6", "L1", "L2"),
         _LATE,
-        23,
+        104,
         RESENT,
     ),
     Mutation(
@@ -209,7 +218,7 @@ _FENCES = (
         fences.DATA_FIRST,
         _of("S1"),
         _CLAIMS,
-        186,
+        384,
         (*fences.OWNERS_NOT_ASKED, *fences.NO_OWNERS_IN_THE_WAY),
     ),
     Mutation("the owners of the evicted stay", 0, fences.OWNERS_STAY, _of("S7", "L1", "L3"), _DEAF, 0),
@@ -229,7 +238,7 @@ _FENCES = (
         fences.RENEWED_BLINDLY,
         _of("S1"),
         _DEAF,
-        7,
+        58,
         (*fences.LOOKS_RARELY, *fences.TOUCHES_LATE),
     ),
     Mutation(
@@ -238,10 +247,10 @@ _FENCES = (
         fences.COUNTED_AT_ONCE,
         _of("S1"),
         _CUT_BEHIND,
-        6,
+        51,
     ),
     Mutation("a file is deleted after a lost reply", 0, fences.FILE_REMOVED, _of("S5"), _SEALED, 0),
-    Mutation("an eviction mark dies with its coordinator", 0, fences.MARKS_DIE, _of("S1"), _CALLED_BACK, 11),
+    Mutation("an eviction mark dies with its coordinator", 0, fences.MARKS_DIE, _of("S1"), _CALLED_BACK, 0),
     Mutation("segments are collected while a query registers", 0, fences.COLLECTED_UNCHECKED, _of("S5"), _QUERIES, 33),
     Mutation(
         "stale commands are not withdrawn",
@@ -252,6 +261,9 @@ _FENCES = (
         0,
     ),
     Mutation("an offset goes past dropped records", 0, fences.PAST_DROPPED, _of("S5"), _SEALS, 0),
+    Mutation("start positions are resolved by each owner anew", 0, fences.RESOLVED_ANEW, _of("S5"), _BEGINS, 9),
+    Mutation("fetching begins before its start is recorded", 0, fences.NOT_RECORDED, _of("S5"), _BEGINS, 0),
+    Mutation("what comes later is begun at its end", 0, fences.LATER_AT_THE_END, _of("S5"), _BEGINS, 0),
     Mutation("a topic made anew is taken for the old one", 9, holes.ONE_TOPIC_FOR_EVER, _OVERLOOKED, _MADE_ANEW, 0),
 )
 

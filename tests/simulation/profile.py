@@ -18,6 +18,7 @@ class Profile:
     :ivar poll_intervals_ms: the max_poll_interval_ms of applications, drawn; slots have the longest. Longer
         than the session timeout, as everywhere: else the dead are evicted before they expire, and a lease waited for.
     :ivar handlers: request handlers of each coordinator.
+    :ivar starts: the start positions of applications and of the pool, drawn; members of a group need not agree.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Profile:
     channel_retention_ms: int = 10_000
     poll_intervals_ms: tuple[int, ...] = (7000, 9000)
     handlers: int = 2
+    starts: tuple[str, ...] = ("committed",)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -106,8 +108,9 @@ _PAUSES = {
 }
 
 CALM = Profile("calm", {kind: 1.0 for kind in _CALM}, (0, 4), preemption=0.01)
-STORM = Profile("storm", EVERYTHING, (10, 30), preemption=0.05)
-PAUSES = Profile("pauses", _PAUSES, (4, 14))
+_STARTS = ("committed", "end")
+STORM = Profile("storm", EVERYTHING, (10, 30), preemption=0.05, starts=_STARTS)
+PAUSES = Profile("pauses", _PAUSES, (4, 14), starts=_STARTS)
 SCALE = replace(
     STORM, name="scale", groups=2, consumers=5, slots=2, topics=4, partitions=(8, 16), faults=(6, 16), records_per_s=0.2
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator.checker import Verdicts, check
 from tests.simulation.aimed import AIMED
-from tests.simulation.coverage import coverage
+from tests.simulation.coverage import coverage, illegal
 from tests.simulation.faults import FAULTS
 from tests.simulation.profile import Profile
 from tests.simulation.scheduler import SimulationFailure
@@ -82,6 +82,7 @@ def simulate(
         world.scheduler.close()
     world.problems += world.scheduler.crashed
     history, seen = world.history, coverage(world.history)
+    world.problems += [f"no group may change so: {change}" for change in illegal(seen)]
     return Outcome(seed, profile.name, check(history), world.problems, world.fired, history, seen, positions)
 
 

@@ -80,7 +80,7 @@ def cut_right_after_a_sync(world: World) -> None:
     world.scheduler.after(8.0, begin)
 
 
-SCENARIO_SEEDS = range(12)
+SCENARIO_SEEDS = range(24)
 
 
 def test_a_lease_does_not_outlive_a_session_whose_last_sync_the_leader_never_heard_of() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -22,7 +22,7 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.spark.config import SlotConfig, SlotSpec
 from consumer.spark.planner import SourceConfig
 from coordinator.assignors import Assignor
-from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.registry import BUILT_IN
 from coordinator.config import CoordinatorConfig
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.lease import LEASE_SHARE
@@ -45,7 +45,10 @@ LOOKS_S = 0.3
 
 ORPHAN_AFTER_S = 12.0
 BROKERS = Brokers("/brokers")
-ASSIGNORS: tuple[type[Assignor], ...] = (RangeAssignor, CooperativeRange)
+STRATEGIES: Mapping[str, Assignor] = {**BUILT_IN, CooperativeRange.name: CooperativeRange()}
+STATIC_MEMBERS = 0.4
+"""The share of applications that are static members; slots always are."""
+
 POOL_GROUP = "pool-group"
 POOL = "p"
 
@@ -130,7 +133,10 @@ class World:
         self.is_calm = False
         self.stores: list[tuple[Process, SimStore]] = []
         self.observers: list[Callable[[str, dict[str, Any]], bool]] = []
-        self.assignor = self.random.choice(ASSIGNORS)()
+        self.habits = Random(f"members {self.seed}")  # apart, so that the seeds drawn before still tell their story
+        self.common = self.habits.choice(sorted(STRATEGIES))
+        self.starts = Random(f"starts {self.seed}")
+        self.pool_starts = self.starts.choice(self.profile.starts)
         self._topic_ids = 0
         self._actors = 0
 
@@ -263,7 +269,7 @@ class World:
             max_backlog_segments=200,
             backlog_interval_ms=2000,
         )
-        return self.start(Node(config, self.disk, self.assignor), f"node-{number}")
+        return self.start(Node(config, self.disk, STRATEGIES), f"node-{number}")
 
     def start_application(self, group: str, name: str) -> Life:
         """An application with a consumer."""
@@ -271,7 +277,10 @@ class World:
             zk="model",
             group=group,
             consumer=f"{group}-{name}",
+            group_instance_id=f"{group}-{name}" if self.habits.random() < STATIC_MEMBERS else "",
             log_dir="model",
+            protocols=self._protocols(),
+            start_position=self.starts.choice(self.profile.starts),
             session_timeout_ms=self.profile.session_timeout_ms,
             max_poll_interval_ms=self.random.choice(self.profile.poll_intervals_ms),
             offsets_interval_ms=5000,
@@ -280,6 +289,11 @@ class World:
             config, self._subscription(), self.log, self.random.choice((0.1, 0.3, 0.6)), self.random.choice((1, 3))
         )
         return self.start(app, f"{group}-{name}")
+
+    def _protocols(self) -> tuple[str, ...]:
+        """One that all have, and others: what most prefer changes with who is there."""
+        others = self.habits.sample(sorted(STRATEGIES.keys() - {self.common}), self.habits.randint(0, 2))
+        return tuple(self.habits.sample([self.common, *others], len(others) + 1))
 
     def _subscription(self) -> Subscription:
         names = sorted(self.topics) or ["t0"]
@@ -298,6 +312,8 @@ class World:
             group=POOL_GROUP,
             pool=POOL,
             log_dir="model",
+            protocols=self.common,
+            start_position=self.pool_starts,
             segments_dir=self.disk.url,
             slots=max(1, self.profile.slots),
             session_timeout_ms=self.profile.session_timeout_ms,

@@ -54,6 +54,9 @@ def application(world: World, group: str, folder: Path, *options: str) -> Iterat
     running = Application(world, group, folder, *options)
     try:
         yield running
+    except BaseException:
+        print(running.log.read_text(errors="replace")[-10_000:])  # pytest shows it with the failure
+        raise
     finally:
         running.kill()
 

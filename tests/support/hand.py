@@ -12,8 +12,8 @@ from consumer.commands import CommandDrain
 from consumer.offsets import Offsets
 from consumer.registration import register
 from coordinator.assignors import Assignor
-from coordinator.assignors.range import RangeAssignor
 from coordinator.elector import Elector
+from coordinator.membership import GroupRules
 from coordinator.problems import Problems
 from coordinator.rebalance import Rebalancer, Turn
 from coordinator.zk.commands import Command
@@ -25,9 +25,11 @@ from coordinator.zk.records import STATIC, Registration, Topic
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.state import STABLE
 from coordinator.zk.store import Store
+from tests.support.starts import from_the_beginning
+from tests.support.strategies import RANGE, only
 from tests.support.wait import eventually
 
-SESSION_MS = 10_000
+SESSION_MS = 30_000
 Wrap = Callable[[Store], Store]
 """Puts a store of the test's in front of a session."""
 
@@ -56,7 +58,7 @@ class Puppet:
         )
         channel, version = register(self.store, self.paths, name, self.registration, None)
         self.fenced = FencedChannel(self.store, runtime, self.paths, name, channel, version)
-        self._offsets = Offsets(runtime, self.paths, lambda topic, topic_id, partition: 0)
+        self._offsets = Offsets(runtime, self.paths, from_the_beginning)
         self._drain = CommandDrain(runtime, self.paths, name, self._offsets)
         self.gave_up: list[PartitionSet] = []
 
@@ -108,6 +110,10 @@ class Puppet:
         """Give a sign of life."""
         self.fenced.commit(replace(self.fenced.channel, touched=self.fenced.channel.touched + 1))
 
+    def read_offsets(self) -> None:
+        """Read where what it runs begins, and record it where nobody has."""
+        self.fenced.channel = self._offsets.read(self.store, self.fenced.channel, self.running, self.fenced.guarded)
+
     def close(self) -> None:
         """End the session, and say nothing."""
         self.store.close()
@@ -136,7 +142,7 @@ class Hand:
         self.term = term
         self.lease = Lease(self.store, self.runtime, lambda: term.check(self.store), "coordinator")
         self.lease.renew()
-        self._assignor = assignor or RangeAssignor()
+        self._assignors = RANGE if assignor is None else only(assignor)
         self._rebalancers: dict[str, Rebalancer] = {}
         self.acknowledged: list[str] = []
 
@@ -150,7 +156,8 @@ class Hand:
                 self.lease,
                 group,
                 lambda: self.topics,
-                self._assignor,
+                self._assignors,
+                GroupRules(),
                 self.acknowledged.append,
                 self.problems,
             )

@@ -238,7 +238,7 @@ class Story(History):
         self.stable("g")
         self.seal("s2", 12, 3)
         self.halt(old, frozenset(old.channel.running), "lost")
-        self.event("exit", "s2#1", why="superseded")
+        self.event("exit", "s2#1", why="fenced")
         self.close("s2#1", "closed")
         self.point("taken over")
 

@@ -60,10 +60,13 @@ class Process:
         """What it has said on stderr so far."""
         return self.err.read_text(errors="replace")
 
+    def lines(self) -> list[str]:
+        """The whole lines that it, and who had its name before, has printed so far."""
+        return [line for line in self.out.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
     def printed(self) -> list[dict[str, Any]]:
-        """The JSON lines that it has printed so far."""
-        lines = self.out.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        """The same, each a JSON object."""
+        return [json.loads(line) for line in self.lines()]
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +88,8 @@ class Process:
 def node_process(folder: Path, zk: str, node: str, session_timeout_ms: int = 1000, *options: str) -> Process:
     """`zk-coordinator run`."""
     timeout = str(session_timeout_ms)
-    arguments = ["run", "--zk", zk, "--node", node, "--session-timeout-ms", timeout, *options]
+    arguments = ["run", "--zk", zk, "--node", node, "--session-timeout-ms", timeout]
+    arguments += ["--group-initial-rebalance-delay-ms", "0", *options]
     return Process(folder, node, "coordinator.cli", *arguments)
 
 

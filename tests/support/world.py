@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
+from consumer.logs import Log
 from coordinator.assignors import Assignor
 from coordinator.config import CoordinatorConfig
 from coordinator.service import CoordinatorService
@@ -29,6 +30,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.state import GroupState, Rebalance
 from coordinator.zk.store import Create, Delete, SetData, Store
 from tests.support.memlog import MemoryLog
+from tests.support.strategies import only
 from tests.support.wait import eventually
 
 SESSION_MS = 2000
@@ -44,7 +46,7 @@ class PollingConsumer(Callbacks):
         name: str,
         topics: dict[str, int],
         pattern: str = "static",
-        log: MemoryLog | None = None,
+        log: Log | None = None,
         opener: Any = None,
         **options: Any,
     ) -> None:
@@ -109,7 +111,7 @@ class World:
     def __init__(self, zk: str) -> None:
         self.zk = zk
         self.brokers = Brokers()
-        self.store: Store = open_kazoo(zk, 10_000)
+        self.store: Store = open_kazoo(zk, 30_000)  # who looks on outlives those who are looked at
         self._services: list[tuple[CoordinatorService, threading.Thread]] = []
         self._sessions: dict[CoordinatorService, Store] = {}
         self.consumers: list[PollingConsumer] = []
@@ -126,6 +128,7 @@ class World:
     ) -> CoordinatorService:
         options.setdefault("session_timeout_ms", SESSION_MS)
         options.setdefault("sweep_interval_ms", 60_000)
+        options.setdefault("group_initial_rebalance_delay_ms", 0)
         config = CoordinatorConfig(zk=zk or self.zk, node=node or f"node-{secrets.token_hex(3)}", **options)
         opener = kazoo_factory(config.zk, config.session_timeout_ms)
 
@@ -133,7 +136,8 @@ class World:
             self._sessions[service] = wrap(opener())
             return self._sessions[service]
 
-        service = CoordinatorService(config, open_and_note, ThreadRuntime(), assignor)
+        assignors = None if assignor is None else only(assignor)
+        service = CoordinatorService(config, open_and_note, ThreadRuntime(), assignors)
         thread = threading.Thread(target=service.run, name=config.node, daemon=True)
         thread.start()
         self._services.append((service, thread))
@@ -281,7 +285,7 @@ class World:
         :param again: so many may have been.
         """
         wanted = {(TopicPartition(topic, number), offset) for number in range(partitions) for offset in range(end)}
-        polled = {item for consumer in self.consumers for item in consumer.polled if item[0].topic == topic}
+        polled = {item for consumer in self.consumers for item in consumer.polled.copy() if item[0].topic == topic}
         assert wanted - polled == set(), f"{len(wanted - polled)} records never came"
         committed = Counter(item for c in self.consumers for item in c.records if item[0].topic == topic)
         twice = sorted(item for item, times in committed.items() if times > 1)

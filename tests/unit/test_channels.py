@@ -13,7 +13,7 @@ from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import Channel, OffsetRecord, parsed_channel
+from coordinator.zk.records import BegunRecord, Channel, OffsetRecord, Topic, parsed_channel
 from coordinator.zk.state import GroupState, Mark, Rebalance, Target
 from coordinator.zk.store import (
     MAX_COMMIT_BYTES,
@@ -200,6 +200,21 @@ def test_a_start_brings_the_parents_that_its_claims_need() -> None:
 
     made = [each.path for each in only if isinstance(each, Create)]
     assert made == [PATHS.owners_of("t"), PATHS.offsets_of("t"), PATHS.command_prefix("a")]
+
+
+@pytest.mark.parametrize(
+    ("made_at", "there"), [(10, {0, 1, 2}), (30, set())], ids=["made before the group", "made after the group"]
+)
+def test_the_first_start_of_a_topic_notes_with_which_of_its_partitions_the_group_begins(
+    made_at: int, there: set[int]
+) -> None:
+    topic = Topic("t", "t-1", (0, 1, 2), made_at)
+    seen = snapshot(offset_parents=frozenset(), topics={"t": topic}, czxid=20)
+
+    (only,) = multis(seen, Plan(STATE, starts=(start("a", TopicPartition("t", 0)),)))
+
+    (note,) = [each.data for each in only if isinstance(each, Create) and each.path == PATHS.offsets_of("t")]
+    assert BegunRecord.parse("", note) == BegunRecord("t-1", frozenset(there))
 
 
 @pytest.mark.parametrize("ended", [None, "it left"], ids=["live", "half ended"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import OffsetRecord
+from coordinator.zk.records import BegunRecord, OffsetRecord
 from coordinator.zk.sealed import Query, SealedRange
 from coordinator.zk.store import Create, Delete, SetData
 from tests.support.made_story import Enough, G, Story
@@ -148,6 +148,24 @@ def again(history: Story, offset: int) -> None:
     raise Enough
 
 
+def back(history: Story, offset: int, to: int) -> None:
+    """c1, which stood at 7, says that it will commit an offset, and commits another, or the same."""
+    life = history.lives["c1"]
+    own = {"group": "h", "consumer": "c1", "incarnation": life.channel.incarnation}
+    history.event("sought", "c1#1", **own, partitions={"cities-1": {"0": offset}})
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: to}))
+    history.advance("c1", 3, 0, topic="cities-1")
+    raise Enough
+
+
+def test_a_plain_consumer_whose_application_seeks_may_go_back_to_where_it_said() -> None:
+    held(spoilt("grown", lambda history: back(history, 5, 5)))
+
+    finding = only(spoilt("grown", lambda history: back(history, 4, 5)), "S5")
+
+    assert "an overlap in cities-1-0 of group h: 7 to 5" in finding.why
+
+
 @pytest.mark.parametrize(("offset", "kind"), [(9, "a gap"), (5, "an overlap")])
 def test_a_plain_consumer_that_goes_on_elsewhere_breaks_it(offset: int, kind: str) -> None:
     held(spoilt("grown", lambda history: again(history, 7)))
@@ -282,3 +300,71 @@ def test_what_a_hand_removes_of_the_segments_is_not_judged() -> None:
         raise Enough
 
     held(spoilt("sealed", happen))
+
+
+# ---- where a group begins
+
+
+def begins_at(history: Story, offset: int, start: str = "end", there: frozenset[int] = frozenset({0, 1, 2})) -> None:
+    """s1 records where the group begins with flights-2; the coordinator has noted what was there before."""
+    history.commit(history.coordinator, history.put(G.offsets_of("flights"), BegunRecord("T1", there).to_bytes()))
+    history.commit("s1#1", history.put(G.offset("flights", 2), OffsetRecord(offset, "T1", 2, start).to_bytes()))
+
+
+def test_a_partition_that_was_there_may_begin_where_its_start_was_recorded() -> None:
+    def happen(history: Story) -> None:
+        begins_at(history, 40)
+        history.sealed("s1", [part(2, 40, 60)])
+        raise Enough
+
+    held(spoilt("stable", happen))
+
+
+def test_a_start_that_is_resolved_again_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        begins_at(history, 40)
+        begins_at(history, 60)
+        raise Enough
+
+    finding = only(spoilt("stable", happen), "S5")
+
+    assert "`offsets` of flights-2 in group g was set to 60" in finding.why and "40 was reached" in finding.why
+
+
+def test_a_partition_that_begins_elsewhere_than_its_start_breaks_it() -> None:
+    def happen(history: Story) -> None:
+        begins_at(history, 40)
+        history.sealed("s1", [part(2, 60, 70)])
+        raise Enough
+
+    assert "a gap in flights-2 of group g: 60 to 70" in only(spoilt("stable", happen), "S5").why
+
+
+@pytest.mark.parametrize(
+    ("start", "there"), [("end", frozenset({0, 1})), ("beginning", frozenset({0, 1, 2}))], ids=["came later", "no end"]
+)
+def test_a_start_after_records_that_nobody_chose_to_leave_out_breaks_it(start: str, there: frozenset[int]) -> None:
+    def happen(history: Story) -> None:
+        begins_at(history, 40, start, there)
+        raise Enough
+
+    assert "was set to 40" in only(spoilt("stable", happen), "S5").why
+
+
+@pytest.mark.parametrize("is_said", [True, False], ids=["said", "silent"])
+def test_a_gap_in_the_log_may_be_gone_over_when_it_is_said(is_said: bool) -> None:
+    def happen(history: Story) -> None:
+        history.sealed("s1", [part(2, 100, 120)])
+        life = history.lives["s1"]
+        where = {"topic": "flights", "topic_id": "T1", "partition": 2, "before": 120, "after": 200}
+        if is_said:
+            names = {"group": "g", "consumer": "s1", "incarnation": life.channel.incarnation}
+            history.event("jump", "s1#1", **names, **where)
+        history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: 200}))
+        history.sealed("s1", [part(2, 200, 210)])
+        raise Enough
+
+    if is_said:
+        held(spoilt("joined", happen))
+    else:
+        assert "went from 120 to 200" in only(spoilt("joined", happen), "S5").why

@@ -128,6 +128,12 @@ def test_a_generation_may_begin_soon_after_calm_or_after_a_change() -> None:
 
     held(spoilt("collecting", removed))
 
+    def given_up(history: Story) -> None:
+        state = history.states["g"]
+        history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1), Delete(G.seat("s9")))
+
+    held(spoilt("collecting", given_up))
+
 
 def test_without_a_calm_it_is_not_decided() -> None:
     verdict = changed(lambda events: events.remove(next(e for e in events if e["event"] == "calm")))["L4"]

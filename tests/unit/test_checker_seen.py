@@ -10,7 +10,7 @@ import pytest
 from coordinator.checker import Verdicts
 from coordinator.zk.asked import Pause, PausedRecord
 from coordinator.zk.paths import PAUSED, Brokers
-from coordinator.zk.records import Registration
+from coordinator.zk.records import Channel, Registration
 from coordinator.zk.store import Create, Delete, SetData
 from tests.support.made_histories import Made
 from tests.support.made_story import Enough, G, Story
@@ -85,6 +85,35 @@ def test_a_change_that_is_not_in_the_target_in_time_breaks_it(change: Change, wh
     assert why in finding.why
     assert names(finding) == ["a#1 commit h/state" if "group h" in why else "b#1 commit g/state", event]
     held(overlooked(change, seconds=6.5))
+
+
+def test_a_static_member_that_has_left_may_keep_its_part_for_a_session_timeout_more() -> None:
+    def change(history: Story) -> None:
+        history.commit("s2#1", Create(G.seat("s2"), b"{}"))
+        leaves(history)
+
+    finding = only(overlooked(change, seconds=14.0), "L2")
+
+    assert "s2 (incarnation s2-a) is gone" in finding.why
+    held(overlooked(change, seconds=12.5))
+
+
+def test_a_static_member_whose_session_ended_has_no_more_time_than_others() -> None:
+    def change(history: Story) -> None:
+        history.commit("s2#1", Create(G.seat("s2"), b"{}"))
+        history.close("s2#1")
+
+    only(overlooked(change), "L2")
+
+
+def test_a_seat_that_is_left_over_excuses_nothing_that_is_not_its_members() -> None:
+    left = Channel(incarnation="s8-a", ended="left").to_bytes()
+
+    def change(history: Story) -> None:
+        history.commit("s2#1", Create(G.channel("s8"), left), Create(G.seat("s8"), b"{}"))
+        history.hand(Delete(Brokers().topic("flights")))
+
+    assert "L2" in [verdict.invariant for verdict in overlooked(change).broken]
 
 
 def test_a_group_that_gets_no_state_at_all_breaks_it() -> None:

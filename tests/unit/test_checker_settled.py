@@ -10,8 +10,8 @@ from coordinator.checker import Verdicts
 from coordinator.zk.asked import Pause, PausedRecord
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import PAUSED
-from coordinator.zk.state import COMPLETING
-from coordinator.zk.store import Create, SetData
+from coordinator.zk.state import COMPLETING, STABLE
+from coordinator.zk.store import Create, Delete, SetData
 from tests.support.made_histories import Made
 from tests.support.made_story import G, Story
 from tests.support.spoilt import changed, held, names, only, spoilt
@@ -66,6 +66,48 @@ def test_a_group_that_does_not_stay_stable_breaks_it() -> None:
     finding = only(spoilt("late", happen), "L1")
 
     assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
+
+
+def test_a_group_that_gives_a_seat_up_has_the_time_again() -> None:
+    def given_up(seconds: float) -> Verdicts:
+        def happen(history: Story) -> None:
+            history.fenced("g", replace(history.states["g"], state=COMPLETING), Delete(G.seat("s9")))
+            history.pass_(seconds)
+            history.stable("g")
+
+        return spoilt("late", happen)
+
+    held(given_up(7.9))
+    only(given_up(8.1), "L1")
+
+
+def test_a_seat_that_is_given_up_after_the_group_had_to_be_settled_excuses_nothing() -> None:
+    def happen(history: Story) -> None:
+        begin(history)
+        history.to(89.0)
+        history.fenced("g", replace(history.states["g"], state=STABLE), Delete(G.seat("s9")))
+
+    finding = only(spoilt("calm", happen), "L1")
+
+    assert finding.why.endswith("and had to be at 78 s")
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_member_that_is_evicted_again_and_again_breaks_it_whether_or_not_it_has_a_seat(is_static: bool) -> None:
+    def happen(history: Story) -> None:
+        for number in range(7):
+            life = history.lives["s3"]
+            seat = [Delete(G.seat("s3"))] if is_static else []
+            evicted = [*history.end_of(life, "evicted"), Delete(G.id("s3")), *seat]
+            history.fenced("g", replace(history.states["g"], state=COMPLETING), *evicted)
+            history.pass_(1.0)
+            history.halt(life, frozenset(life.channel.running), "lost")
+            history.register(life, f"s3-{number}")
+            if is_static:
+                history.commit(life.who, Create(G.seat("s3"), b"{}"))
+            history.pass_(4.0)
+
+    assert spoilt("calm", happen)["L1"].findings
 
 
 def test_a_consumer_that_does_not_run_its_target_breaks_it_though_the_state_says_stable() -> None:

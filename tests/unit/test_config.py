@@ -131,7 +131,14 @@ def test_a_node_needs_a_name_that_a_znode_may_have(value: str) -> None:
         ("max_poll_interval_ms", 2**31),
         ("max_poll_records", 0),
         ("max_poll_records", -2),
+        ("poll_order", "random"),
+        ("prefetch", "all"),
         ("fetch_max_bytes", 0),
+        ("max_partition_fetch_bytes", 0),
+        ("buffer_memory", 0),
+        ("enable_auto_commit", "perhaps"),
+        ("enable_auto_commit", 1),
+        ("auto_commit_interval_ms", 0),
         ("offsets_interval_ms", 0),
         ("protocols", ()),
         ("metrics_port", 65_536),
@@ -140,6 +147,18 @@ def test_a_node_needs_a_name_that_a_znode_may_have(value: str) -> None:
 )
 def test_a_bad_value_of_a_consumer_is_refused_by_name(name: str, value: Any) -> None:
     assert name in refused(ConsumerConfig, {**ZK, "group": "g", "consumer": "a", name: value})
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), (" True ", True), ("false", False), ("FALSE", False)])
+def test_a_switch_is_true_or_false_in_the_environment_and_a_boolean_in_a_file(
+    tmp_path: Path, text: str, value: bool
+) -> None:
+    options = {**ZK, "group": "g", "consumer": "a"}
+    file = written(tmp_path, f"enable_auto_commit = {str(value).lower()}\n")
+
+    assert load(ConsumerConfig, options, env={"ZK_GROUP_ENABLE_AUTO_COMMIT": text}).enable_auto_commit is value
+    assert load(ConsumerConfig, options, file, env={}).enable_auto_commit is value
+    assert load(ConsumerConfig, options, env={}).enable_auto_commit is False
 
 
 @pytest.mark.parametrize("name", ["group", "consumer"])

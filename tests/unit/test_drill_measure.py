@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.measure import least_moved, measured
+from coordinator.drills.measure import BROKER_RETURNS, least_moved, measured
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.paths import COORDINATOR, GroupPaths
 
@@ -157,3 +157,58 @@ def test_as_few_move_as_equal_shares_need(before: str, consumers: str, partition
     held = {("t", number): who for number, who in enumerate(before)}
 
     assert least_moved(held, set(consumers), partitions) == least
+
+
+def fetch(at: float, *numbers: int) -> Made:
+    return event(at, "a#1", "fetch", ranges=[{"topic": "t", "partition": n, "first": 0, "next": 1} for n in numbers])
+
+
+def broker_away(*later: Made) -> list[Made]:
+    """The broker is killed at 10 s and is back at 15 s."""
+    return [
+        event(0.0, "server", "run"),
+        begin(1.0, "a#1", 0, 1),
+        fetch(9.0, 0, 1),
+        event(10.0, "server", "fault", kind="kill-broker"),
+        fetch(10.5, 0, 1),
+        event(15.0, "server", "fault", kind=BROKER_RETURNS),
+        *later,
+        event(20.0, "server", "end"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("later", "seconds"),
+    [
+        ([fetch(15.2, 0), fetch(15.6, 1), fetch(16.0, 0, 1)], 0.6),
+        ([fetch(15.2, 0)], 5.0),  # at least: to the end
+    ],
+)
+def test_fetching_goes_on_when_records_of_every_partition_have_come_since_the_broker_was_back(
+    later: list[Made], seconds: float
+) -> None:
+    assert measured(broker_away(*later), 10.0).resumed_s == pytest.approx(seconds)
+
+
+def test_where_no_broker_was_away_nothing_is_said_of_its_return(killed: list[Made]) -> None:
+    assert measured(killed, 10.0).resumed_s is None
+
+
+def test_the_generations_that_begin_after_the_fault_are_counted_each_once() -> None:
+    def state(at: float, generation: int, path: str = GROUP.state) -> Made:
+        return commit(at, "node#1", {"op": "set", "path": path, "data": f'{{"generation":{generation}}}'})
+
+    of_kafka = "/brokers/topics/t/partitions/0/state"
+    events = [
+        event(0.0, "server", "run"),
+        state(2.0, 3),
+        event(10.0, "server", "fault", kind="kill-broker"),
+        state(11.0, 3),
+        state(11.5, 7, of_kafka),
+        *(state(12.0 + part, generation) for part, generation in enumerate((4, 4, 5))),
+        commit(16.0, "hand#1", {"op": "set", "path": GROUP.state, "data": "scribbled"}),
+        event(20.0, "server", "end"),
+    ]
+
+    assert measured(events, 10.0).generations == 2
+    assert measured(events[:5] + events[-1:], 10.0).generations == 0

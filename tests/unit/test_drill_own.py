@@ -14,7 +14,7 @@ from coordinator.drills.settings import Settings
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 
 Servers = Callable[..., None]
-SERVERS = {name for name in DRILLS if name.startswith("zookeeper-")}
+SERVERS = {name for name in DRILLS if name.startswith(("zookeeper-", "kafka-"))}
 
 
 class NoStore:

@@ -45,23 +45,29 @@ def values(log: Log, offset: int, max_bytes: int = LARGE, max_records: int = LAR
 
 FIRST_FETCH = """
 import sys
-from consumer.fetcher import Fetcher
+from consumer.consumer import records_of
+from consumer.fetcher import Fetch
 from consumer.logs import open_log
+from consumer.segment_files import SegmentFolder
+from coordinator.zk.partitions import TopicPartition
 
-_, log_dir, topic, topic_id = sys.argv
+_, log_dir, segments_dir, topic, topic_id = sys.argv
 log = open_log(log_dir)
-Fetcher(log)
+folder = SegmentFolder(segments_dir)
 before = set(sys.modules)
 fetched = log.fetch(topic, topic_id, 0, 0, 1000, 1000)
-assert fetched.next_offset == 2
+fetch = Fetch(TopicPartition(topic, 0), topic_id, 0, fetched.next_offset, fetched.batches)
+assert fetch.nbytes and [record.value for record in records_of(fetch)] == [b"a", b"b"]
+size = folder.write("g/file", fetched.batches)
+assert [batch.num_rows for batch in folder.read("g/file", size, 2)] == [2]
 print(*sorted(set(sys.modules) - before))
 """
 
 
 def test_the_first_fetch_loads_no_modules_while_partitions_wait_for_it(tmp_path: Path) -> None:
-    append(tmp_path, b"a", b"b")
+    append(tmp_path / "log", b"a", b"b")
 
-    command = [sys.executable, "-c", FIRST_FETCH, str(tmp_path), TOPIC, ID]
+    command = [sys.executable, "-c", FIRST_FETCH, str(tmp_path / "log"), str(tmp_path / "segments"), TOPIC, ID]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert done.stdout.split() == []
@@ -242,6 +248,35 @@ def test_values_are_slices_of_the_mapped_file(tmp_path: Path, log: Log) -> None:
     assert sum(batch.nbytes for batch in fetched.batches) > 2_900_000
     assert pa.total_allocated_bytes() - before < 200_000, "topic, partition and offset alone take memory of their own"
     assert all(0.5e6 < batch.nbytes < 2e6 for batch in fetched.batches)
+
+
+def test_a_reader_of_many_partitions_keeps_few_files_mapped(tmp_path: Path, log: Log) -> None:
+    for partition in range(40):
+        Appender(tmp_path, TOPIC, ID, partition).append(stored_batches([b"a"]))
+
+    for _ in range(2):
+        for partition in range(40):
+            assert log.fetch(TOPIC, ID, partition, 0, LARGE, LARGE).next_offset == 1
+            assert log.latest(TOPIC, ID, partition) == 1
+
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert 1 <= len([line for line in maps if str(tmp_path) in line]) <= 16
+
+
+def test_records_that_wait_to_be_read_in_an_open_file_take_no_memory(tmp_path: Path, log: Log) -> None:
+    append(tmp_path, *[b"x"] * 100_000)
+    before = pa.total_allocated_bytes()
+
+    log.fetch(TOPIC, ID, 0, 0, LARGE, 10)
+
+    assert pa.total_allocated_bytes() - before < 100_000, "the places of those that were fetched alone"
+
+
+def test_records_without_headers_store_none(tmp_path: Path) -> None:
+    Appender(tmp_path, TOPIC, ID, 0).append(stored_batches([b"x" * 100] * 80_000))
+
+    (file,) = folder(tmp_path).iterdir()
+    assert file.stat().st_size < 80_000 * 130
 
 
 def test_a_timestamp_finds_the_first_record_of_its_time_or_later(tmp_path: Path, log: Log) -> None:

@@ -8,15 +8,22 @@ import pytest
 
 from consumer.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, Fetcher, Looks
 from consumer.holder import Start
+from consumer.logs import LogError, OffsetOutOfRange
 from consumer.logs.append import Appender
+from consumer.logs.base import Fetched
 from consumer.logs.columns import stored_batches
 from consumer.logs.embedded import EmbeddedLog
 from consumer.logs.layout import topic_folder
+from consumer.metrics import ConsumerMetrics
 from consumer.offsets import Offsets
+from consumer.out_of_range import Jump
+from consumer.start_position import Place
+from consumer.starts import Found
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import Channel
 from tests.property.tree import Tree
+from tests.support.timedlog import TimedLog
 from tests.unit.manual import ManualRuntime
 
 BROKEN, WHOLE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -47,15 +54,140 @@ def test_a_partition_whose_folder_cannot_be_listed_is_reported_and_the_others_go
 
 
 def test_a_partition_whose_first_offset_cannot_be_found_waits_and_the_others_do_not() -> None:
-    def earliest(topic: str, topic_id: str, partition: int) -> int:
-        if partition == BROKEN.partition:
+    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> Found:
+        if partition == BROKEN:
             raise PermissionError("no access")
-        return 7
+        return Found(7, Place("beginning"))
 
-    offsets = Offsets(ManualRuntime(), GroupPaths("g"), earliest)
+    offsets = Offsets(ManualRuntime(), GroupPaths("g"), find)
     running = Channel("abc", running={BROKEN: None, WHOLE: None}, topics={"t": "id"})
 
-    read = offsets.read(Tree().open(), running, running.running)
+    read = offsets.read(Tree().open(), running, running.running, lambda operations: None)
 
     assert read.running == {BROKEN: None, WHOLE: 7}
     assert offsets.complaints == {BROKEN: "no access"}
+
+
+def test_a_log_that_is_away_is_not_waited_for_at_each_partition_before_the_consumer_goes_on() -> None:
+    runtime, asked = ManualRuntime(), []
+
+    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> Found:
+        asked.append(partition)
+        runtime.now += 0.6
+        raise LogError("no answer")
+
+    offsets = Offsets(runtime, GroupPaths("g"), find)
+    running = Channel("abc", running={TopicPartition("t", n): None for n in range(100)}, topics={"t": "id"})
+
+    offsets.read(Tree().open(), running, running.running, lambda operations: None)
+    first = len(asked)
+    offsets.read(Tree().open(), running, running.running, lambda operations: None)
+
+    assert (first, asked) == (2, [TopicPartition("t", n) for n in range(4)]), "and the next time others have their turn"
+
+
+def test_starts_that_take_long_to_find_are_found_in_several_steps_and_the_consumer_goes_on_between() -> None:
+    runtime = ManualRuntime()
+
+    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> Found:
+        runtime.now += 0.3
+        return Found(7, Place("end"))
+
+    offsets = Offsets(runtime, GroupPaths("g"), find)
+    running = Channel("abc", running={TopicPartition("t", n): None for n in range(10)}, topics={"t": "id"})
+
+    read = offsets.read(Tree().open(), running, running.running, lambda operations: None)
+
+    assert [n for (_, n), offset in read.running.items() if offset == 7] == [0, 1, 2, 3], "recorded after a second"
+
+
+class LogThatBreaks(TimedLog):
+    """Its partition 2 raises what no log should."""
+
+    def fetch(
+        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
+    ) -> Fetched:
+        if partition == 2:
+            raise RuntimeError("nobody expected this")
+        return super().fetch(topic, topic_id, partition, offset, max_bytes, max_records)
+
+
+def test_what_was_fetched_before_an_error_that_nobody_expected_is_fetched_again() -> None:
+    fetcher = Fetcher(LogThatBreaks(end=50))
+    fetcher.begin({WHOLE: Start("id", 30), TopicPartition("t", 2): Start("id", 40)})
+
+    with pytest.raises(RuntimeError):
+        fetcher.fetch(100, 1 << 20)
+
+    assert [at.offset for _, at in sorted(fetcher.positions.items())] == [30, 40]
+    found = fetcher.fetch(100, 1 << 20, [WHOLE])
+    assert [(fetch.partition, fetch.first, fetch.next) for fetch in found] == [(WHOLE, 30, 50)]
+
+
+# ---- offsets that the log does not have
+
+
+@pytest.mark.parametrize(("reset", "after"), [("earliest", 30), ("latest", 50)])
+@pytest.mark.parametrize("before", [10, 60], ids=["removed", "not there any more"])
+def test_an_offset_out_of_range_is_said_counted_and_moved_and_the_others_go_on(
+    reset: str, after: int, before: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = ConsumerMetrics()
+    fetcher = Fetcher(TimedLog(end=50, begin=30), metrics.of("g", "c"), reset)
+    fetcher.begin({BROKEN: Start("id", before), WHOLE: Start("id", 40)})
+
+    first = fetcher.fetch(100, 1 << 20)
+    jumps = fetcher.out_of_range.jumps
+    fetcher.jump()
+    second = fetcher.fetch(100, 1 << 20)
+
+    assert [(fetch.partition, fetch.first, fetch.next) for fetch in first] == [(WHOLE, 40, 50)]
+    assert jumps == {BROKEN: Jump("id", before, after)}
+    assert [(fetch.partition, fetch.first) for fetch in second] == ([(BROKEN, 30)] if reset == "earliest" else [])
+    assert f"offset out of range: partition=t-0 offset={before} goes_on_at={after}" in caplog.text
+    labels = {"group": "g", "consumer": "c"}
+    assert metrics.registry.get_sample_value("zk_group_consumer_offset_resets_total", labels) == 1
+
+
+def test_an_offset_out_of_range_is_an_error_with_none_but_what_was_fetched_is_handed_out_first() -> None:
+    fetcher = Fetcher(TimedLog(end=50, begin=30), auto_offset_reset="none")
+    fetcher.begin({BROKEN: Start("id", 10), WHOLE: Start("id", 40)})
+
+    assert [fetch.partition for fetch in fetcher.fetch(100, 1 << 20)] == [WHOLE]
+    assert fetcher.complaints == {BROKEN: "offset 10 of t-0: there is 30 to 50"}
+    with pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0: .*; auto_offset_reset is none, so t-0 waits: set"):
+        fetcher.out_of_range.refuse({BROKEN})
+    fetcher.rewind(BROKEN, 30)
+    fetcher.out_of_range.refuse({BROKEN})
+    assert [fetch.first for fetch in fetcher.fetch(100, 1 << 20)] == [30]
+
+
+@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "somebody has moved it"])
+def test_a_jump_that_was_not_taken_is_forgotten_with_the_position(given_up: bool) -> None:
+    fetcher = Fetcher(TimedLog(end=50, begin=30))
+    fetcher.begin({BROKEN: Start("id", 10)})
+    fetcher.fetch(100, 1 << 20)
+
+    if given_up:
+        fetcher.end([BROKEN])
+    else:
+        fetcher.rewind(BROKEN, 45)
+    fetcher.jump()
+
+    assert {part: at.offset for part, at in fetcher.positions.items()} == ({} if given_up else {BROKEN: 45})
+
+
+class LogThatIsAway(TimedLog):
+    """It knows that an offset is out of range, and not where it begins."""
+
+    def earliest(self, topic: str, topic_id: str, partition: int) -> int:
+        raise LogError("the log is away")
+
+
+def test_a_log_that_cannot_tell_where_to_go_on_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    fetcher = Fetcher(LogThatIsAway(end=50, begin=30))
+    fetcher.begin({BROKEN: Start("id", 10)})
+
+    assert fetcher.fetch(100, 1 << 20) == []
+    assert (fetcher.complaints, fetcher.out_of_range.jumps) == ({BROKEN: "the log is away"}, {})
+    assert "partition cannot be fetched: partition=t-0 problem=the log is away" in caplog.text

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import weakref
 from typing import Any
 
-from coordinator.assignors.range import RangeAssignor
+import pytest
+
 from coordinator.config import CoordinatorConfig
 from coordinator.handlers import Handlers
 from coordinator.problems import Problems
+from coordinator.rebalance import LeaseLapsed
+from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.paths import GroupPaths
+from tests.support.strategies import RANGE
 from tests.unit.manual import ManualRuntime
 
 PATHS = GroupPaths("g")
@@ -20,9 +27,7 @@ def waits_s(acknowledged: str, outstanding: set[str]) -> float:
     """Seconds until the group's turn, once `acknowledged` has removed its command and `outstanding` had some."""
     runtime = ManualRuntime()
     config = CoordinatorConfig(zk="nobody:1")
-    handlers = Handlers(
-        config, ELSEWHERE, runtime, ELSEWHERE, ELSEWHERE, RangeAssignor(), Problems(runtime), print, ELSEWHERE
-    )
+    handlers = Handlers(config, ELSEWHERE, runtime, ELSEWHERE, ELSEWHERE, RANGE, Problems(runtime), print, ELSEWHERE)
     handlers._outstanding["g"] = outstanding
     began = runtime.now
     handlers.on_acknowledge(PATHS.channel(acknowledged))
@@ -41,3 +46,49 @@ def test_the_last_acknowledgement_waits_for_nobody() -> None:
 def test_an_acknowledgement_that_nobody_knows_of_is_looked_at_all_the_same() -> None:
     assert waits_s("c1", set()) == 0.01
     assert waits_s("c1", {"c2"}) == 0.01
+
+
+class FailingRebalancer:
+    """Its turns raise, from a frame that holds it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def take_turn(self, trigger: str) -> None:
+        raise self._error
+
+
+class NothingAsked:
+    """Operators want nothing."""
+
+    def pause_of(self, group: str) -> None:
+        return None
+
+    def with_held(self, group: str, reasons: tuple[str, ...]) -> tuple[str, ...]:
+        return reasons
+
+    def requested(self, group: str) -> None:
+        return None
+
+
+@pytest.mark.parametrize("error", [LeaseLapsed, RebalanceFailed])
+def test_a_log_record_of_a_turn_that_failed_keeps_nothing_of_the_group(
+    error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime, asked, elsewhere = ManualRuntime(), NothingAsked(), ELSEWHERE
+    config = CoordinatorConfig(zk="nobody:1")
+    handlers = Handlers(config, elsewhere, runtime, elsewhere, elsewhere, RANGE, Problems(runtime), print, asked)  # type: ignore[arg-type]
+    rebalancer = FailingRebalancer(error("it is said"))
+    kept = weakref.ref(rebalancer)
+    handlers._rebalancers["g"] = rebalancer  # type: ignore[assignment]
+    handlers.ask("g", "joined c1")
+    request = handlers.requests.take()
+    assert request is not None
+
+    with caplog.at_level(logging.INFO):
+        handlers._take_turn(request)
+    del handlers._rebalancers["g"], rebalancer
+    gc.collect()
+
+    assert "reason=it is said" in caplog.text
+    assert kept() is None

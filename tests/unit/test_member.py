@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
-from consumer.errors import Superseded
+from consumer.errors import FencedInstanceId
 from consumer.holder import Start
 from consumer.member import Member
 from coordinator.assignors.range import RangeAssignor
@@ -19,6 +19,7 @@ from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.records import OffsetRecord
 from coordinator.zk.store import Create, Delete, SetData
 from tests.property.group_world import PATHS, World
+from tests.support.starts import AT_THE_BEGINNING
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -58,7 +59,7 @@ class Life:
     def another(self, name: str, held: Held) -> Member:
         config = ConsumerConfig(zk="tree", group="g", consumer=name, max_poll_interval_ms=4000)
         runtime = self.world.runtime
-        return Member(config, Subscription({"t": 1}), self.world.session, runtime, held, lambda *topic: 0)
+        return Member(config, Subscription({"t": 1}), self.world.session, runtime, held, AT_THE_BEGINNING)
 
     def poll(self, member: Member | None = None) -> None:
         """A poll after the watches have fired."""
@@ -161,7 +162,7 @@ def test_a_partition_whose_owner_znode_is_in_the_way_is_left_out_and_told(life: 
 
 def test_an_offset_that_could_not_be_published_is_published_the_next_time_though_it_has_not_moved(life: Life) -> None:
     parent = PATHS.offsets_of("t")
-    life.world.tree.commit([Delete(parent)], 0)
+    life.world.tree.commit([*(Delete(PATHS.offset(*partition)) for partition in (T0, T1)), Delete(parent)], 0)
     life.world.runtime.now += 61.0
     life.member.advance({T0: 5})
     life.world.tree.put(parent, b"")
@@ -245,9 +246,9 @@ def test_a_process_that_lost_its_name_does_not_come_back_under_it(life: Life) ->
     newer = life.another("a", Held())
     life.poll(newer)
 
-    with pytest.raises((Superseded, IncarnationOver)):
+    with pytest.raises((FencedInstanceId, IncarnationOver)):
         life.member.advance({T0: 5})
-    with pytest.raises(Superseded):
+    with pytest.raises(FencedInstanceId):
         for _ in range(3):
             life.poll()
             life.world.tick(10.0)

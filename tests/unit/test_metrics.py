@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from consumer.fetcher import Fetcher
 from consumer.holder import Start
-from consumer.lag import READ_AGAIN_S, Lag
+from consumer.lag import READ_AGAIN_S, Lag, lag_readers
 from consumer.logs import LogError
-from consumer.metrics import ConsumerMetrics
+from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
 from consumer.spark.config import SlotConfig
 from coordinator.history import _seen_in_the_turn
 from coordinator.listeners import _what_happened, _who_changed
@@ -403,6 +403,28 @@ def test_the_lag_is_read_when_asked_for_and_not_again_for_a_while() -> None:
     fetcher.end([TopicPartition("t", 0)])
     runtime.now += READ_AGAIN_S
     assert (lag.total, lag.most) == (30, 30)
+
+
+def test_each_partition_has_its_lag_while_it_is_held_and_only_so_many_have() -> None:
+    ends = {number: 10 + number for number in range(MOST_PARTITIONS + 2)}
+    log, runtime, metrics = LogWithEnds(ends), ManualRuntime(), ConsumerMetrics()
+    fetcher, meter = Fetcher(log), metrics.of("g", "c1")
+    meter.reads_log(*lag_readers(log, fetcher, runtime))
+
+    def lags() -> dict[int, float]:
+        family = next(f for f in metrics.registry.collect() if f.name == "zk_group_consumer_partition_records_lag")
+        assert all(LABELS.items() <= sample.labels.items() for sample in family.samples)
+        return {int(sample.labels["partition"]): sample.value for sample in family.samples}
+
+    assert lags() == {}
+    fetcher.begin({TopicPartition("t", number): Start("id", 10) for number in ends})
+    runtime.now += READ_AGAIN_S
+    assert lags() == {number: number for number in ends if number >= 2}, "those that are furthest behind"
+    fetcher.end([TopicPartition("t", number) for number in range(3, len(ends))])
+    runtime.now += READ_AGAIN_S
+    assert lags() == {0: 0, 1: 1, 2: 2}
+    meter.gone()
+    assert lags() == {}
 
 
 # ---- serving

@@ -18,6 +18,8 @@ G = GroupPaths("flights")
         (Brokers().topics, "/brokers/topics"),
         (Brokers().topic("t"), "/brokers/topics/t"),
         (Brokers("/kafka/brokers").topic("t"), "/kafka/brokers/topics/t"),
+        (Brokers().ids, "/brokers/ids"),
+        (Brokers("/kafka/brokers").id("0"), "/kafka/brokers/ids/0"),
         (G.state, "/consumers/groups/flights/state"),
         (G.rebalance(12), "/consumers/groups/flights/history/rebalance-0000000012"),
         (G.id("c1"), "/consumers/groups/flights/ids/c1"),

@@ -131,10 +131,10 @@ def test_while_it_is_not_known_who_was_evicted_before_the_state_was_lost_nothing
 
     every = {TopicPartition("t", number) for number in range(4)}
     for found in (first, last):
-        decided = plan(found, world.assignor)
+        decided = plan(found, world.assignors)
         assert {part for mark in decided.state.marks for part in mark.partitions} == every
         assert all(command.started <= found.channels[name].running for name, command in decided.starts)
-    assert "unknown" not in {mark.consumer for mark in plan(after, world.assignor).state.marks}
+    assert "unknown" not in {mark.consumer for mark in plan(after, world.assignors).state.marks}
 
 
 def test_what_a_channel_runs_without_an_owner_znode_is_not_handed_on() -> None:

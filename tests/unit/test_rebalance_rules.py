@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,10 +15,15 @@ from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import Channel, Registration, Topic
 from coordinator.zk.state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
 from coordinator.zk.store import Create, Delete, SetData
-from tests.property.group_world import MAX_POLL_MS, PATHS, Process, World
-from tests.property.test_convergence import assert_everything_is_assigned, settle
+from tests.property.group_world import MAX_POLL_MS, PATHS, World
+from tests.property.test_convergence import CooperativeRange, assert_everything_is_assigned, settle
+from tests.support.strategies import RANGE, only
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
+
+
+SEAT_IS_OVER_S = 3.1
+"""A session timeout of this world, and a little more."""
 
 
 def a_world(partitions: int = 4) -> World:
@@ -40,16 +45,21 @@ def running(world: World, name: str) -> set[TopicPartition]:
     return set(world.channels()[name].running)
 
 
-def expire_between(world: World, requests: int, process: Process) -> None:
-    """Let the session of `process` end after so many requests from now."""
+def meddle_between(world: World, requests: int, act: Callable[[], object]) -> Callable[[], bool]:
+    """Let `act` be called after so many requests from now; whether it has been."""
     left = [requests]
 
     def meddle(world: World) -> None:
         left[0] -= 1
         if left[0] == 0:
-            process.expire()
+            act()
 
     world.meddle = meddle
+    return lambda: left[0] <= 0
+
+
+def starts(world: World, name: str, is_static: bool = True) -> Callable[[], object]:
+    return lambda: world.start(name, {"t": 1}, is_static=is_static)
 
 
 # ---- one member's trouble (L3)
@@ -170,7 +180,7 @@ def test_a_session_that_ends_between_the_reads_of_ids_and_owners_makes_no_extra_
         dying = world.start("b", {"t": 1})
         settle(world)
         before = world.state.generation
-        expire_between(world, requests, dying)
+        meddle_between(world, requests, dying.expire)
         world.turn()
         world.meddle = lambda world: None
         dying.expire()
@@ -180,11 +190,84 @@ def test_a_session_that_ends_between_the_reads_of_ids_and_owners_makes_no_extra_
         assert world.state.generation == before + 1
 
 
+def test_a_static_member_that_comes_back_between_the_reads_is_not_called_stable_before_it_runs_what_it_shall() -> None:
+    for requests in range(1, 40):
+        world = a_world()
+        world.start("a", {"t": 1})
+        first_life = world.start("b", {"t": 1}, is_static=True)
+        settle(world)
+        first_life.leave()
+        meddle_between(world, requests, starts(world, "b"))
+        world.turn()
+
+        state, channel = world.state, world.channels()["b"]
+        is_told_of = state.target["b"].incarnation == channel.incarnation
+        if channel.is_live and is_told_of and state.state == STABLE:
+            assert channel.running.keys() == state.target["b"].partitions, requests
+
+
+def test_a_static_member_that_comes_between_the_reads_of_ids_and_seats_keeps_its_seat() -> None:
+    for requests in range(1, 40):
+        world = a_world()
+        world.start("a", {"t": 1})
+        settle(world)
+        has_come = meddle_between(world, requests, starts(world, "b"))
+        world.turn()
+        world.meddle = lambda world: None
+        settle(world)
+
+        if has_come():
+            assert world.tree.children(PATHS.seats) == ["b"], requests
+
+
+def test_a_static_member_that_comes_between_the_decision_and_its_commit_keeps_its_seat() -> None:
+    """Also when the seat is made anew by it, and so has the version with which the old one was read."""
+    for requests in range(1, 40):
+        world = a_world()
+        world.start("a", {"t": 1})
+        first_life = world.start("b", {"t": 1}, is_static=True)
+        settle(world)
+        first_life.leave()
+        world.turn()
+        world.tick(SEAT_IS_OVER_S)
+        plainly, on_a_seat = starts(world, "b", is_static=False), starts(world, "b")
+        has_come = meddle_between(world, requests, lambda both=(plainly, on_a_seat): [start() for start in both])  # type: ignore[misc]
+        world.turn()
+        world.meddle = lambda world: None
+        settle(world)
+
+        if has_come():
+            assert world.tree.children(PATHS.seats) == ["b"], requests
+
+
+@pytest.mark.parametrize("every", [3, 12])
+def test_a_static_member_that_cannot_be_read_and_writes_all_the_time_holds_up_nobody(every: int) -> None:
+    world = a_world()
+    world.start("a", {"t": 1})
+    unread = world.start("b", {"t": 1}, is_static=True)
+    settle(world)
+    world.tree.commit([SetData(PATHS.id("b"), b"{")], 0)
+    asked = [0]
+
+    def write(world: World) -> None:
+        asked[0] += 1
+        if asked[0] % every == 0:
+            unread.tend()
+
+    world.meddle = write
+    world.start("c", {"t": 1})
+    world.topic("t", 6)
+
+    go_on(world)
+
+    assert running(world, "c")
+
+
 # ---- one decision at a time
 
 
 def snapshot(views: Sequence[ChannelView], state: GroupState, **fields: object) -> Snapshot:
-    registration = Registration("", {"t": 1}, lease_ms=2000)
+    registration = Registration("", {"t": 1}, protocols=("range", "cooperative-range"), lease_ms=2000)
     members = {
         each.consumer: Member(each.consumer, 1, replace(registration, incarnation=f"{each.consumer}1"))
         for each in views
@@ -202,7 +285,7 @@ def test_a_record_of_history_that_is_written_again_is_not_removed_in_the_same_mu
     lost = GroupState()  # the state was removed by hand, its history was not
     history = tuple(range(1, HISTORY_KEPT + 1))
 
-    decided = plan(snapshot([ChannelView("a", 1, Channel("a1"))], lost, history=history), RangeAssignor())
+    decided = plan(snapshot([ChannelView("a", 1, Channel("a1"))], lost, history=history), RANGE)
 
     assert decided.rebalance is not None
     assert decided.rebalance.generation == 1
@@ -212,7 +295,7 @@ def test_a_record_of_history_that_is_written_again_is_not_removed_in_the_same_mu
 def test_an_eviction_names_what_to_change() -> None:
     view = ChannelView("a", 1, Channel("a1", running={T0: 1}, topics={"t": "t-1"}), idle_s=300.0)
 
-    decided = plan(snapshot([view], GroupState()), RangeAssignor())
+    decided = plan(snapshot([view], GroupState()), RANGE)
 
     (end,) = decided.ends
     assert end.evicted
@@ -229,7 +312,7 @@ def test_what_an_eviction_marks_waits_for_the_lease(age_s: float) -> None:
     mark = Mark("x", "x1", frozenset([T0]), 2000, "evicted")
     seen = snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("x", "x1"): age_s})
 
-    decided = plan(seen, RangeAssignor())
+    decided = plan(seen, RANGE)
 
     ((_, command),) = decided.starts
     assert command.started == {T1}
@@ -241,7 +324,7 @@ def test_what_an_eviction_marked_is_free_when_the_lease_is_over() -> None:
     mark = Mark("x", "x1", frozenset([T0]), 2000, "evicted")
     seen = snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("x", "x1"): 2.0})
 
-    decided = plan(seen, RangeAssignor())
+    decided = plan(seen, RANGE)
 
     ((_, command),) = decided.starts
     assert command.started == {T0, T1}
@@ -253,7 +336,7 @@ def test_the_mark_of_an_eviction_that_never_happened_is_dropped() -> None:
     mark = Mark("a", "a1", frozenset([T0]), 300_000, "evicted")
     view = ChannelView("a", 2, Channel("a1", running={T0: 1}, topics={"t": "t-1"}, touched=1))
 
-    decided = plan(snapshot([view], GroupState(marks=(mark,))), RangeAssignor())
+    decided = plan(snapshot([view], GroupState(marks=(mark,))), RANGE)
 
     assert decided.state.marks == ()
     assert decided.ends == ()
@@ -265,7 +348,7 @@ def test_the_mark_of_an_incarnation_before_the_one_that_lives_is_kept() -> None:
 
     decided = plan(
         snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("a", "a0"): 0.5}),
-        RangeAssignor(),
+        RANGE,
     )
 
     assert decided.state.marks == (mark,)
@@ -280,11 +363,29 @@ def test_a_stop_that_is_still_right_is_left_alone_and_a_second_one_is_withdrawn(
     target = {"a": Target("a1", {"a-0": frozenset([T0, T1])})}
     state = GroupState(generation=3, epoch=5, target=target, topics={"t": "t-1"})
 
-    decided = plan(snapshot([view], state), RangeAssignor())
+    decided = plan(snapshot([view], state), RANGE)
 
     assert decided.withdrawn == (("a", sent[1]),)
     assert decided.stops == ()
     assert decided.starts == ()
+
+
+def test_a_stop_that_is_obeyed_in_several_commits_is_left_alone_meanwhile() -> None:
+    stop = Command(STOP_FETCHER, 5, 3, "a1", partitions=frozenset([T1, T2]), topics={"t": "t-1"})
+    # Of T1 and T2, the second has been given up by now.
+    view = ChannelView(
+        "a",
+        2,
+        Channel("a1", 5, 2, running={T0: 1, T1: 1}, topics={"t": "t-1"}),
+        (SentCommand("command-0000000001", stop),),
+    )
+    other = ChannelView("b", 1, Channel("b1", 5, 3))
+    target = {"a": Target("a1", {"a-0": frozenset([T0])}), "b": Target("b1", {"b-0": frozenset([T1])})}
+    state = GroupState("PreparingRebalance", 3, 5, "cooperative-range", target, {"t": "t-1"})
+
+    decided = plan(snapshot([view, other], state), only(CooperativeRange()))
+
+    assert (decided.withdrawn, decided.stops, decided.is_new_generation) == ((), (), False)
 
 
 def test_a_rebalance_that_a_dead_coordinator_had_finished_but_not_closed_is_closed() -> None:
@@ -294,7 +395,7 @@ def test_a_rebalance_that_a_dead_coordinator_had_finished_but_not_closed_is_clos
     record = Rebalance(3, 4, "joined a", 1, stopped_ms=2)
     seen = snapshot([ChannelView("a", 1, channel)], state, rebalance=record, history=(3,), now_ms=9)
 
-    decided = plan(seen, RangeAssignor())
+    decided = plan(seen, RANGE)
 
     assert decided.state.state == STABLE
     assert decided.rebalance == replace(record, finished_ms=9)
@@ -306,6 +407,6 @@ def test_a_group_that_waits_for_an_acknowledgement_says_whose() -> None:
     state = GroupState(state=COMPLETING, generation=1, epoch=5, strategy="range", target={"a": Target("a1", {})})
     waiting = ChannelView("a", 1, Channel("a1"), (SentCommand("command-0000000000", command, age_s=0.6),))
 
-    decided = plan(snapshot([waiting], state, topics={}), RangeAssignor())
+    decided = plan(snapshot([waiting], state, topics={}), RANGE)
 
     assert decided.state.reason == "a has not acknowledged its start-fetcher"

@@ -15,6 +15,7 @@ from consumer.errors import SegmentError
 from consumer.fetcher import Fetch, Fetcher
 from consumer.holder import Start
 from consumer.logs.base import LOG_SCHEMA
+from consumer.out_of_range import Jump
 from consumer.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
 from consumer.segments import SealConfig, Sealer
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
@@ -25,6 +26,7 @@ from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import Segment
 from coordinator.zk.store import Create, Operation
 from tests.support.memlog import MemoryLog
+from tests.support.timedlog import TimedLog
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -53,6 +55,7 @@ class Membership:
         self.fates: list[str] = []
         self.sealed: list[Segment] = []
         self.tried: list[str] = []
+        self.jumps: list[dict[TopicPartition, Jump]] = []
 
     def advance(
         self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
@@ -69,6 +72,10 @@ class Membership:
             raise Refused(1, "/segments", "no-node")
         if fate == "unsent":
             raise OutcomeUnknown("the reply was lost")
+        if sealed is None:  # no records with it
+            self.truth = replace(self.truth, running={**self.truth.running, **offsets})
+            self.channel = self.truth
+            return
         (create,) = operations
         assert isinstance(create, Create) and create.path == self.paths.segment_prefix and create.sequential
         self.sealed.append(Segment.parse("here", create.data))
@@ -79,6 +86,9 @@ class Membership:
 
     def fetched(self, fetched: Sequence[Fetch]) -> None:
         pass
+
+    def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None:
+        self.jumps.append(dict(jumps))
 
 
 class Folder(SegmentFolder):
@@ -100,9 +110,9 @@ class Folder(SegmentFolder):
 class Bench:
     """A sealer with everything around it."""
 
-    def __init__(self, folder: Path, end: int = 250, **config: int) -> None:
+    def __init__(self, folder: Path, end: int = 250, log: MemoryLog | None = None, **config: int) -> None:
         self.clock = Clock()
-        self.log = MemoryLog(end)
+        self.log = log or MemoryLog(end)
         self.fetcher = Fetcher(self.log)
         self.files = Folder(str(folder))
         self.member = Membership()
@@ -450,3 +460,39 @@ def test_a_files_name_tells_its_incarnation() -> None:
     assert incarnation_of(segment_file("g", "c-1", "0a1b", 7)) == "0a1b"
     assert incarnation_of("g/c/.tmp-0a1b-0000000007.arrow") == "0a1b"
     assert incarnation_of("g/c/notes.txt") is None
+
+
+# ---- the log does not have an offset any more
+
+
+def test_what_was_fetched_before_a_gap_in_the_log_is_sealed_before_the_channel_moves_over_it(tmp_path: Path) -> None:
+    log = TimedLog(end=100)
+    bench = Bench(tmp_path, log=log)
+    bench.fetch_all()
+    log.begin, log.end = 150, 250
+    assert bench.sealer.fetch() == 0
+    bench.fetch_all()
+    bench.sealer.seal()
+
+    assert [[(item.first, item.next) for item in segment.ranges] for segment in bench.member.sealed] == [
+        [(0, 100), (0, 100)],
+        [(150, 250), (150, 250)],
+    ]
+    assert bench.member.jumps == [{P0: Jump("id", 100, 150), P1: Jump("id", 100, 150)}]
+    assert bench.sealed_offsets() == {part: [*range(100), *range(150, 250)] for part in (P0, P1)}
+    assert bench.positions() == {P0: 250, P1: 250}
+
+
+def test_a_gap_whose_move_is_refused_is_moved_over_later(tmp_path: Path) -> None:
+    log = TimedLog(end=250, begin=150)
+    bench = Bench(tmp_path, log=log)
+    bench.member.fates = ["refused"]
+    bench.sealer.fetch()
+    assert bench.sealer.fetch() == 0
+    assert (bench.member.truth.running, bench.sealer.problem is None) == ({P0: 0, P1: 0}, False)
+
+    bench.clock.now += 60
+    bench.fetch_all()
+    bench.sealer.seal()
+
+    assert bench.sealed_offsets() == {part: list(range(150, 250)) for part in (P0, P1)}
