@@ -8,7 +8,7 @@ from .channel_data import ChannelData
 from .commits import CHANNEL, COLLECTED, OFFSET, RUNNING, SEALED, Commit
 from .dataframe import DataFrames
 from .invariant import Invariant
-from .reading import Range
+from .reading import OffsetData, Range
 from .texts import Partition
 from .verdict import Event, moment
 from .views import ChannelView, Group, OffsetView, SegmentView
@@ -28,11 +28,20 @@ class Ends:
     def __init__(self) -> None:
         self._ends: dict[Key, tuple[int, Event]] = {}
         self._earliest: dict[tuple[str, str, int], set[int]] = {}
+        self._jumps: dict[Key, set[tuple[int, int]]] = {}
         self._unknown: set[tuple[str, Partition]] = set()
 
     def on_earliest(self, event: Event) -> None:
         key = (event["topic"], event["topic_id"], event["partition"])
         self._earliest.setdefault(key, set()).add(event["offset"])
+
+    def on_jump(self, event: Event) -> None:
+        key = (event["group"], event["topic"], event["topic_id"], event["partition"])
+        self._jumps.setdefault(key, set()).add((event["before"], event["after"]))
+
+    def has_jumped(self, key: Key, before: int, after: int) -> bool:
+        """Whether a consumer has said that it goes on at `after`, because the log does not have `before`."""
+        return (before, after) in self._jumps.get(key, ())
 
     def get(self, key: Key) -> tuple[int, Event] | None:
         return self._ends.get(key)
@@ -41,7 +50,7 @@ class Ends:
         """Whether what begins at `first` joins what was before."""
         known = self._ends.get(key)
         if known is not None:
-            return known[0] == first
+            return known[0] == first or self.has_jumped(key, known[0], first)
         if (key[0], (key[1], key[3])) in self._unknown:
             return True
         return first in self._earliest.get(key[1:], (0,))
@@ -60,9 +69,11 @@ class Ends:
 class Joined(Invariant):
     """Per partition and topic id the sealed ranges join without gap or overlap, and the DataFrame holds exactly them.
 
-    Every advance of an offset in `running` joins the one before, whoever held the partition then; a segment's ranges
-    are the advance of its commit; whoever ends a hold leaves the offset in `offsets/`. No segment is removed before
-    every registered query has finished it. What queries delivered is judged by `DataFrames`.
+    Every advance of an offset in `running` joins the one before, whoever held the partition then, and none goes back
+    but where an application that seals nothing has said so before (`sought`); a segment's ranges
+    are the advance of its commit; whoever ends a hold leaves the offset in `offsets/`. A partition that nobody had
+    begins at its beginning, or at the start that was recorded for it, once. No segment is removed before every
+    registered query has finished it. What queries delivered is judged by `DataFrames`.
     """
 
     name = "S5"
@@ -74,6 +85,7 @@ class Joined(Invariant):
         self.ends = Ends()
         self._frames = DataFrames(world, self.broken)
         self._seals: set[tuple[str, str]] = set()
+        self._sought: set[tuple[str, str, Partition, int | None]] = set()
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
         return {
@@ -81,7 +93,14 @@ class Joined(Invariant):
             "batch": self._frames.on_batch,
             "query-failed": self._frames.on_failed,
             "earliest": self.ends.on_earliest,
+            "jump": self.ends.on_jump,
+            "sought": self._on_sought,
         }
+
+    def _on_sought(self, event: Event) -> None:
+        for topic, partitions in event["partitions"].items():
+            for number, offset in partitions.items():
+                self._sought.add((event["group"], event["incarnation"], (topic, int(number)), offset))
 
     def on_commit(self, commit: Commit) -> None:
         if commit.by_hand:
@@ -151,6 +170,8 @@ class Joined(Invariant):
                 first = self._first_unsealed(key, was, offset, commit)
             else:
                 first = self._began(view, key) if was is None else was
+                if (view.group.name, after.incarnation, partition, offset) in self._sought:
+                    first = None
             if first is not None and (offset < first or not self.ends.joins(key, first)):
                 self._tear(key, first, offset, commit)
             self.ends.move(key, offset, commit.event)
@@ -170,7 +191,7 @@ class Joined(Invariant):
 
     def _first_unsealed(self, key: Key, was: int | None, offset: int, commit: Commit) -> int | None:
         """Who seals advances nothing else: an offset that was not known yet is where it stands."""
-        if was is None:
+        if was is None or self.ends.has_jumped(key, was, offset):
             return offset
         group, topic, _, number = key
         self.broken(
@@ -229,7 +250,7 @@ class Joined(Invariant):
             return
         key = (group.name, partition[0], offset.data.topic_id, partition[1])
         known = self.ends.get(key)
-        if self.ends.joins(key, offset.data.offset):
+        if self.ends.joins(key, offset.data.offset) or (known is None and _may_begin(group, partition, offset.data)):
             if known is None:
                 self.ends.move(key, offset.data.offset, commit.event)
             return
@@ -258,3 +279,11 @@ class Joined(Invariant):
         query = min(late, key=lambda query: query.name)
         has = f"has finished {query.data.finished}" if query.data is not None else "cannot be read"
         self.broken(f"{what}, and query {query.name} {has}", segment.made, query.written, commit.event)
+
+
+def _may_begin(group: Group, partition: Partition, start: OffsetData) -> bool:
+    """Whether a partition that nobody had may begin elsewhere than at its beginning: as a start that was resolved from
+    another position, for a partition that was there when the group began."""
+    begun = group.begun.get(partition[0])
+    is_elsewhere = start.start not in ("", "beginning")
+    return is_elsewhere and begun is not None and not begun.came_later(start.topic_id, partition[1])

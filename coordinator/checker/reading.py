@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordinator.zk.commands import START_FETCHER, Command
-from coordinator.zk.records import EpochRecord, OffsetRecord, OwnerRecord, Registration, Topic
+from coordinator.zk.records import BegunRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration, Topic
 from coordinator.zk.sealed import Query, Segment
 from coordinator.zk.state import GroupState
 
@@ -24,6 +24,7 @@ Range = tuple[str, str, int, int, int]
 _PARSE_STATE, _PARSE_COMMAND, _PARSE_SEGMENT = GroupState.parse, Command.parse, Segment.parse
 _PARSE_OFFSET, _PARSE_OWNER, _PARSE_EPOCH = OffsetRecord.parse, OwnerRecord.parse, EpochRecord.parse
 _PARSE_TOPIC, _PARSE_REGISTRATION, _PARSE_QUERY = Topic.parse, Registration.parse, Query.parse
+_PARSE_BEGUN = BegunRecord.parse
 
 
 class TargetData:
@@ -75,13 +76,14 @@ class CommandData:
 
 
 class OffsetData:
-    """What an offset says."""
+    """What an offset says; `start` is what it was resolved from, empty once it is no start any more."""
 
-    __slots__ = ("offset", "topic_id")
+    __slots__ = ("offset", "start", "topic_id")
 
-    def __init__(self, offset: int, topic_id: str) -> None:
+    def __init__(self, offset: int, topic_id: str, start: str) -> None:
         self.offset = offset
         self.topic_id = topic_id
+        self.start = start
 
 
 def read_state(path: str, text: str, before: StateData | None) -> StateData | None:
@@ -148,8 +150,8 @@ def read_offset(path: str, text: str) -> OffsetData | None:
     """An offset; None when it cannot be read."""
     try:
         values = loads(text)
-        found = OffsetData(values["offset"], values["topic_id"])
-        if type(found.offset) is int and type(found.topic_id) is str:
+        found = OffsetData(values["offset"], values["topic_id"], values.get("start") or "")
+        if type(found.offset) is int and type(found.topic_id) is type(found.start) is str:
             return found
     except UNUSUAL:
         pass
@@ -158,7 +160,12 @@ def read_offset(path: str, text: str) -> OffsetData | None:
 
 def _offset(path: str, data: bytes) -> OffsetData:
     record = _PARSE_OFFSET(path, data)
-    return OffsetData(record.offset, record.topic_id)
+    return OffsetData(record.offset, record.topic_id, record.start)
+
+
+def read_begun(path: str, text: str) -> BegunRecord | None:
+    """With what of a topic a group began; None when it cannot be read."""
+    return strictly(_PARSE_BEGUN, path, text)
 
 
 def read_segment(path: str, text: str) -> tuple[str, tuple[Range, ...]] | None:

@@ -8,7 +8,7 @@ from .commits import LIFE, MEMBER, STATE, TOPIC, Commit
 from .invariant import Invariant
 from .verdict import Event, moment
 from .views import Group
-from .wanted import Item, mismatches, told
+from .wanted import Item, is_kept, mismatches, told
 from .world import World
 
 
@@ -18,7 +18,8 @@ class Seen(Invariant):
     A member that comes or goes, another subscription, a topic that is made, removed, made anew or gets partitions:
     the target of the group's state reflects it within `notice`. The time counts from the change, or from when a
     coordinator acts without a break and undisturbed (then with the session timeout added); after `calm` nothing
-    excuses for longer than it takes to elect another one. A target is compared for what it covers, not for how it
+    excuses for longer than it takes to elect another one. A static member that has left may keep its part for a session
+    timeout more, as long as it has a seat. A target is compared for what it covers, not for how it
     deals it out.
     """
 
@@ -63,7 +64,7 @@ class Seen(Invariant):
 
     def _judge(self, group: Group, now: float, end: Event | None) -> None:
         items = self._items[group.name]
-        due = [item for item, event in items.items() if self._is_overdue(group, event["at"], now)]
+        due = [item for item, event in items.items() if self._is_overdue(group, item, event["at"], now)]
         if due:
             item = due[0]
             since = items[item]
@@ -77,12 +78,14 @@ class Seen(Invariant):
                 end,
             )
 
-    def _is_overdue(self, group: Group, since: float, now: float) -> bool:
+    def _is_overdue(self, group: Group, item: Item, since: float, now: float) -> bool:
         bounds, conditions = self.world.bounds, self.world.conditions
         able = max(conditions.undisturbed_since(now), conditions.unpaused_since(group.name))
         if conditions.calm is not None and conditions.unpaused_since(group.name) < float("inf"):
             able = min(able, conditions.calm["at"] + bounds["session_timeout"] + 2 * bounds["tick"] + 1)
         late = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
+        if is_kept(self.world, group, item):
+            late += bounds["session_timeout"]
         return now - max(since, able) > late
 
     def _on_end(self, event: Event) -> None:

@@ -35,9 +35,9 @@ class Settled(Invariant):
     consumer, its rebalance timeout + lease + 1 s.
 
     From then on until the end every group with live members is Stable and each of them runs its target. The time
-    counts from `calm`, or from when a coordinator has written anew a state that a hand had written (and 40 s: its
-    marks are lost). Not judged: groups that are paused, that have a registration which a hand has made unreadable, or
-    whose state is still as a hand has left it.
+    counts from `calm`; from when a coordinator has written anew a state that a hand had written (and 40 s: its marks
+    are lost); or from when it gave up the seat of a static member that has not come back. Not judged: groups that are
+    paused, that have a registration which a hand has made unreadable, or whose state is still as a hand has left it.
     """
 
     name = "L1"
@@ -54,6 +54,7 @@ class Settled(Invariant):
         self._stuck: Fault | None = None
         self._unsettled: dict[str, _Unsettled] = {}
         self._rewritten: dict[str, float] = {}
+        self._given_up: dict[str, float] = {}
         self._late: str | None = "there is no `calm` event"
         self._is_due = False
 
@@ -74,11 +75,14 @@ class Settled(Invariant):
         return self._stuck is not None and self._stuck.hit(*names)
 
     def deadline(self, group: Group) -> float:
-        """When the group must have settled; infinity while that is not judged."""
+        """When the group must have settled, or have again; infinity while that is not judged."""
         if self._calm is None or not self.world.bounds:
             return float("inf")
         calm: float = self._calm["at"]
-        return max(calm, self._rewritten.get(group.name, NEVER)) + self.bound(group)
+        since = max(calm, self._rewritten.get(group.name, NEVER))
+        if group.name in self._unsettled:
+            since = max(since, self._given_up.get(group.name, NEVER))
+        return since + self.bound(group)
 
     def is_judged(self, group: Group) -> bool:
         """Whether no hand, and no pause, keeps the group as it is."""
@@ -100,16 +104,26 @@ class Settled(Invariant):
         groups = {change.view.group.name: change.view.group for change in commit.channels}
         groups |= {group.name: group for group, _, _ in commit.states + commit.members}
         for group in groups.values():
+            self._count_seat(group, commit.event)
             self._look(group, commit.event)
+
+    def _count_seat(self, group: Group, event: Event) -> None:
+        """A seat that is given up gives time from now on, and none to who is late already."""
+        if group.seat_given_up_at > self._given_up.get(group.name, NEVER):
+            known = self._unsettled.get(group.name)
+            if known is not None and self.is_judged(group) and event["at"] > self.deadline(group):
+                self._tell(group, known, event)
+                del self._unsettled[group.name]
+            self._given_up[group.name] = group.seat_given_up_at
 
     def _look(self, group: Group, event: Event) -> None:
         known = self._unsettled.get(group.name)
         if not is_settled(group):
             self._unsettled[group.name] = _Unsettled(known.since if known is not None else event, group)
         elif known is not None:
-            del self._unsettled[group.name]
             if self.is_judged(group) and event["at"] > self.deadline(group):
                 self._tell(group, known, event)
+            del self._unsettled[group.name]
 
     def _tell(self, group: Group, unsettled: _Unsettled, until: Event) -> None:
         since = unsettled.since

@@ -85,6 +85,7 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
     "lease": {"role": _text, "session": _key, "until": _number},
     "begin": {**_LIFE, "partitions": _map(_offsets), "topics": _optional(_map(_text))},
     "halt": {**_LIFE, "partitions": _map(_list(_partition))},
+    "sought": {**_LIFE, "partitions": _map(_offsets)},
     "fetch": {**_LIFE, "ranges": _list(_range)},
     "assignment": {"group": _text, "strategy": _text, "input": _ANYTHING, "target": _map(_ANYTHING)},
     "batch": {
@@ -92,6 +93,9 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
         "rows": _rows,
     },
     "earliest": {"topic": _text, "topic_id": _text, "partition": _whole, "offset": _whole},
+    "jump": {
+        **_LIFE, "topic": _text, "topic_id": _text, "partition": _whole, "before": _whole, "after": _whole,
+    },
 }  # fmt: skip
 
 BOUNDS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.zk.records import Registration, Topic
+from coordinator.zk.records import BegunRecord, Registration, Topic
 from coordinator.zk.sealed import Query
 
 from .channel_data import ChannelData
@@ -157,15 +157,18 @@ class Group:
 
     :ivar state: None while there is no such znode.
     :ivar sealed: every segment that there ever was, in the order of their czxid; `segments` those that are there.
+    :ivar begun: topic -> with what of it the group began; None when that cannot be read.
+    :ivar seats: static members that have a seat; while one is away from it, it keeps its part.
     :ivar changed_at: when a member came, went or changed last.
+    :ivar seat_given_up_at: when a coordinator last gave up a seat whose member had left; minus infinity for never.
     :ivar readers_changed: the last event by which the set of queries changed.
     :ivar hand_at: when a hand last wrote anything of the group; `state_hand_at` likewise its state, whose marks are
         then lost; minus infinity for never.
     """
 
     __slots__ = (
-        "changed_at", "channels", "hand_at", "members", "name", "offsets", "owners", "queries", "readers_changed",
-        "sealed", "segments", "state", "state_hand_at",
+        "begun", "changed_at", "channels", "hand_at", "members", "name", "offsets", "owners", "queries",
+        "readers_changed", "sealed", "seat_given_up_at", "seats", "segments", "state", "state_hand_at",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -173,13 +176,16 @@ class Group:
         self.state: StateView | None = None
         self.channels: dict[str, ChannelView] = {}
         self.members: dict[str, MemberView] = {}
+        self.seats: set[str] = set()
         self.owners: dict[Partition, OwnerView] = {}
         self.offsets: dict[Partition, OffsetView] = {}
+        self.begun: dict[str, BegunRecord | None] = {}
         self.segments: dict[str, SegmentView] = {}
         self.sealed: list[SegmentView] = []
         self.queries: dict[str, QueryView] = {}
         self.readers_changed: Event | None = None
         self.changed_at = float("-inf")
+        self.seat_given_up_at = float("-inf")
         self.hand_at = float("-inf")
         self.state_hand_at = float("-inf")
 

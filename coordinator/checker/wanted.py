@@ -83,6 +83,18 @@ def _of_topics(world: World, group: Group, state: StateData, live: list[str]) ->
     return found
 
 
+def is_kept(world: World, group: Group, item: Item) -> bool:
+    """Whether an item stands because a static member has left its seat: its part is kept for a while."""
+    target = group.state.data.target if group.state is not None and group.state.data is not None else {}
+    channels = group.channels
+    away = [name for name in group.seats & target.keys() if name in channels and not channels[name].is_live]
+    what, *names = item
+    if what != "extra":
+        return what == "gone" and names[0] in away
+    partition = names[0], int(names[1])
+    return names[0] in world.topics and any(partition in target[name].partitions for name in away)
+
+
 def told(item: Item) -> str:
     """An item in words."""
     what, *names = item

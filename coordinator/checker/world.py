@@ -49,6 +49,7 @@ from .commits import (
 from .conditions import Conditions, Fault
 from .fetching import Fetching
 from .reading import (
+    read_begun,
     read_command,
     read_epoch,
     read_offset,
@@ -102,7 +103,9 @@ class World:
             (_SAMPLE.channels[_BELOW:], 1): self._on_channel,
             (_SAMPLE.channels[_BELOW:], 2): self._on_command,
             (_SAMPLE.ids[_BELOW:], 1): self._on_member,
+            (_SAMPLE.seats[_BELOW:], 1): self._on_seat,
             (_SAMPLE.owners[_BELOW:], 2): self._on_owner,
+            (_SAMPLE.offsets[_BELOW:], 1): self._on_begun,
             (_SAMPLE.offsets[_BELOW:], 2): self._on_offset,
             (_SAMPLE.segments[_BELOW:], 1): self._on_segment,
             (_SAMPLE.queries[_BELOW:], 1): self._on_query,
@@ -300,6 +303,18 @@ class World:
         if commit.by_hand:
             self.fetching.suspend(group.name, route.name)
 
+    def _on_seat(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
+        group = route.group
+        commit.mask |= IN_GROUP
+        if verb != DELETE:
+            group.seats.add(route.name)
+            return
+        group.seats.discard(route.name)
+        view = group.channels.get(route.name)
+        has_left = view is None or (not view.is_live and view.written is not commit.event)
+        if has_left and not commit.by_hand and self.process(commit.who).is_node:
+            group.changed_at = group.seat_given_up_at = commit.at
+
     def _registration(self, path: str, text: str) -> Registration | None:
         if text not in self._registrations:
             self._registrations[text] = read_registration(path, text)
@@ -313,6 +328,11 @@ class World:
         else:
             session = commit.session if op.get("ephemeral") else None
             owners[route.partition] = OwnerView(op.get("data") or "", session, commit.event)
+
+    def _on_begun(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
+        commit.mask |= IN_GROUP
+        text = "" if verb == DELETE else op.get("data") or ""
+        route.group.begun[route.name] = read_begun(route.path, text) if text else None
 
     def _on_offset(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         group = route.group
