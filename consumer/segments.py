@@ -20,13 +20,14 @@ from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import Channel
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.sealed import SEAL_INTERVAL_MS, Missing, SealedRange, Segment
+from coordinator.zk.sealed import SEAL_INTERVAL_MS, Segment
 from coordinator.zk.store import Create, Operation
 
 from .errors import UnknownMemberId
 from .fetcher import Fetch, Fetcher
 from .holder import Start
 from .metrics import Meter, unread
+from .open_segment import OpenSegment
 from .out_of_range import Jump
 from .segment_files import segment_file
 
@@ -103,43 +104,6 @@ class _Written(NamedTuple):
     is_sent: bool
 
 
-class OpenSegment:
-    """What was fetched since the last seal, partition by partition."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.nbytes = 0
-        self._ranges: dict[TopicPartition, SealedRange] = {}
-        self._missing: dict[TopicPartition, int] = {}
-        self._batches: dict[TopicPartition, list[pa.RecordBatch]] = {}
-
-    def add(self, fetch: Fetch) -> None:
-        """Add what one partition gave; it begins where the partition ends here."""
-        (topic, number), known = fetch.partition, self._ranges.get(fetch.partition)
-        first = known.first if known else fetch.first
-        self._ranges[fetch.partition] = SealedRange(topic, fetch.topic_id, number, first, fetch.next)
-        self._batches.setdefault(fetch.partition, []).extend(fetch.batches)
-        rows = fetch.rows
-        self._missing[fetch.partition] = self._missing.get(fetch.partition, 0) + fetch.next - fetch.first - rows
-        self.rows += rows
-        self.nbytes += fetch.nbytes
-
-    @property
-    def ranges(self) -> tuple[SealedRange, ...]:
-        """The offsets of each partition, in order."""
-        return tuple(self._ranges[partition] for partition in sorted(self._ranges))
-
-    @property
-    def missing(self) -> tuple[Missing, ...]:
-        """How many of these have no record, where not all have one."""
-        return tuple(Missing(*partition, count) for partition, count in sorted(self._missing.items()) if count)
-
-    @property
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All records, a partition's together."""
-        return (batch for partition in sorted(self._batches) for batch in self._batches[partition])
-
-
 class Sealer:
     """The `Holder` of a fetcher whose records are sealed. `bind` gives it the member that it seals for.
 
@@ -209,11 +173,15 @@ class Sealer:
 
     def _jump(self) -> bool:
         """Move the channel over offsets that the log does not have, once what was fetched before is sealed; whether
-        that is done. The segments do not join there: queries notice."""
+        that is done. The segments do not join there: queries notice. Offsets without a record right before are gone
+        over with the others: no segment has them, and the channel has not moved over them."""
         if self._runtime.monotonic() < self._not_before or (self.is_open and not self.seal()):
             return False
         jumps = self._fetcher.out_of_range.jumps
         try:
+            self._open.forget(jumps)
+            running = self._channel().running
+            jumps = {part: jump._replace(before=running.get(part) or jump.before) for part, jump in jumps.items()}
             self._membership.jumped(jumps)
             self._membership.advance({partition: jump.after for partition, jump in jumps.items()})
         except IncarnationOver:

@@ -11,9 +11,9 @@ import pytest
 from consumer.fetcher import Fetch
 from consumer.logs.kafka_batches import Columns, runs
 from consumer.logs.kafka_partition import Partition
+from consumer.open_segment import OpenSegment
 from consumer.segment_check import SegmentCheck
 from consumer.segment_files import SegmentFolder
-from consumer.segments import OpenSegment
 from coordinator.zk.errors import BadData
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.sealed import Missing, SealedRange, Segment

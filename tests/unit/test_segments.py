@@ -14,7 +14,8 @@ import pytest
 from consumer.errors import SegmentError
 from consumer.fetcher import Fetch, Fetcher
 from consumer.holder import Start
-from consumer.logs.base import LOG_SCHEMA
+from consumer.logs.base import LOG_SCHEMA, Fetched
+from consumer.logs.errors import OffsetOutOfRange
 from consumer.out_of_range import Jump
 from consumer.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
 from consumer.segments import SealConfig, Sealer
@@ -496,3 +497,53 @@ def test_a_gap_whose_move_is_refused_is_moved_over_later(tmp_path: Path) -> None
     bench.sealer.seal()
 
     assert bench.sealed_offsets() == {part: list(range(150, 250)) for part in (P0, P1)}
+
+
+class Marked(TimedLog):
+    """A `TimedLog` in which the offsets that `marks` names have no record; and a partition can have gone further.
+
+    :ivar marks: partition -> its first offset without a record, and the one after the last of these.
+    :ivar begins: partition -> the offset of its oldest record, where it is not `begin`.
+    """
+
+    def __init__(self, end: int, marks: Mapping[int, tuple[int, int]]) -> None:
+        super().__init__(end)
+        self.marks = marks
+        self.begins: dict[int, int] = {}
+
+    def earliest(self, topic: str, topic_id: str, partition: int) -> int:
+        return self.begins.get(partition, self.begin)
+
+    def fetch(
+        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
+    ) -> Fetched:
+        if offset < self.begins.get(partition, 0):
+            raise OffsetOutOfRange(f"offset {offset} of {topic}-{partition} is gone")
+        first, following = self.marks.get(partition, (self.end, self.end))
+        if first <= offset < following:
+            return Fetched([], following)
+        most = first - offset if offset < first else max_records
+        return super().fetch(topic, topic_id, partition, offset, max_bytes, min(most, max_records))
+
+
+def test_a_gap_in_the_log_right_after_offsets_without_a_record_begins_where_the_channel_stands(tmp_path: Path) -> None:
+    """And nothing is dropped: neither what comes after it, nor such offsets of a partition that does not jump."""
+    log = Marked(20, {0: (10, 20), 1: (15, 20)})
+    bench = Bench(tmp_path, log=log)
+    bench.sealer.fetch()
+    bench.sealer.seal()
+    bench.sealer.fetch()  # the marks, of which nothing is sealed yet
+    log.begins = {0: 40}
+    bench.sealer.fetch()
+    bench.sealer.fetch()
+    log.end = 60
+    bench.fetch_all()
+    bench.sealer.seal()
+
+    assert bench.member.jumps == [{P0: Jump("id", 10, 40)}]
+    assert [[tuple(item[2:]) for item in segment.ranges] for segment in bench.member.sealed] == [
+        [(0, 0, 10), (1, 0, 15)],
+        [(0, 40, 60), (1, 15, 60)],
+    ]
+    assert bench.sealer.counts.refetched == 0
+    assert bench.sealed_offsets() == {P0: [*range(10), *range(40, 60)], P1: [*range(15), *range(20, 60)]}
