@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
+from .reading import Range
 from .verdict import Event, moment
 from .views import Group, SegmentView
 from .world import World
@@ -27,8 +29,9 @@ class DataFrames:
 
     A run that begins again with an old number replaces what came after. Each batch begins where the one before ended,
     and delivers exactly the segments between its two offsets, whatever run it is of: so a batch that is delivered
-    again is the same, and no record is missing or comes twice. Batches over segments that a hand has made or removed
-    are not judged. Nor may a query fail because a segment that was not collected has lost its file.
+    again is the same, and no record is missing or comes twice. Of a range in which offsets are `missing` as many
+    others are delivered as there are, whichever these are: no znode says that. Batches over segments that a hand has
+    made or removed are not judged. Nor may a query fail because a segment that was not collected has lost its file.
     """
 
     def __init__(self, world: World, report: Report) -> None:
@@ -83,7 +86,7 @@ class DataFrames:
             return
         ranges = event["rows"]
         delivered = _joined(_range(item) for item in (ranges["ranges"] if isinstance(ranges, Mapping) else ranges))
-        expected = _joined(each for segment in segments for each in segment.ranges or () if each[3] < each[4])
+        expected = _joined(each for segment in segments for each in _expected(segment, delivered))
         if delivered != expected:
             self._tell(what, segments, delivered, expected, event)
 
@@ -97,11 +100,13 @@ class DataFrames:
     def _tell(self, what: str, segments: list[SegmentView], delivered: Rows, expected: Rows, event: Event) -> None:
         key = min(key for key in delivered.keys() | expected.keys() if delivered.get(key) != expected.get(key))
         topic, topic_id, number = key
-        guilty = [s.made for s in segments if any(each[:3] == key for each in s.ranges or ())]
+        guilty = [s for s in segments if any(each[:3] == key for each in s.ranges or ())]
+        without = sum(s.missing.get((topic, number), 0) for s in guilty)
+        sealed = _shown(_joined(each for s in guilty for each in s.ranges or ()).get(key, []))
         self._report(
             f"{what} delivered {_shown(delivered.get(key, []))} of {topic}-{number} (id {topic_id}), and sealed was "
-            f"{_shown(expected.get(key, []))}",
-            *guilty[:3],
+            f"{sealed}{f', of which {without} have no record' if without else ''}",
+            *[segment.made for segment in guilty[:3]],
             event,
         )
 
@@ -111,6 +116,23 @@ def _between(group: Group, after: int, upto: int) -> list[SegmentView]:
     sealed = group.sealed
     first = bisect_right(sealed, after, key=lambda segment: segment.czxid)
     return sealed[first : bisect_right(sealed, upto, key=lambda segment: segment.czxid)]
+
+
+def _expected(segment: SegmentView, delivered: Rows) -> list[Range]:
+    """What a batch must deliver of a segment: its ranges, or of one with `missing` offsets what was delivered in it,
+    if that is as much as there is; else so much from its beginning, which is then not what was delivered."""
+    found: list[Range] = []
+    for topic, topic_id, number, first, following in segment.ranges or ():
+        missing = segment.missing.get((topic, number), 0)
+        pieces = [(first, following - missing)]
+        if missing:
+            inside = [(max(a, first), min(b, following)) for a, b in delivered.get((topic, topic_id, number), [])]
+            inside = [(a, b) for a, b in inside if a < b]
+            is_once = all(one[1] <= other[0] for one, other in pairwise(inside))
+            if is_once and sum(b - a for a, b in inside) == following - first - missing:
+                pieces = inside
+        found += [(topic, topic_id, number, a, b) for a, b in pieces if a < b]
+    return found
 
 
 def _range(item: Mapping[str, Any]) -> tuple[str, str, int, int, int]:

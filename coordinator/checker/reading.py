@@ -192,6 +192,18 @@ def _segment(path: str, data: bytes) -> tuple[str, tuple[Range, ...]]:
     return segment.consumer, tuple((r.topic, r.topic_id, r.partition, r.first, r.next) for r in segment.ranges)
 
 
+def read_missing(text: str) -> dict[Partition, int]:
+    """How many offsets of its ranges have no record, as a segment says that can be read; nothing where it says it
+    in another way than this release."""
+    if '"missing"' not in text:
+        return {}
+    try:
+        counts = loads(text)["missing"]
+        return {(topic, NUMBERS[key]): int(count) for topic, some in counts.items() for key, count in some.items()}
+    except UNUSUAL:
+        return {}
+
+
 def read_topic(path: str, name: str, text: str, czxid: int) -> Topic | None:
     """A topic; None when it cannot be read."""
     return strictly(lambda path, data: _PARSE_TOPIC(path, name, data, czxid), path, text)

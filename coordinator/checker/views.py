@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from coordinator.zk.records import BegunRecord, Registration, Topic
 from coordinator.zk.sealed import Query
 
@@ -97,10 +99,11 @@ class SegmentView:
     """A sealed segment.
 
     :ivar ranges: None when it cannot be read.
+    :ivar missing: how many offsets of a partition's range have no record, where not all have one.
     :ivar gone: the commit that removed it, None while it is there.
     """
 
-    __slots__ = ("consumer", "czxid", "gone", "group", "is_lost", "made", "name", "ranges")
+    __slots__ = ("consumer", "czxid", "gone", "group", "is_lost", "made", "missing", "name", "ranges")
 
     def __init__(self, group: Group, name: str, czxid: int, made: Event) -> None:
         self.group = group
@@ -109,6 +112,7 @@ class SegmentView:
         self.made = made
         self.consumer = ""
         self.ranges: tuple[Range, ...] | None = None
+        self.missing: Mapping[Partition, int] = {}
         self.gone: Event | None = None
         self.is_lost = False
 

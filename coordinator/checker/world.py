@@ -52,6 +52,7 @@ from .reading import (
     read_begun,
     read_command,
     read_epoch,
+    read_missing,
     read_offset,
     read_query,
     read_registration,
@@ -361,8 +362,10 @@ class World:
             group.sealed.append(segment)
             commit.mask |= SEALED
             commit.sealed += (segment,)
-        found = read_segment(route.path, op.get("data") or "")
+        text = op.get("data") or ""
+        found = read_segment(route.path, text)
         segment.consumer, segment.ranges = found or ("", None)
+        segment.missing = read_missing(text) if found else {}
         segment.is_lost = commit.by_hand
 
     def _on_query(self, commit: Commit, route: Route, verb: str, op: Event) -> None:

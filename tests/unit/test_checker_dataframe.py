@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from coordinator.checker import Verdicts
 from coordinator.zk.store import Delete
 from tests.support.made_histories import Made
@@ -47,6 +49,37 @@ def test_a_batch_may_be_read_in_pieces() -> None:
         batch["rows"][:0] = [{**whole, "next": 40}, {**whole, "first": 40}]
 
     held(with_batch(0, halve))
+
+
+def with_gaps(missing: int, *pieces: tuple[int, int]) -> Verdicts:
+    """The story whose first segment has `missing` offsets of flights-0 without a record, delivered in these pieces."""
+
+    def spoil(events: list[Made]) -> None:
+        made = next(op for e in events if e["event"] == "commit" for op in e["ops"] if "/segment-" in op["path"])
+        made["data"] = json.dumps({**json.loads(made["data"]), "missing": {"flights": {"0": missing}}})
+        batch = next(event for event in events if event["event"] == "batch")
+        whole = batch["rows"].pop(0)
+        assert (whole["partition"], whole["first"], whole["next"]) == (0, 0, 100)
+        batch["rows"][:0] = [{**whole, "first": first, "next": following} for first, following in pieces]
+
+    return changed(spoil)
+
+
+@pytest.mark.parametrize("pieces", [[(0, 10), (13, 100)], [(0, 97)], [(1, 50), (52, 100)]])
+def test_a_batch_goes_over_the_offsets_without_a_record_of_which_its_segment_tells(
+    pieces: list[tuple[int, int]],
+) -> None:
+    held(with_gaps(3, *pieces))
+
+
+@pytest.mark.parametrize(
+    "pieces", [[(0, 10), (14, 100)], [(0, 10), (12, 100)], [(0, 100)], [(0, 60), (20, 57)], [(0, 90), (95, 102)]]
+)
+def test_a_batch_that_leaves_out_more_or_fewer_or_delivers_some_twice_breaks_it(pieces: list[tuple[int, int]]) -> None:
+    finding = only(with_gaps(3, *pieces), "S5")
+
+    assert names(finding) == ["s0#1 commit channel/s0", "q#1 batch"]
+    assert "sealed was 0 to 100, of which 3 have no record" in finding.why
 
 
 def test_a_batch_without_one_of_its_segments_breaks_it() -> None:
