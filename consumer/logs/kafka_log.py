@@ -3,7 +3,8 @@
 librdkafka fetches whatever is assigned, in its own threads, into one queue. A fetch looks into that queue, sorts what
 has come to its partitions, and hands out what belongs to the one that it is about, from exactly the offset that is
 asked for: when that is not where the last fetch ended, the partition is assigned anew from there. Nobody says when a
-partition is given up; one that is asked for no more while others are is unassigned.
+partition is given up; one that is asked for no more while others are is unassigned. What has come of it is kept until
+its memory is needed: an application that is slow asks again.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from coordinator.zk.errors import CoordinatorError
 
 from .base import Fetched, Log, Place
-from .errors import LogError, OffsetOutOfRange
+from .errors import LogError
 from .kafka import (
     AWAY,
     CORRUPT,
@@ -31,12 +31,13 @@ from .kafka import (
     OUT_OF_RANGE,
     UNKNOWN,
     KafkaClient,
-    Pending,
     Signal,
 )
 from .kafka_batches import Columns, runs
-from .kafka_offsets import Offsets
-from .kafka_partition import Partition
+from .kafka_offsets import OutOfRange, Questions
+from .kafka_outage import Outage
+from .kafka_partition import Partition, Room
+from .kafka_room import Starved, crowding, make_room
 from .kafka_topics import KnownTopic, Topics
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,19 @@ log = logging.getLogger(__name__)
 RECORDS_A_LOOK = 500
 """See `KafkaClient.consume`."""
 
-BUFFER_BYTES = 16 << 20
-"""Arrow memory of what has been taken out of librdkafka's queue (64 MB) and waits for its partition to be asked for."""
+BUFFER_BYTES = 64 << 20
+"""Arrow memory of what has been taken out of librdkafka's queue (16 MB) and waits for its partition to be asked for.
+
+It is the larger of the two, because what is in the queue is lost, and fetched again, when a partition is unassigned."""
+
+UNASKED_S = 60.0
+"""A partition that was not asked for in so long a time in which others were is fetched no more."""
+
+AT_ONCE_S = 1.0
+"""A pause between two fetches counts for so long at most: then it was the application that asked for nothing."""
+
+LISTEN_S = 1.0
+"""librdkafka's queue is looked into so often even where nothing is needed of it: events stand in it, too."""
 
 ANSWER_S = 0.005
 """A fetch waits so long for the brokers to confirm a topic: on a near network they do in 1 to 2 ms."""
@@ -57,14 +69,6 @@ CREDENTIALS_RETRY_S = 30.0
 """Kafka slows down and counts whoever comes with wrong credentials: that is no use to try often."""
 
 FIND_AGAIN_S = 10.0
-
-
-class _OutOfRange(NamedTuple):
-    """An offset that the broker does not have, until the brokers have said what they do have, of which topic."""
-
-    look: int
-    earliest: Pending[tuple[str, int], int | LogError]
-    latest: Pending[tuple[str, int], int | LogError]
 
 
 class KafkaLog(Log):
@@ -85,19 +89,24 @@ class KafkaLog(Log):
         self._topics: Topics
         self._servers = ""
         self._parts: dict[tuple[str, int], Partition] = {}
-        self._ranges: dict[tuple[str, int], _OutOfRange] = {}
+        self._ranges: dict[tuple[str, int], OutOfRange] = {}
         self._newest: dict[str, int] = {}
-        self._fetches = self._looks = self._size = 0
-        self._empty_at = self._find_at = float("-inf")
-        self._away_since: float | None = None
+        self._room = Room()
+        self._starved = Starved()
+        self._looks = 0
+        self._busy_s = 0.0
+        self._fetched_at = self._looked_at = self._sweep_at = self._empty_at = self._find_at = float("-inf")
+        self._outage = Outage()
         self._refused: tuple[float, LogError] | None = None
         self._closed = False
-        self._singles, self._many = (_Questions(self._questioned) for _ in range(2))
-        self.outages = 0
-        pa.array(
-            [b""], pa.binary()
-        )  # the first one loads pandas, where it is installed: not when partitions wait for it
+        self._singles, self._many = (Questions(self._questioned) for _ in range(2))
+        pa.array([b""], pa.binary())  # the first one loads pandas, if it is there: not when partitions wait for it
         self._open(time.monotonic())
+
+    @property
+    def outages(self) -> int:
+        """How often no broker was there any more."""
+        return self._outage.count
 
     # ---- offsets
 
@@ -127,7 +136,8 @@ class KafkaLog(Log):
         """As `Log` says. What has no record (markers of transactions, what was aborted or compacted) is gone over."""
         with self._lock:
             now = time.monotonic()
-            self._fetches += 1
+            self._busy_s += min(AT_ONCE_S, now - self._fetched_at)
+            self._fetched_at = now
             client = self._usable(now)
             if client is None:
                 return Fetched([], offset)  # waits, and that is said
@@ -135,12 +145,11 @@ class KafkaLog(Log):
             part = self._asked(client, known, partition, offset, now)
             if not part.has(known.verified):
                 self._look(client, part, known, max_bytes, now)
+            elif now - self._looked_at >= LISTEN_S:
+                self._take_in(client, now, RECORDS_A_LOOK if self._room.size < BUFFER_BYTES else 1)
+                self._inquire(client, part, known, now)
             if part.has(known.verified):
-                self._size -= part.size
-                try:
-                    return part.take(max_bytes, max_records, known.verified)
-                finally:
-                    self._size += part.size
+                return part.take(max_bytes, max_records, known.verified)
             if known.missing is not None:
                 raise known.missing
             if part.problem is not None and part.newest < 0:  # what came before it goes out first
@@ -162,7 +171,7 @@ class KafkaLog(Log):
         try:
             servers = self._find()
         except CoordinatorError as error:
-            self._note_away(str(error), now)
+            self._outage.begin(self._servers, str(error), now)
             return
         finally:
             self._find_at = now + FIND_AGAIN_S
@@ -172,11 +181,11 @@ class KafkaLog(Log):
             self._client.close()
         self._client, self._servers = KafkaClient(servers, self._options), servers
         self._topics = Topics(self._client)
+        self._starved = Starved()
         self._ranges.clear()
         for part in self._parts.values():
             part.drop_after(-1)
             part.is_assigned = False
-        self._size = 0
 
     def _usable(self, now: float) -> KafkaClient | None:
         """The client; None while nobody knows where the brokers are."""
@@ -187,7 +196,7 @@ class KafkaLog(Log):
                 raise self._refused[1]
             self._refused = None
             self._open(now)
-        if (self._client is None or self._away_since is not None) and now >= self._find_at:
+        if (self._client is None or self._outage.since is not None) and now >= self._find_at:
             self._open(now)
         return self._client
 
@@ -201,8 +210,11 @@ class KafkaLog(Log):
 
     def _hear_events(self, client: KafkaClient, now: float, is_answering: bool) -> None:
         for event in client.events():
-            if event.kind == AWAY and not is_answering:  # else it was, and that has been said
-                self._note_away(event.text, now)
+            if event.kind == AWAY and not is_answering:
+                self._outage.begin(self._servers, event.text, now)
+            elif event.kind == AWAY:
+                self._outage.suspect(event.text, now)
+                self._topics.want()  # the answer tells
             elif event.kind == UNKNOWN:
                 self._topics.want()
             elif event.kind == CREDENTIALS:
@@ -220,18 +232,6 @@ class KafkaLog(Log):
             self._client = None
         raise problem
 
-    def _note_away(self, text: str, now: float) -> None:
-        if self._away_since is None:
-            self._away_since = now
-            self.outages += 1
-            log.warning("kafka is away, waiting: servers=%s outages=%d reason=%s", self._servers, self.outages, text)
-
-    def _note_back(self) -> None:
-        """By an answer: records may have come before the brokers went, and been waiting in librdkafka since."""
-        if self._away_since is not None and self._topics.answered >= self._away_since:
-            away_s, self._away_since = time.monotonic() - self._away_since, None
-            log.info("kafka is back: servers=%s away_s=%.1f", self._servers, away_s)
-
     # ---- partitions
 
     def _asked(self, client: KafkaClient, known: KnownTopic, number: int, offset: int, now: float) -> Partition:
@@ -240,17 +240,16 @@ class KafkaLog(Log):
         part = self._parts.get(key)
         if part is None or part.topic_id != known.id:
             self._drop(client, part)
-            part = self._parts[key] = Partition(known.name, number, known.id, offset)
+            part = self._parts[key] = Partition(known.name, number, known.id, offset, self._room)
         elif part.position != offset:
             self._unassign(client, part)
-            self._size -= part.size
             part.restart(offset)
             part.problem = None
-        part.asked = self._fetches
+        part.asked = self._busy_s
         if part.problem is not None and now >= part.retry_at:
             part.problem = None
         may_be = known.missing is None and part.problem is None and key not in self._ranges
-        if may_be and not part.is_assigned:
+        if may_be and not part.is_assigned and part.newest < 0:  # else what was kept goes out first
             client.assign(part.topic, part.number, part.tail)
             part.is_assigned = known.is_wanted = True
         return part
@@ -264,7 +263,7 @@ class KafkaLog(Log):
     def _drop(self, client: KafkaClient, part: Partition | None) -> None:
         if part is not None:
             self._unassign(client, part)
-            self._size -= part.size
+            part.drop_after(-1)
             self._parts.pop((part.topic, part.number), None)
 
     def _set_aside(self, client: KafkaClient, part: Partition, problem: LogError, retry_at: float) -> None:
@@ -272,10 +271,22 @@ class KafkaLog(Log):
         self._unassign(client, part)
         part.problem, part.retry_at = problem, retry_at
 
-    def _forget_unasked(self, client: KafkaClient, fetches: int) -> None:
-        """Unassign what was not asked for in the last so many fetches."""
-        for part in [part for part in self._parts.values() if self._fetches - part.asked > fetches]:
-            self._drop(client, part)
+    def _keep(self, client: KafkaClient, part: Partition) -> None:
+        """Fetch a partition no more until all is asked for that has come of it."""
+        if part.is_assigned:
+            self._unassign(client, part)
+            part.pack()
+
+    def _sweep(self, client: KafkaClient, now: float) -> None:
+        """Fetch no more what was not asked for in a while; forget that of which nothing waits, or in want of room."""
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + AT_ONCE_S
+        for part in [part for part in self._parts.values() if self._busy_s - part.asked > UNASKED_S]:
+            self._keep(client, part)
+            is_needed = self._room.size >= BUFFER_BYTES // 2
+            if part.newest < 0 or is_needed or not self._topics.has(part.topic, part.topic_id):
+                self._drop(client, part)
         held = {part.topic for part in self._parts.values()}
         self._topics.forget(set(self._newest) - held)
         self._newest = {topic: look for topic, look in self._newest.items() if topic in held}
@@ -285,51 +296,68 @@ class KafkaLog(Log):
     def _look(self, client: KafkaClient, part: Partition, known: KnownTopic, max_bytes: int, now: float) -> None:
         """Take in what has come, and have it confirmed."""
         self._drain(client, part, max_bytes, now)
+        self._inquire(client, part, known, now)
+        self._judge_range(client, part, known, now)
+
+    def _inquire(self, client: KafkaClient, part: Partition, known: KnownTopic, now: float) -> None:
+        """Ask the brokers of topics, and hear what they say of them, and so that they are there."""
         self._apply(client, self._topics.hear(now), now)
         self._topics.ask(self._newest, self._looks, now)
         if part.newest > known.verified or (part.topic, part.number) in self._ranges:
             self._apply(client, self._topics.hear(now, ANSWER_S), now)
-        self._judge_range(client, part, known, now)
+        self._outage.judge(self._servers, self._topics.answered, now)
 
     def _drain(self, client: KafkaClient, part: Partition, max_bytes: int, now: float) -> None:
         if now - self._empty_at < LOOKED_S:
             return  # so that a thousand idle partitions do not ask a thousand times
-        is_full = self._size >= BUFFER_BYTES
-        if is_full or self._fetches % 256 == 0:
-            self._forget_unasked(client, 3 * len(self._parts) if is_full else 10 * len(self._parts) + 100)
-        while part.size < max_bytes and self._size < BUFFER_BYTES:
-            try:
-                if not self._take_in(client, now):
-                    self._empty_at = now
-                    return
-            except BaseException:
-                # What is out of librdkafka's queue and not in a partition is gone: ask for it again.
-                for part in self._parts.values() if self._client is client else ():
-                    self._unassign(client, part)
-                raise
+        self._sweep(client, now)
+        while part.size < max_bytes and self._room.size < BUFFER_BYTES:
+            if not self._take_in(client, now, RECORDS_A_LOOK):
+                self._empty_at = now
+                self._starved.clear()
+                return
+            if part.is_at_end:
+                return  # it seldom has some: all that is there of others is not taken in for that
+        if part.newest < 0 and self._room.size >= BUFFER_BYTES and self._starved.note(client, part, self._busy_s):
+            self._look_past(client, part, now)
 
-    def _take_in(self, client: KafkaClient, now: float) -> bool:
+    def _look_past(self, client: KafkaClient, part: Partition, now: float) -> None:
+        """Get the records of a partition that stand behind those of others, of which the buffer is full."""
+        while part.newest < 0:
+            for other in crowding(self._parts.values(), part, BUFFER_BYTES):
+                self._keep(client, other)
+            for other in make_room(self._parts.values(), self._room, BUFFER_BYTES):
+                self._drop(client, other)
+            if not self._take_in(client, now, RECORDS_A_LOOK):
+                return
+
+    def _take_in(self, client: KafkaClient, now: float, most: int) -> bool:
         """One look at what has come; whether something has."""
-        pieces = client.consume(RECORDS_A_LOOK)
-        self._hear_events(client, now, is_answering=bool(pieces))
-        if not pieces:
-            return False
-        self._looks += 1
-        for piece in pieces:
-            if isinstance(piece, Columns):
-                self._sort(piece)
-            else:
-                self._heed(client, piece, now)
-        return True
+        self._looked_at = now
+        try:
+            pieces = client.consume(most)
+            self._hear_events(client, now, is_answering=bool(pieces))
+            if not pieces:
+                return False
+            self._looks += 1
+            for piece in pieces:
+                if isinstance(piece, Columns):
+                    self._sort(piece)
+                else:
+                    self._heed(client, piece, now)
+            return True
+        except BaseException:
+            # What is out of librdkafka's queue and not in a partition is gone: ask for it again.
+            for part in self._parts.values() if self._client is client else ():
+                self._unassign(client, part)
+            raise
 
     def _sort(self, columns: Columns) -> None:
         for run in runs(columns):
             part = self._parts.get((run.topic, run.partition))
             if part is None or not part.is_assigned:
                 continue  # of one that was given up
-            self._size -= part.size
             part.add(run, self._looks)
-            self._size += part.size
             self._newest[run.topic] = self._looks
 
     def _heed(self, client: KafkaClient, signal: Signal, now: float) -> None:
@@ -345,7 +373,7 @@ class KafkaLog(Log):
             self._unassign(client, part)
             place = (part.topic, part.number)
             earliest, latest = client.offsets({place: EARLIEST}), client.offsets({place: LATEST})
-            self._ranges[place] = _OutOfRange(self._looks, earliest, latest)
+            self._ranges[place] = OutOfRange(self._looks, earliest, latest)
             self._newest[part.topic] = self._looks
         elif signal.kind == CORRUPT:
             text = f"the records of {part} from offset {signal.offset} on are damaged, asked for again: {signal.text}"
@@ -356,14 +384,11 @@ class KafkaLog(Log):
 
     def _apply(self, client: KafkaClient, heard: Iterable[KnownTopic], now: float) -> None:
         """What the brokers have said of topics, for their partitions."""
-        self._note_back()
         for known in heard:
             for part in [part for part in self._parts.values() if part.topic == known.name]:
                 if known.missing is not None:
                     self._unassign(client, part)
-                    self._size -= part.size
                     part.drop_after(known.verified)
-                    self._size += part.size
                 elif known.partitions is not None and part.number not in known.partitions:
                     text = (
                         f"ZooKeeper has a partition {part}, and Kafka has {len(known.partitions)} of this topic, and "
@@ -375,43 +400,10 @@ class KafkaLog(Log):
         """An offset is out of range when the topic is still the same; of another one it means nothing."""
         place = (part.topic, part.number)
         asked = self._ranges.get(place)
-        if asked is None or not (asked.earliest.is_done and asked.latest.is_done):
+        if asked is None or not asked.is_done:
             return
         if known.missing is not None:
             del self._ranges[place]
         elif known.verified >= asked.look:
             del self._ranges[place]
-            first, end = asked.earliest.results()[place], asked.latest.results()[place]
-            problem = LogError(f"offset {part.tail} of {part} is out of range in Kafka")
-            if isinstance(first, int) and isinstance(end, int) and not first <= part.tail <= end:
-                problem = OffsetOutOfRange(
-                    f"offset {part.tail} of {part} is out of range: Kafka holds {first} to {end}"
-                )
-            self._set_aside(client, part, problem, now + RETRY_S)
-
-
-class _Questions:
-    """`Offsets` for several threads, and for whichever client there is."""
-
-    def __init__(self, client: Callable[[], KafkaClient]) -> None:
-        self._client = client
-        self._lock = threading.Lock()
-        self._asked: tuple[KafkaClient, Offsets] | None = None
-
-    def one(self, topic: str, topic_id: str, partition: int, what: int) -> int:
-        with self._lock:
-            try:
-                return self._offsets().one(topic, topic_id, partition, what)
-            except LogError:
-                self._client()  # raises what is wrong with the connection, as its credentials
-                raise
-
-    def ends(self, places: Iterable[Place]) -> Mapping[Place, int | LogError]:
-        with self._lock:
-            return self._offsets().ends(places)
-
-    def _offsets(self) -> Offsets:
-        client = self._client()
-        if self._asked is None or self._asked[0] is not client:
-            self._asked = (client, Offsets(client))
-        return self._asked[1]
+            self._set_aside(client, part, asked.problem(place, part.tail), now + RETRY_S)

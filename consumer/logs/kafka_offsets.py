@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from .base import Place
-from .errors import LogError, UnknownTopic
-from .kafka import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Described, KafkaClient
+from .errors import LogError, OffsetOutOfRange, UnknownTopic
+from .kafka import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Described, KafkaClient, Pending
 from .kafka_topics import checked
 
 AT_ONCE_S = 0.25
@@ -110,4 +112,54 @@ class Offsets:
         self._away = None
 
 
-__all__ = ["EARLIEST", "LATEST", "Offsets"]
+class OutOfRange(NamedTuple):
+    """An offset that the broker does not have, until the brokers have said what they do have, of which topic.
+
+    :ivar look: the look that brought it.
+    """
+
+    look: int
+    earliest: Pending[tuple[str, int], _Answer]
+    latest: Pending[tuple[str, int], _Answer]
+
+    @property
+    def is_done(self) -> bool:
+        return self.earliest.is_done and self.latest.is_done
+
+    def problem(self, place: tuple[str, int], offset: int) -> LogError:
+        """What is wrong, once it is done."""
+        first, end = self.earliest.results()[place], self.latest.results()[place]
+        what = f"offset {offset} of {place[0]}-{place[1]} is out of range"
+        if isinstance(first, int) and isinstance(end, int) and not first <= offset <= end:
+            return OffsetOutOfRange(f"{what}: Kafka holds {first} to {end}")
+        return LogError(f"{what} in Kafka")
+
+
+class Questions:
+    """`Offsets` for several threads, and for whichever client there is."""
+
+    def __init__(self, client: Callable[[], KafkaClient]) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._asked: tuple[KafkaClient, Offsets] | None = None
+
+    def one(self, topic: str, topic_id: str, partition: int, what: int) -> int:
+        with self._lock:
+            try:
+                return self._offsets().one(topic, topic_id, partition, what)
+            except LogError:
+                self._client()  # raises what is wrong with the connection, as its credentials
+                raise
+
+    def ends(self, places: Iterable[Place]) -> Mapping[Place, int | LogError]:
+        with self._lock:
+            return self._offsets().ends(places)
+
+    def _offsets(self) -> Offsets:
+        client = self._client()
+        if self._asked is None or self._asked[0] is not client:
+            self._asked = (client, Offsets(client))
+        return self._asked[1]
+
+
+__all__ = ["EARLIEST", "LATEST", "Offsets", "OutOfRange", "Questions"]

@@ -25,26 +25,36 @@ class Entry(NamedTuple):
     size: int
 
 
+class Room:
+    """How much Arrow memory waits, over all partitions: `size` bytes."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+
 class Partition:
     """What one partition holds ready.
 
+    :param room: where it is counted what waits.
     :ivar position: the offset that the next fetch asks for, if it goes on where the last one ended.
-    :ivar asked: the number of the fetch that asked for it last.
+    :ivar asked: when it was asked for last.
     :ivar is_assigned: whether librdkafka fetches it.
     :ivar problem: why it cannot be fetched; tried again at `retry_at`.
     """
 
-    def __init__(self, topic: str, number: int, topic_id: str, position: int) -> None:
+    def __init__(self, topic: str, number: int, topic_id: str, position: int, room: Room | None = None) -> None:
         self.topic = topic
         self.number = number
         self.topic_id = topic_id
         self.position = position
-        self.asked = 0
+        self.asked = 0.0
         self.is_assigned = False
         self.problem: LogError | None = None
         self.retry_at = float("-inf")
         self.size = 0
+        self._room = room or Room()
         self._tail = position
+        self._end = -1
         self._entries: deque[Entry] = deque()
 
     def __str__(self) -> str:
@@ -60,6 +70,11 @@ class Partition:
         """The look that brought the newest of what waits; -1 when nothing does."""
         return self._entries[-1].came if self._entries else -1
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing waits, and nothing more was in Kafka when librdkafka got so far."""
+        return not self._entries and self._end == self._tail
+
     def has(self, verified: int) -> bool:
         """Whether something waits that may be handed out."""
         return bool(self._entries) and self._entries[0].came <= verified
@@ -68,7 +83,7 @@ class Partition:
         """Forget what waits: the next fetch begins at `position`."""
         self.position = self._tail = position
         self._entries.clear()
-        self.size = 0
+        self._grow(-self.size)
 
     def add(self, run: Run, came: int) -> None:
         """Take in records; those that are here already, as after a new beginning, are left out."""
@@ -82,21 +97,36 @@ class Partition:
 
     def end_at(self, offset: int, came: int) -> None:
         """Nothing more is before `offset`; what is there last may have no record: markers, and what was aborted."""
+        self._end = offset
         if offset > self._tail:
             self._append(Entry(came, None, offset, 0))
 
     def drop_after(self, verified: int) -> None:
         """Forget what came after the look `verified`."""
-        while self._entries and self._entries[-1].came > verified:
-            self.size -= self._entries.pop().size
+        while self.newest > verified:
+            self.drop_newest()
         self._tail = self._entries[-1].next if self._entries else self.position
+
+    def drop_newest(self) -> None:
+        """Forget the newest of what waits; librdkafka must not fetch it, or what it brings next would not join."""
+        self._grow(-self._entries.pop().size)
+        self._tail = self._entries[-1].next if self._entries else self.position
+
+    def pack(self) -> None:
+        """Copy what are small pieces of large batches, and would keep these in memory: it will wait for long."""
+        for index, (came, batch, following, size) in enumerate(self._entries):
+            if batch is not None and batch.get_total_buffer_size() > 2 * size:
+                memory = batch.serialize()
+                copied = pa.ipc.read_record_batch(memory, batch.schema)
+                self._entries[index] = Entry(came, copied, following, memory.size)
+                self._grow(memory.size - size)
 
     def take(self, max_bytes: int, max_records: int, verified: int) -> Fetched:
         """What may be handed out, within the limits, but one record at least; see `Log.fetch`."""
         batches: list[pa.RecordBatch] = []
         while self.has(verified) and (not batches or (max_bytes > 0 and max_records > 0)):
             came, batch, following, size = self._entries.popleft()
-            self.size -= size
+            self._grow(-size)
             if batch is None:
                 self.position = following
                 continue
@@ -110,7 +140,7 @@ class Partition:
             if rows < batch.num_rows:
                 rest = batch.slice(rows)
                 self._entries.appendleft(Entry(came, rest, following, rest.nbytes))
-                self.size += rest.nbytes
+                self._grow(rest.nbytes)
             if rows:
                 taken = batch.slice(0, rows)
                 batches.append(taken)
@@ -123,4 +153,8 @@ class Partition:
     def _append(self, entry: Entry) -> None:
         self._entries.append(entry)
         self._tail = entry.next
-        self.size += entry.size
+        self._grow(entry.size)
+
+    def _grow(self, by: int) -> None:
+        self.size += by
+        self._room.size += by

@@ -63,6 +63,11 @@ class Topics:
             known = self._topics[name] = KnownTopic(name, topic_id)
         return known
 
+    def has(self, name: str, topic_id: str) -> bool:
+        """Whether a topic is asked for under this id, and is there as far as is known."""
+        known = self._topics.get(name)
+        return known is not None and known.id == topic_id and known.missing is None
+
     def forget(self, names: Iterable[str]) -> None:
         """Keep nothing of these."""
         for name in names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from consumer.control import Control
 from consumer.fetcher import Fetcher
 from consumer.holder import Start
 from consumer.logs import LogError, UnknownTopic
-from consumer.logs.kafka import CREDENTIALS, EARLIEST, Described, Signal
+from consumer.logs.kafka import AWAY, CREDENTIALS, EARLIEST, END, Described, Signal
 from consumer.logs.kafka_batches import Columns
 from consumer.logs.kafka_log import KafkaLog
 from consumer.polling import Polling
@@ -37,6 +38,12 @@ class Cluster:
     :ivar refuses: whether they refuse the credentials.
     :ivar asked: the topics of each question for offsets.
     :ivar spoil: is called with each look that has taken something out of the queue.
+    :ivar ahead: how many records a client fetches ahead of what is taken out of its queue.
+    :ivar taken: how many records clients have fetched from the brokers.
+    :ivar lost: what librdkafka says of having lost all brokers, behind what stands in the queue now; "" for nothing.
+    :ivar is_mute: whether they leave questions unanswered.
+    :ivar now: the time.
+    :ivar known: the servers that clients were made with.
     """
 
     def __init__(self) -> None:
@@ -47,9 +54,16 @@ class Cluster:
         self.refuses = False
         self.asked: list[set[str]] = []
         self.spoil: Callable[[], None] = lambda: None
+        self.ahead = 0
+        self.taken = 0
+        self.lost = ""
+        self.is_mute = False
+        self.now: Callable[[], float] = lambda: 0.0
+        self.known: list[str] = []
 
     def client(self, servers: str, options: Mapping[str, str]) -> Client:
-        return Client(self, servers)
+        self.known.append(servers)
+        return Ahead(self, servers) if self.ahead else Client(self, servers)
 
 
 class Answered:
@@ -99,9 +113,11 @@ class Client:
         return Answered({topic: self._described(topic) for topic in topics})
 
     def _described(self, topic: str) -> Described | LogError:
+        if self._cluster.is_mute:
+            return LogError("no answer")
         if topic in self._cluster.unknown:
             return Described("", frozenset(), "Kafka has no such topic")
-        return Described("id", frozenset({0, IDLE}))
+        return Described("id", frozenset(range(20)))
 
     def offsets(self, wanted: Mapping[tuple[str, int], int]) -> Answered:
         self._cluster.asked.append({topic for topic, _ in wanted})
@@ -114,6 +130,69 @@ class Client:
 
     def close(self) -> None:
         self._assigned.clear()
+
+
+class Ahead(Client):
+    """A client that fetches ahead, as librdkafka does: into one queue, the partitions in turn, five records each.
+
+    What stands in the queue of a partition that is unassigned does not come. The end of one is told when it is reached.
+    """
+
+    def __init__(self, cluster: Cluster, servers: str) -> None:
+        super().__init__(cluster, servers)
+        self._queue: list[tuple[str, int, range]] = []
+        self._said: list[Signal] = []
+        self._begun: set[tuple[str, int]] = set()
+        self._since: dict[tuple[str, int], float] = {}
+
+    def assign(self, topic: str, partition: int, offset: int) -> None:
+        super().assign(topic, partition, offset)
+        self._begun.add((topic, partition))
+        self._since[topic, partition] = self._cluster.now()
+
+    def unassign(self, topic: str, partition: int) -> None:
+        super().unassign(topic, partition)
+        self._queue = [item for item in self._queue if item[:2] != (topic, partition)]
+
+    def consume(self, most: int) -> list[Columns | Signal]:
+        while not self._cluster.lost and self._fetch_ahead():
+            pass
+        found: list[Columns | Signal] = []
+        while self._queue and most > 0:
+            topic, partition, offsets = self._queue.pop(0)
+            if not offsets:
+                found.append(Signal(END, topic, partition, offsets.start, ""))
+                continue
+            if len(offsets) > most:
+                self._queue.insert(0, (topic, partition, offsets[most:]))
+            found.append(records(topic, partition, offsets[:most], self._cluster.size))
+            most -= len(offsets)
+        if self._cluster.lost and not self._queue:
+            self._said.append(Signal(AWAY, "", -1, -1, self._cluster.lost))
+            self._cluster.lost, self._cluster.is_mute = "", True
+        return found
+
+    def events(self) -> list[Signal]:
+        said, self._said = self._said, []
+        return [*super().events(), *said]
+
+    def _fetch_ahead(self) -> int:
+        """One answer of the broker; how many records are in it."""
+        before = self._cluster.taken
+        for place, first in list(self._assigned.items()):
+            end = min(self._cluster.counts.get(place, 0), first + 5)
+            if self._since[place] == self._cluster.now():
+                continue  # the broker has not answered yet
+            if end > first and sum(len(offsets) for _, _, offsets in self._queue) < self._cluster.ahead:
+                del self._assigned[place]
+                self._assigned[place] = end  # the others before it comes again
+                self._queue.append((*place, range(first, end)))
+                self._cluster.taken += end - first
+                self._begun.add(place)
+            elif end <= first and place in self._begun:
+                self._queue.append((*place, range(first, first)))
+                self._begun.remove(place)
+        return self._cluster.taken - before
 
 
 def records(topic: str, partition: int, offsets: range, size: int) -> Columns:
@@ -179,6 +258,223 @@ def test_records_that_an_error_nobody_expected_has_swallowed_are_fetched_again(c
 
     for topic in ("t", "u"):
         assert offsets_of(fetched(log, topic, "id", upto=15)) == list(range(15))
+
+
+# ---- an application that is slow
+
+
+RECORD = 1100
+"""Bytes of a record of 1,000, about."""
+
+
+class Desk:
+    """An application that asks for a partition when it has nothing of it any more, in a time that is made up.
+
+    The client holds 100 records ahead, and the log 400; a look brings ten.
+    """
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("consumer.logs.kafka_log.time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr("consumer.logs.kafka_log.BUFFER_BYTES", 400 * RECORD)
+        monkeypatch.setattr("consumer.logs.kafka_log.RECORDS_A_LOOK", 10)
+        cluster.size, cluster.ahead, cluster.now = 1000, 100, lambda: self.now
+        self.log = opened()
+        self.offsets: dict[int, int] = {}
+        self.has: dict[int, int] = {}
+        self.most = 0
+
+    def ask(self, partition: int, most: int = 10, passes_s: float = 0.02) -> int:
+        """How many records came, which are those that should."""
+        first = self.offsets.get(partition, 0)
+        batches, self.offsets[partition] = self.log.fetch("t", "id", partition, first, most * RECORD, most)
+        came = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+        assert came == list(range(first, self.offsets[partition]))
+        self.most = max(self.most, self.log._room.size)
+        self.now += passes_s
+        return len(came)
+
+    def poll(self, partitions: Iterable[int], passes_s: float) -> None:
+        """Have ten records of a partition worked off, in turn, while those are asked for of which nothing is there."""
+        partitions = list(partitions)
+        until = self.now + passes_s
+        turn = next((partition for partition in self.has if self.has[partition]), None)
+        if turn is not None:
+            self.has[turn] = max(0, self.has.pop(turn) - 10)
+        while True:
+            for partition in partitions:
+                if not self.has.get(partition):
+                    self.has[partition] = self.ask(partition, 20, 0.0)
+            self.now += 0.02
+            if self.now >= until:
+                break
+        self.now = until
+
+    @property
+    def returned(self) -> int:
+        return sum(self.offsets.values())
+
+
+@pytest.fixture
+def desk(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(cluster, monkeypatch)
+
+
+def test_a_slow_application_takes_what_it_returns_while_it_asks_for_an_idle_partition_again_and_again(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts["t", 0] = 4000
+    while desk.returned < 4000:
+        desk.poll([0, IDLE], 1.0)
+
+    assert cluster.taken == 4000
+    assert desk.most <= 410 * RECORD
+
+
+def test_a_slow_application_that_alternates_between_partitions_takes_what_it_returns(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts = {("t", partition): 400 for partition in range(12)}
+    while desk.returned < 12 * 400:
+        desk.poll(range(13), 1.0)
+
+    assert cluster.taken <= 1.1 * 12 * 400
+    assert desk.most <= 410 * RECORD
+
+
+def test_a_slow_application_takes_little_more_than_it_returns_though_a_second_partition_has_a_record_now_and_then(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts = {("t", 0): 4000, ("t", IDLE): 0}
+    late = 0
+    while desk.offsets.get(0, 0) < 4000:
+        late = max(late, cluster.counts["t", IDLE] - desk.offsets.get(IDLE, 0))
+        cluster.counts["t", IDLE] += 1
+        desk.poll([0, IDLE], 2.0)
+
+    assert cluster.taken <= 1.2 * desk.returned
+    assert late <= 2
+    assert desk.most <= 410 * RECORD
+
+
+def test_a_pause_of_the_application_makes_no_partition_unasked(cluster: Cluster, desk: Desk) -> None:
+    cluster.counts = {("t", partition): 100 for partition in range(3)}
+    while desk.returned < 3 * 100:
+        for partition in range(3):
+            desk.ask(partition, passes_s=300.0)
+
+    assert cluster.taken == 3 * 100
+
+
+def test_records_behind_those_of_a_partition_that_is_asked_for_a_record_at_a_time_come_soon(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts["t", 0] = 4000
+    for _ in range(100):
+        desk.ask(IDLE)
+        desk.ask(0, 1)
+    cluster.counts["t", IDLE] = 50
+    begun = desk.now
+    while desk.offsets[IDLE] < 50:
+        desk.ask(0, 1)
+        desk.ask(IDLE)
+
+    assert desk.now - begun < 2
+    assert desk.most <= 410 * RECORD
+
+
+def test_a_partition_that_was_given_up_is_fetched_no_more_and_its_memory_is_free_when_it_is_needed(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts = {("t", 0): 4000, ("t", IDLE): 8000}
+    desk.ask(0)
+    while desk.offsets.get(IDLE, 0) < 8000:
+        desk.ask(IDLE, 100, 0.2)
+    held = desk.log._parts
+
+    assert [key for key, part in held.items() if part.is_assigned] == [("t", IDLE)]
+    assert cluster.taken <= 8000 + 600
+    assert desk.most <= 410 * RECORD
+    assert desk.ask(0) <= 10  # and goes on where it stood
+
+
+# ---- brokers that are away
+
+
+def test_that_the_brokers_went_is_heard_while_the_buffer_is_full_and_what_is_asked_for_waits_in_it(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts["t", 0] = 450
+    desk.ask(0, 1)
+    while desk.log._room.size < 400 * RECORD:
+        desk.ask(IDLE)
+    cluster.lost = "1/1 brokers are down"
+    for _ in range(30):  # a few records stand before it
+        desk.ask(0, 1, 1.0)
+
+    assert desk.log.outages == 1
+    assert desk.most <= 410 * RECORD
+    assert desk.ask(0) == 10
+
+
+def test_that_the_brokers_went_is_said_also_when_it_comes_beside_records(cluster: Cluster, desk: Desk) -> None:
+    """librdkafka says it once: nobody would look for the brokers elsewhere."""
+    cluster.counts["t", 0] = 15
+    desk.ask(0, 1)
+    desk.ask(0, 1)
+    cluster.lost = "1/1 brokers are down"
+    for _ in range(100):
+        desk.ask(0)
+
+    assert desk.offsets[0] == 10  # nobody has confirmed the topic of the others
+    assert desk.log.outages == 1
+
+
+@pytest.mark.parametrize("is_mute", [False, True], ids=["back", "gone"])
+def test_that_brokers_went_which_have_come_back_since_is_not_said(
+    cluster: Cluster, desk: Desk, is_mute: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.counts["t", 0] = 15
+    desk.ask(0, 1)
+    desk.ask(0, 1)
+    cluster.lost = "1/1 brokers are down"
+    for _ in range(100):
+        desk.ask(0)
+        cluster.is_mute = is_mute
+
+    assert desk.log.outages == is_mute
+    assert ("kafka is away" in caplog.text, "kafka is back" in caplog.text) == (is_mute, False)
+
+
+def test_brokers_that_have_all_moved_are_looked_up_again_while_none_answers(cluster: Cluster, desk: Desk) -> None:
+    places = ["a:1"]
+    looked: list[float] = []
+
+    def find() -> str:
+        looked.append(desk.now)
+        return places[-1]
+
+    desk.log = KafkaLog(find, {})
+    cluster.counts["t", 0] = 10
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    for _ in range(60):
+        desk.ask(0, passes_s=1.0)
+    assert len(looked) == 1
+
+    cluster.lost = "1/1 brokers are down"
+    for _ in range(15):
+        desk.ask(0, passes_s=1.0)
+    places.append("b:2")
+    for _ in range(10):
+        desk.ask(0, passes_s=1.0)
+    cluster.is_mute, cluster.counts["t", 0] = False, 20
+    while desk.offsets[0] < 20:
+        desk.ask(0)
+
+    assert cluster.known[-2:] == ["a:1", "b:2"]
+    assert [round(later - earlier) for earlier, later in pairwise(looked[1:])] == [10] * (len(looked) - 2)
+    assert desk.log.outages == 1
 
 
 # ---- questions
