@@ -271,7 +271,7 @@ class KafkaClient:
         return self._clean(inner.str() if isinstance(inner, _E) else str(error))
 
     def _clean(self, text: str) -> str:
-        return without_secrets(" ".join(text.split()), self._options)
+        return " ".join(without_secrets(text, self._options).split())
 
 
 def topic_id_text(found: Any) -> str:

@@ -24,6 +24,9 @@ SECRETS = (
     "ssl.keystore.password",
 )
 
+LEAST_LINE = 8
+"""A shorter line of a secret, as the last one of a key, tells nothing, and might be any word."""
+
 GROUP = "the group is ours, not Kafka's"
 REFUSED = {
     "bootstrap.servers": "give bootstrap_servers",
@@ -93,10 +96,15 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(text: str, options: Mapping[str, str]) -> str:
-    """`text` in which no secret of `options` stands."""
+    """`text` in which no secret of `options` stands, nor a line of one that has several, as a key in PEM."""
+    found = set()
     for name, value in options.items():
-        if value and is_secret(name):
-            text = text.replace(value, "***")
+        if is_secret(name):
+            lines = [line.strip() for line in value.splitlines()]
+            found |= {value, value.strip(), " ".join(value.split())}
+            found |= {line for line in lines if len(line) >= LEAST_LINE}
+    for secret in sorted(found - {""}, key=len, reverse=True):  # the whole before what is part of it
+        text = text.replace(secret, "***")
     return text
 
 

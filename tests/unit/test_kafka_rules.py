@@ -66,6 +66,29 @@ def test_every_key_and_what_opens_it_is_a_secret(name: str) -> None:
     assert without_secrets("it was pw-1", {name: "pw-1"}) == "it was ***"
 
 
+PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    "said", [PEM, PEM.strip(), " ".join(PEM.split()), PEM.splitlines()[1], PEM.replace("\n", "\r\n"), "  " + PEM * 2]
+)
+def test_a_secret_of_several_lines_is_not_shown_however_it_is_broken_into_lines(said: str) -> None:
+    """Nor a line of it; and what librdkafka says comes on one line."""
+    with pytest.raises(UsageError, match=r"\*\*\*") as raised:
+        KafkaClient("h:1", {"group.id": "g", "ssl.key.pem": PEM, f"no.such.option.{said}": "1"})
+
+    text = str(raised.value)
+    assert "\n" not in text
+    assert not any(word in text for line in PEM.splitlines() for word in line.split() if len(word) > 8)
+
+
+def test_a_secret_with_spaces_is_not_shown() -> None:
+    with pytest.raises(UsageError, match=r"\*\*\*") as raised:
+        KafkaClient("h:1", {"group.id": "g", "sasl.password": "open  sesame", "no.open  sesame": "1"})
+
+    assert "sesame" not in str(raised.value)
+
+
 def test_what_is_given_instead_of_a_table_of_options_is_not_repeated() -> None:
     with pytest.raises(UsageError, match=r"kafka must be a table of names and values$"):
         load(ConsumerConfig, {"kafka": "sasl.password=pw-1", "zk": "zk:2181", "group": "g"})
