@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,9 +59,16 @@ _KINDS = {
     _E._NOT_IMPLEMENTED: CORRUPT,
     _E._AUTHENTICATION: CREDENTIALS,
     _E.SASL_AUTHENTICATION_FAILED: CREDENTIALS,
-    _E._SSL: CREDENTIALS,
     _E._ALL_BROKERS_DOWN: AWAY,
 }
+
+NOT_TRUSTED = "certificate verify failed"
+"""What librdkafka says of a broker whose certificate it cannot verify: trying again helps as little as with a password.
+Whatever else breaks a TLS handshake may be a broker that is just starting or ending."""
+
+REASON_S = 10.0
+"""What was wrong with a connection may be why nobody answers for so long."""
+_UNANSWERED = (_E._TIMED_OUT, _E._TIMED_OUT_QUEUE, _E._TRANSPORT)
 
 
 class Signal(NamedTuple):
@@ -114,6 +122,7 @@ class KafkaClient:
         self.servers = servers
         self._options = {**options, "bootstrap.servers": servers}
         self._events: deque[Signal] = deque(maxlen=100)
+        self._reason = (float("-inf"), "")
         self._consumer = self._made(ck.Consumer, {**self._options, "error_cb": self._on_error})
         self._admin: Any = None
         self._making = threading.Lock()
@@ -241,11 +250,27 @@ class KafkaClient:
             raise UsageError(f"librdkafka refuses the options for Kafka: {self._text(error)}") from error
 
     def _on_error(self, error: Any) -> None:
-        self._events.append(Signal(_KINDS.get(error.code(), OTHER), "", -1, -1, self._clean(error.str())))
+        kind, text = self._heard(error)
+        reason = self._why() if kind == AWAY else ""
+        self._events.append(Signal(kind, "", -1, -1, f"{text}{reason}"))
 
     def _on_admins_error(self, error: Any) -> None:
-        if _KINDS.get(error.code()) == CREDENTIALS:  # that it is not connected just now is no outage
+        if self._heard(error)[0] == CREDENTIALS:  # that it is not connected just now is no outage
             self._on_error(error)
+
+    def _heard(self, error: Any) -> tuple[str, str]:
+        """The kind of an error, and its words, which are kept: they come before all brokers are away."""
+        kind, text = _KINDS.get(error.code(), OTHER), self._clean(error.str())
+        if error.code() == _E._SSL and NOT_TRUSTED in text:
+            kind = CREDENTIALS
+        elif kind == OTHER:
+            self._reason = (time.monotonic(), text)
+        return kind, text
+
+    def _why(self) -> str:
+        """What was wrong with a connection just now, to be said after something else; empty for nothing."""
+        at, text = self._reason
+        return f": {text}" if time.monotonic() - at < REASON_S else ""
 
     def _described(self, future: Future[Any]) -> Described | LogError:
         try:
@@ -264,7 +289,9 @@ class KafkaClient:
             return self._problem(error)
 
     def _problem(self, error: Exception) -> LogError:
-        return LogError(f"Kafka at {self.servers}: {self._text(error)}")
+        inner = error.args[0] if error.args else None
+        is_unanswered = isinstance(inner, _E) and inner.code() in _UNANSWERED
+        return LogError(f"Kafka at {self.servers}: {self._text(error)}{self._why() if is_unanswered else ''}")
 
     def _text(self, error: Exception) -> str:
         inner = error.args[0] if error.args else error

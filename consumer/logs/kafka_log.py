@@ -28,6 +28,7 @@ from .kafka import (
     EARLIEST,
     END,
     LATEST,
+    NOT_TRUSTED,
     OUT_OF_RANGE,
     UNKNOWN,
     KafkaClient,
@@ -221,9 +222,10 @@ class KafkaLog(Log):
                 self._refuse(event.text, now)
 
     def _refuse(self, text: str, now: float) -> None:
-        """Wrong credentials: the client ends, and with it its tries."""
+        """Wrong credentials, of us or of a broker: the client ends, and with it its tries."""
+        what = "has a certificate that is not trusted" if NOT_TRUSTED in text else "refuses the credentials"
         problem = LogError(
-            f"Kafka at {self._servers} refuses the credentials: {text}; set security.protocol, sasl.mechanism, "
+            f"Kafka at {self._servers} {what}: {text}; set security.protocol, sasl.mechanism, "
             "sasl.username and sasl.password, or ssl.*, of the options for Kafka as the brokers want them"
         )
         self._refused = (now + CREDENTIALS_RETRY_S, problem)

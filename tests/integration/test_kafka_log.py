@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from consumer.logs import KafkaPlace, Log, LogError, OffsetOutOfRange, Place, UnknownTopic, ends_of, open_log
+from consumer.logs import Fetched, KafkaPlace, Log, LogError, OffsetOutOfRange, Place, UnknownTopic, ends_of, open_log
 from consumer.logs.kafka import KafkaClient
 from consumer.logs.kafka_log import KafkaLog
 from tests.support.kafka import USERS, Kafka, fetched, refused
@@ -311,6 +315,57 @@ def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka) -> 
         assert log.outages == 0
     finally:
         log.close()
+
+
+@contextmanager
+def answers_without_tls(came: list[object]) -> Iterator[str]:
+    """The address of something that answers whoever connects with what is no TLS, as a broker that is set up wrong.
+
+    :param came: takes in who connected.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, client = server.accept()
+                    came.append(client)
+                    with connection, suppress(OSError):
+                        connection.recv(10)
+                        connection.sendall(b"this is no TLS\r\n" * 4)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def test_a_broken_handshake_is_waited_for_like_a_broker_that_is_away_and_said_with_its_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    came: list[object] = []
+    with answers_without_tls(came) as address:
+        place = KafkaPlace(options={"security.protocol": "ssl"})
+        log = cast(KafkaLog, open_log(f"kafka://{address}", place))
+        try:
+            eventually(lambda: not log.fetch("t", "id", 0, 0, 1000, 10).batches and log.outages, 20, "it is said")
+            before = len(came)
+            eventually(
+                lambda: log.fetch("t", "id", 0, 0, 1000, 10) == Fetched([], 0) and len(came) >= before + 20,
+                20,
+                "it goes on being tried, and nothing is raised",
+            )
+            with pytest.raises(LogError, match="SSL") as raised:
+                log.latest("t", "id", 0)
+        finally:
+            log.close()
+
+    assert "credentials" not in str(raised.value)
+    assert log.outages == 1
+    assert [message for message in caplog.messages if "kafka is away" in message and "SSL routines" in message]
 
 
 def test_brokers_are_found_where_they_register(kafka: Kafka) -> None:

@@ -418,7 +418,7 @@ def test_that_the_brokers_went_is_heard_while_the_buffer_is_full_and_what_is_ask
 
 
 def test_that_the_brokers_went_is_said_also_when_it_comes_beside_records(cluster: Cluster, desk: Desk) -> None:
-    """librdkafka says it once: nobody would look for the brokers elsewhere."""
+    """As it always does while a slow application has a full queue before it."""
     cluster.counts["t", 0] = 15
     desk.ask(0, 1)
     desk.ask(0, 1)

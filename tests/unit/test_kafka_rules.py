@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from confluent_kafka import Uuid
+from confluent_kafka import KafkaError, Uuid
 
 from consumer.config import ConsumerConfig
 from consumer.logs.errors import LogError, UnknownTopic
-from consumer.logs.kafka import KafkaClient, topic_id_text
+from consumer.logs.kafka import AWAY, CREDENTIALS, OTHER, KafkaClient, topic_id_text
 from consumer.logs.kafka_batches import Columns, runs
 from consumer.logs.kafka_open import bootstrap_servers
 from consumer.logs.kafka_options import kafka_options, without_secrets
@@ -204,3 +204,21 @@ def test_a_question_that_nobody_answered_tells_of_no_topic_and_of_no_broker() ->
         heard.append((topics.hear(now + 5), topics.answered))
 
     assert heard == [([known], 10.0), ([], 10.0), ([known], 30.0)]
+
+
+BROKEN = "ssl://h:1/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number"
+NOT_VERIFIED = "ssl://h:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
+
+
+def test_a_broken_handshake_is_why_the_brokers_are_away_and_only_a_certificate_that_is_not_trusted_is_final() -> None:
+    client = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
+    try:
+        client._on_error(KafkaError(KafkaError._SSL, BROKEN))
+        client._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+        client._on_error(KafkaError(KafkaError._SSL, NOT_VERIFIED))
+        said = client.events()
+    finally:
+        client.close()
+
+    assert [signal.kind for signal in said] == [OTHER, AWAY, CREDENTIALS]
+    assert said[1].text == f"1/1 brokers are down: {BROKEN}"
