@@ -93,7 +93,7 @@ class KafkaLog(Log):
         self._ranges: dict[tuple[str, int], OutOfRange] = {}
         self._newest: dict[str, int] = {}
         self._room = Room()
-        self._starved = Starved()
+        self._starved = Starved(self._room)
         self._looks = 0
         self._busy_s = 0.0
         self._fetched_at = self._looked_at = self._sweep_at = self._empty_at = self._find_at = float("-inf")
@@ -150,6 +150,7 @@ class KafkaLog(Log):
                 self._take_in(client, now, RECORDS_A_LOOK if self._room.size < BUFFER_BYTES else 1)
                 self._inquire(client, part, known, now)
             if part.has(known.verified):
+                self._starved.forget(part)
                 return part.take(max_bytes, max_records, known.verified)
             if known.missing is not None:
                 raise known.missing
@@ -182,7 +183,7 @@ class KafkaLog(Log):
             self._client.close()
         self._client, self._servers = KafkaClient(servers, self._options), servers
         self._topics = Topics(self._client)
-        self._starved = Starved()
+        self._starved = Starved(self._room)
         self._ranges.clear()
         for part in self._parts.values():
             part.drop_after(-1)
@@ -266,6 +267,7 @@ class KafkaLog(Log):
         if part is not None:
             self._unassign(client, part)
             part.drop_after(-1)
+            self._starved.forget(part)
             self._parts.pop((part.topic, part.number), None)
 
     def _set_aside(self, client: KafkaClient, part: Partition, problem: LogError, retry_at: float) -> None:
@@ -320,7 +322,8 @@ class KafkaLog(Log):
                 return
             if part.is_at_end:
                 return  # it seldom has some: all that is there of others is not taken in for that
-        if part.newest < 0 and self._room.size >= BUFFER_BYTES and self._starved.note(client, part, self._busy_s):
+        is_crowded = part.newest < 0 and self._room.size >= BUFFER_BYTES
+        if is_crowded and self._starved.note(client, part, self._busy_s, BUFFER_BYTES // 4):
             self._look_past(client, part, now)
 
     def _look_past(self, client: KafkaClient, part: Partition, now: float) -> None:

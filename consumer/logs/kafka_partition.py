@@ -26,10 +26,11 @@ class Entry(NamedTuple):
 
 
 class Room:
-    """How much Arrow memory waits, over all partitions: `size` bytes."""
+    """How much Arrow memory waits, over all partitions: `size` bytes; and `came` of all that ever has."""
 
     def __init__(self) -> None:
         self.size = 0
+        self.came = 0
 
 
 class Partition:
@@ -154,6 +155,7 @@ class Partition:
         self._entries.append(entry)
         self._tail = entry.next
         self._grow(entry.size)
+        self._room.came += entry.size
 
     def _grow(self, by: int) -> None:
         self.size += by

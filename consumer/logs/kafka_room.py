@@ -18,10 +18,14 @@ STARVED_S = 1.0
 
 
 class Starved:
-    """Partitions that are asked for and have nothing, while the buffer is full: of which of them Kafka has more."""
+    """Partitions that are asked for and have nothing, while the buffer is full: of which of them Kafka has more.
 
-    def __init__(self) -> None:
-        self._since: dict[Partition, float] = {}
+    :param room: of the buffer.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._since: dict[Partition, tuple[float, int]] = {}
         self._asked: Pending[tuple[str, int], int | LogError] | None = None
         self._ends: dict[tuple[str, int], int | LogError] = {}
         self._not_before = float("-inf")
@@ -31,14 +35,23 @@ class Starved:
         self._since.clear()
         self._ends.clear()
 
-    def note(self, client: KafkaClient, part: Partition, now: float) -> bool:
+    def forget(self, part: Partition) -> None:
+        """It has been given something, or is held no more."""
+        self._since.pop(part, None)
+
+    def note(self, client: KafkaClient, part: Partition, now: float, queue_bytes: int) -> bool:
         """Such a partition was asked for: whether records of it must stand behind those of others.
 
         The brokers are asked for its end: that it may have some is no reason to give anything up.
 
         :param now: seconds in which somebody has fetched.
+        :param queue_bytes: what may stand before it: once so much has come, it is as if it had just begun to ask.
         """
-        if now - self._since.setdefault(part, now) < STARVED_S:
+        since, came = self._since.setdefault(part, (now, self._room.came))
+        if self._room.came - came >= queue_bytes:
+            self._since[part] = (now, self._room.came)
+            return False
+        if now - since < STARVED_S:
             return False
         if self._asked is None:
             if now >= self._not_before:

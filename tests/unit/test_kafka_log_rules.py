@@ -357,6 +357,19 @@ def test_a_slow_application_takes_little_more_than_it_returns_though_a_second_pa
     assert desk.most <= 410 * RECORD
 
 
+def test_a_partition_that_is_soon_worked_off_gives_way_to_no_other(cluster: Cluster, desk: Desk) -> None:
+    """Whoever has a record now and then has it as soon as the queue has moved on."""
+    cluster.counts = {("t", 0): 10_000, ("t", IDLE): 0}
+    while desk.offsets.get(0, 0) < 10_000:
+        cluster.counts["t", IDLE] += 1
+        desk.ask(0, 20)
+        for _ in range(3):
+            desk.ask(IDLE)
+
+    assert cluster.taken <= 10_000 + cluster.counts["t", IDLE]
+    assert cluster.counts["t", IDLE] - desk.offsets[IDLE] < 10
+
+
 def test_a_pause_of_the_application_makes_no_partition_unasked(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", partition): 100 for partition in range(3)}
     while desk.returned < 3 * 100:
