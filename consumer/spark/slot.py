@@ -35,6 +35,7 @@ from ..starts import Starts
 from ..trace import recorder_of
 from ..watched import WatchedNode
 from .config import SlotSpec
+from .garbage import fewer_collections, spare_modules
 
 log = logging.getLogger(__name__)
 
@@ -221,6 +222,7 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
             f"the executor has version {coordinator.__version__} of zk-group-coordinator, the driver {spec.release}: "
             "install the same on both"
         )
+    spare_modules()
     config = spec.config
     source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
     opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
@@ -230,7 +232,8 @@ def run_slot(spec: SlotSpec) -> dict[str, Any]:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, frame: slot.stop(f"signal {received}"))
     try:
-        return slot.run()
+        with fewer_collections():
+            return slot.run()
     finally:
         slot.server.close()  # the worker process may be used again, and would keep the port
         source.close()

@@ -25,6 +25,7 @@ from ..logs import KafkaPlace, Log, open_log
 from ..logs.base import LOG_SCHEMA
 from ..segment_files import SegmentFolder
 from .batch import MAY_BE_COLLECTED, BatchPlanner, check_batch, check_stream
+from .garbage import spare_modules
 from .log_ends import LogEnds
 from .offset import SourceOffset
 from .planner import Planner, SourceConfig, source_config
@@ -162,6 +163,7 @@ def records(segments: Sequence[Sealed], include_headers: bool, if_missing: str =
     :param if_missing: what to say beside a file that is missing.
     :raises SegmentError: when a file is missing or damaged; the message names the segment and its offsets.
     """
+    spare_modules()
     names = [name for name in LOG_SCHEMA.names if include_headers or name != "headers"]
     folders: dict[str, SegmentFolder] = {}
     for sealed in segments:

@@ -1,0 +1,52 @@
+"""What PySpark's workers collect between two tasks, and while a slot fetches."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from consumer.spark import source
+from consumer.spark.garbage import fewer_collections
+
+IN_A_WORKER = """
+import gc
+from consumer.spark.source import records
+
+assert not list(records([], True))
+frozen, left = gc.get_freeze_count(), len(gc.get_objects())
+assert frozen > 100 * left, (frozen, left)
+
+class Knot: ...
+knot = Knot()
+knot.itself = knot
+del knot
+gc.collect()
+assert not any(isinstance(found, Knot) for found in gc.get_objects())
+
+kept = [[number] for number in range(1000)]
+assert not list(records([], True))
+assert gc.get_freeze_count() <= frozen
+"""
+
+
+def test_a_worker_that_has_read_once_collects_only_what_came_after_its_modules() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_A_WORKER], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_task_that_reads_spares_the_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(source, "spare_modules", lambda: calls.append(None))
+    assert not list(source.records([], True))
+    assert calls == [None]
+
+
+def test_a_slot_collects_more_seldom_and_leaves_the_process_as_it_was() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(KeyError), fewer_collections():
+        assert gc.get_threshold()[0] >= 20_000
+        raise KeyError
+    assert gc.get_threshold() == before
