@@ -113,7 +113,7 @@ def stored_batches(
             _column(values, pa.binary()),
             _timestamps(timestamps_ms),
             pa.repeat(pa.scalar(0, pa.int32()), rows),
-            _no_headers(rows) if headers is None else _column(headers, HEADERS),
+            no_headers(rows) if headers is None else _column(headers, HEADERS),
         ]
         table = pa.Table.from_arrays(columns, schema=STORED_SCHEMA)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -122,8 +122,11 @@ def stored_batches(
     return batches
 
 
-def _no_headers(rows: int) -> pa.Array:
-    """As `pa.nulls`, whose children are as long as the array, and go with each batch that is cut from it, whole."""
+def no_headers(rows: int) -> pa.Array:
+    """Null for each row.
+
+    `pa.nulls` makes children as long as the array, which go with each batch that is cut from it, whole.
+    """
     nothing = [pa.py_buffer(bytes(rows // 8 + 1)), pa.py_buffer(bytes(4 * (rows + 1)))]
     return pa.Array.from_buffers(HEADERS, rows, nothing, rows, children=[pa.nulls(0, HEADERS.value_type)])
 

@@ -42,7 +42,6 @@ EARLIEST, LATEST = -2, -1
 REQUEST_TIMEOUT_S = 5.0
 
 _E = ck.KafkaError
-_NO_ERROR = {type(None)}
 _KINDS = {
     _E._PARTITION_EOF: END,
     _E._AUTO_OFFSET_RESET: OUT_OF_RANGE,
@@ -140,17 +139,17 @@ class KafkaClient:
     def consume(self, most: int) -> list[Columns | Signal]:
         """What has come, up to `most` records, in order; nothing is waited for.
 
-        librdkafka's binding makes a `Message` of each record, with a bytes object for key and value each: 0.6 us a
-        record. The six values below are read by C functions over the whole list, without a line of Python a record:
-        0.9 us of CPU a record of 1 KB, its copy into Arrow included. Chunks over 500 are slower: they leave the cache.
+        librdkafka's binding makes a `Message` of each record, with a bytes object for key and value each: 0.5 us of CPU
+        a record of 1 KB. The six values below are read by C functions over the whole list, without a line of Python a
+        record: 0.15 us. Their copies in Arrow take 0.6 us. Looks at 1,000 records take a little less than at 500, and
+        at 4,000 more: they leave the cache.
         """
         messages = self._consumer.consume(most, 0)
         if not messages:
             return []
-        errors = list(map(ck.Message.error, messages))
-        if set(map(type, errors)) == _NO_ERROR:  # by type: a KafkaError cannot be compared with None
+        if not any(map(ck.Message.error, messages)):
             return [_columns(messages)]
-        return list(_pieces(messages, errors))
+        return list(_pieces(messages, list(map(ck.Message.error, messages))))
 
     def events(self) -> list[Signal]:
         """What librdkafka has said of itself since the last call."""

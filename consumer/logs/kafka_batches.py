@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from .base import HEADERS, LOG_SCHEMA, TIMESTAMP
-from .columns import MAX_TIMESTAMP_MS
+from .columns import MAX_TIMESTAMP_MS, no_headers
+
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -41,37 +46,59 @@ def runs(columns: Columns) -> Iterator[Run]:
     batch = _batch(columns)
     offsets = columns.offsets
     begin = 0
-    for end in _ends(columns, batch.column("partition")):
+    for end in _ends(columns):
         part = batch if (begin, end) == (0, len(offsets)) else batch.slice(begin, end - begin)
         yield Run(columns.topics[begin], columns.partitions[begin], offsets[begin], offsets[end - 1] + 1, part)
         begin = end
 
 
 def _batch(columns: Columns) -> pa.RecordBatch:
-    kinds, times = zip(*columns.timestamps, strict=True)
     arrays = [
-        pa.array(columns.keys, pa.binary()),
-        pa.array(columns.values, pa.binary()),
-        _topics(columns.topics),
-        pa.array(columns.partitions, pa.int32()),
+        _data(columns.keys),
+        _data(columns.values),
+        _same(columns.topics, pa.string()),
+        _same(columns.partitions, pa.int32()),
         pa.array(columns.offsets, pa.int64()),
-        _times(times),
-        _kinds(kinds),
+        _times(list(map(_SECOND, columns.timestamps))),
+        _kinds(list(map(_FIRST, columns.timestamps))),
         _headers(columns.headers),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=LOG_SCHEMA)
 
 
-def _topics(topics: Sequence[str]) -> pa.Array:
-    if topics.count(topics[0]) == len(topics):
-        return pa.repeat(topics[0], len(topics))
-    return pa.array(topics, pa.string())
+@lru_cache(maxsize=128)
+def _repeated(value: Any, kind: pa.DataType, rows: int) -> pa.Array:
+    """`value` in `rows` rows or more, of which whoever wants them takes a slice: a new array takes 10 us and more."""
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+@lru_cache(maxsize=16)
+def _nothing(kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.nulls(rows, kind)
+
+
+def _more(rows: int) -> int:
+    """How long an array to keep for slices of `rows`: of a few lengths only."""
+    return 1 << (rows - 1).bit_length()
+
+
+def _same(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    rows = len(values)
+    if values.count(values[0]) == rows:
+        return _repeated(values[0], kind, _more(rows)).slice(0, rows)
+    return pa.array(values, kind)
+
+
+def _data(values: Sequence[bytes | None]) -> pa.Array:
+    if values[0] is None and values.count(None) == len(values):
+        return _nothing(pa.binary(), _more(len(values))).slice(0, len(values))
+    return pa.array(values, pa.binary())
 
 
 def _kinds(kinds: Sequence[int]) -> pa.Array:
     """librdkafka counts from 1 and has 0 for none; Kafka has 0 for the producer's time, and -1 for none."""
     if kinds.count(kinds[0]) == len(kinds):
-        return pa.repeat(pa.scalar(kinds[0] - 1, pa.int32()), len(kinds))
+        return _repeated(kinds[0] - 1, pa.int32(), _more(len(kinds))).slice(0, len(kinds))
     return pa.array([kind - 1 for kind in kinds], pa.int32())
 
 
@@ -84,17 +111,18 @@ def _times(times: Sequence[int]) -> pa.Array:
 
 
 def _headers(headers: Sequence[Headers | None]) -> pa.Array:
-    if headers.count(None) == len(headers):
-        return pa.nulls(len(headers), HEADERS)
+    if headers[0] is None and headers.count(None) == len(headers):
+        return no_headers(len(headers))
     rows = [[{"key": name, "value": data} for name, data in row] if row else None for row in headers]
     return pa.array(rows, HEADERS)
 
 
-def _ends(columns: Columns, partitions: pa.Array) -> list[int]:
+def _ends(columns: Columns) -> list[int]:
     """Where runs of one partition end, in order."""
-    ends: list[int] = pc.run_end_encode(partitions).run_ends.to_pylist()
-    topics = columns.topics
-    if topics.count(topics[0]) < len(topics):
-        changes = {row for row in range(1, len(topics)) if topics[row] != topics[row - 1]}
-        ends = sorted(changes.union(ends))
-    return ends
+    topics, partitions = columns.topics, columns.partitions
+    rows = len(partitions)
+    is_one = topics.count(topics[0]) == rows
+    if is_one and partitions.count(partitions[0]) == rows:
+        return [rows]
+    places: Iterable[Any] = partitions if is_one else zip(topics, partitions, strict=True)
+    return list(accumulate(len(list(same)) for _, same in groupby(places)))

@@ -43,7 +43,7 @@ from .kafka_topics import KnownTopic, Topics
 
 log = logging.getLogger(__name__)
 
-RECORDS_A_LOOK = 500
+RECORDS_A_LOOK = 1000
 """See `KafkaClient.consume`."""
 
 BUFFER_BYTES = 64 << 20
