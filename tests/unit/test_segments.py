@@ -398,11 +398,19 @@ def batch(rows: int, size: int, first: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in LOG_SCHEMA], schema=LOG_SCHEMA)
 
 
-def test_batches_are_arranged_to_one_to_two_megabytes() -> None:
+def test_batches_are_arranged_to_half_to_two_megabytes() -> None:
     batches = [batch(1, 100, first) for first in range(1000)] + [batch(9000, 1000, 1000), batch(3, 10, 10_000)]
     found = list(arranged(iter(batches)))
     assert [row for item in found for row in item.column("offset").to_pylist()] == list(range(10_003))
-    assert all(BATCH_BYTES <= item.nbytes <= 2 * BATCH_BYTES for item in found[:-1])
+    assert all(BATCH_BYTES // 2 <= item.nbytes <= 2 * BATCH_BYTES for item in found[:-1])
+
+
+def test_a_batch_of_the_size_that_spark_takes_is_not_copied() -> None:
+    batches = [batch(600, 1000), batch(1500, 1000, 600), batch(10, 10, 2100)]
+    found = list(arranged(iter(batches)))
+    assert [item.num_rows for item in found] == [600, 1500, 10]
+    for given, taken in zip(batches, found, strict=True):
+        assert given.column("value").buffers()[2].address == taken.column("value").buffers()[2].address
 
 
 def test_one_record_larger_than_a_batch_is_a_batch() -> None:
