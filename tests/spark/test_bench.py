@@ -13,7 +13,7 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
 @pytest.mark.timeout(400)
 def test_a_stream_bench_tells_records_a_second_and_a_processor_second() -> None:
-    sizes = ("--records", "20000", "--record-bytes", "100", "--rounds", "1")
+    sizes = ("--records", "20000", "--record-bytes", "100", "--warm-ups", "1", "--rounds", "1")
 
     done = subprocess.run(
         [BENCH, "stream", *sizes, "--json"],

@@ -79,11 +79,18 @@ source_option = click.option(
 )
 @click.option("--records", type=click.IntRange(1), default=3_000_000, show_default=True)
 @click.option("--record-bytes", type=click.IntRange(1, 1 << 20), default=1000, show_default=True)
-@click.option("--slots", type=click.IntRange(1, 100), default=2, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="That count; one more warms up.")
+@click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True)
+@click.option(
+    "--warm-ups",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Rounds before those that count; the JVMs get faster for some.",
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="That count.")
 @json_option
 def stream(**options: Any) -> None:
-    """A log to DataFrame (noop sink): slots on two executor processes, one embedded server."""
+    """A log to DataFrame (noop sink): slots on two executor processes of two cores, one embedded server."""
     from .stream import measure
 
     as_json = options.pop("as_json")

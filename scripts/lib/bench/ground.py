@@ -33,13 +33,14 @@ from .figures import cpu_seconds
 from .group import Process, eventually
 
 TOPIC = "load"
+SMALL_TOPIC = "little"
 PARTITIONS = 8
 FILE_BYTES = 8 << 20
 EMBEDDED, KAFKA = "embedded", "kafka"
 
 
 class Ground:
-    """Servers, and topic `load` with 8 partitions. A context manager: nothing is left running.
+    """Servers, and topics `load` and `little` with 8 partitions each. A context manager: nothing is left running.
 
     :param source: where the group reads: `embedded` or `kafka`.
     :param with_broker: a broker with the topic stands there also when the group reads the embedded log.
@@ -70,7 +71,7 @@ class Ground:
                 self.servers = broker.address
                 _create_in_kafka(self.servers)
             if self._source == EMBEDDED:
-                self._topic = self._create()
+                self._ids = {name: self._create(name).id for name in (TOPIC, SMALL_TOPIC)}
             node = Process(self._folder, "node", "coordinator.cli", "run", "--zk", self.zk, "--node", "node")
             self._stack.callback(node.end)
             self._others.add(node.process.pid)
@@ -84,24 +85,24 @@ class Ground:
     ) -> None:
         self._stack.close()
 
-    def _create(self) -> Topic:
+    def _create(self, name: str) -> Topic:
         store = open_kazoo(self.zk, 10_000)
         try:
-            return create_topic(store, Brokers(), TOPIC, PARTITIONS)
+            return create_topic(store, Brokers(), name, PARTITIONS)
         finally:
             store.close()
 
     @property
     def topic_id(self) -> str:
-        """Of the topic in the embedded log."""
-        return self._topic.id
+        """Of `load` in the embedded log."""
+        return self._ids[TOPIC]
 
-    def fill(self, records: int, record_bytes: int) -> None:
+    def fill(self, records: int, record_bytes: int, topic: str = TOPIC) -> None:
         """Write the records wherever they will be read."""
         if self._source == EMBEDDED:
-            fill_embedded(Path(self.log_dir), self.topic_id, records, record_bytes)
+            fill_embedded(Path(self.log_dir), topic, self._ids[topic], records, record_bytes)
         if self._has_broker:
-            fill_kafka(self.servers, records, record_bytes)
+            fill_kafka(self.servers, topic, records, record_bytes)
 
     def cpu_s(self) -> float:
         """CPU seconds of this process and of everything below it, but for the servers and the coordinator node."""
@@ -115,27 +116,28 @@ class Ground:
 
 
 def _create_in_kafka(servers: str) -> None:
-    """Create the topic, once the broker is Kafka's controller."""
+    """Create the topics, once the broker is Kafka's controller."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
     def create() -> bool:
         try:
             if admin.list_topics(timeout=5).controller_id < 0:
                 return False
-            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(10)
+            for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (TOPIC, SMALL_TOPIC)]).values():
+                made.result(10)
         except KafkaException:
             return False
         return True
 
-    eventually(create, "the broker takes the topic")
+    eventually(create, "the broker takes the topics")
 
 
-def fill_embedded(log_dir: Path, topic_id: str, records: int, record_bytes: int) -> None:
+def fill_embedded(log_dir: Path, topic: str, topic_id: str, records: int, record_bytes: int) -> None:
     """Fill the topic with records of random bytes."""
     rows = max(1, FILE_BYTES // record_bytes)
     written = 0
     noise = np.random.default_rng(1)
-    appenders = [Appender(log_dir, TOPIC, topic_id, number) for number in range(PARTITIONS)]
+    appenders = [Appender(log_dir, topic, topic_id, number) for number in range(PARTITIONS)]
     while written < records:
         some = min(rows, records - written)
         data = pa.py_buffer(noise.bytes(some * record_bytes))
@@ -154,7 +156,7 @@ def _column(field: pa.Field, rows: int) -> pa.Array:
     return pa.nulls(rows, field.type)
 
 
-def fill_kafka(servers: str, records: int, record_bytes: int) -> None:
+def fill_kafka(servers: str, topic: str, records: int, record_bytes: int) -> None:
     """The same in Kafka, uncompressed, in batches as a producer with some load makes them.
 
     :raises RuntimeError: when the broker does not take them.
@@ -166,7 +168,7 @@ def fill_kafka(servers: str, records: int, record_bytes: int) -> None:
         first = number * 997 % (1 << 20)
         while True:
             try:
-                producer.produce(TOPIC, data[first : first + record_bytes], partition=number % PARTITIONS)
+                producer.produce(topic, data[first : first + record_bytes], partition=number % PARTITIONS)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -185,6 +187,7 @@ def session(folder: Path) -> SparkSession:
         .config("spark.local.dir", str(folder / "spark-local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -1,8 +1,10 @@
 """`bench stream`: from a log to a DataFrame, through fetcher slots and sealed segments on real executors.
 
-A round takes a new group over the whole log: from the start of the pool and of the query to the last record that Spark
-has processed (`noop` sink). CPU seconds are those of the driver, the executors and their Python workers. Peers, which
-only poll, take turns with it, over the same records in the same broker.
+A round takes a new group over the whole log: a query stands ready, and the clock runs from the start of the pool to
+the last record that Spark has processed (`noop` sink). CPU seconds are those of the driver, the executors and their
+Python workers. Peers, which only poll, take turns with it, over the same records in the same broker; what they take to
+load is not counted either. Spark ends Python workers that were idle for a minute, as while the peers have their turn:
+a little round before each loads what workers need.
 """
 
 from __future__ import annotations
@@ -21,11 +23,17 @@ from pyspark.sql.streaming import StreamingQueryListener
 from consumer.spark import FetcherPool
 
 from .figures import machine, summary
-from .ground import PARTITIONS, TOPIC, Ground, session
+from .ground import PARTITIONS, SMALL_TOPIC, TOPIC, Ground, session
+from .group import eventually
 from .peers import Took, check_installed, run_peer
 
 OURS = "ours"
+TRIGGER = "2 seconds"
+"""A batch costs the driver 0.1 to 0.2 s of CPU, whatever is in it: as many as can be take a fifth of the speed."""
+
 PATIENCE_S = 600.0
+LITTLE = 8000
+"""Records of a little round."""
 
 
 class Rows(StreamingQueryListener):
@@ -34,14 +42,17 @@ class Rows(StreamingQueryListener):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.count = 0
+        self.has_begun = False
 
     def onQueryStarted(self, event: Any) -> None: ...
 
     def onQueryProgress(self, event: Any) -> None:
         with self._lock:
             self.count += event.progress.numInputRows
+            self.has_begun = True
 
-    def onQueryIdle(self, event: Any) -> None: ...
+    def onQueryIdle(self, event: Any) -> None:
+        self.has_begun = True
 
     def onQueryTerminated(self, event: Any) -> None: ...
 
@@ -49,33 +60,39 @@ class Rows(StreamingQueryListener):
 class Round:
     """One round: a group of its own."""
 
-    def __init__(self, spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int) -> None:
+    def __init__(
+        self, spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int, topic: str = TOPIC
+    ) -> None:
         self._spark = spark
         self._ground = ground
         self._folder = folder
-        self._name = f"bench-{number}"
+        self._topic = topic
+        self._name = f"bench-{topic}-{number}"
         self._slots = slots
 
     def run(self, records: int) -> Took:
         """From the start of the pool to the last record."""
         zk = self._ground.zk
         segments, checkpoint = self._folder / "segments" / self._name, self._folder / "checkpoints" / self._name
-        cpu, began = self._ground.cpu_s(), time.monotonic()
         pool = FetcherPool(
             self._spark,
             zk=zk,
             group=self._name,
-            topics=[TOPIC],
+            topics=[self._topic],
             slots=self._slots,
             log_dir=self._ground.log_dir,
             segments_dir=str(segments),
             pool=self._name,
-        ).start()
-        source = self._spark.readStream.format("zk_group").option("zk", zk).option("group", self._name)
+        )
+        source = self._spark.readStream.format("zk_group").option("zk", zk).option("group", self._name).load()
         rows = Rows()
         self._spark.streams.addListener(rows)
-        query = source.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+        sink = source.writeStream.format("noop").trigger(processingTime=TRIGGER)
+        query = sink.option("checkpointLocation", str(checkpoint)).start()
         try:
+            eventually(lambda: rows.has_begun or not query.isActive, "the query has begun")
+            cpu, began = self._ground.cpu_s(), time.monotonic()
+            pool.start()
             self._wait(query, rows, pool, records)
             return Took(time.monotonic() - began, self._ground.cpu_s() - cpu)
         finally:
@@ -104,11 +121,14 @@ def measure(
     records: int,
     record_bytes: int,
     slots: int,
+    warm_ups: int,
     rounds: int,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`.
 
+    :param warm_ups: rounds before those that count, until the JVMs have compiled what they do again and again; peers,
+        which compile nothing, take part in the last one.
     :raises MissingProgram: when a peer is not installed.
     """
     check_installed(list(against))
@@ -116,26 +136,29 @@ def measure(
     took: dict[str, list[Took]] = {name: [] for name in (OURS, *against)}
     with Ground(folder, source, bool(against)) as ground:
         ground.fill(records, record_bytes)
+        ground.fill(LITTLE, record_bytes, SMALL_TOPIC)
         tell(f"{records:,} records are there")
         spark = session(folder)
         try:
-            for number in range(rounds + 1):  # the first one warms up
-                for name in took:
+            for number in range(warm_ups + rounds):
+                for name in took if number >= warm_ups - 1 else [OURS]:
                     took[name].append(_turn(name, spark, ground, folder, number, slots, records))
-                    warms = " (warms up)" if number == 0 else ""
+                    warms = " (warms up)" if number < warm_ups else ""
                     tell(f"round {number}{warms}: {name:<13} {records / took[name][-1].seconds:>9,.0f} records/s")
         finally:
             spark.stop()
-    ours = took.pop(OURS)[1:]
+    took = {name: them[-rounds:] for name, them in took.items()}
+    ours = took.pop(OURS)
     return {
         "bench": "stream",
         "source": source,
         "records": records,
         "record_bytes": record_bytes,
         "slots": slots,
+        "warm_ups": warm_ups,
         "rounds": rounds,
         **_rates(records, ours),
-        **({"peers": {name: _rates(records, them[1:]) for name, them in took.items()}} if took else {}),
+        **({"peers": {name: _rates(records, them) for name, them in took.items()}} if took else {}),
         **({"ratio": _ratios(ours, took, lambda one: one.seconds)} if took else {}),
         **({"ratio_cpu": _ratios(ours, took, lambda one: one.cpu_s)} if took else {}),
         **loaded,
@@ -144,6 +167,7 @@ def measure(
 
 def _turn(name: str, spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int, records: int) -> Took:
     if name == OURS:
+        Round(spark, ground, folder, number, slots, SMALL_TOPIC).run(LITTLE)
         return Round(spark, ground, folder, number, slots).run(records)
     return run_peer(name, ground.servers, TOPIC, PARTITIONS, records)
 
@@ -160,6 +184,6 @@ def _rates(records: int, took: Iterable[Took]) -> dict[str, Any]:
 def _ratios(ours: list[Took], took: dict[str, list[Took]], cost: Callable[[Took], float]) -> dict[str, float]:
     """How many times as fast as each peer ours is: the median over rounds, in each of which both ran."""
     return {
-        name: round(median(cost(them) / cost(us) for us, them in zip(ours, peer[1:], strict=True)), 3)
+        name: round(median(cost(them) / cost(us) for us, them in zip(ours, peer, strict=True)), 3)
         for name, peer in took.items()
     }
