@@ -35,6 +35,13 @@ def processes_that_name(folder: Path) -> list[str]:
     return found
 
 
+def logs_below(folder: Path, most: int = 4000) -> str:
+    """The ends of the logs of whatever ran there: the folder is gone when somebody looks."""
+    found = [*folder.rglob("*.log"), *folder.rglob("stderr")]
+    told = ((path, path.read_text(errors="replace")[-most:]) for path in sorted(found) if "data" not in path.parts)
+    return "".join(f"\n==> {path.relative_to(folder)}\n{text}" for path, text in told if text)
+
+
 def demonstrated(runs: Path, *options: str, timeout_s: float = LONGEST_S) -> dict[str, Any]:
     """The verdict of a demo that ended well, and left nothing behind. One that is late is ended in order."""
     command = [sys.executable, "-m", "demo", "--json", "--runs", str(runs), *options]
@@ -52,7 +59,7 @@ def demonstrated(runs: Path, *options: str, timeout_s: float = LONGEST_S) -> dic
             demo.terminate()
             demo.communicate()
             raise
-    assert demo.returncode == 0, err[-3000:] + out[-1000:]
+    assert demo.returncode == 0, err[-3000:] + out[-1000:] + logs_below(runs)
     assert processes_that_name(runs) == []
     verdict: dict[str, Any] = json.loads(out.splitlines()[-1])
     return verdict

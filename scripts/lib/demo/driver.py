@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import FetcherPool, register
 from coordinator.zk.java import JVM_FLAGS
+
+STARTS = 5
+LOOK_S = 0.5
+TOO_LATE = "failed to connect back"
 
 SCHEMA = "row long, carrier string, origin string, dest string, dep_delay double, arr_delay double"
 
@@ -47,14 +53,36 @@ def main() -> None:
     )
     pool.start()
     tell("pool", slots=config["slots"])
-    query = start_query(spark, config)
-    tell("query", id=query.id)
-    sys.stdin.readline()
+    asked = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), asked.set()), name="asked", daemon=True).start()
+    query = run_query(spark, config, asked)
     query.stop()
     tell("stopped", query="ok" if query.exception() is None else str(query.exception()))
     pool.stop()
     tell("released")
     spark.stop()
+
+
+def run_query(spark: SparkSession, config: dict[str, Any], asked: threading.Event) -> StreamingQuery:
+    """The query, once it is `asked` to end, or has failed, which is told.
+
+    Spark waits 10 s for a Python process that it has started. Where that is too little, the query has not begun, and is
+    started again.
+    """
+    for tries_left in reversed(range(STARTS)):
+        query = start_query(spark, config)
+        tell("query", id=query.id)
+        while query.isActive and not asked.wait(LOOK_S):
+            pass
+        if asked.is_set():
+            break
+        reason = str(query.exception())
+        is_late = TOO_LATE in reason and tries_left > 0
+        tell("again" if is_late else "failed", reason=reason[:1000])
+        if not is_late:
+            asked.wait()
+            break
+    return query
 
 
 def session(folder: Path) -> SparkSession:
@@ -76,7 +104,7 @@ def session(folder: Path) -> SparkSession:
     return spark
 
 
-def start_query(spark: SparkSession, config: dict[str, Any]) -> Any:
+def start_query(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
     """Flights and mean delay per carrier. What a batch gives is written under its number: a replay replaces it."""
     results = Path(config["results"])
     source = (

@@ -104,12 +104,12 @@ class Story:
         chunks = self._start_log(zk, flights)
         self._append(next(chunks))
         driver = self._start_spark(zk)
-        self._wait(driver, lambda: self._streamed > 0, 240, "the first records to come out of the query")
+        self._wait(driver, observer, lambda: self._streamed > 0, 240, "the first records to come out of the query")
         observer.note("the first records come out of the query")
         self._tell("records flow; appending the rest while they do")
         self._faults_while_appending(driver, observer, chunks)
-        self._wait(driver, lambda: self._streamed >= self._total, 240, "every record to come out of the query")
-        self._wait(driver, lambda: self._is_settled(observer), 60, "the group to be Stable again")
+        self._wait(driver, observer, self._is_through, 240, "every record to come out of the query")
+        self._wait(driver, observer, lambda: self._is_settled(observer), 60, "the group to be Stable again")
         observer.note("every record has come out of the query")
         self._compare(flights, observer)
         self._tell("stopping the query and releasing every partition")
@@ -186,7 +186,7 @@ class Story:
             if number == KILL_COORDINATOR_AT:
                 electing = self._kill_coordinator(observer)
             if number == KILL_EXECUTOR_AT:
-                self._wait(driver, lambda: self.verdict.coordinator_failover_ms is not None, 30, "the next election")
+                self._wait(driver, observer, self._is_elected_again, 30, "the next election")
                 self._kill_executor(driver, observer)
             self._read_events(driver, CHUNK_PAUSE_S)
         if electing is not None:
@@ -236,16 +236,28 @@ class Story:
             if event["event"] == "batch":
                 self._streamed += event["rows"]
                 self._report()
+            elif event["event"] == "again":
+                self._tell("Spark's Python process for the query came too late; starting the query again")
+            elif event["event"] == "failed":
+                raise Failed(f"the query has failed: {event['reason']}")
             elif event["event"] == "ended" and not self._ended:
                 self._ended = True
                 raise Failed(f"the Spark application ended early: see {self._folder / 'spark.log'}")
 
-    def _wait(self, driver: Driver, condition: Callable[[], bool], seconds: float, what: str) -> None:
+    def _wait(
+        self, driver: Driver, observer: Observer, condition: Callable[[], bool], seconds: float, what: str
+    ) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise Failed(f"waited {seconds:g} s in vain for {what}")
+                raise Failed(f"waited {seconds:g} s in vain for {what}: {observer.situation()}")
             self._read_events(driver, 0.1)
+
+    def _is_through(self) -> bool:
+        return self._streamed >= self._total
+
+    def _is_elected_again(self) -> bool:
+        return self.verdict.coordinator_failover_ms is not None
 
     def _is_settled(self, observer: Observer) -> bool:
         state = observer.state

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from coordinator.history import in_order
 from coordinator.zk.errors import BadData, StoreError
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import COORDINATOR, REBALANCE_PREFIX, GroupPaths, sequence
+from coordinator.zk.paths import COORDINATOR, REBALANCE_PREFIX, SEGMENT_PREFIX, GroupPaths, sequence
 from coordinator.zk.records import CoordinatorRecord
 from coordinator.zk.state import GroupState, Rebalance
 from coordinator.zk.store import Store
@@ -66,6 +66,19 @@ class Observer:
         rebalances = in_order(self.rebalances())
         happenings += [Happening(rebalance.started_ms / 1000, _told(rebalance)) for rebalance in rebalances]
         return sorted(happenings, key=lambda happening: happening.at)
+
+    def situation(self) -> str:
+        """Where the group stands, in a line."""
+        state = self.state
+        try:
+            listing = self._store.children(self._paths.segments)
+        except StoreError as error:
+            return f"ZooKeeper does not tell how the group stands ({error})"
+        sealed = sum(name.startswith(SEGMENT_PREFIX) for name in listing.names) if listing else 0
+        return (
+            f"the group is {state.state or 'not there'} at generation {state.generation} with {len(state.target)} "
+            f"consumers, and has sealed {sealed} segments"
+        )
 
     def close(self) -> None:
         """Stop watching."""

@@ -1,0 +1,72 @@
+"""What the demo's Spark application does about its query, without Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+LIBRARY = Path(__file__).resolve().parent.parent.parent / "scripts" / "lib"
+
+LATE = "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back."
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(LIBRARY))
+    import demo.driver
+
+    monkeypatch.setattr(demo.driver, "LOOK_S", 0.001)
+    yield demo.driver
+    for name in [name for name in sys.modules if name == "demo" or name.startswith("demo.")]:
+        del sys.modules[name]
+
+
+def queries(*reasons: str | None) -> Iterator[Any]:
+    """A query for each reason for which it has ended; None runs."""
+    for number, reason in enumerate(reasons):
+        yield SimpleNamespace(id=number, isActive=reason is None, exception=lambda reason=reason: reason)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [(event["event"], event.get("reason", "")) for event in events]
+
+
+def run(driver: Any, monkeypatch: pytest.MonkeyPatch, *reasons: str | None) -> Any:
+    """The query with which it ends; it is asked to end when one runs, or when it is waited for."""
+    given = queries(*reasons)
+    asked = threading.Event()
+
+    def start(spark: Any, config: Any) -> Any:
+        query = next(given)
+        if query.isActive:
+            asked.set()
+        return query
+
+    monkeypatch.setattr(driver, "start_query", start)
+    monkeypatch.setattr(asked, "wait", lambda timeout=None: asked.is_set())
+    return driver.run_query(None, {}, asked)
+
+
+def test_a_query_whose_python_process_came_too_late_is_started_again(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(driver, monkeypatch, LATE, LATE, None).id == 2
+    assert told(capsys) == [("query", ""), ("again", LATE), ("query", ""), ("again", LATE), ("query", "")]
+
+
+@pytest.mark.parametrize("reasons", [["out of memory"], [LATE] * 5], ids=["another reason", "too often"])
+def test_a_query_that_fails_is_told_and_not_started_for_ever(
+    reasons: list[str], driver: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(driver, monkeypatch, *reasons)
+    events = told(capsys)
+    assert events[-1] == ("failed", reasons[-1])
+    assert [event for event, _ in events].count("query") == len(reasons)
