@@ -256,15 +256,18 @@ class World:
         return eventually(look, timeout_s, f"{group} is Stable with {members} members")
 
     def offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Where a group stands: what runs as its channel says, the rest as `offsets/` says."""
+        """Where a group stands: what runs as its channel says, the rest as `offsets/` says.
+
+        Channels are read first: what ends meanwhile goes from there to `offsets/`, in one multi.
+        """
         paths = GroupPaths(group)
+        running = [self.channel(group, name).running for name in self.names(paths.channels)]
         found = {
             TopicPartition(topic, int(number)): OffsetRecord.parse("", data).offset
             for topic in self.names(paths.offsets)
             for number in self.names(paths.offsets_of(topic))
             if (data := self.data(paths.offset(topic, int(number)))) is not None
         }
-        running = [self.channel(group, name).running for name in self.names(paths.channels)]
         return found | {part: offset for some in running for part, offset in some.items() if offset is not None}
 
     def owners(self, group: str) -> dict[TopicPartition, str]:
