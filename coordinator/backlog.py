@@ -18,6 +18,9 @@ RESUME_SHARE = 0.8
 HURRY_SHARE = 0.5
 """Over this share of a bound, what is finished is collected in the next round and not only with the next sweep."""
 
+HURRY_BYTES = 256 << 20
+"""Over so many bytes too: files that are removed soon are written into memory that the files before them had."""
+
 INTERVAL_STEP_MS = 10
 """A published seal interval is a multiple of this."""
 
@@ -49,7 +52,8 @@ class Backlog(NamedTuple):
 
 def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds) -> bool:
     """Whether collection shall not wait for the next sweep."""
-    is_large = backlog.segments > HURRY_SHARE * bounds.segments or backlog.size > HURRY_SHARE * bounds.size
+    hurry_bytes = min(HURRY_BYTES, HURRY_SHARE * bounds.size)
+    is_large = backlog.segments > HURRY_SHARE * bounds.segments or backlog.size > hurry_bytes
     return record.paused is not None or is_large
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.backlog import Bounds
+from coordinator.backlog import HURRY_BYTES, Bounds
 from coordinator.collect import FencedCommits, ServerClock
 from coordinator.collect_segments import SegmentCollector, SegmentRules
 from coordinator.problems import Problems
@@ -170,6 +170,19 @@ def test_a_small_backlog_is_collected_with_the_next_sweep_only(world: World, bac
     backlog.query("q", backlog.czxid(names[-1]))
     collector.collect(["g"])
     assert world.names(PATHS.segments) == [], "over half of the bound it does not wait"
+
+
+def test_many_bytes_that_every_query_has_finished_do_not_wait_for_the_sweep(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(2, size=HURRY_BYTES // 2)
+    backlog.query("q", backlog.czxid(names[-1]))
+    collector = collector_on(world, bounds=Bounds(20_000, 4 << 30), sweep_interval_ms=600_000)
+
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == names, "so many may wait"
+    names += backlog.seal(1, size=KIB)
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == names[2:]
+    assert backlog.files == 1
 
 
 def test_too_many_bytes_pause_the_fetchers(world: World, backlog: Backlog) -> None:
