@@ -273,6 +273,7 @@ class KafkaLog(Log):
     def _set_aside(self, client: KafkaClient, part: Partition, problem: LogError, retry_at: float) -> None:
         """Fetch a partition no more until `retry_at`; what came before goes out first."""
         self._unassign(client, part)
+        self._starved.forget(part)
         part.problem, part.retry_at = problem, retry_at
 
     def _keep(self, client: KafkaClient, part: Partition) -> None:
@@ -322,13 +323,13 @@ class KafkaLog(Log):
                 return
             if part.is_at_end:
                 return  # it seldom has some: all that is there of others is not taken in for that
-        is_crowded = part.newest < 0 and self._room.size >= BUFFER_BYTES
+        is_crowded = part.is_assigned and part.newest < 0 and self._room.size >= BUFFER_BYTES
         if is_crowded and self._starved.note(client, part, self._busy_s, BUFFER_BYTES // 4):
             self._look_past(client, part, now)
 
     def _look_past(self, client: KafkaClient, part: Partition, now: float) -> None:
         """Get the records of a partition that stand behind those of others, of which the buffer is full."""
-        while part.newest < 0:
+        while part.newest < 0 and part.is_assigned:  # of one that is fetched no more nothing will come
             for other in crowding(self._parts.values(), part, BUFFER_BYTES):
                 self._keep(client, other)
             for other in make_room(self._parts.values(), self._room, BUFFER_BYTES):

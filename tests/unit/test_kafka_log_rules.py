@@ -14,7 +14,7 @@ from consumer.control import Control
 from consumer.fetcher import Fetcher
 from consumer.holder import Start
 from consumer.logs import LogError, UnknownTopic
-from consumer.logs.kafka import AWAY, CREDENTIALS, EARLIEST, END, Described, Signal
+from consumer.logs.kafka import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OUT_OF_RANGE, Described, Signal
 from consumer.logs.kafka_batches import Columns
 from consumer.logs.kafka_log import KafkaLog
 from consumer.polling import Polling
@@ -44,6 +44,9 @@ class Cluster:
     :ivar is_mute: whether they leave questions unanswered.
     :ivar now: the time.
     :ivar known: the servers that clients were made with.
+    :ivar damaged: partitions whose first record is damaged.
+    :ivar cut: partitions that were cut off at an offset, behind which clients had fetched.
+    :ivar described: the topics of each question what is known of them.
     """
 
     def __init__(self) -> None:
@@ -60,6 +63,9 @@ class Cluster:
         self.is_mute = False
         self.now: Callable[[], float] = lambda: 0.0
         self.known: list[str] = []
+        self.damaged: set[tuple[str, int]] = set()
+        self.cut: dict[tuple[str, int], int] = {}
+        self.described: list[set[str]] = []
 
     def client(self, servers: str, options: Mapping[str, str]) -> Client:
         self.known.append(servers)
@@ -110,6 +116,8 @@ class Client:
         return [Signal(CREDENTIALS, "", -1, -1, "not this user")] if self._cluster.refuses else []
 
     def describe(self, topics: Iterable[str]) -> Answered:
+        topics = set(topics)
+        self._cluster.described.append(topics)
         return Answered({topic: self._described(topic) for topic in topics})
 
     def _described(self, topic: str) -> Described | LogError:
@@ -126,7 +134,7 @@ class Client:
     def _offset(self, place: tuple[str, int], what: int) -> int | LogError:
         if place[0] in self._cluster.leaderless:
             return LogError("no leader")
-        return 0 if what == EARLIEST else self._cluster.counts.get(place, 0)
+        return 0 if what == EARLIEST else self._cluster.cut.get(place, self._cluster.counts.get(place, 0))
 
     def close(self) -> None:
         self._assigned.clear()
@@ -161,7 +169,7 @@ class Ahead(Client):
         while self._queue and most > 0:
             topic, partition, offsets = self._queue.pop(0)
             if not offsets:
-                found.append(Signal(END, topic, partition, offsets.start, ""))
+                found.append(Signal(self._after((topic, partition)), topic, partition, offsets.start, ""))
                 continue
             if len(offsets) > most:
                 self._queue.insert(0, (topic, partition, offsets[most:]))
@@ -176,11 +184,16 @@ class Ahead(Client):
         said, self._said = self._said, []
         return [*super().events(), *said]
 
+    def _after(self, place: tuple[str, int]) -> str:
+        if place in self._cluster.damaged:
+            return CORRUPT
+        return OUT_OF_RANGE if place in self._cluster.cut else END
+
     def _fetch_ahead(self) -> int:
         """One answer of the broker; how many records are in it."""
         before = self._cluster.taken
         for place, first in list(self._assigned.items()):
-            end = min(self._cluster.counts.get(place, 0), first + 5)
+            end = min(self._cluster.counts.get(place, 0), first + 5) if place not in self._cluster.damaged else first
             if self._since[place] == self._cluster.now():
                 continue  # the broker has not answered yet
             if end > first and sum(len(offsets) for _, _, offsets in self._queue) < self._cluster.ahead:
@@ -368,6 +381,22 @@ def test_a_partition_that_is_soon_worked_off_gives_way_to_no_other(cluster: Clus
 
     assert cluster.taken <= 10_000 + cluster.counts["t", IDLE]
     assert cluster.counts["t", IDLE] - desk.offsets[IDLE] < 10
+
+
+def test_no_partition_gives_way_to_one_that_is_damaged(cluster: Cluster, desk: Desk) -> None:
+    cluster.counts = {("t", 0): 4000, ("t", IDLE): 10}
+    cluster.damaged = {("t", IDLE)}
+    desk.ask(IDLE)
+    with pytest.raises(LogError, match="are damaged"):
+        desk.ask(IDLE)
+    until = desk.now + 9  # it is tried again after ten seconds
+    while desk.now < until:
+        desk.ask(0, passes_s=0.1)
+        with pytest.raises(LogError, match="are damaged"):
+            desk.ask(IDLE, passes_s=0.0)
+        assert desk.log._parts["t", 0].is_assigned
+
+    assert desk.log._room.size >= 400 * RECORD
 
 
 def test_a_pause_of_the_application_makes_no_partition_unasked(cluster: Cluster, desk: Desk) -> None:
