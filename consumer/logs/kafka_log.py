@@ -214,6 +214,7 @@ class KafkaLog(Log):
         for event in client.events():
             if event.kind == AWAY and not is_answering:
                 self._outage.begin(self._servers, event.text, now)
+                self._topics.want()
             elif event.kind == AWAY:
                 self._outage.suspect(event.text, now)
                 self._topics.want()  # the answer tells

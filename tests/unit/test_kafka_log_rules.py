@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from types import SimpleNamespace
@@ -486,6 +487,29 @@ def test_that_brokers_went_which_have_come_back_since_is_not_said(
 
     assert desk.log.outages == is_mute
     assert ("kafka is away" in caplog.text, "kafka is back" in caplog.text) == (is_mute, False)
+
+
+def test_brokers_that_are_back_are_noticed_though_nothing_new_has_come(
+    cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else they would be looked for every ten seconds, while nobody may fetch, until the next record comes."""
+    caplog.set_level(logging.INFO)
+    cluster.counts["t", 0] = 10
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    for _ in range(5):
+        desk.ask(0, passes_s=1.0)
+    cluster.lost = "1/1 brokers are down"
+    for _ in range(5):
+        desk.ask(0, passes_s=1.0)
+    assert (desk.log.outages, "kafka is back" in caplog.text) == (1, False)
+
+    cluster.is_mute = False
+    for _ in range(5):
+        desk.ask(0, passes_s=1.0)
+
+    assert "kafka is back" in caplog.text
+    assert desk.log.outages == 1
 
 
 def test_brokers_that_have_all_moved_are_looked_up_again_while_none_answers(cluster: Cluster, desk: Desk) -> None:
