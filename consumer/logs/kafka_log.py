@@ -38,7 +38,7 @@ from .kafka_batches import Columns, runs
 from .kafka_offsets import OutOfRange, Questions
 from .kafka_outage import Outage
 from .kafka_partition import Partition, Room
-from .kafka_room import Starved, crowding, make_room
+from .kafka_room import Starved, crowding, make_room, pack
 from .kafka_topics import KnownTopic, Topics
 
 log = logging.getLogger(__name__)
@@ -352,6 +352,7 @@ class KafkaLog(Log):
                     self._sort(piece)
                 else:
                     self._heed(client, piece, now)
+            pack(self._parts.values(), self._room, BUFFER_BYTES)
             return True
         except BaseException:
             # What is out of librdkafka's queue and not in a partition is gone: ask for it again.

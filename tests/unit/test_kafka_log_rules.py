@@ -8,6 +8,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from consumer.config import ConsumerConfig
@@ -209,6 +210,23 @@ class Ahead(Client):
         return self._cluster.taken - before
 
 
+class Mixed(Client):
+    """A client whose looks bring 99 records of the partition 0 of a topic, and then one of the partition 1."""
+
+    def consume(self, most: int) -> list[Columns | Signal]:
+        if len(self._assigned) < 2:
+            return []
+        topic, size = next(iter(self._assigned))[0], self._cluster.size
+        many, one = (self._moved((topic, number), count) for number, count in ((0, 99), (1, 1)))
+        first, second = records(topic, 0, many, size), records(topic, 1, one, size)
+        return [Columns(*(before + after for before, after in zip(first, second, strict=True)))]
+
+    def _moved(self, place: tuple[str, int], count: int) -> range:
+        first = self._assigned[place]
+        self._assigned[place] += count
+        return range(first, first + count)
+
+
 def records(topic: str, partition: int, offsets: range, size: int) -> Columns:
     count = len(offsets)
     values: list[bytes | None] = [b"x" * size] * count
@@ -354,6 +372,7 @@ def test_a_slow_application_that_alternates_between_partitions_takes_what_it_ret
 
     assert cluster.taken <= 1.1 * 12 * 400
     assert desk.most <= 410 * RECORD
+    assert (desk.log._room.size, desk.log._room.held) == (0, 0)
 
 
 def test_a_slow_application_takes_little_more_than_it_returns_though_a_second_partition_has_a_record_now_and_then(
@@ -439,6 +458,28 @@ def test_a_partition_that_was_given_up_is_fetched_no_more_and_its_memory_is_free
     assert cluster.taken <= 8000 + 600
     assert desk.most <= 410 * RECORD
     assert desk.ask(0) <= 10  # and goes on where it stood
+
+
+def test_what_waits_of_a_paused_partition_keeps_no_memory_of_others_that_came_with_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = 1 << 20
+    monkeypatch.setattr("consumer.logs.kafka_log.BUFFER_BYTES", bound)
+    monkeypatch.setattr(cluster, "client", lambda servers, options: Mixed(cluster, servers))
+    monkeypatch.setattr("consumer.logs.kafka_log.KafkaClient", cluster.client)
+    cluster.size = 1000
+    log = opened()
+    before = pa.total_allocated_bytes()
+    log.fetch("t", "id", IDLE, 0, 1, 1)
+    most = offset = 0
+    while offset < 20_000:
+        offset = log.fetch("t", "id", 0, offset, bound, 1000).next_offset
+        most = max(most, pa.total_allocated_bytes() - before)
+
+    assert log._room.size > 100 * cluster.size, "some wait"
+    assert most < 4 * bound
+    first, end = log._parts["t", IDLE].position, log._parts["t", IDLE].tail
+    assert offsets_of(fetched(log, "t", "id", first, IDLE, upto=end)) == list(range(first, end))
 
 
 # ---- brokers that are away
