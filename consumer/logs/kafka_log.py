@@ -181,6 +181,7 @@ class KafkaLog(Log):
             if servers == self._servers:
                 return
             self._client.close()
+            self._client = None  # if the next one cannot be made
         self._client, self._servers = KafkaClient(servers, self._options), servers
         self._topics = Topics(self._client)
         self._starved = Starved(self._room)

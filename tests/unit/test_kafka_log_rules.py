@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from consumer.logs.kafka_log import KafkaLog
 from consumer.polling import Polling
 from consumer.start_position import StartRule
 from consumer.starts import Starts
+from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import TopicPartition
 from tests.support.kafka import fetched
 from tests.unit.manual import ManualRuntime
@@ -96,6 +98,7 @@ class Client:
         self.servers = servers
         self._cluster = cluster
         self._assigned: dict[tuple[str, int], int] = {}
+        self._is_closed = False
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         self._assigned[topic, partition] = offset
@@ -115,6 +118,8 @@ class Client:
         return found
 
     def events(self) -> list[Signal]:
+        if self._is_closed:
+            raise RuntimeError("Consumer closed")
         return [Signal(CREDENTIALS, "", -1, -1, "not this user")] if self._cluster.refuses else []
 
     def describe(self, topics: Iterable[str]) -> Answered:
@@ -140,6 +145,7 @@ class Client:
 
     def close(self) -> None:
         self._assigned.clear()
+        self._is_closed = True
 
 
 class Ahead(Client):
@@ -582,6 +588,32 @@ def test_brokers_that_have_all_moved_are_looked_up_again_while_none_answers(clus
     assert cluster.known[-2:] == ["a:1", "b:2"]
     assert [round(later - earlier) for earlier, later in pairwise(looked[1:])] == [10] * (len(looked) - 2)
     assert desk.log.outages == 1
+
+
+def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_closed_one_behind(
+    cluster: Cluster, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = ["a:1"]
+
+    def client(servers: str, options: Mapping[str, str]) -> Client:
+        if servers == "b:2" and desk.now < 1030:
+            raise UsageError("a certificate cannot be read")
+        return cluster.client(servers, options)
+
+    monkeypatch.setattr("consumer.logs.kafka_log.KafkaClient", client)
+    desk.log = KafkaLog(lambda: places[-1], {})
+    cluster.counts["t", 0] = 10
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    cluster.lost = "1/1 brokers are down"
+    places.append("b:2")
+    while desk.now < 1040:
+        with suppress(UsageError):
+            desk.ask(0)
+        desk.now += 1.0
+    cluster.is_mute, cluster.counts["t", 0] = False, 20
+    while desk.offsets[0] < 20:
+        desk.ask(0)
 
 
 # ---- questions
