@@ -295,7 +295,7 @@ class KafkaLog(Log):
             if part.newest < 0 or is_needed or not self._topics.has(part.topic, part.topic_id):
                 self._drop(client, part)
         held = {part.topic for part in self._parts.values()}
-        self._topics.forget(set(self._newest) - held)
+        self._topics.keep(held)
         self._newest = {topic: look for topic, look in self._newest.items() if topic in held}
 
     # ---- looking

@@ -616,6 +616,21 @@ def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_clos
         desk.ask(0)
 
 
+def test_a_topic_that_is_asked_for_no_more_is_not_asked_after_for_ever(cluster: Cluster, desk: Desk) -> None:
+    cluster.unknown = {"gone"}
+    with suppress(UnknownTopic):
+        for _ in range(3):
+            desk.log.fetch("gone", "id", 0, 0, 1, 1)
+    for _ in range(100):
+        desk.ask(IDLE, passes_s=1.0)
+    assert {"gone"} in cluster.described
+    cluster.described.clear()
+    for _ in range(100):
+        desk.ask(IDLE, passes_s=1.0)
+
+    assert {"gone"} not in cluster.described
+
+
 # ---- questions
 
 
