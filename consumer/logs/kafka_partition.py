@@ -151,6 +151,7 @@ class Partition:
         self._grow(-entry.size)
         self._room.let_go(entry.whole)
         self._tail = self._entries[-1].next if self._entries else self.position
+        self.problem = None  # which was that of the offset after it
 
     def pack(self) -> None:
         """Copy what are small pieces of large batches, and would keep these in memory: it will wait for long."""

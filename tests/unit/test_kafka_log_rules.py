@@ -16,10 +16,11 @@ from consumer.config import ConsumerConfig
 from consumer.control import Control
 from consumer.fetcher import Fetcher
 from consumer.holder import Start
-from consumer.logs import LogError, UnknownTopic
+from consumer.logs import LogError, OffsetOutOfRange, UnknownTopic
 from consumer.logs.kafka import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OUT_OF_RANGE, Described, Signal
 from consumer.logs.kafka_batches import Columns
 from consumer.logs.kafka_log import KafkaLog
+from consumer.logs.kafka_room import make_room
 from consumer.polling import Polling
 from consumer.start_position import StartRule
 from consumer.starts import Starts
@@ -614,6 +615,26 @@ def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_clos
     cluster.is_mute, cluster.counts["t", 0] = False, 20
     while desk.offsets[0] < 20:
         desk.ask(0)
+
+
+# ---- offsets out of range
+
+
+def test_an_offset_that_was_out_of_range_is_not_said_of_another_that_is_reached_again(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """What came before it gave way to records of others: fetching stands before it."""
+    cluster.counts["t", 0], cluster.cut = 8, {("t", 0): 4}
+    desk.ask(0, 1)
+    assert desk.ask(0, 1) == 1
+    assert make_room(desk.log._parts.values(), desk.log._room, desk.log._room.size) == []
+
+    with pytest.raises(OffsetOutOfRange) as refused:
+        while desk.ask(0, 1):
+            pass
+        for _ in range(10):
+            desk.ask(0, 1)
+    assert str(refused.value).startswith(f"offset {desk.offsets[0]} of t-0 is out of range")
 
 
 def test_a_topic_that_is_asked_for_no_more_is_not_asked_after_for_ever(cluster: Cluster, desk: Desk) -> None:
