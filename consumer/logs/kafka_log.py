@@ -33,6 +33,7 @@ from .kafka import (
     UNKNOWN,
     KafkaClient,
     Signal,
+    unreadable,
 )
 from .kafka_batches import Columns, runs
 from .kafka_offsets import OutOfRange, Questions
@@ -157,6 +158,11 @@ class KafkaLog(Log):
             if part.problem is not None and part.newest < 0:  # what came before it goes out first
                 raise part.problem
             return Fetched([], offset)
+
+    def released(self, topic: str, partition: int) -> None:
+        with self._lock:
+            if self._client is not None:
+                self._drop(self._client, self._parts.get((topic, partition)))
 
     def close(self) -> None:
         with self._lock:
@@ -384,12 +390,8 @@ class KafkaLog(Log):
             earliest, latest = client.offsets({place: EARLIEST}), client.offsets({place: LATEST})
             self._ranges[place] = OutOfRange(self._looks, earliest, latest)
             self._newest[part.topic] = self._looks
-        elif signal.kind == CORRUPT:
-            text = f"the records of {part} from offset {signal.offset} on are damaged, asked for again: {signal.text}"
-            self._set_aside(client, part, LogError(text), now + SLOW_RETRY_S)
-        elif signal.kind == DENIED:
-            text = f"Kafka does not let this user read topic {part.topic}: {signal.text}"
-            self._set_aside(client, part, LogError(text), now + SLOW_RETRY_S)
+        elif signal.kind in (CORRUPT, DENIED):
+            self._set_aside(client, part, unreadable(signal), now + SLOW_RETRY_S)
 
     def _apply(self, client: KafkaClient, heard: Iterable[KnownTopic], now: float) -> None:
         """What the brokers have said of topics, for their partitions."""

@@ -637,6 +637,44 @@ def test_an_offset_that_was_out_of_range_is_not_said_of_another_that_is_reached_
     assert str(refused.value).startswith(f"offset {desk.offsets[0]} of t-0 is out of range")
 
 
+# ---- partitions that are given up
+
+
+def test_a_partition_that_is_given_up_is_fetched_no_more_at_once_and_nothing_waits_of_it(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts = {("t", 0): 4000, ("t", IDLE): 50}
+    fetcher = Fetcher(desk.log)
+    fetcher.begin({TopicPartition("t", number): Start("id", 0) for number in (0, IDLE)})
+    for _ in range(10):
+        fetcher.fetch(10, 10 * RECORD)
+        desk.now += 0.1
+    assert desk.log._parts["t", 0].is_assigned
+
+    fetcher.end([TopicPartition("t", 0), TopicPartition("t", 7)])
+    assert list(desk.log._parts) == [("t", IDLE)]
+    assert desk.log._room.size == desk.log._parts["t", IDLE].size
+
+    desk.offsets[0] = 3
+    while desk.offsets[0] < 100:  # it has come back
+        desk.ask(0)
+
+
+def test_a_partition_is_given_up_though_the_log_is_closed_or_has_no_client(cluster: Cluster, desk: Desk) -> None:
+    cluster.counts["t", 0] = 10
+    desk.ask(0)
+    cluster.refuses = True
+    with pytest.raises(LogError, match="refuses the credentials"):
+        desk.log.latest("t", "id", 0)
+    desk.log.released("t", 0)
+    cluster.refuses = False
+    while desk.offsets[0] < 10:
+        desk.ask(0)
+
+    desk.log.close()
+    desk.log.released("t", 0)
+
+
 def test_a_topic_that_is_asked_for_no_more_is_not_asked_after_for_ever(cluster: Cluster, desk: Desk) -> None:
     cluster.unknown = {"gone"}
     with suppress(UnknownTopic):
