@@ -2,9 +2,9 @@
 
 librdkafka fetches whatever is assigned, in its own threads, into one queue. A fetch looks into that queue, sorts what
 has come to its partitions, and hands out what belongs to the one that it is about, from exactly the offset that is
-asked for: when that is not where the last fetch ended, the partition is assigned anew from there. Nobody says when a
-partition is given up; one that is asked for no more while others are is unassigned. What has come of it is kept until
-its memory is needed: an application that is slow asks again.
+asked for: when that is not where the last fetch ended, the partition is assigned anew from there. One that is given up
+is forgotten (`released`). One that is asked for no more while others are, as it is paused, is unassigned. What has come
+of it is kept until its memory is needed: an application that is slow asks again.
 """
 
 from __future__ import annotations
