@@ -14,7 +14,7 @@ from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.runtime import Runtime
 
 from .holder import Start
-from .logs import Log, OffsetOutOfRange, UnknownTopic
+from .logs import Log, OffsetOutOfRange, UnknownTopic, released
 from .metrics import Meter, unread
 from .out_of_range import OutOfRange
 from .start_position import EARLIEST
@@ -115,6 +115,7 @@ class Fetcher:
         for partition in partitions:
             self._positions.pop(partition, None)
             self._complaints.pop(partition, None)
+            released(self._log, partition.topic, partition.partition)
         self._turn = [partition for partition in self._turn if partition in self._positions]
 
     def rewind(self, partition: TopicPartition, offset: int) -> None:

@@ -180,8 +180,8 @@ class Sealer:
         jumps = self._fetcher.out_of_range.jumps
         try:
             self._open.forget(jumps)
-            running = self._channel().running
-            jumps = {part: jump._replace(before=running.get(part) or jump.before) for part, jump in jumps.items()}
+            running = {part: offset for part, offset in self._channel().running.items() if offset is not None}
+            jumps = {part: jump._replace(before=running.get(part, jump.before)) for part, jump in jumps.items()}
             self._membership.jumped(jumps)
             self._membership.advance({partition: jump.after for partition, jump in jumps.items()})
         except IncarnationOver:

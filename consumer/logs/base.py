@@ -84,6 +84,20 @@ class AnswersForMany(Protocol):
         """The `latest` of each, or what it would raise."""
 
 
+@runtime_checkable
+class FetchesAhead(Protocol):
+    """A log that fetches before it is asked, and is told when a partition is given up."""
+
+    def released(self, topic: str, partition: int) -> None:
+        """It is fetched no more, and nothing of it waits, until it is asked for again, at once perhaps."""
+
+
+def released(source: Log, topic: str, partition: int) -> None:
+    """Tell a log that a partition is given up, where it wants to know."""
+    if isinstance(source, FetchesAhead):
+        source.released(topic, partition)
+
+
 def knows_topics(source: Log) -> bool:
     """Whether a topic that a log does not know may be there all the same: a broker that has just started knows none."""
     return bool(getattr(source, "knows_topics", False))

@@ -80,6 +80,14 @@ class Signal(NamedTuple):
     text: str
 
 
+def unreadable(signal: Signal) -> LogError:
+    """Why nothing comes of a partition of which `CORRUPT` or `DENIED` was said."""
+    if signal.kind == DENIED:
+        return LogError(f"Kafka does not let this user read topic {signal.topic}: {signal.text}")
+    what = f"the records of {signal.topic}-{signal.partition} from offset {signal.offset} on are damaged"
+    return LogError(f"{what}, asked for again: {signal.text}")
+
+
 class Described(NamedTuple):
     """A topic as the brokers know it.
 

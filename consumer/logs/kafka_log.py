@@ -2,9 +2,9 @@
 
 librdkafka fetches whatever is assigned, in its own threads, into one queue. A fetch looks into that queue, sorts what
 has come to its partitions, and hands out what belongs to the one that it is about, from exactly the offset that is
-asked for: when that is not where the last fetch ended, the partition is assigned anew from there. Nobody says when a
-partition is given up; one that is asked for no more while others are is unassigned. What has come of it is kept until
-its memory is needed: an application that is slow asks again.
+asked for: when that is not where the last fetch ended, the partition is assigned anew from there. One that is given up
+is forgotten (`released`). One that is asked for no more while others are, as it is paused, is unassigned. What has come
+of it is kept until its memory is needed: an application that is slow asks again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from .kafka import (
     UNKNOWN,
     KafkaClient,
     Signal,
+    unreadable,
 )
 from .kafka_batches import Columns, runs
 from .kafka_offsets import OutOfRange, Questions
 from .kafka_outage import Outage
 from .kafka_partition import Partition, Room
-from .kafka_room import Starved, crowding, make_room
+from .kafka_room import Starved, crowding, make_room, pack
 from .kafka_topics import KnownTopic, Topics
 
 log = logging.getLogger(__name__)
@@ -158,6 +159,11 @@ class KafkaLog(Log):
                 raise part.problem
             return Fetched([], offset)
 
+    def released(self, topic: str, partition: int) -> None:
+        with self._lock:
+            if self._client is not None:
+                self._drop(self._client, self._parts.get((topic, partition)))
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -181,6 +187,7 @@ class KafkaLog(Log):
             if servers == self._servers:
                 return
             self._client.close()
+            self._client = None  # if the next one cannot be made
         self._client, self._servers = KafkaClient(servers, self._options), servers
         self._topics = Topics(self._client)
         self._starved = Starved(self._room)
@@ -214,6 +221,7 @@ class KafkaLog(Log):
         for event in client.events():
             if event.kind == AWAY and not is_answering:
                 self._outage.begin(self._servers, event.text, now)
+                self._topics.want()
             elif event.kind == AWAY:
                 self._outage.suspect(event.text, now)
                 self._topics.want()  # the answer tells
@@ -273,6 +281,7 @@ class KafkaLog(Log):
     def _set_aside(self, client: KafkaClient, part: Partition, problem: LogError, retry_at: float) -> None:
         """Fetch a partition no more until `retry_at`; what came before goes out first."""
         self._unassign(client, part)
+        self._starved.forget(part)
         part.problem, part.retry_at = problem, retry_at
 
     def _keep(self, client: KafkaClient, part: Partition) -> None:
@@ -292,7 +301,7 @@ class KafkaLog(Log):
             if part.newest < 0 or is_needed or not self._topics.has(part.topic, part.topic_id):
                 self._drop(client, part)
         held = {part.topic for part in self._parts.values()}
-        self._topics.forget(set(self._newest) - held)
+        self._topics.keep(held)
         self._newest = {topic: look for topic, look in self._newest.items() if topic in held}
 
     # ---- looking
@@ -322,13 +331,13 @@ class KafkaLog(Log):
                 return
             if part.is_at_end:
                 return  # it seldom has some: all that is there of others is not taken in for that
-        is_crowded = part.newest < 0 and self._room.size >= BUFFER_BYTES
+        is_crowded = part.is_assigned and part.newest < 0 and self._room.size >= BUFFER_BYTES
         if is_crowded and self._starved.note(client, part, self._busy_s, BUFFER_BYTES // 4):
             self._look_past(client, part, now)
 
     def _look_past(self, client: KafkaClient, part: Partition, now: float) -> None:
         """Get the records of a partition that stand behind those of others, of which the buffer is full."""
-        while part.newest < 0:
+        while part.newest < 0 and part.is_assigned:  # of one that is fetched no more nothing will come
             for other in crowding(self._parts.values(), part, BUFFER_BYTES):
                 self._keep(client, other)
             for other in make_room(self._parts.values(), self._room, BUFFER_BYTES):
@@ -350,6 +359,7 @@ class KafkaLog(Log):
                     self._sort(piece)
                 else:
                     self._heed(client, piece, now)
+            pack(self._parts.values(), self._room, BUFFER_BYTES)
             return True
         except BaseException:
             # What is out of librdkafka's queue and not in a partition is gone: ask for it again.
@@ -380,12 +390,8 @@ class KafkaLog(Log):
             earliest, latest = client.offsets({place: EARLIEST}), client.offsets({place: LATEST})
             self._ranges[place] = OutOfRange(self._looks, earliest, latest)
             self._newest[part.topic] = self._looks
-        elif signal.kind == CORRUPT:
-            text = f"the records of {part} from offset {signal.offset} on are damaged, asked for again: {signal.text}"
-            self._set_aside(client, part, LogError(text), now + SLOW_RETRY_S)
-        elif signal.kind == DENIED:
-            text = f"Kafka does not let this user read topic {part.topic}: {signal.text}"
-            self._set_aside(client, part, LogError(text), now + SLOW_RETRY_S)
+        elif signal.kind in (CORRUPT, DENIED):
+            self._set_aside(client, part, unreadable(signal), now + SLOW_RETRY_S)
 
     def _apply(self, client: KafkaClient, heard: Iterable[KnownTopic], now: float) -> None:
         """What the brokers have said of topics, for their partitions."""

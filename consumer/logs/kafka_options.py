@@ -56,10 +56,6 @@ DEFAULTS = {
     "fetch.queue.backoff.ms": "5",
     # What is in its queue of a partition that is unassigned is lost: four times as much waits in a buffer of our own.
     "queued.max.messages.kbytes": "16384",
-    # Long runs of one partition make large batches at once: a tenth more records a second than with 1 MB.
-    "max.partition.fetch.bytes": "8388608",
-    # What a broker may send on top of what is queued, over all partitions.
-    "fetch.max.bytes": "16777216",
     # A broker is asked one thing at a time: a partition that comes waits for the answer that found nothing new.
     "fetch.wait.max.ms": "100",
     # Only a bound for sanity; a broker may have been told to take records of any size.

@@ -69,6 +69,13 @@ def crowding(parts: Collection[Partition], asked: Partition, bound: int) -> list
     return [part for part in parts if part is not asked and part.is_assigned and part.size >= share]
 
 
+def pack(parts: Collection[Partition], room: Room, bound: int) -> None:
+    """Copy what waits out of larger batches, once these hold `bound` bytes or more that nobody waits for."""
+    if room.held >= room.size + bound:
+        for part in parts:
+            part.pack()
+
+
 def make_room(parts: Collection[Partition], room: Room, bound: int) -> list[Partition]:
     """Drop what is kept of partitions that are fetched no more, until less than `bound` bytes wait.
 

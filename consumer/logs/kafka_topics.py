@@ -9,7 +9,7 @@ have said, later than it came, that the topic still has its id: an id never come
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from .errors import LogError, UnknownTopic
 from .kafka import Described, KafkaClient, Pending
@@ -68,10 +68,9 @@ class Topics:
         known = self._topics.get(name)
         return known is not None and known.id == topic_id and known.missing is None
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Keep nothing of these."""
-        for name in names:
-            self._topics.pop(name, None)
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all but these."""
+        self._topics = {name: known for name, known in self._topics.items() if name in names}
 
     def want(self) -> None:
         """Ask for every topic again: librdkafka has said that something is not there, and not what."""

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.control import Control
 from consumer.fetcher import Fetcher
 from consumer.holder import Start
-from consumer.logs import LogError, UnknownTopic
-from consumer.logs.kafka import AWAY, CREDENTIALS, EARLIEST, END, Described, Signal
+from consumer.logs import LogError, OffsetOutOfRange, UnknownTopic
+from consumer.logs.kafka import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OUT_OF_RANGE, Described, Signal
 from consumer.logs.kafka_batches import Columns
 from consumer.logs.kafka_log import KafkaLog
+from consumer.logs.kafka_room import make_room
 from consumer.polling import Polling
 from consumer.start_position import StartRule
 from consumer.starts import Starts
+from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import TopicPartition
 from tests.support.kafka import fetched
 from tests.unit.manual import ManualRuntime
@@ -44,6 +49,9 @@ class Cluster:
     :ivar is_mute: whether they leave questions unanswered.
     :ivar now: the time.
     :ivar known: the servers that clients were made with.
+    :ivar damaged: partitions whose first record is damaged.
+    :ivar cut: partitions that were cut off at an offset, behind which clients had fetched.
+    :ivar described: the topics of each question what is known of them.
     """
 
     def __init__(self) -> None:
@@ -60,6 +68,9 @@ class Cluster:
         self.is_mute = False
         self.now: Callable[[], float] = lambda: 0.0
         self.known: list[str] = []
+        self.damaged: set[tuple[str, int]] = set()
+        self.cut: dict[tuple[str, int], int] = {}
+        self.described: list[set[str]] = []
 
     def client(self, servers: str, options: Mapping[str, str]) -> Client:
         self.known.append(servers)
@@ -88,6 +99,7 @@ class Client:
         self.servers = servers
         self._cluster = cluster
         self._assigned: dict[tuple[str, int], int] = {}
+        self._is_closed = False
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         self._assigned[topic, partition] = offset
@@ -107,9 +119,13 @@ class Client:
         return found
 
     def events(self) -> list[Signal]:
+        if self._is_closed:
+            raise RuntimeError("Consumer closed")
         return [Signal(CREDENTIALS, "", -1, -1, "not this user")] if self._cluster.refuses else []
 
     def describe(self, topics: Iterable[str]) -> Answered:
+        topics = set(topics)
+        self._cluster.described.append(topics)
         return Answered({topic: self._described(topic) for topic in topics})
 
     def _described(self, topic: str) -> Described | LogError:
@@ -126,10 +142,11 @@ class Client:
     def _offset(self, place: tuple[str, int], what: int) -> int | LogError:
         if place[0] in self._cluster.leaderless:
             return LogError("no leader")
-        return 0 if what == EARLIEST else self._cluster.counts.get(place, 0)
+        return 0 if what == EARLIEST else self._cluster.cut.get(place, self._cluster.counts.get(place, 0))
 
     def close(self) -> None:
         self._assigned.clear()
+        self._is_closed = True
 
 
 class Ahead(Client):
@@ -161,7 +178,7 @@ class Ahead(Client):
         while self._queue and most > 0:
             topic, partition, offsets = self._queue.pop(0)
             if not offsets:
-                found.append(Signal(END, topic, partition, offsets.start, ""))
+                found.append(Signal(self._after((topic, partition)), topic, partition, offsets.start, ""))
                 continue
             if len(offsets) > most:
                 self._queue.insert(0, (topic, partition, offsets[most:]))
@@ -176,11 +193,16 @@ class Ahead(Client):
         said, self._said = self._said, []
         return [*super().events(), *said]
 
+    def _after(self, place: tuple[str, int]) -> str:
+        if place in self._cluster.damaged:
+            return CORRUPT
+        return OUT_OF_RANGE if place in self._cluster.cut else END
+
     def _fetch_ahead(self) -> int:
         """One answer of the broker; how many records are in it."""
         before = self._cluster.taken
         for place, first in list(self._assigned.items()):
-            end = min(self._cluster.counts.get(place, 0), first + 5)
+            end = min(self._cluster.counts.get(place, 0), first + 5) if place not in self._cluster.damaged else first
             if self._since[place] == self._cluster.now():
                 continue  # the broker has not answered yet
             if end > first and sum(len(offsets) for _, _, offsets in self._queue) < self._cluster.ahead:
@@ -193,6 +215,23 @@ class Ahead(Client):
                 self._queue.append((*place, range(first, first)))
                 self._begun.remove(place)
         return self._cluster.taken - before
+
+
+class Mixed(Client):
+    """A client whose looks bring 99 records of the partition 0 of a topic, and then one of the partition 1."""
+
+    def consume(self, most: int) -> list[Columns | Signal]:
+        if len(self._assigned) < 2:
+            return []
+        topic, size = next(iter(self._assigned))[0], self._cluster.size
+        many, one = (self._moved((topic, number), count) for number, count in ((0, 99), (1, 1)))
+        first, second = records(topic, 0, many, size), records(topic, 1, one, size)
+        return [Columns(*(before + after for before, after in zip(first, second, strict=True)))]
+
+    def _moved(self, place: tuple[str, int], count: int) -> range:
+        first = self._assigned[place]
+        self._assigned[place] += count
+        return range(first, first + count)
 
 
 def records(topic: str, partition: int, offsets: range, size: int) -> Columns:
@@ -340,6 +379,7 @@ def test_a_slow_application_that_alternates_between_partitions_takes_what_it_ret
 
     assert cluster.taken <= 1.1 * 12 * 400
     assert desk.most <= 410 * RECORD
+    assert (desk.log._room.size, desk.log._room.held) == (0, 0)
 
 
 def test_a_slow_application_takes_little_more_than_it_returns_though_a_second_partition_has_a_record_now_and_then(
@@ -368,6 +408,22 @@ def test_a_partition_that_is_soon_worked_off_gives_way_to_no_other(cluster: Clus
 
     assert cluster.taken <= 10_000 + cluster.counts["t", IDLE]
     assert cluster.counts["t", IDLE] - desk.offsets[IDLE] < 10
+
+
+def test_no_partition_gives_way_to_one_that_is_damaged(cluster: Cluster, desk: Desk) -> None:
+    cluster.counts = {("t", 0): 4000, ("t", IDLE): 10}
+    cluster.damaged = {("t", IDLE)}
+    desk.ask(IDLE)
+    with pytest.raises(LogError, match="are damaged"):
+        desk.ask(IDLE)
+    until = desk.now + 9  # it is tried again after ten seconds
+    while desk.now < until:
+        desk.ask(0, passes_s=0.1)
+        with pytest.raises(LogError, match="are damaged"):
+            desk.ask(IDLE, passes_s=0.0)
+        assert desk.log._parts["t", 0].is_assigned
+
+    assert desk.log._room.size >= 400 * RECORD
 
 
 def test_a_pause_of_the_application_makes_no_partition_unasked(cluster: Cluster, desk: Desk) -> None:
@@ -409,6 +465,28 @@ def test_a_partition_that_was_given_up_is_fetched_no_more_and_its_memory_is_free
     assert cluster.taken <= 8000 + 600
     assert desk.most <= 410 * RECORD
     assert desk.ask(0) <= 10  # and goes on where it stood
+
+
+def test_what_waits_of_a_paused_partition_keeps_no_memory_of_others_that_came_with_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = 1 << 20
+    monkeypatch.setattr("consumer.logs.kafka_log.BUFFER_BYTES", bound)
+    monkeypatch.setattr(cluster, "client", lambda servers, options: Mixed(cluster, servers))
+    monkeypatch.setattr("consumer.logs.kafka_log.KafkaClient", cluster.client)
+    cluster.size = 1000
+    log = opened()
+    before = pa.total_allocated_bytes()
+    log.fetch("t", "id", IDLE, 0, 1, 1)
+    most = offset = 0
+    while offset < 20_000:
+        offset = log.fetch("t", "id", 0, offset, bound, 1000).next_offset
+        most = max(most, pa.total_allocated_bytes() - before)
+
+    assert log._room.size > 100 * cluster.size, "some wait"
+    assert most < 4 * bound
+    first, end = log._parts["t", IDLE].position, log._parts["t", IDLE].tail
+    assert offsets_of(fetched(log, "t", "id", first, IDLE, upto=end)) == list(range(first, end))
 
 
 # ---- brokers that are away
@@ -459,6 +537,29 @@ def test_that_brokers_went_which_have_come_back_since_is_not_said(
     assert ("kafka is away" in caplog.text, "kafka is back" in caplog.text) == (is_mute, False)
 
 
+def test_brokers_that_are_back_are_noticed_though_nothing_new_has_come(
+    cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else they would be looked for every ten seconds, while nobody may fetch, until the next record comes."""
+    caplog.set_level(logging.INFO)
+    cluster.counts["t", 0] = 10
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    for _ in range(5):
+        desk.ask(0, passes_s=1.0)
+    cluster.lost = "1/1 brokers are down"
+    for _ in range(5):
+        desk.ask(0, passes_s=1.0)
+    assert (desk.log.outages, "kafka is back" in caplog.text) == (1, False)
+
+    cluster.is_mute = False
+    for _ in range(5):
+        desk.ask(0, passes_s=1.0)
+
+    assert "kafka is back" in caplog.text
+    assert desk.log.outages == 1
+
+
 def test_brokers_that_have_all_moved_are_looked_up_again_while_none_answers(cluster: Cluster, desk: Desk) -> None:
     places = ["a:1"]
     looked: list[float] = []
@@ -488,6 +589,105 @@ def test_brokers_that_have_all_moved_are_looked_up_again_while_none_answers(clus
     assert cluster.known[-2:] == ["a:1", "b:2"]
     assert [round(later - earlier) for earlier, later in pairwise(looked[1:])] == [10] * (len(looked) - 2)
     assert desk.log.outages == 1
+
+
+def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_closed_one_behind(
+    cluster: Cluster, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = ["a:1"]
+
+    def client(servers: str, options: Mapping[str, str]) -> Client:
+        if servers == "b:2" and desk.now < 1030:
+            raise UsageError("a certificate cannot be read")
+        return cluster.client(servers, options)
+
+    monkeypatch.setattr("consumer.logs.kafka_log.KafkaClient", client)
+    desk.log = KafkaLog(lambda: places[-1], {})
+    cluster.counts["t", 0] = 10
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    cluster.lost = "1/1 brokers are down"
+    places.append("b:2")
+    while desk.now < 1040:
+        with suppress(UsageError):
+            desk.ask(0)
+        desk.now += 1.0
+    cluster.is_mute, cluster.counts["t", 0] = False, 20
+    while desk.offsets[0] < 20:
+        desk.ask(0)
+
+
+# ---- offsets out of range
+
+
+def test_an_offset_that_was_out_of_range_is_not_said_of_another_that_is_reached_again(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """What came before it gave way to records of others: fetching stands before it."""
+    cluster.counts["t", 0], cluster.cut = 8, {("t", 0): 4}
+    desk.ask(0, 1)
+    assert desk.ask(0, 1) == 1
+    assert make_room(desk.log._parts.values(), desk.log._room, desk.log._room.size) == []
+
+    with pytest.raises(OffsetOutOfRange) as refused:
+        while desk.ask(0, 1):
+            pass
+        for _ in range(10):
+            desk.ask(0, 1)
+    assert str(refused.value).startswith(f"offset {desk.offsets[0]} of t-0 is out of range")
+
+
+# ---- partitions that are given up
+
+
+def test_a_partition_that_is_given_up_is_fetched_no_more_at_once_and_nothing_waits_of_it(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts = {("t", 0): 4000, ("t", IDLE): 50}
+    fetcher = Fetcher(desk.log)
+    fetcher.begin({TopicPartition("t", number): Start("id", 0) for number in (0, IDLE)})
+    for _ in range(10):
+        fetcher.fetch(10, 10 * RECORD)
+        desk.now += 0.1
+    assert desk.log._parts["t", 0].is_assigned
+
+    fetcher.end([TopicPartition("t", 0), TopicPartition("t", 7)])
+    assert list(desk.log._parts) == [("t", IDLE)]
+    assert desk.log._room.size == desk.log._parts["t", IDLE].size
+
+    desk.offsets[0] = 3
+    while desk.offsets[0] < 100:  # it has come back
+        desk.ask(0)
+
+
+def test_a_partition_is_given_up_though_the_log_is_closed_or_has_no_client(cluster: Cluster, desk: Desk) -> None:
+    cluster.counts["t", 0] = 10
+    desk.ask(0)
+    cluster.refuses = True
+    with pytest.raises(LogError, match="refuses the credentials"):
+        desk.log.latest("t", "id", 0)
+    desk.log.released("t", 0)
+    cluster.refuses = False
+    while desk.offsets[0] < 10:
+        desk.ask(0)
+
+    desk.log.close()
+    desk.log.released("t", 0)
+
+
+def test_a_topic_that_is_asked_for_no_more_is_not_asked_after_for_ever(cluster: Cluster, desk: Desk) -> None:
+    cluster.unknown = {"gone"}
+    with suppress(UnknownTopic):
+        for _ in range(3):
+            desk.log.fetch("gone", "id", 0, 0, 1, 1)
+    for _ in range(100):
+        desk.ask(IDLE, passes_s=1.0)
+    assert {"gone"} in cluster.described
+    cluster.described.clear()
+    for _ in range(100):
+        desk.ask(IDLE, passes_s=1.0)
+
+    assert {"gone"} not in cluster.described
 
 
 # ---- questions

@@ -555,3 +555,14 @@ def test_a_gap_in_the_log_right_after_offsets_without_a_record_begins_where_the_
     ]
     assert bench.sealer.counts.refetched == 0
     assert bench.sealed_offsets() == {P0: [*range(10), *range(40, 60)], P1: [*range(15), *range(20, 60)]}
+
+
+def test_a_gap_in_the_log_after_offsets_without_a_record_that_are_the_first_begins_at_0(tmp_path: Path) -> None:
+    log = Marked(20, {0: (0, 20), 1: (0, 20)})
+    bench = Bench(tmp_path, log=log)
+    bench.sealer.fetch()
+    log.begins = {0: 40}
+    bench.sealer.fetch()
+    bench.sealer.fetch()
+
+    assert bench.member.jumps == [{P0: Jump("id", 0, 40)}]
