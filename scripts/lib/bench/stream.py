@@ -31,6 +31,9 @@ OURS = "ours"
 TRIGGER = "2 seconds"
 """A batch costs the driver 0.1 to 0.2 s of CPU, whatever is in it: as many as can be take a fifth of the speed."""
 
+KAFKA_OPTIONS = {"max.partition.fetch.bytes": "8388608"}
+"""Long runs of one partition: as docs/deploy.md advises where a slot has two."""
+
 PATIENCE_S = 600.0
 LITTLE = 8000
 """Records of a little round."""
@@ -83,6 +86,7 @@ class Round:
             log_dir=self._ground.log_dir,
             segments_dir=str(segments),
             pool=self._name,
+            kafka=KAFKA_OPTIONS if self._ground.log_dir == "kafka:" else {},
         )
         source = self._spark.readStream.format("zk_group").option("zk", zk).option("group", self._name).load()
         rows = Rows()
