@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
 
-from coordinator.zk.errors import Refused
+from coordinator.drills.proxy import Proxy
+from coordinator.zk.errors import ConnectionLost, Refused
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.multi import MOST_PATHS
 from coordinator.zk.store import Check, Create, Delete, SetData
+from tests.support.wait import eventually
 
 
 class Interrupted:
@@ -74,3 +77,25 @@ def test_a_commit_tells_what_it_created_and_which_operation_was_refused(zk: str)
     assert node is not None and node.data == b"1"
     assert store.get("/c") is None
     store.close()
+
+
+def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(zk: str) -> None:
+    """A server that is being started does so; and it counts the session's time while it is waited for."""
+    server, chroot = zk.split("/")
+    with Proxy(server) as proxy:
+        store = open_kazoo(f"{proxy.hosts}/{chroot}", 6000)
+        session, timeout_s = store.session_id, store.negotiated_timeout_s
+        proxy.refuse()
+        with socket.create_server(("127.0.0.1", proxy.port)) as mute:
+            proxy.cut()
+            connection, _ = mute.accept()
+        proxy.resume()
+
+        with connection:
+            connection.settimeout(timeout_s * 2 / 3)
+            while connection.recv(4096):
+                pass  # until the client gives it up, while there is time for another; or this raises
+
+        assert eventually(lambda: store.get("/"), 5, "the session goes on", ignoring=(ConnectionLost,))
+        assert (store.session_id, store.lost) == (session, False)
+        store.close()
