@@ -39,7 +39,7 @@ from .kafka_batches import Columns, runs
 from .kafka_offsets import OutOfRange, Questions
 from .kafka_outage import Outage
 from .kafka_partition import Partition, Room
-from .kafka_room import Starved, crowding, make_room, pack
+from .kafka_room import Starved, before, make_room, pack
 from .kafka_topics import KnownTopic, Topics
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class KafkaLog(Log):
         self._ranges: dict[tuple[str, int], OutOfRange] = {}
         self._newest: dict[str, int] = {}
         self._room = Room()
-        self._starved = Starved(self._room)
+        self._starved = Starved(self._room, BUFFER_BYTES)
         self._looks = 0
         self._busy_s = 0.0
         self._fetched_at = self._looked_at = self._sweep_at = self._empty_at = self._find_at = float("-inf")
@@ -143,6 +143,7 @@ class KafkaLog(Log):
             client = self._usable(now)
             if client is None:
                 return Fetched([], offset)  # waits, and that is said
+            self._starved.inquire(client, self._busy_s)
             known = self._topics.of(topic, topic_id)
             part = self._asked(client, known, partition, offset, now)
             if not part.has(known.verified):
@@ -190,7 +191,7 @@ class KafkaLog(Log):
             self._client = None  # if the next one cannot be made
         self._client, self._servers = KafkaClient(servers, self._options), servers
         self._topics = Topics(self._client)
-        self._starved = Starved(self._room)
+        self._starved = Starved(self._room, BUFFER_BYTES)
         self._ranges.clear()
         for part in self._parts.values():
             part.drop_after(-1)
@@ -309,6 +310,8 @@ class KafkaLog(Log):
     def _look(self, client: KafkaClient, part: Partition, known: KnownTopic, max_bytes: int, now: float) -> None:
         """Take in what has come, and have it confirmed."""
         self._drain(client, part, max_bytes, now)
+        if part.is_assigned and part.newest < 0:
+            self._look_past(client, part, now)
         self._inquire(client, part, known, now)
         self._judge_range(client, part, known, now)
 
@@ -327,18 +330,15 @@ class KafkaLog(Log):
         while part.size < max_bytes and self._room.size < BUFFER_BYTES:
             if not self._take_in(client, now, RECORDS_A_LOOK):
                 self._empty_at = now
-                self._starved.clear()
                 return
             if part.is_at_end:
                 return  # it seldom has some: all that is there of others is not taken in for that
-        is_crowded = part.is_assigned and part.newest < 0 and self._room.size >= BUFFER_BYTES
-        if is_crowded and self._starved.note(client, part, self._busy_s, BUFFER_BYTES // 4):
-            self._look_past(client, part, now)
 
     def _look_past(self, client: KafkaClient, part: Partition, now: float) -> None:
-        """Get the records of a partition that stand behind those of others, of which the buffer is full."""
-        while part.newest < 0 and part.is_assigned:  # of one that is fetched no more nothing will come
-            for other in crowding(self._parts.values(), part, BUFFER_BYTES):
+        """Get the records of a partition that gets none: those that come before it give way, if they must."""
+        since = self._starved.note(part, self._busy_s)
+        while since is not None and part.newest < 0 and part.is_assigned:
+            for other in before(self._parts.values(), part, since):
                 self._keep(client, other)
             for other in make_room(self._parts.values(), self._room, BUFFER_BYTES):
                 self._drop(client, other)

@@ -77,6 +77,7 @@ class Partition:
     :ivar position: the offset that the next fetch asks for, if it goes on where the last one ended.
     :ivar asked: when it was asked for last.
     :ivar is_assigned: whether librdkafka fetches it.
+    :ivar came: what had come of all partitions (`Room.came`) after the newest that has come of this one.
     :ivar problem: why it cannot be fetched; tried again at `retry_at`.
     """
 
@@ -90,6 +91,7 @@ class Partition:
         self.problem: LogError | None = None
         self.retry_at = float("-inf")
         self.size = 0
+        self.came = 0
         self._room = room or Room()
         self._tail = position
         self._end = -1
@@ -203,6 +205,7 @@ class Partition:
         self._tail = following
         self._grow(size)
         self._room.came += size
+        self.came = self._room.came
 
     def _grow(self, by: int) -> None:
         self.size += by

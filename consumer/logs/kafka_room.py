@@ -1,4 +1,4 @@
-"""Who gives way when what has come of Kafka's partitions fills the room that there is for it.
+"""Who gives way when what comes of Kafka's partitions fills the room that there is for it.
 
 Records of all partitions come out of librdkafka in one queue. Those of a partition that nobody asks for just then are
 kept until it is asked for: fetched again, they would be taken from the broker twice. But they must not stand before
@@ -8,6 +8,7 @@ those of another for ever.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from .errors import LogError
 from .kafka import LATEST, KafkaClient, Pending
@@ -17,56 +18,79 @@ STARVED_S = 1.0
 """Who asks and gets nothing waits so long before others give way: mostly these are asked for themselves till then."""
 
 
+class Mark(NamedTuple):
+    """A moment: seconds in which somebody has fetched, and bytes that had come."""
+
+    at: float
+    came: int
+
+
 class Starved:
-    """Partitions that are asked for and have nothing, while the buffer is full: of which of them Kafka has more.
+    """Partitions that are asked for and get nothing, while others do, though Kafka has records of them.
+
+    What stands before theirs in librdkafka's queue is one reason: nobody takes it out while the buffer is full. The
+    other is that nothing of them comes into it: whenever it was full, librdkafka begins with the same partitions anew,
+    and the first of them fill it, as long as the reader is slower than the brokers.
 
     :param room: of the buffer.
+    :param bound: bytes with which it is full: four times of what the queue holds.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Room, bound: int) -> None:
         self._room = room
-        self._since: dict[Partition, tuple[float, int]] = {}
+        self._bound = bound
+        self._since: dict[Partition, Mark] = {}
+        self._behind: dict[Partition, Mark] = {}
         self._asked: Pending[tuple[str, int], int | LogError] | None = None
-        self._ends: dict[tuple[str, int], int | LogError] = {}
         self._not_before = float("-inf")
-
-    def clear(self) -> None:
-        """librdkafka's queue was empty: nothing stands before anything."""
-        self._since.clear()
-        self._ends.clear()
 
     def forget(self, part: Partition) -> None:
         """It has been given something, or is held no more."""
         self._since.pop(part, None)
+        self._behind.pop(part, None)
 
-    def note(self, client: KafkaClient, part: Partition, now: float, queue_bytes: int) -> bool:
-        """Such a partition was asked for: whether records of it must stand behind those of others.
+    def note(self, part: Partition, now: float) -> int | None:
+        """Such a partition was asked for: whether others must give way.
 
-        The brokers are asked for its end: that it may have some is no reason to give anything up.
+        They must when it waits in vain, Kafka was found to have records of it, and it has waited in vain since then: a
+        record that is new has come by then.
 
         :param now: seconds in which somebody has fetched.
-        :param queue_bytes: what may stand before it: once so much has come, it is as if it had just begun to ask.
+        :returns: what had come when it was found so: who has been given something since then stands before it.
         """
-        since, came = self._since.setdefault(part, (now, self._room.came))
-        if self._room.came - came >= queue_bytes:
-            self._since[part] = (now, self._room.came)
-            return False
-        if now - since < STARVED_S:
-            return False
-        if self._asked is None:
-            if now >= self._not_before:
-                self._asked = client.offsets({(each.topic, each.number): LATEST for each in self._since})
-                self._not_before = now + STARVED_S
-        elif self._asked.is_done:
-            self._ends, self._asked = dict(self._asked.results()), None
-        end = self._ends.get((part.topic, part.number))
-        return isinstance(end, int) and end > part.tail
+        self._since.setdefault(part, Mark(now, self._room.came))
+        mark = self._behind.get(part)
+        if mark is None or not self._is_long_ago(mark, now):
+            return None
+        self._behind.clear()  # it is the turn of all of them
+        return mark.came
+
+    def inquire(self, client: KafkaClient, now: float) -> None:
+        """Ask the brokers for the ends of such partitions, once in `STARVED_S` at most, and note what they said."""
+        if self._asked is None and now >= self._not_before:
+            waiting = [part for part, since in self._since.items() if self._is_long_ago(since, now)]
+            self._not_before = now + STARVED_S
+            if waiting:
+                self._asked = client.offsets({(part.topic, part.number): LATEST for part in waiting})
+        elif self._asked is not None and self._asked.is_done:
+            ends, self._asked = dict(self._asked.results()), None
+            for part in self._since:
+                end = ends.get((part.topic, part.number))
+                if isinstance(end, int) and end > part.tail:
+                    self._behind.setdefault(part, Mark(now, self._room.came))
+                elif end is not None:
+                    self._behind.pop(part, None)
+
+    def _is_long_ago(self, mark: Mark, now: float) -> bool:
+        """Whether what stood in the queue has come since then, or cannot, as the buffer is full."""
+        has_moved_on = self._room.came - mark.came >= self._bound // 2 or self._room.size >= self._bound
+        return has_moved_on and now - mark.at >= STARVED_S
 
 
-def crowding(parts: Collection[Partition], asked: Partition, bound: int) -> list[Partition]:
-    """Of the partitions that are fetched those that hold their share of `bound` bytes or more, but for `asked`."""
-    share = bound / max(1, len(parts))
-    return [part for part in parts if part is not asked and part.is_assigned and part.size >= share]
+def before(parts: Collection[Partition], asked: Partition, since: int) -> list[Partition]:
+    """Of the partitions that are fetched those that hold something, or have been given it `since`, but for `asked`."""
+    others = [part for part in parts if part is not asked and part.is_assigned]
+    return [part for part in others if part.size or part.came > since]
 
 
 def pack(parts: Collection[Partition], room: Room, bound: int) -> None:

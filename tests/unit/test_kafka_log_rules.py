@@ -49,6 +49,7 @@ class Cluster:
     :ivar is_mute: whether they leave questions unanswered.
     :ivar now: the time.
     :ivar known: the servers that clients were made with.
+    :ivar is_unfair: whether clients begin each answer with the same partitions, ten records each, until it is full.
     :ivar damaged: partitions whose first record is damaged.
     :ivar cut: partitions that were cut off at an offset, behind which clients had fetched.
     :ivar described: the topics of each question what is known of them.
@@ -68,6 +69,7 @@ class Cluster:
         self.is_mute = False
         self.now: Callable[[], float] = lambda: 0.0
         self.known: list[str] = []
+        self.is_unfair = False
         self.damaged: set[tuple[str, int]] = set()
         self.cut: dict[tuple[str, int], int] = {}
         self.described: list[set[str]] = []
@@ -161,6 +163,7 @@ class Ahead(Client):
         self._said: list[Signal] = []
         self._begun: set[tuple[str, int]] = set()
         self._since: dict[tuple[str, int], float] = {}
+        self._answers_at = 0.0
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         super().assign(topic, partition, offset)
@@ -170,6 +173,7 @@ class Ahead(Client):
     def unassign(self, topic: str, partition: int) -> None:
         super().unassign(topic, partition)
         self._queue = [item for item in self._queue if item[:2] != (topic, partition)]
+        self._answers_at = self._cluster.now() + 0.1  # what is on its way, and is of no use now, comes first
 
     def consume(self, most: int) -> list[Columns | Signal]:
         while not self._cluster.lost and self._fetch_ahead():
@@ -200,14 +204,18 @@ class Ahead(Client):
 
     def _fetch_ahead(self) -> int:
         """One answer of the broker; how many records are in it."""
-        before = self._cluster.taken
-        for place, first in list(self._assigned.items()):
-            end = min(self._cluster.counts.get(place, 0), first + 5) if place not in self._cluster.damaged else first
+        before, most, room = self._cluster.taken, 5, self._cluster.ahead
+        if self._cluster.is_unfair:
+            is_due = self._queued() < room and self._cluster.now() >= self._answers_at
+            most, room = 10, room if is_due else 0
+        for place, first in sorted(self._assigned.items()) if self._cluster.is_unfair else list(self._assigned.items()):
+            end = min(self._cluster.counts.get(place, 0), first + most) if place not in self._cluster.damaged else first
             if self._since[place] == self._cluster.now():
                 continue  # the broker has not answered yet
-            if end > first and sum(len(offsets) for _, _, offsets in self._queue) < self._cluster.ahead:
-                del self._assigned[place]
-                self._assigned[place] = end  # the others before it comes again
+            if end > first and (self._cluster.taken - before if self._cluster.is_unfair else self._queued()) < room:
+                if not self._cluster.is_unfair:
+                    del self._assigned[place]  # the others before it comes again
+                self._assigned[place] = end
                 self._queue.append((*place, range(first, end)))
                 self._cluster.taken += end - first
                 self._begun.add(place)
@@ -215,6 +223,9 @@ class Ahead(Client):
                 self._queue.append((*place, range(first, first)))
                 self._begun.remove(place)
         return self._cluster.taken - before
+
+    def _queued(self) -> int:
+        return sum(len(offsets) for _, _, offsets in self._queue)
 
 
 class Mixed(Client):
@@ -408,6 +419,27 @@ def test_a_partition_that_is_soon_worked_off_gives_way_to_no_other(cluster: Clus
 
     assert cluster.taken <= 10_000 + cluster.counts["t", IDLE]
     assert cluster.counts["t", IDLE] - desk.offsets[IDLE] < 10
+
+
+@pytest.mark.parametrize("most", [20, 400])
+def test_each_of_many_partitions_has_its_records_though_the_first_fill_what_is_fetched_ahead(
+    cluster: Cluster, desk: Desk, most: int
+) -> None:
+    """Whenever it had too much librdkafka begins with the same ones again; before a slow reader it always has."""
+    cluster.counts = {("t", partition): 1_000_000 for partition in range(19)} | {("t", 19): 10}
+    cluster.is_unfair = True
+    began = desk.now
+    last, gaps = [began] * 20, [0.0] * 20
+    while desk.now < began + 60:
+        for partition in range(20):
+            first = desk.offsets.get(partition, 0)
+            if desk.ask(partition, most, 0.005) or first == cluster.counts["t", partition]:
+                gaps[partition] = max(gaps[partition], desk.now - last[partition])
+                last[partition] = desk.now
+
+    assert max(*gaps, desk.now - min(last)) < 4
+    assert cluster.taken <= 1.1 * desk.returned
+    assert desk.most <= 410 * RECORD
 
 
 def test_no_partition_gives_way_to_one_that_is_damaged(cluster: Cluster, desk: Desk) -> None:
