@@ -17,6 +17,7 @@ from coordinator.zk.partitions import TopicPartition
 
 from .fetcher import Fetch, Position
 from .holder import Start
+from .logs.columns import POOL
 from .logs.embedded import fitting_rows
 from .records import COLUMNS
 
@@ -53,7 +54,7 @@ def packed(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
     """A copy in one buffer of its own, with what `records_of` needs, and the bytes of that buffer."""
     names = COLUMNS if batch.column("headers").null_count < batch.num_rows else COLUMNS[:-1]
     some = batch.select(list(names))
-    memory = some.serialize()
+    memory = some.serialize(memory_pool=POOL)
     return pa.ipc.read_record_batch(memory, some.schema), memory.size
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .base import HEADERS, LOG_SCHEMA, TIMESTAMP
-from .columns import MAX_TIMESTAMP_MS, no_headers
+from .columns import MAX_TIMESTAMP_MS, POOL, no_headers
 
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
@@ -92,7 +92,7 @@ def _same(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def _data(values: Sequence[bytes | None]) -> pa.Array:
     if values[0] is None and values.count(None) == len(values):
         return _nothing(pa.binary(), _more(len(values))).slice(0, len(values))
-    return pa.array(values, pa.binary())
+    return pa.array(values, pa.binary(), memory_pool=POOL)
 
 
 def _kinds(kinds: Sequence[int]) -> pa.Array:
@@ -114,7 +114,7 @@ def _headers(headers: Sequence[Headers | None]) -> pa.Array:
     if headers[0] is None and headers.count(None) == len(headers):
         return no_headers(len(headers))
     rows = [[{"key": name, "value": data} for name, data in row] if row else None for row in headers]
-    return pa.array(rows, HEADERS)
+    return pa.array(rows, HEADERS, memory_pool=POOL)
 
 
 def _ends(columns: Columns) -> list[int]:

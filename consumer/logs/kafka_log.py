@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 RECORDS_A_LOOK = 1000
 """See `KafkaClient.consume`."""
 
-BUFFER_BYTES = 64 << 20
+BUFFER_BYTES = 32 << 20
 """Arrow memory of what has been taken out of librdkafka's queue (16 MB) and waits for its partition to be asked for.
 
 It is the larger of the two, because what is in the queue is lost, and fetched again, when a partition is unassigned."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from .base import Fetched
+from .columns import POOL
 from .embedded import fitting_rows
 from .errors import LogError
 from .kafka_batches import Run
@@ -159,7 +160,7 @@ class Partition:
         """Copy what are small pieces of large batches, and would keep these in memory: it will wait for long."""
         for index, (came, batch, following, size, whole) in enumerate(self._entries):
             if batch is not None and batch.get_total_buffer_size() > 2 * size:
-                memory = batch.serialize()
+                memory = batch.serialize(memory_pool=POOL)
                 copied = pa.ipc.read_record_batch(memory, batch.schema)
                 self._entries[index] = Entry(
                     came, copied, following, memory.size, self._room.hold(Whole(), memory.size)

@@ -33,7 +33,7 @@ class Starved:
     and the first of them fill it, as long as the reader is slower than the brokers.
 
     :param room: of the buffer.
-    :param bound: bytes with which it is full: four times of what the queue holds.
+    :param bound: bytes with which it is full: twice of what the queue holds.
     """
 
     def __init__(self, room: Room, bound: int) -> None:
@@ -83,7 +83,7 @@ class Starved:
 
     def _is_long_ago(self, mark: Mark, now: float) -> bool:
         """Whether what stood in the queue has come since then, or cannot, as the buffer is full."""
-        has_moved_on = self._room.came - mark.came >= self._bound // 2 or self._room.size >= self._bound
+        has_moved_on = self._room.came - mark.came >= self._bound or self._room.size >= self._bound
         return has_moved_on and now - mark.at >= STARVED_S
 
 

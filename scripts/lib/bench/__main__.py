@@ -119,6 +119,7 @@ def latency(**options: Any) -> None:
 @main.command()
 @click.option("--polls", type=click.IntRange(100), default=2000, show_default=True, help="Of each order and heuristic.")
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="For the memory.")
+@click.option("--kafka", is_flag=True, help="Also the memory of one that reads a real broker.")
 @json_option
 def poll(**options: Any) -> None:
     """`poll` of 500 small records, its own time; and the memory of a consumer whose application never polls."""

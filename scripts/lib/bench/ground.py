@@ -40,15 +40,17 @@ EMBEDDED, KAFKA = "embedded", "kafka"
 
 
 class Ground:
-    """Servers, and topics `load` and `little` with 8 partitions each. A context manager: nothing is left running.
+    """Servers, and topics `load` and `little`. A context manager: nothing is left running.
 
     :param source: where the group reads: `embedded` or `kafka`.
+    :param partitions: of each topic.
     :param with_broker: a broker with the topic stands there also when the group reads the embedded log.
     :ivar zk: the chroot of the group; with `kafka` the one that the broker registers in.
     :ivar servers: the broker's address, empty without one.
     """
 
-    def __init__(self, folder: Path, source: str, with_broker: bool = False) -> None:
+    def __init__(self, folder: Path, source: str, with_broker: bool = False, partitions: int = PARTITIONS) -> None:
+        self._partitions = partitions
         self._folder = folder
         self._source = source
         self._has_broker = with_broker or source == KAFKA
@@ -69,7 +71,7 @@ class Ground:
                 broker = self._stack.enter_context(Broker(self._folder / "kafka", config))
                 self._others |= {broker.pid or 0}
                 self.servers = broker.address
-                _create_in_kafka(self.servers)
+                _create_in_kafka(self.servers, self._partitions)
             if self._source == EMBEDDED:
                 self._ids = {name: self._create(name).id for name in (TOPIC, SMALL_TOPIC)}
             node = Process(self._folder, "node", "coordinator.cli", "run", "--zk", self.zk, "--node", "node")
@@ -88,7 +90,7 @@ class Ground:
     def _create(self, name: str) -> Topic:
         store = open_kazoo(self.zk, 10_000)
         try:
-            return create_topic(store, Brokers(), name, PARTITIONS)
+            return create_topic(store, Brokers(), name, self._partitions)
         finally:
             store.close()
 
@@ -100,9 +102,9 @@ class Ground:
     def fill(self, records: int, record_bytes: int, topic: str = TOPIC) -> None:
         """Write the records wherever they will be read."""
         if self._source == EMBEDDED:
-            fill_embedded(Path(self.log_dir), topic, self._ids[topic], records, record_bytes)
+            fill_embedded(Path(self.log_dir), topic, self._ids[topic], self._partitions, records, record_bytes)
         if self._has_broker:
-            fill_kafka(self.servers, topic, records, record_bytes)
+            fill_kafka(self.servers, topic, self._partitions, records, record_bytes)
 
     def cpu_s(self) -> float:
         """CPU seconds of this process and of everything below it, but for the servers and the coordinator node."""
@@ -115,7 +117,7 @@ class Ground:
         return total
 
 
-def _create_in_kafka(servers: str) -> None:
+def _create_in_kafka(servers: str, partitions: int) -> None:
     """Create the topics, once the broker is Kafka's controller."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
@@ -123,7 +125,8 @@ def _create_in_kafka(servers: str) -> None:
         try:
             if admin.list_topics(timeout=5).controller_id < 0:
                 return False
-            for made in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (TOPIC, SMALL_TOPIC)]).values():
+            topics = [NewTopic(name, partitions, 1) for name in (TOPIC, SMALL_TOPIC)]
+            for made in admin.create_topics(topics).values():
                 made.result(10)
         except KafkaException:
             return False
@@ -132,19 +135,19 @@ def _create_in_kafka(servers: str) -> None:
     eventually(create, "the broker takes the topics")
 
 
-def fill_embedded(log_dir: Path, topic: str, topic_id: str, records: int, record_bytes: int) -> None:
+def fill_embedded(log_dir: Path, topic: str, topic_id: str, partitions: int, records: int, record_bytes: int) -> None:
     """Fill the topic with records of random bytes."""
     rows = max(1, FILE_BYTES // record_bytes)
     written = 0
     noise = np.random.default_rng(1)
-    appenders = [Appender(log_dir, topic, topic_id, number) for number in range(PARTITIONS)]
+    appenders = [Appender(log_dir, topic, topic_id, number) for number in range(partitions)]
     while written < records:
         some = min(rows, records - written)
         data = pa.py_buffer(noise.bytes(some * record_bytes))
         offsets = pa.py_buffer(np.arange(0, (some + 1) * record_bytes, record_bytes, dtype=np.int32).tobytes())
         values = pa.Array.from_buffers(pa.binary(), some, [None, offsets, data])
         columns = [values if field.name == "value" else _column(field, some) for field in STORED_SCHEMA]
-        appenders[written // rows % PARTITIONS].append([pa.record_batch(columns, schema=STORED_SCHEMA)])
+        appenders[written // rows % partitions].append([pa.record_batch(columns, schema=STORED_SCHEMA)])
         written += some
 
 
@@ -156,7 +159,7 @@ def _column(field: pa.Field, rows: int) -> pa.Array:
     return pa.nulls(rows, field.type)
 
 
-def fill_kafka(servers: str, topic: str, records: int, record_bytes: int) -> None:
+def fill_kafka(servers: str, topic: str, partitions: int, records: int, record_bytes: int) -> None:
     """The same in Kafka, uncompressed, in batches as a producer with some load makes them.
 
     :raises RuntimeError: when the broker does not take them.
@@ -168,7 +171,7 @@ def fill_kafka(servers: str, topic: str, records: int, record_bytes: int) -> Non
         first = number * 997 % (1 << 20)
         while True:
             try:
-                producer.produce(topic, data[first : first + record_bytes], partition=number % PARTITIONS)
+                producer.produce(topic, data[first : first + record_bytes], partition=number % partitions)
                 break
             except BufferError:
                 producer.poll(0.05)

@@ -1,4 +1,4 @@
-"""`bench poll`: what `Consumer.poll` takes of its own on the embedded log, and costs who never polls.
+"""`bench poll`: what `Consumer.poll` takes of its own on the embedded log, and what it costs not to poll, on Kafka too.
 
 Everything is real: a consumer in a group with a coordinator, on one embedded server. Its own time is that of polls that
 return as many records as they may; all of the log was written before.
@@ -36,6 +36,8 @@ BUSY, MANY, QUIET = "busy", "many", "quiet"
 PARTITIONS = 8
 RECORD_BYTES = 100
 MANY_RECORDS = 700
+KAFKA_RECORDS = 400
+KAFKA_RECORD_BYTES = 1000
 QUIET_RECORDS = 5
 WORK_S = 0.005
 SILENT_S = 5.0
@@ -76,7 +78,7 @@ class Stage:
             yield consumer
 
 
-def measure(folder: Path, polls: int, partitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
+def measure(folder: Path, polls: int, partitions: int, kafka: bool, tell: Callable[[str], None]) -> dict[str, Any]:
     """Everything that `bench poll` measures, by name."""
     found: dict[str, Any] = {"machine": machine()}
     with contextlib.ExitStack() as stack:
@@ -95,7 +97,22 @@ def measure(folder: Path, polls: int, partitions: int, tell: Callable[[str], Non
             found[f"quiet_{name}"] = quiet(stage, quiet_id, f"quiet_{name}", poll_order=order, prefetch=prefetch)
         for prefetch in HEURISTICS:
             tell(f"{partitions} partitions, and nobody polls: {prefetch}")
-            found[f"memory_mb_{prefetch}"] = memory(stage, partitions, prefetch)
+            found[f"memory_mb_{prefetch}"] = memory(stage.hosts, str(stage.log_dir), MANY, partitions, prefetch)
+    return found | (on_kafka(folder / "kafka", partitions, tell) if kafka else {})
+
+
+def on_kafka(folder: Path, partitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The memory, where the records are a broker's."""
+    from .ground import TOPIC, Ground  # and Spark
+
+    folder.mkdir()
+    with Ground(folder, "kafka", partitions=partitions) as ground:
+        tell("writing to Kafka")
+        ground.fill(KAFKA_RECORDS * partitions, KAFKA_RECORD_BYTES)
+        found = {}
+        for prefetch in HEURISTICS:
+            tell(f"{partitions} partitions of Kafka, and nobody polls: {prefetch}")
+            found[f"memory_mb_kafka_{prefetch}"] = memory(ground.zk, ground.log_dir, TOPIC, partitions, prefetch)
     return found
 
 
@@ -137,9 +154,9 @@ def quiet(stage: Stage, topic_id: str, group: str, **options: Any) -> dict[str, 
     return {"polls_median": median(polls_all), "polls_max": max(polls_all), "ms_median": median(ms), "ms_max": max(ms)}
 
 
-def memory(stage: Stage, partitions: int, prefetch: str) -> dict[str, float]:
+def memory(zk: str, log_dir: str, topic: str, partitions: int, prefetch: str) -> dict[str, float]:
     """What a process of its own grows by that has fetched all that it may, and whose application polls no more."""
-    arguments = [stage.hosts, str(stage.log_dir), str(partitions), prefetch]
+    arguments = [zk, log_dir, topic, str(partitions), prefetch]
     ran = subprocess.run(
         [sys.executable, "-m", "bench.poll", *arguments],
         env=environment(),
@@ -150,10 +167,10 @@ def memory(stage: Stage, partitions: int, prefetch: str) -> dict[str, float]:
     return dict(json.loads(ran.stdout.splitlines()[-1]))
 
 
-def _never_polls(hosts: str, log_dir: str, partitions: int, prefetch: str) -> dict[str, float]:
+def _never_polls(zk: str, log_dir: str, topic: str, partitions: int, prefetch: str) -> dict[str, float]:
     before = _resident()
-    config = ConsumerConfig(hosts, f"memory-{prefetch}", "c1", log_dir=log_dir, prefetch=prefetch)
-    with Consumer(config, Subscription({MANY: 1})) as consumer:
+    config = ConsumerConfig(zk, f"memory-{prefetch}", "c1", log_dir=log_dir, prefetch=prefetch)
+    with Consumer(config, Subscription({topic: 1})) as consumer:
         eventually(lambda: consumer.poll(20, 1) and len(consumer.assignment()) == partitions, "all is held")
         retained = [consumer.retained[1]]
         while len(retained) < 20 or retained[-1] > retained[-20]:
@@ -162,10 +179,19 @@ def _never_polls(hosts: str, log_dir: str, partitions: int, prefetch: str) -> di
             time.sleep(0.05)
         time.sleep(SILENT_S)
         after, held = _resident(), consumer.retained[1] / MB
-    bound = config.buffer_memory / MB
+    bound = (config.buffer_memory + (kafka_bound() if log_dir == "kafka:" else 0)) / MB
     grown = {f"grown_{name}": value - before[name] for name, value in after.items()}
     found = {"bound": bound, "retained": held, **grown, "over_bound": grown["grown_all"] - bound}
     return {name: round(value, 1) for name, value in {**found, "over_retained": grown["grown_all"] - held}.items()}
+
+
+def kafka_bound() -> int:
+    """Bytes that a log of Kafka may hold, of Arrow and of librdkafka: docs/kafka.md."""
+    from consumer.logs.kafka_log import BUFFER_BYTES
+    from consumer.logs.kafka_options import kafka_options
+
+    queue = int(kafka_options({})["queued.max.messages.kbytes"]) << 10
+    return 2 * BUFFER_BYTES + 2 * queue
 
 
 def _resident() -> dict[str, float]:
@@ -177,4 +203,4 @@ def _resident() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_never_polls(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])))
+    print(json.dumps(_never_polls(*sys.argv[1:4], int(sys.argv[4]), sys.argv[5])))
