@@ -396,7 +396,7 @@ class KafkaLog(Log):
     def _apply(self, client: KafkaClient, heard: Iterable[KnownTopic], now: float) -> None:
         """What the brokers have said of topics, for their partitions."""
         for known in heard:
-            for part in [part for part in self._parts.values() if part.topic == known.name]:
+            for part in [p for p in self._parts.values() if (p.topic, p.topic_id) == (known.name, known.id)]:
                 if known.missing is not None:
                     self._unassign(client, part)
                     part.drop_after(known.verified)

@@ -299,6 +299,14 @@ def test_records_that_an_error_nobody_expected_has_swallowed_are_fetched_again(c
         assert offsets_of(fetched(log, topic, "id", upto=15)) == list(range(15))
 
 
+def test_what_is_heard_of_a_topic_concerns_no_partition_of_the_one_that_has_its_name_now(cluster: Cluster) -> None:
+    log = opened()
+    log.fetch("t", "old", 0, 0, 1 << 20, 10)  # the brokers are asked, and the answer is on its way
+    cluster.counts["t", 0] = 5
+
+    assert log.fetch("t", "id", 0, 0, 1 << 20, 10).next_offset == 5
+
+
 # ---- an application that is slow
 
 
