@@ -36,6 +36,7 @@ from .kafka import (
     unreadable,
 )
 from .kafka_batches import Columns, runs
+from .kafka_finder import LOOKUP_S, Finder
 from .kafka_offsets import OutOfRange, Questions
 from .kafka_outage import Outage
 from .kafka_partition import Partition, Room
@@ -70,13 +71,11 @@ SLOW_RETRY_S = 10.0
 CREDENTIALS_RETRY_S = 30.0
 """Kafka slows down and counts whoever comes with wrong credentials: that is no use to try often."""
 
-FIND_AGAIN_S = 10.0
-
 
 class KafkaLog(Log):
     """Reads Kafka. Its own threads are librdkafka's.
 
-    :param find: the servers to begin with, `host:port,host:port`; called again while none of them answers.
+    :param find: the servers to begin with, `host:port,host:port`; called again, beside, while none of them answers.
     :param options: librdkafka's; see `kafka_options`.
     :raises UsageError: when librdkafka does not take them.
     """
@@ -84,7 +83,7 @@ class KafkaLog(Log):
     knows_topics = True
 
     def __init__(self, find: Callable[[], str], options: Mapping[str, str]) -> None:
-        self._find = find
+        self._finder = Finder(find)
         self._options = options
         self._lock = threading.Lock()
         self._client: KafkaClient | None = None
@@ -97,13 +96,13 @@ class KafkaLog(Log):
         self._starved = Starved(self._room)
         self._looks = 0
         self._busy_s = 0.0
-        self._fetched_at = self._looked_at = self._sweep_at = self._empty_at = self._find_at = float("-inf")
+        self._fetched_at = self._looked_at = self._sweep_at = self._empty_at = float("-inf")
         self._outage = Outage()
         self._refused: tuple[float, LogError] | None = None
         self._closed = False
         self._singles, self._many = (Questions(self._questioned) for _ in range(2))
         pa.array([b""], pa.binary())  # the first one loads pandas, if it is there: not when partitions wait for it
-        self._open(time.monotonic())
+        self._open(time.monotonic(), None)
 
     @property
     def outages(self) -> int:
@@ -174,15 +173,15 @@ class KafkaLog(Log):
 
     # ---- the client
 
-    def _open(self, now: float) -> None:
+    def _open(self, now: float, wait_s: float | None = LOOKUP_S) -> None:
         """Make the client, if it is known where the brokers are."""
         try:
-            servers = self._find()
+            servers = self._finder.found(now, wait_s)
         except CoordinatorError as error:
             self._outage.begin(self._servers, str(error), now)
             return
-        finally:
-            self._find_at = now + FIND_AGAIN_S
+        if servers is None:
+            return
         if self._client is not None:
             if servers == self._servers:
                 return
@@ -204,8 +203,8 @@ class KafkaLog(Log):
             if now < self._refused[0]:
                 raise self._refused[1]
             self._refused = None
-            self._open(now)
-        if (self._client is None or self._outage.since is not None) and now >= self._find_at:
+            self._finder.at_once()
+        if self._client is None or self._outage.since is not None:
             self._open(now)
         return self._client
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import pairwise
@@ -27,6 +28,7 @@ from consumer.starts import Starts
 from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import TopicPartition
 from tests.support.kafka import fetched
+from tests.support.wait import PATIENCE, eventually
 from tests.unit.manual import ManualRuntime
 
 IDLE = 1
@@ -597,6 +599,37 @@ def test_brokers_that_have_all_moved_are_looked_up_again_while_none_answers(clus
     assert cluster.known[-2:] == ["a:1", "b:2"]
     assert [round(later - earlier) for earlier, later in pairwise(looked[1:])] == [10] * (len(looked) - 2)
     assert desk.log.outages == 1
+
+
+def test_nobody_waits_while_zookeeper_takes_its_time_to_tell_where_the_brokers_are(
+    cluster: Cluster, desk: Desk
+) -> None:
+    places, answer = ["a:1"], threading.Event()
+
+    def find() -> str:
+        assert len(places) == 1 or answer.wait(10 * PATIENCE), "somebody waits for it"
+        return places[-1]
+
+    desk.log = KafkaLog(find, {})
+    cluster.counts = {("t", 0): 20, ("t", IDLE): 10}
+    while desk.offsets.get(IDLE, 0) < 10:
+        desk.ask(IDLE)
+    while not desk.offsets.get(0):
+        desk.ask(0, 1)
+    desk.now += 10.0
+    cluster.lost = "1/1 brokers are down"
+    places.append("b:2")
+    while not desk.log.outages:
+        desk.ask(IDLE)
+
+    assert desk.ask(0, 5) > 0  # which has waited
+    desk.log.released("t", IDLE)
+    assert (cluster.known[-1], list(desk.log._parts)) == ("a:1", [("t", 0)])
+
+    answer.set()
+    cluster.is_mute = False
+    eventually(lambda: desk.ask(0) >= 0 and desk.offsets[0] == 20, 10, "it goes on at the other place")
+    assert cluster.known[-1] == "b:2"
 
 
 def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_closed_one_behind(
