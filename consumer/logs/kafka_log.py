@@ -146,8 +146,9 @@ class KafkaLog(Log):
             part = self._asked(client, known, partition, offset, now)
             if not part.has(known.verified):
                 self._look(client, part, known, max_bytes, now)
-            elif now - self._looked_at >= LISTEN_S:
-                self._take_in(client, now, RECORDS_A_LOOK if self._room.size < BUFFER_BYTES else 1)
+            if part.newest >= 0 and now - self._looked_at >= LISTEN_S:
+                is_full = self._room.size >= BUFFER_BYTES  # then no more comes in than goes out
+                self._take_in(client, now, int(part.has(known.verified)) if is_full else RECORDS_A_LOOK)
                 self._inquire(client, part, known, now)
             if part.has(known.verified):
                 self._starved.forget(part)

@@ -531,6 +531,21 @@ def test_that_the_brokers_went_is_said_also_when_it_comes_beside_records(cluster
     assert desk.log.outages == 1
 
 
+def test_that_the_brokers_went_is_heard_also_while_enough_waits_that_nobody_has_confirmed(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """Else those that have all moved would never be looked up again."""
+    cluster.counts["t", 0] = 4000
+    desk.ask(0, 1)
+    desk.ask(0, 1)
+    cluster.lost, cluster.is_mute = "1/1 brokers are down", True
+    for _ in range(30):  # some records stand before it
+        desk.ask(0, passes_s=1.0)
+
+    assert desk.log.outages == 1
+    assert desk.most <= 410 * RECORD
+
+
 @pytest.mark.parametrize("is_mute", [False, True], ids=["back", "gone"])
 def test_that_brokers_went_which_have_come_back_since_is_not_said(
     cluster: Cluster, desk: Desk, is_mute: bool, caplog: pytest.LogCaptureFixture
