@@ -168,9 +168,7 @@ class KafkaLog(Log):
         with self._lock:
             self._closed = True
             self._parts.clear()
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+            self._end_client()
 
     # ---- the client
 
@@ -183,11 +181,9 @@ class KafkaLog(Log):
             return
         if servers is None:
             return
-        if self._client is not None:
-            if servers == self._servers:
-                return
-            self._client.close()
-            self._client = None  # if the next one cannot be made
+        if self._client is not None and servers == self._servers:
+            return
+        self._end_client()
         self._client, self._servers = KafkaClient(servers, self._options), servers
         self._topics = Topics(self._client)
         self._starved = Starved(self._room)
@@ -195,6 +191,12 @@ class KafkaLog(Log):
         for part in self._parts.values():
             part.drop_after(-1)
             part.is_assigned = False
+
+    def _end_client(self) -> None:
+        """It is used no more, though it cannot be closed, and though no other can be made."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _usable(self, now: float) -> KafkaClient | None:
         """The client; None while nobody knows where the brokers are."""
@@ -238,9 +240,7 @@ class KafkaLog(Log):
             "sasl.username and sasl.password, or ssl.*, of the options for Kafka as the brokers want them"
         )
         self._refused = (now + CREDENTIALS_RETRY_S, problem)
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._end_client()
         raise problem
 
     # ---- partitions
@@ -362,9 +362,10 @@ class KafkaLog(Log):
             pack(self._parts.values(), self._room, BUFFER_BYTES)
             return True
         except BaseException:
-            # What is out of librdkafka's queue and not in a partition is gone: ask for it again.
-            for part in self._parts.values() if self._client is client else ():
-                self._unassign(client, part)
+            # What is out of librdkafka's queue and not in a partition is gone: the next client is asked for it again.
+            if self._client is client:
+                self._finder.at_once()
+                self._end_client()
             raise
 
     def _sort(self, columns: Columns) -> None:
@@ -400,12 +401,8 @@ class KafkaLog(Log):
                 if known.missing is not None:
                     self._unassign(client, part)
                     part.drop_after(known.verified)
-                elif known.partitions is not None and part.number not in known.partitions:
-                    text = (
-                        f"ZooKeeper has a partition {part}, and Kafka has {len(known.partitions)} of this topic, and "
-                        "not this one; the others are fetched"
-                    )
-                    self._set_aside(client, part, LogError(text), now + RETRY_S)
+                elif (problem := known.lacks(part.number)) is not None:
+                    self._set_aside(client, part, problem, now + RETRY_S)
 
     def _judge_range(self, client: KafkaClient, part: Partition, known: KnownTopic, now: float) -> None:
         """An offset is out of range when the topic is still the same; of another one it means nothing."""

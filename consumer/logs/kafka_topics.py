@@ -43,6 +43,15 @@ class KnownTopic:
         self.is_wanted = True
         self.not_before = float("-inf")
 
+    def lacks(self, number: int) -> LogError | None:
+        """Why a partition is not fetched that Kafka has not; None where it has it, or has not said."""
+        if self.partitions is None or number in self.partitions:
+            return None
+        return LogError(
+            f"ZooKeeper has a partition {self.name}-{number}, and Kafka has {len(self.partitions)} of this topic, and "
+            "not this one; the others are fetched"
+        )
+
 
 class Topics:
     """Asks, and keeps the answers. Not for several threads.

@@ -301,6 +301,28 @@ def test_records_that_an_error_nobody_expected_has_swallowed_are_fetched_again(c
         assert offsets_of(fetched(log, topic, "id", upto=15)) == list(range(15))
 
 
+def test_records_that_an_error_has_swallowed_are_fetched_again_though_no_partition_can_be_given_up_either(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where there is no memory."""
+    cluster.counts = {("t", 0): 15, ("u", 0): 15}
+    log = opened()
+    for topic in ("t", "u"):
+        log.fetch(topic, "id", 0, 0, 0, 0)
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room for a batch")
+
+    cluster.spoil = fail
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(Client, "unassign", fail)
+        log.fetch("t", "id", 0, 0, 1 << 20, 1000)
+    cluster.spoil = lambda: None
+
+    for topic in ("t", "u"):
+        assert offsets_of(fetched(log, topic, "id", upto=15)) == list(range(15))
+
+
 def test_what_is_heard_of_a_topic_concerns_no_partition_of_the_one_that_has_its_name_now(cluster: Cluster) -> None:
     log = opened()
     log.fetch("t", "old", 0, 0, 1 << 20, 10)  # the brokers are asked, and the answer is on its way
