@@ -81,9 +81,11 @@ class Signal(NamedTuple):
 
 
 def unreadable(signal: Signal) -> LogError:
-    """Why nothing comes of a partition of which `CORRUPT` or `DENIED` was said."""
+    """Why nothing comes of a partition of which `CORRUPT`, `DENIED` or `OTHER` was said."""
     if signal.kind == DENIED:
         return LogError(f"Kafka does not let this user read topic {signal.topic}: {signal.text}")
+    if signal.kind != CORRUPT:
+        return LogError(f"{signal.topic}-{signal.partition} cannot be read, tried again: {signal.text}")
     what = f"the records of {signal.topic}-{signal.partition} from offset {signal.offset} on are damaged"
     return LogError(f"{what}, asked for again: {signal.text}")
 

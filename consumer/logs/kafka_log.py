@@ -393,6 +393,8 @@ class KafkaLog(Log):
             self._newest[part.topic] = self._looks
         elif signal.kind in (CORRUPT, DENIED):
             self._set_aside(client, part, unreadable(signal), now + SLOW_RETRY_S)
+        elif signal.kind != UNKNOWN:  # librdkafka tries again by itself
+            part.problem, part.retry_at = unreadable(signal), now + SLOW_RETRY_S
 
     def _apply(self, client: KafkaClient, heard: Iterable[KnownTopic], now: float) -> None:
         """What the brokers have said of topics, for their partitions."""

@@ -18,7 +18,7 @@ from consumer.control import Control
 from consumer.fetcher import Fetcher
 from consumer.holder import Start
 from consumer.logs import LogError, OffsetOutOfRange, UnknownTopic
-from consumer.logs.kafka import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OUT_OF_RANGE, Described, Signal
+from consumer.logs.kafka import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OTHER, OUT_OF_RANGE, Described, Signal
 from consumer.logs.kafka_batches import Columns
 from consumer.logs.kafka_log import KafkaLog
 from consumer.logs.kafka_room import make_room
@@ -53,6 +53,7 @@ class Cluster:
     :ivar known: the servers that clients were made with.
     :ivar damaged: partitions whose first record is damaged.
     :ivar cut: partitions that were cut off at an offset, behind which clients had fetched.
+    :ivar failing: partitions of which the brokers have only errors behind what they have given.
     :ivar described: the topics of each question what is known of them.
     """
 
@@ -72,6 +73,7 @@ class Cluster:
         self.known: list[str] = []
         self.damaged: set[tuple[str, int]] = set()
         self.cut: dict[tuple[str, int], int] = {}
+        self.failing: set[tuple[str, int]] = set()
         self.described: list[set[str]] = []
 
     def client(self, servers: str, options: Mapping[str, str]) -> Client:
@@ -180,7 +182,7 @@ class Ahead(Client):
         while self._queue and most > 0:
             topic, partition, offsets = self._queue.pop(0)
             if not offsets:
-                found.append(Signal(self._after((topic, partition)), topic, partition, offsets.start, ""))
+                found.append(self._after((topic, partition), offsets.start))
                 continue
             if len(offsets) > most:
                 self._queue.insert(0, (topic, partition, offsets[most:]))
@@ -195,10 +197,12 @@ class Ahead(Client):
         said, self._said = self._said, []
         return [*super().events(), *said]
 
-    def _after(self, place: tuple[str, int]) -> str:
+    def _after(self, place: tuple[str, int], offset: int) -> Signal:
+        if place in self._cluster.failing:
+            return Signal(OTHER, *place, -1001, "Broker: Unknown error")
         if place in self._cluster.damaged:
-            return CORRUPT
-        return OUT_OF_RANGE if place in self._cluster.cut else END
+            return Signal(CORRUPT, *place, offset, "")
+        return Signal(OUT_OF_RANGE if place in self._cluster.cut else END, *place, offset, "")
 
     def _fetch_ahead(self) -> int:
         """One answer of the broker; how many records are in it."""
@@ -713,6 +717,31 @@ def test_an_offset_that_was_out_of_range_is_not_said_of_another_that_is_reached_
         for _ in range(10):
             desk.ask(0, 1)
     assert str(refused.value).startswith(f"offset {desk.offsets[0]} of t-0 is out of range")
+
+
+# ---- errors of a partition
+
+
+def test_any_error_of_a_partition_is_said_until_records_come_again_and_has_none_fetched_twice(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts["t", 0] = 10
+    cluster.failing = {("t", 0)}
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    with pytest.raises(LogError, match=r"^t-0 cannot be read, tried again: Broker: Unknown error$"):
+        for _ in range(10):
+            desk.ask(0)
+
+    cluster.failing.clear()
+    cluster.counts["t", 0] = 20
+    with suppress(LogError):
+        desk.ask(0)
+    while desk.offsets[0] < 20:
+        desk.ask(0)
+    for _ in range(10):
+        desk.ask(0)
+    assert cluster.taken == 20
 
 
 # ---- partitions that are given up
