@@ -90,6 +90,15 @@ def unreadable(signal: Signal) -> LogError:
     return LogError(f"{what}, asked for again: {signal.text}")
 
 
+def refused(servers: str, text: str) -> LogError:
+    """What `CREDENTIALS` says, and what to do."""
+    what = "has a certificate that is not trusted" if NOT_TRUSTED in text else "refuses the credentials"
+    return LogError(
+        f"Kafka at {servers} {what}: {text}; set security.protocol, sasl.mechanism, "
+        "sasl.username and sasl.password, or ssl.*, of the options for Kafka as the brokers want them"
+    )
+
+
 class Described(NamedTuple):
     """A topic as the brokers know it.
 

@@ -28,11 +28,11 @@ from .kafka import (
     EARLIEST,
     END,
     LATEST,
-    NOT_TRUSTED,
     OUT_OF_RANGE,
     UNKNOWN,
     KafkaClient,
     Signal,
+    refused,
     unreadable,
 )
 from .kafka_batches import Columns, runs
@@ -155,6 +155,8 @@ class KafkaLog(Log):
                 return part.take(max_bytes, max_records, known.verified)
             if known.missing is not None:
                 raise known.missing
+            if known.unconfirmed is not None and self._outage.since is None:
+                raise known.unconfirmed
             if part.problem is not None and part.newest < 0:  # what came before it goes out first
                 raise part.problem
             return Fetched([], offset)
@@ -234,11 +236,7 @@ class KafkaLog(Log):
 
     def _refuse(self, text: str, now: float) -> None:
         """Wrong credentials, of us or of a broker: the client ends, and with it its tries."""
-        what = "has a certificate that is not trusted" if NOT_TRUSTED in text else "refuses the credentials"
-        problem = LogError(
-            f"Kafka at {self._servers} {what}: {text}; set security.protocol, sasl.mechanism, "
-            "sasl.username and sasl.password, or ssl.*, of the options for Kafka as the brokers want them"
-        )
+        problem = refused(self._servers, text)
         self._refused = (now + CREDENTIALS_RETRY_S, problem)
         self._end_client()
         raise problem

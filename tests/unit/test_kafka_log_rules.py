@@ -719,6 +719,33 @@ def test_an_offset_that_was_out_of_range_is_not_said_of_another_that_is_reached_
     assert str(refused.value).startswith(f"offset {desk.offsets[0]} of t-0 is out of range")
 
 
+def test_that_a_topic_is_not_confirmed_for_long_is_said_with_the_reason_unless_all_brokers_are_away(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """As where no broker that is reached may be asked, or may tell: what has come waits."""
+    cluster.counts["t", 0] = 20
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    cluster.is_mute = True
+    begun = desk.now
+    with pytest.raises(LogError, match=r"^Kafka has not confirmed topic t with id id, asked again: no answer$"):
+        for _ in range(60):
+            desk.ask(0, passes_s=0.5)
+    assert 9 < desk.now - begun < 15
+    cluster.is_mute = False
+    begun = desk.now
+    while desk.offsets[0] < 20:
+        with suppress(LogError):
+            desk.ask(0)
+        desk.now += 0.1
+    assert desk.now - begun < 2
+
+    cluster.lost, cluster.counts["t", 0] = "1/1 brokers are down", 30
+    for _ in range(100):
+        desk.ask(0, passes_s=0.5)
+    assert desk.log.outages == 1
+
+
 # ---- errors of a partition
 
 
