@@ -28,6 +28,7 @@ from .kafka import (
     EARLIEST,
     END,
     LATEST,
+    OTHER,
     OUT_OF_RANGE,
     UNKNOWN,
     KafkaClient,
@@ -231,6 +232,8 @@ class KafkaLog(Log):
                 self._topics.want()  # the answer tells
             elif event.kind == UNKNOWN:
                 self._topics.want()
+            elif event.kind == OTHER:
+                self._outage.trouble(self._servers, event.text, now)
             elif event.kind == CREDENTIALS:
                 self._refuse(event.text, now)
 

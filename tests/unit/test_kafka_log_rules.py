@@ -54,6 +54,7 @@ class Cluster:
     :ivar damaged: partitions whose first record is damaged.
     :ivar cut: partitions that were cut off at an offset, behind which clients had fetched.
     :ivar failing: partitions of which the brokers have only errors behind what they have given.
+    :ivar failures: what librdkafka says at each look of connections that failed.
     :ivar described: the topics of each question what is known of them.
     """
 
@@ -74,6 +75,7 @@ class Cluster:
         self.damaged: set[tuple[str, int]] = set()
         self.cut: dict[tuple[str, int], int] = {}
         self.failing: set[tuple[str, int]] = set()
+        self.failures: list[str] = []
         self.described: list[set[str]] = []
 
     def client(self, servers: str, options: Mapping[str, str]) -> Client:
@@ -195,7 +197,8 @@ class Ahead(Client):
 
     def events(self) -> list[Signal]:
         said, self._said = self._said, []
-        return [*super().events(), *said]
+        failures = [Signal(OTHER, "", -1, -1, text) for text in self._cluster.failures]
+        return [*super().events(), *failures, *said]
 
     def _after(self, place: tuple[str, int], offset: int) -> Signal:
         if place in self._cluster.failing:
@@ -717,6 +720,51 @@ def test_an_offset_that_was_out_of_range_is_not_said_of_another_that_is_reached_
         for _ in range(10):
             desk.ask(0, 1)
     assert str(refused.value).startswith(f"offset {desk.offsets[0]} of t-0 is out of range")
+
+
+def test_a_broker_that_cannot_be_reached_for_long_is_said_once_while_others_answer(
+    cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Partitions that it leads have nothing, and there is no outage."""
+
+    def said() -> list[str]:
+        return [message for message in caplog.messages if "cannot be reached" in message]
+
+    first, second = (f"ssl://b:2/{name}: SSL handshake failed: wrong version number" for name in ("bootstrap", "2"))
+    cluster.counts["t", 0] = 10
+    cluster.failures = ["ssl://c:3/3: Disconnected"]
+    desk.ask(0)
+    cluster.failures = [first, second, "GroupCoordinator: Connect failed"]
+    for _ in range(9):
+        desk.ask(0, passes_s=1.0)
+    assert said() == []
+    for _ in range(100):
+        desk.ask(0, passes_s=1.0)
+    assert said() == [f"kafka broker cannot be reached: servers=a:1 reason={first}"]
+
+    cluster.failures = []
+    for _ in range(60):
+        desk.ask(0, passes_s=1.0)
+    cluster.failures = [second]
+    for _ in range(20):
+        desk.ask(0, passes_s=1.0)
+    assert said()[1:] == [f"kafka broker cannot be reached: servers=a:1 reason={second}"]
+    assert desk.log.outages == 0
+
+
+def test_a_broker_that_cannot_be_reached_is_not_said_beside_that_all_are_away(
+    cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.lost, cluster.failures = "1/1 brokers are down", ["a:1/1: Connect failed"]
+    for _ in range(60):
+        desk.ask(0, passes_s=1.0)
+
+    cluster.is_mute = False
+    for _ in range(5):
+        desk.ask(0, passes_s=1.0)
+
+    assert (desk.log.outages, desk.log._outage.since) == (1, None)
+    assert "cannot be reached" not in caplog.text
 
 
 def test_that_a_topic_is_not_confirmed_for_long_is_said_with_the_reason_unless_all_brokers_are_away(
