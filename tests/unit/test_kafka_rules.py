@@ -222,3 +222,19 @@ def test_a_broken_handshake_is_why_the_brokers_are_away_and_only_a_certificate_t
 
     assert [signal.kind for signal in said] == [OTHER, AWAY, CREDENTIALS]
     assert said[1].text == f"1/1 brokers are down: {BROKEN}"
+
+
+def test_that_all_brokers_are_away_is_heard_behind_any_number_of_connections_that_failed() -> None:
+    """Many brokers fail ten times a second each, and an application may be slow to look."""
+    client = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
+    try:
+        client._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "50/50 brokers are down"))
+        for _ in range(10_000):
+            client._on_error(KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect failed"))
+        client._on_error(KafkaError(KafkaError._SSL, NOT_VERIFIED))
+        said = [signal.kind for signal in client.events()]
+    finally:
+        client.close()
+
+    assert (said[0], said[-1]) == (AWAY, CREDENTIALS)
+    assert len(said) <= 102
