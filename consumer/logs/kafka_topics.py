@@ -115,9 +115,9 @@ class Topics:
         due = {name: known for name, known in self._topics.items() if self._is_due(known, newest.get(name, -1), now)}
         if not due:
             return
+        self._asked = (self._client.describe(due), due, look, now)
         for known in due.values():
             known.is_wanted = False
-        self._asked = (self._client.describe(due), due, look, now)
 
     def hear(self, now: float, wait_s: float = 0.0) -> list[KnownTopic]:
         """Take in the answer, if it has come, or comes within `wait_s`; the topics of which something was said."""

@@ -206,6 +206,27 @@ def test_a_question_that_nobody_answered_tells_of_no_topic_and_of_no_broker() ->
     assert heard == [([known], 10.0), ([], 10.0), ([known], 30.0)]
 
 
+def test_a_question_that_could_not_be_put_is_put_again() -> None:
+    """As where the client for questions cannot be made while a certificate is replaced."""
+    there = Described("", frozenset(), "Kafka has no such topic")
+    answers = Answers(there)
+    topics = Topics(cast(KafkaClient, answers))
+    known = topics.of("t", "id")
+    put = answers.describe
+
+    def refuse(_: object) -> Answers:
+        answers.describe = put  # type: ignore[method-assign]
+        raise UsageError("a certificate cannot be read")
+
+    answers.describe = refuse  # type: ignore[method-assign]
+    with pytest.raises(UsageError):
+        topics.ask({}, 0, 10.0)
+    topics.ask({}, 0, 11.0)
+
+    assert topics.hear(11.1) == [known]
+    assert known.missing is not None
+
+
 BROKEN = "ssl://h:1/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number"
 NOT_VERIFIED = "ssl://h:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
 
