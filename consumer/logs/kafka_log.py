@@ -390,7 +390,7 @@ class KafkaLog(Log):
             self._unassign(client, part)
             place = (part.topic, part.number)
             earliest, latest = client.offsets({place: EARLIEST}), client.offsets({place: LATEST})
-            self._ranges[place] = OutOfRange(self._looks, earliest, latest)
+            self._ranges[place] = OutOfRange(self._looks, part.tail, earliest, latest)
             self._newest[part.topic] = self._looks
         elif signal.kind in (CORRUPT, DENIED):
             self._set_aside(client, part, unreadable(signal), now + SLOW_RETRY_S)
@@ -413,8 +413,8 @@ class KafkaLog(Log):
         asked = self._ranges.get(place)
         if asked is None or not asked.is_done:
             return
-        if known.missing is not None:
+        if known.missing is not None or part.tail != asked.offset:  # what came before that has given way
             del self._ranges[place]
         elif known.verified >= asked.look:
             del self._ranges[place]
-            self._set_aside(client, part, asked.problem(place, part.tail), now + RETRY_S)
+            self._set_aside(client, part, asked.problem(place), now + RETRY_S)

@@ -794,6 +794,24 @@ def test_that_a_topic_is_not_confirmed_for_long_is_said_with_the_reason_unless_a
     assert desk.log.outages == 1
 
 
+def test_an_offset_that_is_there_is_not_said_to_be_out_of_range_for_one_that_was_found_behind_it(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """What came before that gave way before the brokers had said what they hold."""
+    cluster.counts["t", 0], cluster.cut = 10, {("t", 0): 8}
+    desk.ask(0, 1)
+    assert desk.ask(0, 1) == 1
+    desk.ask(IDLE)
+    assert ("t", 0) in desk.log._ranges
+    make_room([desk.log._parts["t", 0]], desk.log._room, desk.log._room.size)
+    assert desk.log._parts["t", 0].tail < 8
+
+    with pytest.raises(LogError) as refused:
+        for _ in range(100):
+            desk.ask(0, 1)
+    assert str(refused.value) == "offset 10 of t-0 is out of range: Kafka holds 0 to 8"
+
+
 # ---- errors of a partition
 
 
