@@ -37,9 +37,10 @@ class Finder:
             if now < self._not_before:
                 return None
             self._not_before = now + FIND_AGAIN_S
-            self._lookup = Future()
-            threading.Thread(target=self._look, args=(self._lookup,), name="kafka-finder", daemon=True).start()
-            wait([self._lookup], wait_s)
+            lookup: Future[str] = Future()
+            threading.Thread(target=self._look, args=(lookup,), name="kafka-finder", daemon=True).start()
+            self._lookup = lookup
+            wait([lookup], wait_s)
         if not self._lookup.done():
             return None
         ended, self._lookup = self._lookup, None

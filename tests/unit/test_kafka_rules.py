@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from base64 import urlsafe_b64decode
 from pathlib import Path
 from typing import cast
@@ -14,6 +15,7 @@ from consumer.config import ConsumerConfig
 from consumer.logs.errors import LogError, UnknownTopic
 from consumer.logs.kafka import AWAY, CREDENTIALS, OTHER, KafkaClient, topic_id_text
 from consumer.logs.kafka_batches import Columns, runs
+from consumer.logs.kafka_finder import Finder
 from consumer.logs.kafka_open import bootstrap_servers
 from consumer.logs.kafka_options import kafka_options, without_secrets
 from consumer.logs.kafka_topics import Described, KnownTopic, Topics, checked
@@ -225,6 +227,19 @@ def test_a_question_that_could_not_be_put_is_put_again() -> None:
 
     assert topics.hear(11.1) == [known]
     assert known.missing is not None
+
+
+def test_a_lookup_whose_thread_could_not_be_started_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    finder = Finder(lambda: "a:1")
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(threading.Thread, "start", fail)
+        finder.found(10.0)
+
+    assert finder.found(11.0) is None
+    assert finder.found(21.0, None) == "a:1"
 
 
 BROKEN = "ssl://h:1/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number"
