@@ -67,6 +67,10 @@ Whatever else breaks a TLS handshake may be a broker that is just starting or en
 
 REASON_S = 10.0
 """What was wrong with a connection may be why nobody answers for so long."""
+
+MOST_FAILURES = 100
+"""So many failed connections are kept between two looks: each broker may have ten a second."""
+
 _UNANSWERED = (_E._TIMED_OUT, _E._TIMED_OUT_QUEUE, _E._TRANSPORT)
 
 
@@ -81,11 +85,22 @@ class Signal(NamedTuple):
 
 
 def unreadable(signal: Signal) -> LogError:
-    """Why nothing comes of a partition of which `CORRUPT` or `DENIED` was said."""
+    """Why nothing comes of a partition of which `CORRUPT`, `DENIED` or `OTHER` was said."""
     if signal.kind == DENIED:
         return LogError(f"Kafka does not let this user read topic {signal.topic}: {signal.text}")
+    if signal.kind != CORRUPT:
+        return LogError(f"{signal.topic}-{signal.partition} cannot be read, tried again: {signal.text}")
     what = f"the records of {signal.topic}-{signal.partition} from offset {signal.offset} on are damaged"
     return LogError(f"{what}, asked for again: {signal.text}")
+
+
+def refused(servers: str, text: str) -> LogError:
+    """What `CREDENTIALS` says, and what to do."""
+    what = "has a certificate that is not trusted" if NOT_TRUSTED in text else "refuses the credentials"
+    return LogError(
+        f"Kafka at {servers} {what}: {text}; set security.protocol, sasl.mechanism, "
+        "sasl.username and sasl.password, or ssl.*, of the options for Kafka as the brokers want them"
+    )
 
 
 class Described(NamedTuple):
@@ -128,7 +143,7 @@ class KafkaClient:
     def __init__(self, servers: str, options: Mapping[str, str]) -> None:
         self.servers = servers
         self._options = {**options, "bootstrap.servers": servers}
-        self._events: deque[Signal] = deque(maxlen=100)
+        self._events: deque[Signal] = deque()
         self._reason = (float("-inf"), "")
         self._consumer = self._made(ck.Consumer, {**self._options, "error_cb": self._on_error})
         self._admin: Any = None
@@ -259,7 +274,8 @@ class KafkaClient:
     def _on_error(self, error: Any) -> None:
         kind, text = self._heard(error)
         reason = self._why() if kind == AWAY else ""
-        self._events.append(Signal(kind, "", -1, -1, f"{text}{reason}"))
+        if kind != OTHER or len(self._events) < MOST_FAILURES:
+            self._events.append(Signal(kind, "", -1, -1, f"{text}{reason}"))
 
     def _on_admins_error(self, error: Any) -> None:
         if self._heard(error)[0] == CREDENTIALS:  # that it is not connected just now is no outage

@@ -28,14 +28,16 @@ from .kafka import (
     EARLIEST,
     END,
     LATEST,
-    NOT_TRUSTED,
+    OTHER,
     OUT_OF_RANGE,
     UNKNOWN,
     KafkaClient,
     Signal,
+    refused,
     unreadable,
 )
 from .kafka_batches import Columns, runs
+from .kafka_finder import LOOKUP_S, Finder
 from .kafka_offsets import OutOfRange, Questions
 from .kafka_outage import Outage
 from .kafka_partition import Partition, Room
@@ -70,13 +72,11 @@ SLOW_RETRY_S = 10.0
 CREDENTIALS_RETRY_S = 30.0
 """Kafka slows down and counts whoever comes with wrong credentials: that is no use to try often."""
 
-FIND_AGAIN_S = 10.0
-
 
 class KafkaLog(Log):
     """Reads Kafka. Its own threads are librdkafka's.
 
-    :param find: the servers to begin with, `host:port,host:port`; called again while none of them answers.
+    :param find: the servers to begin with, `host:port,host:port`; called again, beside, while none of them answers.
     :param options: librdkafka's; see `kafka_options`.
     :raises UsageError: when librdkafka does not take them.
     """
@@ -84,7 +84,7 @@ class KafkaLog(Log):
     knows_topics = True
 
     def __init__(self, find: Callable[[], str], options: Mapping[str, str]) -> None:
-        self._find = find
+        self._finder = Finder(find)
         self._options = options
         self._lock = threading.Lock()
         self._client: KafkaClient | None = None
@@ -97,13 +97,13 @@ class KafkaLog(Log):
         self._starved = Starved(self._room, BUFFER_BYTES)
         self._looks = 0
         self._busy_s = 0.0
-        self._fetched_at = self._looked_at = self._sweep_at = self._empty_at = self._find_at = float("-inf")
+        self._fetched_at = self._looked_at = self._sweep_at = self._empty_at = float("-inf")
         self._outage = Outage()
         self._refused: tuple[float, LogError] | None = None
         self._closed = False
         self._singles, self._many = (Questions(self._questioned) for _ in range(2))
         pa.array([b""], pa.binary())  # the first one loads pandas, if it is there: not when partitions wait for it
-        self._open(time.monotonic())
+        self._open(time.monotonic(), None)
 
     @property
     def outages(self) -> int:
@@ -148,14 +148,17 @@ class KafkaLog(Log):
             part = self._asked(client, known, partition, offset, now)
             if not part.has(known.verified):
                 self._look(client, part, known, max_bytes, now)
-            elif now - self._looked_at >= LISTEN_S:
-                self._take_in(client, now, RECORDS_A_LOOK if self._room.size < BUFFER_BYTES else 1)
+            if part.newest >= 0 and now - self._looked_at >= LISTEN_S:
+                is_full = self._room.size >= BUFFER_BYTES  # then no more comes in than goes out
+                self._take_in(client, now, int(part.has(known.verified)) if is_full else RECORDS_A_LOOK)
                 self._inquire(client, part, known, now)
             if part.has(known.verified):
                 self._starved.forget(part)
                 return part.take(max_bytes, max_records, known.verified)
             if known.missing is not None:
                 raise known.missing
+            if known.unconfirmed is not None and self._outage.since is None:
+                raise known.unconfirmed
             if part.problem is not None and part.newest < 0:  # what came before it goes out first
                 raise part.problem
             return Fetched([], offset)
@@ -169,26 +172,22 @@ class KafkaLog(Log):
         with self._lock:
             self._closed = True
             self._parts.clear()
-            if self._client is not None:
-                self._client.close()
-                self._client = None
+            self._end_client()
 
     # ---- the client
 
-    def _open(self, now: float) -> None:
+    def _open(self, now: float, wait_s: float | None = LOOKUP_S) -> None:
         """Make the client, if it is known where the brokers are."""
         try:
-            servers = self._find()
+            servers = self._finder.found(now, wait_s)
         except CoordinatorError as error:
             self._outage.begin(self._servers, str(error), now)
             return
-        finally:
-            self._find_at = now + FIND_AGAIN_S
-        if self._client is not None:
-            if servers == self._servers:
-                return
-            self._client.close()
-            self._client = None  # if the next one cannot be made
+        if servers is None:
+            return
+        if self._client is not None and servers == self._servers:
+            return
+        self._end_client()
         self._client, self._servers = KafkaClient(servers, self._options), servers
         self._topics = Topics(self._client)
         self._starved = Starved(self._room, BUFFER_BYTES)
@@ -196,6 +195,12 @@ class KafkaLog(Log):
         for part in self._parts.values():
             part.drop_after(-1)
             part.is_assigned = False
+
+    def _end_client(self) -> None:
+        """It is used no more, though it cannot be closed, and though no other can be made."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _usable(self, now: float) -> KafkaClient | None:
         """The client; None while nobody knows where the brokers are."""
@@ -205,8 +210,8 @@ class KafkaLog(Log):
             if now < self._refused[0]:
                 raise self._refused[1]
             self._refused = None
-            self._open(now)
-        if (self._client is None or self._outage.since is not None) and now >= self._find_at:
+            self._finder.at_once()
+        if self._client is None or self._outage.since is not None:
             self._open(now)
         return self._client
 
@@ -228,20 +233,16 @@ class KafkaLog(Log):
                 self._topics.want()  # the answer tells
             elif event.kind == UNKNOWN:
                 self._topics.want()
+            elif event.kind == OTHER:
+                self._outage.trouble(self._servers, event.text, now)
             elif event.kind == CREDENTIALS:
                 self._refuse(event.text, now)
 
     def _refuse(self, text: str, now: float) -> None:
         """Wrong credentials, of us or of a broker: the client ends, and with it its tries."""
-        what = "has a certificate that is not trusted" if NOT_TRUSTED in text else "refuses the credentials"
-        problem = LogError(
-            f"Kafka at {self._servers} {what}: {text}; set security.protocol, sasl.mechanism, "
-            "sasl.username and sasl.password, or ssl.*, of the options for Kafka as the brokers want them"
-        )
+        problem = refused(self._servers, text)
         self._refused = (now + CREDENTIALS_RETRY_S, problem)
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._end_client()
         raise problem
 
     # ---- partitions
@@ -362,9 +363,10 @@ class KafkaLog(Log):
             pack(self._parts.values(), self._room, BUFFER_BYTES)
             return True
         except BaseException:
-            # What is out of librdkafka's queue and not in a partition is gone: ask for it again.
-            for part in self._parts.values() if self._client is client else ():
-                self._unassign(client, part)
+            # What is out of librdkafka's queue and not in a partition is gone: the next client is asked for it again.
+            if self._client is client:
+                self._finder.at_once()
+                self._end_client()
             raise
 
     def _sort(self, columns: Columns) -> None:
@@ -388,24 +390,22 @@ class KafkaLog(Log):
             self._unassign(client, part)
             place = (part.topic, part.number)
             earliest, latest = client.offsets({place: EARLIEST}), client.offsets({place: LATEST})
-            self._ranges[place] = OutOfRange(self._looks, earliest, latest)
+            self._ranges[place] = OutOfRange(self._looks, part.tail, earliest, latest)
             self._newest[part.topic] = self._looks
         elif signal.kind in (CORRUPT, DENIED):
             self._set_aside(client, part, unreadable(signal), now + SLOW_RETRY_S)
+        elif signal.kind != UNKNOWN:  # librdkafka tries again by itself
+            part.problem, part.retry_at = unreadable(signal), now + SLOW_RETRY_S
 
     def _apply(self, client: KafkaClient, heard: Iterable[KnownTopic], now: float) -> None:
         """What the brokers have said of topics, for their partitions."""
         for known in heard:
-            for part in [part for part in self._parts.values() if part.topic == known.name]:
+            for part in [p for p in self._parts.values() if (p.topic, p.topic_id) == (known.name, known.id)]:
                 if known.missing is not None:
                     self._unassign(client, part)
                     part.drop_after(known.verified)
-                elif known.partitions is not None and part.number not in known.partitions:
-                    text = (
-                        f"ZooKeeper has a partition {part}, and Kafka has {len(known.partitions)} of this topic, and "
-                        "not this one; the others are fetched"
-                    )
-                    self._set_aside(client, part, LogError(text), now + RETRY_S)
+                elif (problem := known.lacks(part.number)) is not None:
+                    self._set_aside(client, part, problem, now + RETRY_S)
 
     def _judge_range(self, client: KafkaClient, part: Partition, known: KnownTopic, now: float) -> None:
         """An offset is out of range when the topic is still the same; of another one it means nothing."""
@@ -413,8 +413,8 @@ class KafkaLog(Log):
         asked = self._ranges.get(place)
         if asked is None or not asked.is_done:
             return
-        if known.missing is not None:
+        if known.missing is not None or part.tail != asked.offset:  # what came before that has given way
             del self._ranges[place]
         elif known.verified >= asked.look:
             del self._ranges[place]
-            self._set_aside(client, part, asked.problem(place, part.tail), now + RETRY_S)
+            self._set_aside(client, part, asked.problem(place), now + RETRY_S)

@@ -116,9 +116,11 @@ class OutOfRange(NamedTuple):
     """An offset that the broker does not have, until the brokers have said what they do have, of which topic.
 
     :ivar look: the look that brought it.
+    :ivar offset: where fetching stood then.
     """
 
     look: int
+    offset: int
     earliest: Pending[tuple[str, int], _Answer]
     latest: Pending[tuple[str, int], _Answer]
 
@@ -126,11 +128,11 @@ class OutOfRange(NamedTuple):
     def is_done(self) -> bool:
         return self.earliest.is_done and self.latest.is_done
 
-    def problem(self, place: tuple[str, int], offset: int) -> LogError:
+    def problem(self, place: tuple[str, int]) -> LogError:
         """What is wrong, once it is done."""
         first, end = self.earliest.results()[place], self.latest.results()[place]
-        what = f"offset {offset} of {place[0]}-{place[1]} is out of range"
-        if isinstance(first, int) and isinstance(end, int) and not first <= offset <= end:
+        what = f"offset {self.offset} of {place[0]}-{place[1]} is out of range"
+        if isinstance(first, int) and isinstance(end, int) and not first <= self.offset <= end:
             return OffsetOutOfRange(f"{what}: Kafka holds {first} to {end}")
         return LogError(f"{what} in Kafka")
 

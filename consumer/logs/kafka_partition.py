@@ -79,7 +79,7 @@ class Partition:
     :ivar asked: when it was asked for last.
     :ivar is_assigned: whether librdkafka fetches it.
     :ivar came: what had come of all partitions (`Room.came`) after the newest that has come of this one.
-    :ivar problem: why it cannot be fetched; tried again at `retry_at`.
+    :ivar problem: why it cannot be fetched; tried again at `retry_at`. What comes of it all the same ends it.
     """
 
     def __init__(self, topic: str, number: int, topic_id: str, position: int, room: Room | None = None) -> None:
@@ -128,6 +128,7 @@ class Partition:
 
     def add(self, run: Run, came: int) -> None:
         """Take in records; those that are here already, as after a new beginning, are left out."""
+        self.problem = None
         batch = run.batch
         if run.first < self._tail:
             kept = [row for row, offset in enumerate(batch.column("offset").to_pylist()) if offset >= self._tail]
@@ -138,6 +139,7 @@ class Partition:
 
     def end_at(self, offset: int, came: int) -> None:
         """Nothing more is before `offset`; what is there last may have no record: markers, and what was aborted."""
+        self.problem = None
         self._end = offset
         if offset > self._tail:
             self._append(came, None, offset, 0)

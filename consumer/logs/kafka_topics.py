@@ -22,6 +22,9 @@ WITHOUT_ID = "czxid-"
 SOON_S = 0.02
 LOOK_AGAIN_S = 1.0
 MOST_WAIT_S = 1.0
+UNCONFIRMED_S = 10.0
+"""One question may come while a controller is elected; those of so long a time do not."""
+
 _PARTITION_S = 0.0002
 """An answer costs 10 us a partition: it is asked for so seldom that this is a twentieth of the time."""
 
@@ -31,6 +34,7 @@ class KnownTopic:
 
     :ivar verified: what came up to this look is of this id.
     :ivar missing: why it is not there, None while it is.
+    :ivar unconfirmed: why nobody has said for long whether it is there; None where somebody has.
     :ivar partitions: those that Kafka has; None before it has said.
     """
 
@@ -39,9 +43,32 @@ class KnownTopic:
         self.id = topic_id
         self.verified = -1
         self.missing: UnknownTopic | None = None
+        self.unconfirmed: LogError | None = None
         self.partitions: frozenset[int] | None = None
         self.is_wanted = True
         self.not_before = float("-inf")
+        self._unheard_since: float | None = None
+
+    def heard(self) -> None:
+        """Somebody has answered."""
+        self.unconfirmed = self._unheard_since = None
+
+    def not_heard(self, reason: LogError, asked_at: float, now: float) -> None:
+        """Nobody knows; nothing is handed out before somebody does."""
+        self.is_wanted, self.not_before = True, now + LOOK_AGAIN_S / 5
+        self._unheard_since = asked_at if self._unheard_since is None else self._unheard_since
+        if asked_at - self._unheard_since >= UNCONFIRMED_S:
+            what = f"Kafka has not confirmed topic {self.name} with id {self.id}, asked again"
+            self.unconfirmed = LogError(f"{what}: {reason}")
+
+    def lacks(self, number: int) -> LogError | None:
+        """Why a partition is not fetched that Kafka has not; None where it has it, or has not said."""
+        if self.partitions is None or number in self.partitions:
+            return None
+        return LogError(
+            f"ZooKeeper has a partition {self.name}-{number}, and Kafka has {len(self.partitions)} of this topic, and "
+            "not this one; the others are fetched"
+        )
 
 
 class Topics:
@@ -88,9 +115,9 @@ class Topics:
         due = {name: known for name, known in self._topics.items() if self._is_due(known, newest.get(name, -1), now)}
         if not due:
             return
+        self._asked = (self._client.describe(due), due, look, now)
         for known in due.values():
             known.is_wanted = False
-        self._asked = (self._client.describe(due), due, look, now)
 
     def hear(self, now: float, wait_s: float = 0.0) -> list[KnownTopic]:
         """Take in the answer, if it has come, or comes within `wait_s`; the topics of which something was said."""
@@ -104,9 +131,10 @@ class Topics:
         heard = []
         for name, answer in pending.results().items():
             known = due[name]
-            if isinstance(answer, LogError):  # nobody knows; nothing is handed out before somebody does
-                known.is_wanted, known.not_before = True, now + LOOK_AGAIN_S / 5
+            if isinstance(answer, LogError):
+                known.not_heard(answer, asked_at, now)
             else:
+                known.heard()
                 self._note(known, answer, look, asked_at)
                 self.answered = asked_at
                 heard.append(known)

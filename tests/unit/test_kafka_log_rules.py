@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import pairwise
@@ -17,7 +18,7 @@ from consumer.control import Control
 from consumer.fetcher import Fetcher
 from consumer.holder import Start
 from consumer.logs import LogError, OffsetOutOfRange, UnknownTopic
-from consumer.logs.kafka import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OUT_OF_RANGE, Described, Signal
+from consumer.logs.kafka import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OTHER, OUT_OF_RANGE, Described, Signal
 from consumer.logs.kafka_batches import Columns
 from consumer.logs.kafka_log import KafkaLog
 from consumer.logs.kafka_room import make_room
@@ -27,6 +28,7 @@ from consumer.starts import Starts
 from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import TopicPartition
 from tests.support.kafka import fetched
+from tests.support.wait import PATIENCE, eventually
 from tests.unit.manual import ManualRuntime
 
 IDLE = 1
@@ -52,6 +54,8 @@ class Cluster:
     :ivar is_unfair: whether clients begin each answer with the same partitions, ten records each, until it is full.
     :ivar damaged: partitions whose first record is damaged.
     :ivar cut: partitions that were cut off at an offset, behind which clients had fetched.
+    :ivar failing: partitions of which the brokers have only errors behind what they have given.
+    :ivar failures: what librdkafka says at each look of connections that failed.
     :ivar described: the topics of each question what is known of them.
     """
 
@@ -72,6 +76,8 @@ class Cluster:
         self.is_unfair = False
         self.damaged: set[tuple[str, int]] = set()
         self.cut: dict[tuple[str, int], int] = {}
+        self.failing: set[tuple[str, int]] = set()
+        self.failures: list[str] = []
         self.described: list[set[str]] = []
 
     def client(self, servers: str, options: Mapping[str, str]) -> Client:
@@ -182,7 +188,7 @@ class Ahead(Client):
         while self._queue and most > 0:
             topic, partition, offsets = self._queue.pop(0)
             if not offsets:
-                found.append(Signal(self._after((topic, partition)), topic, partition, offsets.start, ""))
+                found.append(self._after((topic, partition), offsets.start))
                 continue
             if len(offsets) > most:
                 self._queue.insert(0, (topic, partition, offsets[most:]))
@@ -195,12 +201,15 @@ class Ahead(Client):
 
     def events(self) -> list[Signal]:
         said, self._said = self._said, []
-        return [*super().events(), *said]
+        failures = [Signal(OTHER, "", -1, -1, text) for text in self._cluster.failures]
+        return [*super().events(), *failures, *said]
 
-    def _after(self, place: tuple[str, int]) -> str:
+    def _after(self, place: tuple[str, int], offset: int) -> Signal:
+        if place in self._cluster.failing:
+            return Signal(OTHER, *place, -1001, "Broker: Unknown error")
         if place in self._cluster.damaged:
-            return CORRUPT
-        return OUT_OF_RANGE if place in self._cluster.cut else END
+            return Signal(CORRUPT, *place, offset, "")
+        return Signal(OUT_OF_RANGE if place in self._cluster.cut else END, *place, offset, "")
 
     def _fetch_ahead(self) -> int:
         """One answer of the broker; how many records are in it."""
@@ -308,6 +317,36 @@ def test_records_that_an_error_nobody_expected_has_swallowed_are_fetched_again(c
 
     for topic in ("t", "u"):
         assert offsets_of(fetched(log, topic, "id", upto=15)) == list(range(15))
+
+
+def test_records_that_an_error_has_swallowed_are_fetched_again_though_no_partition_can_be_given_up_either(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where there is no memory."""
+    cluster.counts = {("t", 0): 15, ("u", 0): 15}
+    log = opened()
+    for topic in ("t", "u"):
+        log.fetch(topic, "id", 0, 0, 0, 0)
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room for a batch")
+
+    cluster.spoil = fail
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(Client, "unassign", fail)
+        log.fetch("t", "id", 0, 0, 1 << 20, 1000)
+    cluster.spoil = lambda: None
+
+    for topic in ("t", "u"):
+        assert offsets_of(fetched(log, topic, "id", upto=15)) == list(range(15))
+
+
+def test_what_is_heard_of_a_topic_concerns_no_partition_of_the_one_that_has_its_name_now(cluster: Cluster) -> None:
+    log = opened()
+    log.fetch("t", "old", 0, 0, 1 << 20, 10)  # the brokers are asked, and the answer is on its way
+    cluster.counts["t", 0] = 5
+
+    assert log.fetch("t", "id", 0, 0, 1 << 20, 10).next_offset == 5
 
 
 # ---- an application that is slow
@@ -553,6 +592,21 @@ def test_that_the_brokers_went_is_said_also_when_it_comes_beside_records(cluster
     assert desk.log.outages == 1
 
 
+def test_that_the_brokers_went_is_heard_also_while_enough_waits_that_nobody_has_confirmed(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """Else those that have all moved would never be looked up again."""
+    cluster.counts["t", 0] = 4000
+    desk.ask(0, 1)
+    desk.ask(0, 1)
+    cluster.lost, cluster.is_mute = "1/1 brokers are down", True
+    for _ in range(30):  # some records stand before it
+        desk.ask(0, passes_s=1.0)
+
+    assert desk.log.outages == 1
+    assert desk.most <= 410 * RECORD
+
+
 @pytest.mark.parametrize("is_mute", [False, True], ids=["back", "gone"])
 def test_that_brokers_went_which_have_come_back_since_is_not_said(
     cluster: Cluster, desk: Desk, is_mute: bool, caplog: pytest.LogCaptureFixture
@@ -623,6 +677,37 @@ def test_brokers_that_have_all_moved_are_looked_up_again_while_none_answers(clus
     assert desk.log.outages == 1
 
 
+def test_nobody_waits_while_zookeeper_takes_its_time_to_tell_where_the_brokers_are(
+    cluster: Cluster, desk: Desk
+) -> None:
+    places, answer = ["a:1"], threading.Event()
+
+    def find() -> str:
+        assert len(places) == 1 or answer.wait(10 * PATIENCE), "somebody waits for it"
+        return places[-1]
+
+    desk.log = KafkaLog(find, {})
+    cluster.counts = {("t", 0): 20, ("t", IDLE): 10}
+    while desk.offsets.get(IDLE, 0) < 10:
+        desk.ask(IDLE)
+    while not desk.offsets.get(0):
+        desk.ask(0, 1)
+    desk.now += 10.0
+    cluster.lost = "1/1 brokers are down"
+    places.append("b:2")
+    while not desk.log.outages:
+        desk.ask(IDLE)
+
+    assert desk.ask(0, 5) > 0  # which has waited
+    desk.log.released("t", IDLE)
+    assert (cluster.known[-1], list(desk.log._parts)) == ("a:1", [("t", 0)])
+
+    answer.set()
+    cluster.is_mute = False
+    eventually(lambda: desk.ask(0) >= 0 and desk.offsets[0] == 20, 10, "it goes on at the other place")
+    assert cluster.known[-1] == "b:2"
+
+
 def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_closed_one_behind(
     cluster: Cluster, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -667,6 +752,121 @@ def test_an_offset_that_was_out_of_range_is_not_said_of_another_that_is_reached_
         for _ in range(10):
             desk.ask(0, 1)
     assert str(refused.value).startswith(f"offset {desk.offsets[0]} of t-0 is out of range")
+
+
+def test_a_broker_that_cannot_be_reached_for_long_is_said_once_while_others_answer(
+    cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Partitions that it leads have nothing, and there is no outage."""
+
+    def said() -> list[str]:
+        return [message for message in caplog.messages if "cannot be reached" in message]
+
+    first, second = (f"ssl://b:2/{name}: SSL handshake failed: wrong version number" for name in ("bootstrap", "2"))
+    cluster.counts["t", 0] = 10
+    cluster.failures = ["ssl://c:3/3: Disconnected"]
+    desk.ask(0)
+    cluster.failures = [first, second, "GroupCoordinator: Connect failed"]
+    for _ in range(9):
+        desk.ask(0, passes_s=1.0)
+    assert said() == []
+    for _ in range(100):
+        desk.ask(0, passes_s=1.0)
+    assert said() == [f"kafka broker cannot be reached: servers=a:1 reason={first}"]
+
+    cluster.failures = []
+    for _ in range(60):
+        desk.ask(0, passes_s=1.0)
+    cluster.failures = [second]
+    for _ in range(20):
+        desk.ask(0, passes_s=1.0)
+    assert said()[1:] == [f"kafka broker cannot be reached: servers=a:1 reason={second}"]
+    assert desk.log.outages == 0
+
+
+def test_a_broker_that_cannot_be_reached_is_not_said_beside_that_all_are_away(
+    cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.lost, cluster.failures = "1/1 brokers are down", ["a:1/1: Connect failed"]
+    for _ in range(60):
+        desk.ask(0, passes_s=1.0)
+
+    cluster.is_mute = False
+    for _ in range(5):
+        desk.ask(0, passes_s=1.0)
+
+    assert (desk.log.outages, desk.log._outage.since) == (1, None)
+    assert "cannot be reached" not in caplog.text
+
+
+def test_that_a_topic_is_not_confirmed_for_long_is_said_with_the_reason_unless_all_brokers_are_away(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """As where no broker that is reached may be asked, or may tell: what has come waits."""
+    cluster.counts["t", 0] = 20
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    cluster.is_mute = True
+    begun = desk.now
+    with pytest.raises(LogError, match=r"^Kafka has not confirmed topic t with id id, asked again: no answer$"):
+        for _ in range(60):
+            desk.ask(0, passes_s=0.5)
+    assert 9 < desk.now - begun < 15
+    cluster.is_mute = False
+    begun = desk.now
+    while desk.offsets[0] < 20:
+        with suppress(LogError):
+            desk.ask(0)
+        desk.now += 0.1
+    assert desk.now - begun < 2
+
+    cluster.lost, cluster.counts["t", 0] = "1/1 brokers are down", 30
+    for _ in range(100):
+        desk.ask(0, passes_s=0.5)
+    assert desk.log.outages == 1
+
+
+def test_an_offset_that_is_there_is_not_said_to_be_out_of_range_for_one_that_was_found_behind_it(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """What came before that gave way before the brokers had said what they hold."""
+    cluster.counts["t", 0], cluster.cut = 10, {("t", 0): 8}
+    desk.ask(0, 1)
+    assert desk.ask(0, 1) == 1
+    desk.ask(IDLE)
+    assert ("t", 0) in desk.log._ranges
+    make_room([desk.log._parts["t", 0]], desk.log._room, desk.log._room.size)
+    assert desk.log._parts["t", 0].tail < 8
+
+    with pytest.raises(LogError) as refused:
+        for _ in range(100):
+            desk.ask(0, 1)
+    assert str(refused.value) == "offset 10 of t-0 is out of range: Kafka holds 0 to 8"
+
+
+# ---- errors of a partition
+
+
+def test_any_error_of_a_partition_is_said_until_records_come_again_and_has_none_fetched_twice(
+    cluster: Cluster, desk: Desk
+) -> None:
+    cluster.counts["t", 0] = 10
+    cluster.failing = {("t", 0)}
+    while desk.offsets.get(0, 0) < 10:
+        desk.ask(0)
+    with pytest.raises(LogError, match=r"^t-0 cannot be read, tried again: Broker: Unknown error$"):
+        for _ in range(10):
+            desk.ask(0)
+
+    cluster.failing.clear()
+    cluster.counts["t", 0] = 20
+    with suppress(LogError):
+        desk.ask(0)
+    while desk.offsets[0] < 20:
+        desk.ask(0)
+    for _ in range(10):
+        desk.ask(0)
+    assert cluster.taken == 20
 
 
 # ---- partitions that are given up

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from base64 import urlsafe_b64decode
 from pathlib import Path
 from typing import cast
@@ -14,6 +15,7 @@ from consumer.config import ConsumerConfig
 from consumer.logs.errors import LogError, UnknownTopic
 from consumer.logs.kafka import AWAY, CREDENTIALS, OTHER, KafkaClient, topic_id_text
 from consumer.logs.kafka_batches import Columns, runs
+from consumer.logs.kafka_finder import Finder
 from consumer.logs.kafka_open import bootstrap_servers
 from consumer.logs.kafka_options import kafka_options, without_secrets
 from consumer.logs.kafka_topics import Described, KnownTopic, Topics, checked
@@ -206,6 +208,40 @@ def test_a_question_that_nobody_answered_tells_of_no_topic_and_of_no_broker() ->
     assert heard == [([known], 10.0), ([], 10.0), ([known], 30.0)]
 
 
+def test_a_question_that_could_not_be_put_is_put_again() -> None:
+    """As where the client for questions cannot be made while a certificate is replaced."""
+    there = Described("", frozenset(), "Kafka has no such topic")
+    answers = Answers(there)
+    topics = Topics(cast(KafkaClient, answers))
+    known = topics.of("t", "id")
+    put = answers.describe
+
+    def refuse(_: object) -> Answers:
+        answers.describe = put  # type: ignore[method-assign]
+        raise UsageError("a certificate cannot be read")
+
+    answers.describe = refuse  # type: ignore[method-assign]
+    with pytest.raises(UsageError):
+        topics.ask({}, 0, 10.0)
+    topics.ask({}, 0, 11.0)
+
+    assert topics.hear(11.1) == [known]
+    assert known.missing is not None
+
+
+def test_a_lookup_whose_thread_could_not_be_started_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    finder = Finder(lambda: "a:1")
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(threading.Thread, "start", fail)
+        finder.found(10.0)
+
+    assert finder.found(11.0) is None
+    assert finder.found(21.0, None) == "a:1"
+
+
 BROKEN = "ssl://h:1/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number"
 NOT_VERIFIED = "ssl://h:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
 
@@ -222,3 +258,19 @@ def test_a_broken_handshake_is_why_the_brokers_are_away_and_only_a_certificate_t
 
     assert [signal.kind for signal in said] == [OTHER, AWAY, CREDENTIALS]
     assert said[1].text == f"1/1 brokers are down: {BROKEN}"
+
+
+def test_that_all_brokers_are_away_is_heard_behind_any_number_of_connections_that_failed() -> None:
+    """Many brokers fail ten times a second each, and an application may be slow to look."""
+    client = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
+    try:
+        client._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "50/50 brokers are down"))
+        for _ in range(10_000):
+            client._on_error(KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect failed"))
+        client._on_error(KafkaError(KafkaError._SSL, NOT_VERIFIED))
+        said = [signal.kind for signal in client.events()]
+    finally:
+        client.close()
+
+    assert (said[0], said[-1]) == (AWAY, CREDENTIALS)
+    assert len(said) <= 102
