@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.records import OffsetRecord
 
 from .config import Subscription
-from .logs import Log, UnknownTopic, knows_topics
+from .logs import Log, OffsetAndTimestamp, UnknownTopic, knows_topics
 from .member import Member
 from .polling import Polling
+
+T = TypeVar("T")
 
 
 class Control:
@@ -116,28 +119,27 @@ class Control:
         :raises UsageError: when none of its topic's partitions is held.
         :raises LogError: when the log does not tell.
         """
-        return self._asked(partitions, self._log.earliest)
+        return self._asked(partitions, self._log.earliest, 0)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset that the next record of each will have. Raises as `beginning_offsets`."""
-        return self._asked(partitions, self._log.latest)
+        return self._asked(partitions, self._log.latest, 0)
 
-    def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The offset of the first record of that time or later, in milliseconds since the epoch; None without one.
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of that time or later, in milliseconds since the epoch; None without one.
 
         Raises as `beginning_offsets`, and `UsageError` when a time is negative.
         """
         for stamp_ms in timestamps_ms.values():
             if stamp_ms < 0:
                 raise UsageError(f"{stamp_ms} is no time: give milliseconds since 1970, 0 or more")
-        ends = self.end_offsets(timestamps_ms)
-        found = self._asked(
-            timestamps_ms,
-            lambda topic, topic_id, number: self._log.offset_for_timestamp(
-                topic, topic_id, number, timestamps_ms[TopicPartition(topic, number)]
-            ),
-        )
-        return {partition: offset if offset < ends[partition] else None for partition, offset in found.items()}
+
+        def ask(topic: str, topic_id: str, number: int) -> OffsetAndTimestamp | None:
+            return self._log.record_of_time(topic, topic_id, number, timestamps_ms[TopicPartition(topic, number)])
+
+        return self._asked(timestamps_ms, ask, None)
 
     def lag(self, partition: TopicPartition) -> int | None:
         """Records from the position to the log's end, None when the partition is not held.
@@ -164,8 +166,9 @@ class Control:
             self._polling.seek(partition, offset)
 
     def _asked(
-        self, partitions: Iterable[TopicPartition], ask: Callable[[str, str, int], int]
-    ) -> dict[TopicPartition, int]:
+        self, partitions: Iterable[TopicPartition], ask: Callable[[str, str, int], T], of_nothing: T
+    ) -> dict[TopicPartition, T]:
+        """The answers; `of_nothing` where nothing was written yet."""
         found = {}
         for partition in sorted(partitions):
             try:
@@ -173,7 +176,7 @@ class Control:
             except UnknownTopic:
                 if knows_topics(self._log):
                     raise
-                found[partition] = 0
+                found[partition] = of_nothing
         return found
 
     def _topic_id(self, partition: TopicPartition) -> str:

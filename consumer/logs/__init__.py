@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from coordinator.zk.errors import UsageError
 from coordinator.zk.names import shown
 
-from .base import LOG_SCHEMA, Fetched, Log, Place, ends_of, knows_topics, outages_of, released
+from .base import LOG_SCHEMA, Fetched, Log, OffsetAndTimestamp, Place, ends_of, knows_topics, outages_of, released
 from .embedded import EmbeddedLog
 from .errors import LogError, OffsetOutOfRange, UnknownTopic
 from .kafka_open import KafkaPlace, open_kafka
@@ -20,6 +20,7 @@ __all__ = [
     "KafkaPlace",
     "Log",
     "LogError",
+    "OffsetAndTimestamp",
     "OffsetOutOfRange",
     "Place",
     "UnknownTopic",

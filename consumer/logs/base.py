@@ -37,6 +37,13 @@ class Fetched(NamedTuple):
     next_offset: int
 
 
+class OffsetAndTimestamp(NamedTuple):
+    """A record: its offset, and its time in milliseconds since the epoch. As kafka-python's."""
+
+    offset: int
+    timestamp: int
+
+
 class Log(Protocol):
     """A log of topics. A topic is a name and an id: made anew under its name it is another topic.
 
@@ -52,6 +59,9 @@ class Log(Protocol):
 
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         """The first offset whose record is of `timestamp_ms` (since the epoch) or later; `latest` when none is."""
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first record of `timestamp_ms` (since the epoch) or later; None when none is."""
 
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .base import TIMESTAMP, Fetched, Log
+from .base import TIMESTAMP, Fetched, Log, OffsetAndTimestamp
 from .chain import Chain
 from .errors import LogError
 from .files import LogFile
@@ -54,6 +54,10 @@ class EmbeddedLog(Log):
             return chain.end()
 
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
+        found = self.record_of_time(topic, topic_id, partition, timestamp_ms)
+        return self.latest(topic, topic_id, partition) if found is None else found.offset
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """As `Log` says. Timestamps need not rise, so this looks at each file's latest one until it has found it."""
         with self._chain(topic, topic_id, partition) as chain:
             offset, end = chain.earliest(), chain.end()
@@ -62,7 +66,7 @@ class EmbeddedLog(Log):
                 if file.newest_us >= timestamp_ms * 1000:
                     return _first_at(file, timestamp_ms * 1000)
                 offset = file.end
-            return end
+            return None
 
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
@@ -110,13 +114,14 @@ class EmbeddedLog(Log):
         return place
 
 
-def _first_at(file: LogFile, timestamp_us: int) -> int:
-    """The first offset in `file` of this time or later, which is known to be there."""
+def _first_at(file: LogFile, timestamp_us: int) -> OffsetAndTimestamp:
+    """The first record in `file` of this time or later, which is known to be there."""
     wanted = pa.scalar(timestamp_us, pa.int64()).cast(TIMESTAMP)
     for batch in file.batches(file.first):
         index = pc.index(pc.greater_equal(batch.column("timestamp"), wanted), True).as_py()
         if index >= 0:
-            return int(batch.column("offset")[index].as_py())
+            at_us: int = batch.column("timestamp")[index].value
+            return OffsetAndTimestamp(batch.column("offset")[index].as_py(), at_us // 1000)
     raise LogError(f"the file with offsets {file.first} to {file.end - 1} has no record as new as it says")
 
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from coordinator.zk.errors import MissingProgram, UsageError
 
+from .base import OffsetAndTimestamp
 from .errors import LogError
 from .kafka_batches import Columns
 from .kafka_options import without_secrets
@@ -196,6 +197,19 @@ class KafkaClient:
         :param wanted: (topic, partition) -> `EARLIEST`, `LATEST`, or a time in milliseconds since the epoch. Where no
             record is of that time or later, the answer is -1.
         """
+        return self._listed(wanted, lambda found: int(found.offset))
+
+    def records_of_times(
+        self, wanted: Mapping[tuple[str, int], int]
+    ) -> Pending[tuple[str, int], OffsetAndTimestamp | LogError | None]:
+        """The first records of these times or later: (topic, partition) -> milliseconds since the epoch."""
+        return self._listed(
+            wanted, lambda found: OffsetAndTimestamp(found.offset, found.timestamp) if found.offset >= 0 else None
+        )
+
+    def _listed(
+        self, wanted: Mapping[tuple[str, int], int], read: Callable[[Any], T]
+    ) -> Pending[tuple[str, int], T | LogError]:
         asked = {ck.TopicPartition(*place): _spec(what) for place, what in wanted.items()}
         level = ck.IsolationLevel
         is_committed = self._options.get("isolation.level") != "read_uncommitted"
@@ -204,7 +218,14 @@ class KafkaClient:
             isolation_level=level.READ_COMMITTED if is_committed else level.READ_UNCOMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
-        return Pending({(part.topic, part.partition): future for part, future in futures.items()}, self._offset)
+
+        def answer(future: Future[Any]) -> T | LogError:
+            try:
+                return read(future.result())
+            except ck.KafkaException as error:
+                return self._problem(error)
+
+        return Pending({(part.topic, part.partition): future for part, future in futures.items()}, answer)
 
     def cluster(self, timeout_s: float = REQUEST_TIMEOUT_S) -> tuple[str, list[str]]:
         """The cluster's id, and every topic that may be seen, but for those of Kafka's own.
@@ -304,12 +325,6 @@ class KafkaClient:
             return self._problem(error)
         numbers = frozenset(part.id for part in found.partitions)
         return Described(topic_id_text(found.topic_id), numbers)
-
-    def _offset(self, future: Future[Any]) -> int | LogError:
-        try:
-            return int(future.result().offset)
-        except ck.KafkaException as error:
-            return self._problem(error)
 
     def _problem(self, error: Exception) -> LogError:
         inner = error.args[0] if error.args else None

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from coordinator.zk.errors import CoordinatorError
 
-from .base import Fetched, Log, Place
+from .base import Fetched, Log, OffsetAndTimestamp, Place
 from .errors import LogError
 from .kafka import (
     AWAY,
@@ -122,13 +122,12 @@ class KafkaLog(Log):
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         return self._singles.one(topic, topic_id, partition, max(0, timestamp_ms))
 
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        return self._singles.record_of_time(topic, topic_id, partition, max(0, timestamp_ms))
+
     def latest_of(self, places: Iterable[Place]) -> dict[Place, int | CoordinatorError]:
         """See `AnswersForMany`: one request for each broker that leads some."""
-        wanted = list(places)
-        try:
-            return dict(self._many.ends(wanted))
-        except CoordinatorError as error:
-            return dict.fromkeys(wanted, error)
+        return self._many.ends(places)
 
     # ---- records
 

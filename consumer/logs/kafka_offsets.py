@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from .base import Place
+from coordinator.zk.errors import CoordinatorError
+
+from .base import OffsetAndTimestamp, Place
 from .errors import LogError, OffsetOutOfRange, UnknownTopic
 from .kafka import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Described, KafkaClient, Pending
 from .kafka_topics import checked
@@ -47,6 +49,18 @@ class Offsets:
             ready = self._of_topic(topic, topic_id, what)
             answer = ready.pop(partition, LogError(f"Kafka has no partition {partition} of topic {topic}"))
             self._ready = {key: (time.monotonic(), ready)}
+        if isinstance(answer, LogError):
+            raise answer
+        return answer
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first record of that time or later. Raises as `one`."""
+        self._refuse_while_away()
+        pending = self._client.records_of_times({(topic, partition): timestamp_ms})
+        if not pending.wait(REQUEST_TIMEOUT_S + 1):
+            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        checked(topic, topic_id, self._described({topic}).get(topic, LogError("no answer")))
+        (answer,) = pending.results().values()
         if isinstance(answer, LogError):
             raise answer
         return answer
@@ -153,9 +167,17 @@ class Questions:
                 self._client()  # raises what is wrong with the connection, as its credentials
                 raise
 
-    def ends(self, places: Iterable[Place]) -> Mapping[Place, int | LogError]:
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         with self._lock:
-            return self._offsets().ends(places)
+            return self._offsets().record_of_time(topic, topic_id, partition, timestamp_ms)
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int | CoordinatorError]:
+        wanted = list(places)
+        with self._lock:
+            try:
+                return dict(self._offsets().ends(wanted))
+            except CoordinatorError as error:
+                return dict.fromkeys(wanted, error)
 
     def _offsets(self) -> Offsets:
         client = self._client()

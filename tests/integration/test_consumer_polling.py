@@ -292,7 +292,7 @@ def test_the_log_is_asked_as_with_kafkas_consumer(start: Start) -> None:
 
     assert consumer.beginning_offsets([T0, T1]) == {T0: 0, T1: 0}
     assert consumer.end_offsets([T0, T1]) == {T0: RECORDS, T1: RECORDS}
-    assert consumer.offsets_for_times({T0: 400_500, T1: 10_000_000}) == {T0: 401, T1: None}
+    assert consumer.offsets_for_times({T0: 400_500, T1: 10_000_000}) == {T0: (401, 401_000), T1: None}
     assert consumer.subscription() == {"t"}
     with pytest.raises(UsageError, match="no partition of topic u is assigned"):
         consumer.end_offsets([TopicPartition("u", 0)])

@@ -95,8 +95,12 @@ def test_an_offset_of_a_time_is_that_of_the_first_record_then_or_later(kafka: Ka
 
     with kafka.log() as log:
         found = [log.offset_for_timestamp(topic, topic_id, 0, 1_500_000_000_000 + ms) for ms in (-5, 0, 1, 1001, 2001)]
+        records = [log.record_of_time(topic, topic_id, 0, 1_500_000_000_000 + ms) for ms in (-5, 1, 2001)]
+        with pytest.raises(UnknownTopic):
+            log.record_of_time(topic, "AAAAAAAAAAAAAAAAAAAAAA", 0, 1_500_000_000_000)
 
     assert found == [0, 0, 1, 2, 3]
+    assert records == [(0, 1_500_000_000_000), (1, 1_500_000_001_000), None]
 
 
 def test_only_what_was_committed_comes_and_offsets_go_over_the_rest(kafka: Kafka) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.logs.base import Fetched
+from consumer.logs.base import Fetched, OffsetAndTimestamp
 from consumer.logs.errors import OffsetOutOfRange
 from tests.support.memlog import MemoryLog
 
@@ -30,6 +30,10 @@ class TimedLog(MemoryLog):
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
         self.asked.append(("timestamp", partition))
         return min(self.end, max(self.begin, -(-timestamp_ms // 1000)))
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        offset = self.offset_for_timestamp(topic, topic_id, partition, timestamp_ms)
+        return OffsetAndTimestamp(offset, 1000 * offset) if offset < self.end else None
 
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int

@@ -287,6 +287,12 @@ def test_a_timestamp_finds_the_first_record_of_its_time_or_later(tmp_path: Path,
     found = {ms: log.offset_for_timestamp(TOPIC, ID, 0, ms) for ms in (0, 1000, 1001, 3000, 3001, 5000, 5001)}
 
     assert found == {0: 0, 1000: 0, 1001: 1, 3000: 1, 3001: 4, 5000: 4, 5001: 5}
+    assert [log.record_of_time(TOPIC, ID, 0, ms) for ms in (0, 1001, 3001, 5001)] == [
+        (0, 1000),
+        (1, 3000),
+        (4, 5000),
+        None,
+    ]
 
 
 def arrow_file(schema: pa.Schema, batches: list[pa.RecordBatch]) -> bytes:
