@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import FetcherPool, register
-from tests.support.kafka import Kafka
+from tests.support.kafka import USERS, Kafka
 from tests.support.spark import Delivered, pool, query, read
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
@@ -20,6 +20,13 @@ from tests.support.world import World, a_world
 pytestmark = pytest.mark.timeout(400)
 
 PARTITIONS = 4
+((_USER, _PASSWORD),) = USERS.items()
+WITH_PASSWORD = {
+    "kafka.security.protocol": "sasl_plaintext",
+    "kafka.sasl.mechanism": "PLAIN",
+    "kafka.sasl.username": _USER,
+    "kafka.sasl.password": _PASSWORD,
+}
 Row = tuple[int, int, bytes | None, bytes | None]
 
 
@@ -87,9 +94,9 @@ def test_a_dataframe_holds_exactly_what_kafka_holds_also_when_the_broker_restart
     write(kafka, topic, 250)
     world.elected(world.coordinator())
     sink = Delivered()
-    fetchers: FetcherPool = pool(spark, world, group, tmp_path, {topic: 1}, log_dir="kafka:")
+    fetchers: FetcherPool = pool(spark, world, group, tmp_path, {topic: 1}, log_dir="kafka:", kafka=WITH_PASSWORD)
     with fetchers:
-        stream = query(read(spark, world, group, logDir="kafka:"), sink, tmp_path / "checkpoint")
+        stream = query(read(spark, world, group, logDir="kafka:", **WITH_PASSWORD), sink, tmp_path / "checkpoint")
         try:
             has_come(kafka, sink, topic, 1000)
             write(kafka, topic, 50)
