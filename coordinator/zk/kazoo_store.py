@@ -1,15 +1,21 @@
-"""The real store: one ZooKeeper session through kazoo. Only this file and kazoo_session.py import kazoo."""
+"""The real store: one ZooKeeper session through kazoo. No other file imports kazoo."""
 
 from __future__ import annotations
 
 import logging
+import select
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from kazoo import exceptions as kz
+from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.serialization import Watch as Notification
+from kazoo.protocol.states import Callback, KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 from .errors import (
@@ -24,17 +30,16 @@ from .errors import (
     UsageError,
     ZooKeeperUnreachable,
 )
-from .kazoo_session import OneSession
-from .multi import MOST_PATHS, NO_NODE, Failure, Multi, MultiRead
+from .multi import MOST_PATHS, NO_NODE, TREE_EVENTS, AddTreeWatch, Failure, Multi, MultiRead, stat_of
 from .store import (
     Listing,
     Node,
     Operation,
     SessionState,
-    Stat,
     StateListener,
     Store,
     StoreFactory,
+    TreeEvent,
     TreeStore,
     TreeWatch,
     Watch,
@@ -43,7 +48,9 @@ from .store import (
 
 log = logging.getLogger(__name__)
 
+_TRIES = 3  # so many servers, or one so often, may be tried within a session's time though none answers
 _LARGEST_REQUEST = 1_000_000
+_CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 _GONE = (kz.SessionExpiredError, kz.ConnectionClosedError, kz.AuthFailedError)
 _UNANSWERED = (kz.ConnectionLoss, kz.OperationTimeoutError, kz.SessionMovedError)
 _CONSEQUENCES = (kz.RolledBackError.code, kz.RuntimeInconsistency.code)
@@ -71,6 +78,107 @@ class _Wrapped:
 
 def _wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
     return _Wrapped(watch, path) if watch is not None else None
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo makes and registers a new selector for every request and answer; the plain call takes a tenth of it.
+
+    :param patience_s: how long a server may take to accept a connection; kazoo waits a whole session's time for it.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        super().__init__()
+        self.patience_s = patience_s
+
+    def create_connection(self, *arguments: Any, timeout: float, **options: Any) -> Any:
+        return super().create_connection(*arguments, timeout=min(timeout, self.patience_s), **options)
+
+    def select(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return select.select(*arguments, **options)
+        except ValueError:  # a file descriptor over 1023
+            return super().select(*arguments, **options)
+
+
+class _OneSession(KazooClient):  # type: ignore[misc]
+    """A kazoo client that answers nothing after its first session has ended.
+
+    kazoo itself opens another session and sends what was queued on it. The lock makes `_call` and the end of the
+    session exclude each other: a request is either queued before the end, and fails with it, or refused.
+
+    A server that is being started may take a connection and never answer, while it counts the session's time; kazoo
+    would wait for it until that is over. Here there is time for two more tries.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.over = False
+        self.negotiated_ms = 0
+        self._first_session: int | None = None
+        self._gate = threading.RLock()
+        super().__init__(**options)
+        self._invoke_of_kazoo = self._connection._invoke
+        self._connection._invoke = self._invoke_and_note
+        self.tree_watches: list[tuple[str, TreeWatch]] = []
+        self._event_zxid = 0
+        self._read_header_of_kazoo = self._connection._read_header
+        self._connection._read_header = self._read_header_and_note
+        self._read_watch_event_of_kazoo = self._connection._read_watch_event
+        self._connection._read_watch_event = self._read_watch_event
+
+    def _invoke_and_note(self, timeout: float, request: Any, xid: Any = None) -> Any:
+        if not isinstance(request, Connect):
+            return self._invoke_of_kazoo(timeout, request, xid)
+        result = self._invoke_of_kazoo(min(timeout, self.handler.patience_s), request, xid)
+        self.negotiated_ms = result[0].time_out  # kazoo keeps what the server granted in a local variable
+        if self.negotiated_ms > 0:
+            self.handler.patience_s = self.negotiated_ms / 1000 / max(_TRIES, len(self.hosts))
+        return result
+
+    def add_tree_watch(self, path: str, on_event: TreeWatch) -> Any:
+        self.tree_watches = [*(other for other in self.tree_watches if other[0] != path), (path, on_event)]
+        answer = self.handler.async_result()
+        self._call(AddTreeWatch(f"{self.chroot}{path}"), answer)
+        return answer
+
+    def _read_header_and_note(self, timeout: float) -> Any:
+        found = self._read_header_of_kazoo(timeout)
+        self._event_zxid = max(0, found[0].zxid)  # of an event, since ZooKeeper 3.9; kazoo passes only the rest on
+        return found
+
+    def _read_watch_event(self, buffer: Any, offset: int) -> None:
+        """Kazoo takes watches off as they fire, and knows them by the path of the event only."""
+        for root, on_event in self.tree_watches:
+            notification, _ = Notification.deserialize(buffer, offset)
+            kind, path = TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
+            if kind is not None and (path == root or path.startswith(f"{root}/")):
+                self.handler.dispatch_callback(Callback("watch", on_event, (TreeEvent(kind, path, self._event_zxid),)))
+        self._read_watch_event_of_kazoo(buffer, offset)
+
+    def _session_callback(self, state: Any) -> None:
+        with self._gate:
+            if state in _CLOSED and self._first_session is not None:
+                self.over = True
+            if state == KeeperState.CONNECTED:
+                if self._first_session is None:
+                    self._first_session = self._session_id
+                elif self._first_session != self._session_id:
+                    self.over = True  # some servers swap the session silently
+            super()._session_callback(state)
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        """As kazoo's, whose bare `except` takes a Ctrl-C that comes just here for a closed connection."""
+        with self._gate:
+            if self.over or self._state in _CLOSED:
+                async_object.set_exception(kz.SessionExpiredError())
+                return False
+            self._queue.append((request, async_object))
+            wake = self._connection._write_sock
+            with suppress(OSError):  # closed meanwhile
+                if wake is not None:
+                    wake.send(b"\0")
+                    return None
+            async_object.set_exception(kz.ConnectionClosedError("Connection has been closed"))
+            return None
 
 
 def open_kazoo(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, make_chroot: bool = True) -> Store:
@@ -104,13 +212,13 @@ class KazooStore(TreeStore):
 
     def __init__(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool = True) -> None:
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1)
-        self._client = OneSession(
-            max(connect_timeout_s / 3, 1.0),
+        self._client = _OneSession(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
             logger=logging.getLogger("coordinator.zk.kazoo"),
+            handler=_Handler(max(connect_timeout_s / _TRIES, 1.0)),  # of the first connection, with no session to lose
         )
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)
@@ -241,14 +349,14 @@ class KazooStore(TreeStore):
     def _node(self, answer: Any) -> Node | None:
         try:
             data, stat = self._read(answer)
-            return Node(data or b"", _stat(stat))
+            return Node(data or b"", stat_of(stat))
         except kz.NoNodeError:
             return None
 
     def _listing(self, answer: Any) -> Listing | None:
         try:
             names, stat = self._read(answer)
-            return Listing(names, _stat(stat))
+            return Listing(names, stat_of(stat))
         except kz.NoNodeError:
             return None
 
@@ -309,17 +417,3 @@ def _reason(code: int) -> str:
     """ZooKeeper's word for an error; newer servers have codes that kazoo does not know."""
     known = kz.EXCEPTIONS.get(code)
     return _REASONS.get(known, known.__name__) if known is not None else f"error {code}"
-
-
-def _stat(stat: Any) -> Stat:
-    return Stat(
-        czxid=stat.czxid,
-        mzxid=stat.mzxid,
-        pzxid=stat.pzxid,
-        version=stat.version,
-        cversion=stat.cversion,
-        ephemeral_owner=stat.ephemeralOwner,
-        children=stat.numChildren,
-        ctime_ms=stat.ctime,
-        mtime_ms=stat.mtime,
-    )

@@ -74,7 +74,7 @@ class MultiRead:
                 continue
             data = bytes(answer[offset : offset + number]) if number > 0 else b""
             offset += len(data)
-            found.append(Node(data, _stat(_STAT.unpack_from(answer, offset))))
+            found.append(Node(data, stat_of(_STAT.unpack_from(answer, offset))))
             offset += _STAT.size
 
 
@@ -146,6 +146,7 @@ def _encoded(operation: Operation, chroot: str) -> bytes:
     return _HEADERS[kind] + path + _INT.pack(operation.version)
 
 
-def _stat(values: Sequence[Any]) -> Stat:
+def stat_of(values: Sequence[Any]) -> Stat:
+    """A stat from its fields in the order in which they are sent."""
     czxid, mzxid, ctime, mtime, version, cversion, _, ephemeral_owner, _, children, pzxid = values
     return Stat(czxid, mzxid, pzxid, version, cversion, ephemeral_owner, children, ctime, mtime)

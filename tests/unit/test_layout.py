@@ -107,7 +107,7 @@ def test_what_both_sides_share_imports_neither_side() -> None:
     [
         ("pyspark", "consumer/spark/"),
         ("confluent_kafka", ("consumer/logs/kafka.py", "consumer/drill/kafka_")),  # drills have clients of their own
-        ("kazoo", ("coordinator/zk/kazoo_store.py", "coordinator/zk/kazoo_session.py")),
+        ("kazoo", "coordinator/zk/kazoo_store.py"),
         ("pyarrow", "consumer/"),
     ],
 )
@@ -124,7 +124,7 @@ def test_metrics_are_made_and_served_in_their_places_only() -> None:
 def test_time_and_threads_come_from_the_runtime() -> None:
     allowed = (
         "coordinator/zk/runtime.py",
-        "coordinator/zk/kazoo_session.py",
+        "coordinator/zk/kazoo_store.py",
         "coordinator/zk/ensemble",
         "coordinator/zk/java.py",
         "coordinator/drills/",
@@ -146,7 +146,7 @@ def test_nothing_that_decides_imports_anything_that_acts() -> None:
         "coordinator/assignors/",
         "consumer/ownership.py",
     )
-    acting = ("kazoo_store", "kazoo_session", "runtime", "lease", "fenced", "ensemble")
+    acting = ("kazoo_store", "runtime", "lease", "fenced", "ensemble")
 
     found = [each for each in IMPORTS if each.file.startswith(pure)]
 
