@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import socket
+import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from coordinator.drills.proxy import Proxy
 from coordinator.zk.errors import ConnectionLost, Refused
-from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.kazoo_store import _Handler, open_kazoo
 from coordinator.zk.multi import MOST_PATHS
 from coordinator.zk.store import Check, Create, Delete, SetData
 from tests.support.wait import eventually
@@ -99,3 +101,17 @@ def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(z
         assert eventually(lambda: store.get("/"), 5, "the session goes on", ignoring=(ConnectionLost,))
         assert (store.session_id, store.lost) == (session, False)
         store.close()
+
+
+def test_a_host_that_answers_nothing_costs_no_more_than_its_part_of_the_sessions_time() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as jammed, ExitStack() as held:
+        address = jammed.getsockname()[:2]
+        with pytest.raises(TimeoutError):
+            while True:  # until the kernel drops what asks for a connection
+                held.enter_context(socket.create_connection(address, 0.2))
+        began = time.monotonic()
+
+        with pytest.raises(TimeoutError):
+            _Handler(0.5).create_connection(address, timeout=100.0)
+
+        assert time.monotonic() - began < 50
