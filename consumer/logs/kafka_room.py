@@ -80,6 +80,7 @@ class Starved:
                     self._behind.setdefault(part, Mark(now, self._room.came))
                 elif end is not None:
                     self._behind.pop(part, None)
+                    self._since[part] = Mark(now, self._room.came)  # it has waited for nothing so far
 
     def _is_long_ago(self, mark: Mark, now: float) -> bool:
         """Whether what stood in the queue has come since then, or cannot, as the buffer is full."""

@@ -481,6 +481,23 @@ def test_each_of_many_partitions_has_its_records_though_the_first_fill_what_is_f
     assert desk.most <= 410 * RECORD
 
 
+def test_brokers_are_asked_for_no_ends_again_while_nothing_comes_of_any_partition(cluster: Cluster, desk: Desk) -> None:
+    """However much has come since the idle one was asked for first: a question about a thousand costs them its time."""
+    cluster.counts = {("t", 0): 1000}
+    while desk.offsets.get(0, 0) < 1000:
+        desk.ask(0)
+        desk.ask(IDLE)
+    for _ in range(100):
+        desk.ask(0)
+        desk.ask(IDLE)
+    cluster.asked.clear()
+    for _ in range(2000):
+        desk.ask(0)
+        desk.ask(IDLE)
+
+    assert len(cluster.asked) <= 1
+
+
 def test_no_partition_gives_way_to_one_that_is_damaged(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", 0): 4000, ("t", IDLE): 10}
     cluster.damaged = {("t", IDLE)}
