@@ -157,6 +157,7 @@ class KafkaLog(Log):
             if known.missing is not None:
                 raise known.missing
             if known.unconfirmed is not None and self._outage.since is None:
+                self._open(now)  # they may have gone: that is said behind what there may be no room for
                 raise known.unconfirmed
             if part.problem is not None and part.newest < 0:  # what came before it goes out first
                 raise part.problem
@@ -180,11 +181,10 @@ class KafkaLog(Log):
         try:
             servers = self._finder.found(now, wait_s)
         except CoordinatorError as error:
-            self._outage.begin(self._servers, str(error), now)
+            if self._client is None:
+                self._outage.begin(self._servers, str(error), now)
             return
-        if servers is None:
-            return
-        if self._client is not None and servers == self._servers:
+        if servers is None or (self._client is not None and servers == self._servers):
             return
         self._end_client()
         self._client, self._servers = KafkaClient(servers, self._options), servers

@@ -182,6 +182,8 @@ class Ahead(Client):
         self._answers_at = self._cluster.now() + 0.1  # what is on its way, and is of no use now, comes first
 
     def consume(self, most: int) -> list[Columns | Signal]:
+        if not most:
+            return []  # nor is anything heard that is said between records
         while not self._cluster.lost and self._fetch_ahead():
             pass
         found: list[Columns | Signal] = []
@@ -622,6 +624,45 @@ def test_that_the_brokers_went_is_heard_also_while_enough_waits_that_nobody_has_
 
     assert desk.log.outages == 1
     assert desk.most <= 410 * RECORD
+
+
+def test_brokers_that_have_all_moved_are_looked_up_again_though_more_has_come_than_there_is_room_for(
+    cluster: Cluster, desk: Desk
+) -> None:
+    """Several brokers send more at once than the queue shall hold, and what is said behind that is not heard."""
+    places = ["a:1"]
+    desk.log = KafkaLog(lambda: places[-1], {})
+    cluster.counts["t", 0], cluster.ahead = 4000, 1000
+    desk.ask(0, 1)
+    desk.ask(0, 1)
+    cluster.lost, cluster.is_mute = "1/1 brokers are down", True
+    places.append("b:2")
+    for _ in range(60):
+        with suppress(LogError):
+            desk.ask(0, 500, passes_s=1.0)
+
+    assert cluster.known[-1] == "b:2"
+    assert desk.most <= 410 * RECORD
+
+
+def test_brokers_that_confirm_nothing_are_not_said_to_be_away_because_nobody_tells_where_else_they_are(
+    cluster: Cluster, desk: Desk
+) -> None:
+    def find() -> str:
+        if cluster.known:
+            raise LogError("ZooKeeper does not answer")
+        return "a:1"
+
+    cluster.known.clear()
+    desk.log = KafkaLog(find, {})
+    cluster.is_mute = True
+    with pytest.raises(LogError, match=r"^Kafka has not confirmed topic t"):
+        for _ in range(60):
+            desk.ask(0, passes_s=0.5)
+    with pytest.raises(LogError, match=r"^Kafka has not confirmed topic t"):
+        desk.ask(0)
+
+    assert desk.log.outages == 0
 
 
 @pytest.mark.parametrize("is_mute", [False, True], ids=["back", "gone"])
