@@ -10,7 +10,6 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from consumer.config import ConsumerConfig
@@ -27,6 +26,7 @@ from consumer.start_position import StartRule
 from consumer.starts import Starts
 from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import TopicPartition
+from tests.support.allocated import allocated_bytes
 from tests.support.kafka import fetched
 from tests.support.wait import PATIENCE, eventually
 from tests.unit.manual import ManualRuntime
@@ -566,12 +566,12 @@ def test_what_waits_of_a_paused_partition_keeps_no_memory_of_others_that_came_wi
     monkeypatch.setattr("consumer.logs.kafka_log.KafkaClient", cluster.client)
     cluster.size = 1000
     log = opened()
-    before = pa.total_allocated_bytes()
+    before = allocated_bytes()
     log.fetch("t", "id", IDLE, 0, 1, 1)
     most = offset = 0
     while offset < 20_000:
         offset = log.fetch("t", "id", 0, offset, bound, 1000).next_offset
-        most = max(most, pa.total_allocated_bytes() - before)
+        most = max(most, allocated_bytes() - before)
 
     assert log._room.size > 100 * cluster.size, "some wait"
     assert most < 4 * bound

@@ -19,6 +19,7 @@ from consumer.out_of_range import Jump
 from consumer.polling import Polling
 from consumer.records import records_of
 from coordinator.zk.partitions import TopicPartition
+from tests.support.allocated import allocated_bytes
 from tests.support.sizedlog import SizedLog, batch_of
 from tests.unit.manual import ManualRuntime
 
@@ -248,23 +249,23 @@ def test_a_poll_returns_no_more_bytes_than_fetch_max_bytes_and_goes_on_with_who_
 def test_what_a_poll_leaves_is_cut_loose_from_what_the_log_gave() -> None:
     desk = Desk(A, max_poll_records=1, max_partition_fetch_bytes=20_000)
     desk.log.append(0, 2000, 1000)  # the log gives a piece of 20 kB of a batch of 2 MB
-    before = pa.total_allocated_bytes()
+    before = allocated_bytes()
 
     desk.poll()
 
     assert 10_000 < desk.polling.retained[1] < 25_000
-    assert pa.total_allocated_bytes() - before < 30_000
+    assert allocated_bytes() - before < 30_000
 
 
 def test_what_waits_costs_what_it_says_and_nothing_of_what_it_was_cut_from() -> None:
     whole = batch_of("t", 0, 0, [b"x" * 100] * 100_000)
     buffer = Buffer()
     buffer.begin({A: Start("id", 0)})
-    before = pa.total_allocated_bytes()
+    before = allocated_bytes()
     buffer.add(Fetch(A, "id", 0, 10, [whole.slice(0, 10)]))
     buffer.pack()
 
-    assert pa.total_allocated_bytes() - before == pytest.approx(buffer.nbytes, abs=256)
+    assert allocated_bytes() - before == pytest.approx(buffer.nbytes, abs=256)
     assert buffer.nbytes < 5000
 
 
