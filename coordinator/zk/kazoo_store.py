@@ -128,7 +128,8 @@ class _OneSession(KazooClient):  # type: ignore[misc]
     def _invoke_and_note(self, timeout: float, request: Any, xid: Any = None) -> Any:
         if not isinstance(request, Connect):
             return self._invoke_of_kazoo(timeout, request, xid)
-        result = self._invoke_of_kazoo(min(timeout, self.handler.patience_s), request, xid)
+        patience = 1 if self._first_session is not None else 2  # a slow server makes the next one no sooner
+        result = self._invoke_of_kazoo(min(timeout, patience * self.handler.patience_s), request, xid)
         self.negotiated_ms = result[0].time_out  # kazoo keeps what the server granted in a local variable
         if self.negotiated_ms > 0:
             self.handler.patience_s = self.negotiated_ms / 1000 / max(_TRIES, len(self.hosts))
@@ -218,7 +219,7 @@ class KazooStore(TreeStore):
             connection_retry=retry,
             command_retry=KazooRetry(max_tries=0, ignore_expire=False),
             logger=logging.getLogger("coordinator.zk.kazoo"),
-            handler=_Handler(max(connect_timeout_s / _TRIES, 1.0)),  # of the first connection, with no session to lose
+            handler=_Handler(max(connect_timeout_s / _TRIES, 1.0)),
         )
         self._listeners: list[StateListener] = []
         self._client.add_listener(self._on_state)

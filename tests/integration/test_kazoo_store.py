@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import struct
+import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -79,6 +81,51 @@ def test_a_commit_tells_what_it_created_and_which_operation_was_refused(zk: str)
     assert node is not None and node.data == b"1"
     assert store.get("/c") is None
     store.close()
+
+
+class SlowServer:
+    """Takes connections, and makes each a session after `takes_s`, as where its disk is slow."""
+
+    def __init__(self, takes_s: float) -> None:
+        self._takes_s = takes_s
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> SlowServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # it ends
+            while True:
+                connection, _ = self._listener.accept()
+                with connection, suppress(OSError):
+                    self._greet(connection)
+
+    def _greet(self, connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.settimeout(self._takes_s)
+        try:
+            connection.recv(4096)  # nothing comes, or the end, when the client gives it up
+        except TimeoutError:
+            body = struct.pack("!iiqi16sb", 0, 10_000, 1, 16, bytes(16), 0)
+            connection.sendall(struct.pack("!i", len(body)) + body)
+            connection.settimeout(None)
+            connection.recv(4096)  # that the client goes
+
+
+def test_a_server_that_is_slow_to_make_the_first_session_has_most_of_the_time_that_there_is_for_it() -> None:
+    with SlowServer(2.5) as server:
+        store = open_kazoo(server.address, 10_000, connect_timeout_s=6.0)
+
+        assert (store.session_id, store.negotiated_timeout_s) == (1, 10.0)
+        store.close()
 
 
 def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(zk: str) -> None:
