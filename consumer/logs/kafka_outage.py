@@ -16,15 +16,19 @@ SUSPECT_S = 1.0
 UNREACHED_S = 10.0
 """Connections that fail for so long are no quick restart of a broker, nor the end of one that was not needed."""
 
+FAILURES = 3
+"""Fewer of them may be the ends of connections that had been good between."""
+
 SILENT_S = 30.0
 """After so long without a failure the next one is another. librdkafka tries, and fails, at least every two seconds."""
 
 
 class Trouble(NamedTuple):
-    """Failures of the connections to one address: the first and the last of them, and whether they were said."""
+    """Failures of the connections to one address: the first, the last, how many, and whether they were said."""
 
     since: float
     last: float
+    times: int
     is_said: bool
 
 
@@ -60,11 +64,11 @@ class Outage:
         if not is_brokers:
             return  # as that of the coordinator of a group, which nobody needs
         self._troubles = {key: each for key, each in self._troubles.items() if now - each.last <= SILENT_S}
-        since, _, is_said = self._troubles.get(address, Trouble(now, now, is_said=False))
-        if not is_said and self.since is None and now - since >= UNREACHED_S:
+        since, _, times, is_said = self._troubles.get(address, Trouble(now, now, 0, is_said=False))
+        if not is_said and self.since is None and times + 1 >= FAILURES and now - since >= UNREACHED_S:
             is_said = True
             log.warning("kafka broker cannot be reached: servers=%s reason=%s", servers, reason)
-        self._troubles[address] = Trouble(since, now, is_said)
+        self._troubles[address] = Trouble(since, now, times + 1, is_said)
 
     def judge(self, servers: str, answered: float, now: float) -> None:
         """Only an answer tells that a broker is there: records may have been waiting in librdkafka since before.

@@ -842,6 +842,19 @@ def test_a_broker_that_cannot_be_reached_for_long_is_said_once_while_others_answ
     assert desk.log.outages == 0
 
 
+def test_two_connections_that_end_within_half_a_minute_are_no_broker_that_cannot_be_reached(
+    cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.counts["t", 0] = 10
+    for failures in (["b:2/2: Disconnected"], [], ["b:2/2: Disconnected"], []):
+        cluster.failures = failures
+        desk.ask(0, passes_s=0.0)
+        cluster.failures = []
+        desk.ask(0, passes_s=7.0)
+
+    assert "cannot be reached" not in caplog.text
+
+
 def test_a_broker_that_cannot_be_reached_is_not_said_beside_that_all_are_away(
     cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
