@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from coordinator.zk.errors import CoordinatorError
 
@@ -21,6 +21,7 @@ AWAY_S = 2.0
 """After no answer nobody is asked for so long: a consumer's thread must not stand still for each partition."""
 
 _Answer = int | LogError
+T = TypeVar("T")
 
 
 class Offsets:
@@ -160,16 +161,10 @@ class Questions:
         self._asked: tuple[KafkaClient, Offsets] | None = None
 
     def one(self, topic: str, topic_id: str, partition: int, what: int) -> int:
-        with self._lock:
-            try:
-                return self._offsets().one(topic, topic_id, partition, what)
-            except LogError:
-                self._client()  # raises what is wrong with the connection, as its credentials
-                raise
+        return self._answered(lambda offsets: offsets.one(topic, topic_id, partition, what))
 
     def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        with self._lock:
-            return self._offsets().record_of_time(topic, topic_id, partition, timestamp_ms)
+        return self._answered(lambda offsets: offsets.record_of_time(topic, topic_id, partition, timestamp_ms))
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int | CoordinatorError]:
         wanted = list(places)
@@ -178,6 +173,14 @@ class Questions:
                 return dict(self._offsets().ends(wanted))
             except CoordinatorError as error:
                 return dict.fromkeys(wanted, error)
+
+    def _answered(self, ask: Callable[[Offsets], T]) -> T:
+        with self._lock:
+            try:
+                return ask(self._offsets())
+            except LogError:
+                self._client()  # raises what is wrong with the connection, as its credentials
+                raise
 
     def _offsets(self) -> Offsets:
         client = self._client()

@@ -304,7 +304,8 @@ def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: K
         right.close()
 
 
-def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka) -> None:
+@pytest.mark.parametrize("question", ["latest", "record_of_time"])
+def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka, question: str) -> None:
     """Who has nothing to fetch yet hears of them too, and not only that nobody answers."""
     topic = kafka.name()
     topic_id = kafka.topic(topic)
@@ -314,7 +315,7 @@ def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka) -> 
 
     try:
         with pytest.raises(LogError, match="refuses the credentials") as raised:
-            log.latest(topic, topic_id, 0)
+            getattr(log, question)(topic, topic_id, 0, *([] if question == "latest" else [1_500_000_000_000]))
         assert "a guess" not in str(raised.value)
         assert log.outages == 0
     finally:
