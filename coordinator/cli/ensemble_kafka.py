@@ -73,6 +73,7 @@ def start(directory: Path, port: int | None, timeout_s: float) -> None:
             broker.stop()
         raise
     click.echo(broker.address)
+    click.echo(f"a group reads it with: --zk {made.hosts} --log-dir kafka:", err=True)
     click.echo(f"stop it with: scripts/ensemble kafka stop{dir_argument(directory)}", err=True)
 
 
