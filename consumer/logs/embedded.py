@@ -54,8 +54,9 @@ class EmbeddedLog(Log):
             return chain.end()
 
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
+        end = self.latest(topic, topic_id, partition)  # before: what is written meanwhile is not passed over
         found = self.record_of_time(topic, topic_id, partition, timestamp_ms)
-        return self.latest(topic, topic_id, partition) if found is None else found.offset
+        return end if found is None else found.offset
 
     def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """As `Log` says. Timestamps need not rise, so this looks at each file's latest one until it has found it."""

@@ -78,11 +78,10 @@ class Offsets:
         """The offsets of all partitions of a topic."""
         described = checked(topic, topic_id, self._described({topic}).get(topic, LogError("no answer")))
         places = [(topic, number) for number in sorted(described.partitions)]
+        # Before: of what is written meanwhile the time is asked for, or it stands behind the end.
+        ends = self._asked(places, LATEST, {topic: topic_id}) if what >= 0 else {}
         found = self._asked(places, what, {topic: topic_id})
-        none = [place for place, answer in found.items() if answer == -1]
-        if none:  # no record is of that time or later
-            found |= self._asked(none, LATEST, {topic: topic_id})
-        return {number: answer for (_, number), answer in found.items()}
+        return {place[1]: ends[place] if answer == -1 else answer for place, answer in found.items()}
 
     def _asked(
         self, places: list[tuple[str, int]], what: int, ids: Mapping[str, str]

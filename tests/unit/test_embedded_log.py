@@ -15,9 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consumer.logs import LOG_SCHEMA, Log, LogError, OffsetOutOfRange, UnknownTopic, open_log
+from consumer.logs import (
+    LOG_SCHEMA,
+    Log,
+    LogError,
+    OffsetAndTimestamp,
+    OffsetOutOfRange,
+    UnknownTopic,
+    open_log,
+)
 from consumer.logs.append import ABANDONED_AFTER_S, Appender, sweep
 from consumer.logs.columns import Records, stored_batches
+from consumer.logs.embedded import EmbeddedLog
 from consumer.logs.layout import file_name
 from consumer.logs.remove import remove_topic
 from coordinator.zk.errors import UsageError
@@ -293,6 +302,20 @@ def test_a_timestamp_finds_the_first_record_of_its_time_or_later(tmp_path: Path,
         (4, 5000),
         None,
     ]
+
+
+def test_a_record_that_is_written_while_its_time_is_looked_for_is_not_passed_over(tmp_path: Path) -> None:
+    append(tmp_path, b"a", times=[1000])
+
+    class Overtaken(EmbeddedLog):
+        def record_of_time(
+            self, topic: str, topic_id: str, partition: int, timestamp_ms: int
+        ) -> OffsetAndTimestamp | None:
+            found = super().record_of_time(topic, topic_id, partition, timestamp_ms)
+            append(tmp_path, b"b", times=[5000])
+            return found
+
+    assert Overtaken(tmp_path).offset_for_timestamp(TOPIC, ID, 0, 5000) == 1
 
 
 def arrow_file(schema: pa.Schema, batches: list[pa.RecordBatch]) -> bytes:

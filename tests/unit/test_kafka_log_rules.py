@@ -1013,6 +1013,23 @@ def test_a_topic_without_leaders_keeps_no_other_from_its_start_and_is_not_asked_
     assert cluster.asked.count({"bad"}) == 1
 
 
+def test_a_record_that_is_written_while_its_time_is_asked_for_is_not_passed_over(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.counts["t", 0] = 3
+    told = Client._offset
+
+    def overtaken(client: Client, place: tuple[str, int], what: int) -> int | LogError:
+        if what < 0:
+            return told(client, place, what)
+        cluster.counts[place] = cluster.counts.get(place, 0) + 1
+        return -1
+
+    monkeypatch.setattr(Client, "_offset", overtaken)
+
+    assert opened().offset_for_timestamp("t", "id", 0, 5) == 3
+
+
 def test_a_topic_that_a_broker_does_not_know_yet_has_no_start_rather_than_one_at_0(cluster: Cluster) -> None:
     """A 0 would be recorded, and be where the group begins for good, once a broker that has just started knows it."""
     cluster.counts["t", 0] = 100
