@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from coordinator.zk.commands import STOP_FETCHER, Command, Order
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command, Order
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.partitions import PartitionSet
 from coordinator.zk.paths import GroupPaths, sequence
@@ -18,6 +18,7 @@ from coordinator.zk.records import Channel
 from coordinator.zk.runtime import Event, Runtime
 from coordinator.zk.store import Delete, Store
 
+from .assignment.client import ClientAssignment
 from .channel import FencedChannel
 from .metrics import Meter, unread
 from .offsets import Offsets
@@ -40,13 +41,22 @@ class Received(NamedTuple):
 class CommandDrain:
     """Applies the commands of one consumer's channel.
 
+    :param client: the member's part in client-side assignment; without it such commands are removed unapplied.
+
     :ivar dirty: set by the watch (and whoever wants) when the channel may have commands.
     :ivar stale: commands removed unapplied.  :ivar applied: commands applied.
     """
 
     def __init__(
-        self, runtime: Runtime, paths: GroupPaths, consumer: str, offsets: Offsets, meter: Meter | None = None
+        self,
+        runtime: Runtime,
+        paths: GroupPaths,
+        consumer: str,
+        offsets: Offsets,
+        meter: Meter | None = None,
+        client: ClientAssignment | None = None,
     ) -> None:
+        self._client = client
         self._meter = meter or unread()
         self._paths = paths
         self._consumer = consumer
@@ -75,6 +85,8 @@ class CommandDrain:
             self._remove_unapplied(fenced, received)
         elif received.command.option == STOP_FETCHER:
             self._stop(store, fenced, received.name, received.command, give_up)
+        elif received.command.option != START_FETCHER:
+            self._assign(store, fenced, received, received.command)
         else:
             self._start(store, fenced, received.name, received.command)
 
@@ -107,10 +119,18 @@ class CommandDrain:
             self._consumer, received.name, received.order.epoch, received.order.generation,
         )  # fmt: skip
 
+    def _assign(self, store: Store, fenced: FencedChannel, received: Received, command: Command) -> None:
+        if self._client is not None and self._client.obey(store, fenced, received.name, command):
+            self._tell(received.name, command, 0, 0)
+        else:
+            self._remove_unapplied(fenced, received)
+
     def _stop(self, store: Store, fenced: FencedChannel, name: str, command: Command, give_up: GiveUp) -> None:
         """Stop, seal or commit what is open, then one multi: offsets, owners, channel data, the command removed."""
         running = frozenset(fenced.channel.running)
         partitions = (command.partitions or running) & running
+        if self._client is not None and not command.partitions:
+            self._client.stopped()
         give_up(partitions)
         steps = chunks(partitions)
         for number, some in enumerate(steps, 1):
@@ -137,6 +157,8 @@ class CommandDrain:
             done = acknowledgement(self._paths, self._consumer, name, is_last=number == len(steps))
             fenced.commit(after, [*owners, done])
         self._tell(name, command, len(missing - refused), len(refused))
+        if self._client is not None and command.ask:
+            self._client.started(command.ask)
 
     def _tell(self, name: str, command: Command, partitions: int, refused: int) -> None:
         self.applied += 1

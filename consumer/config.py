@@ -18,6 +18,10 @@ from .poll_order import GREEDY, ORDERS
 from .prefetch import HEURISTICS, SHARE
 from .start_position import COMMITTED, EARLIEST, StartRule
 
+COORDINATOR_SIDE = "coordinator"
+CLIENT_SIDE = "client"
+SIDES = {COORDINATOR_SIDE, CLIENT_SIDE}
+
 
 def _default_name() -> str:
     host = "".join(char if char.isalnum() or char in "-_" else "-" for char in socket.gethostname())
@@ -37,7 +41,11 @@ class ConsumerConfig:
     :ivar bootstrap_servers: Kafka's brokers, `host:port,host:port`; those that are registered in ZooKeeper when empty.
     :ivar brokers_path: the znode below which Kafka's brokers are registered.
     :ivar kafka: options for librdkafka, as `security.protocol`; the environment's `ZK_GROUP_KAFKA_...` are added.
+    :ivar assignment: who assigns: `coordinator`, or `client`, a member that is the group's leader (seed 001); both for
+        a rolling change from one to the other, the preferred first (`client,coordinator`).
     :ivar protocols: assignment strategies, the preferred first.
+    :ivar assignment_delay_ms: as the leader, how long to wait for more changes of topics before asking for a rebalance.
+    :ivar client_rack: the rack of this consumer, for assignors that prefer replicas in it (KIP-881).
     :ivar start_position: where the group begins with partitions of which it has no offset: `beginning`, `end`,
         `committed` (as `auto_offset_reset` says), or a time: ISO 8601, in UTC unless it says its zone, or milliseconds
         since the epoch. It is resolved once for a partition of a group, and holds for every later owner.
@@ -66,7 +74,10 @@ class ConsumerConfig:
     bootstrap_servers: str = ""
     brokers_path: str = "/brokers"
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    assignment: str = COORDINATOR_SIDE
     protocols: tuple[str, ...] = ("range", "cooperative-sticky")
+    assignment_delay_ms: int = 100
+    client_rack: str = ""
     start_position: str | int = COMMITTED
     auto_offset_reset: str = EARLIEST
     session_timeout_ms: int = 10_000
@@ -109,10 +120,21 @@ class ConsumerConfig:
         require(self.offsets_interval_ms > 0, "offsets_interval_ms must be positive")
         require(0 <= self.metrics_port <= 65_535, "metrics_port must be from 0 (off) to 65535")
         require(bool(self.metrics_host), "metrics_host must be an address of this host")
+        require(
+            bool(self.sides) and set(self.sides) <= SIDES and len(set(self.sides)) == len(self.sides),
+            "assignment must be coordinator, client, or both in the order of preference: client,coordinator",
+        )
+        require(self.assignment_delay_ms >= 0, "assignment_delay_ms must not be negative")
+        require(len(self.client_rack) <= 249, "client_rack must have 249 characters at most")
         require(bool(self.protocols), "protocols must name at least one strategy")
         for protocol in self.protocols:
             checked_name("protocols", protocol)
         self.start_rule  # noqa: B018  it checks both
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """`assignment` as a list, the preferred first."""
+        return tuple(side.strip() for side in self.assignment.split(",") if side.strip())
 
     @property
     def start_rule(self) -> StartRule:

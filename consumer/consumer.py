@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError, UsageError
@@ -13,6 +13,8 @@ from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.serving import MetricsServer
 from coordinator.zk.store import StoreFactory
 
+from .assignment.base import ClientAssignor
+from .assignment.joining import client_assignment
 from .auto_commit import AutoCommit
 from .config import ConsumerConfig, Subscription
 from .control import Control
@@ -55,6 +57,9 @@ class Consumer(Control):
     :param source: where records come from; the configuration's `log_dir` when it is not given.
     :param metrics: what is counted and measured, for several consumers in one process to share. It is served when the
         configuration has a `metrics_port`; give that to one of them.
+    :param assignors: for `assignment` `client`: the strategies that this member supports, the preferred first, instead
+        of those that `protocols` names and that are installed.
+    :raises UsageError: when a strategy of `protocols` is not installed for client-side assignment.
     :raises CoordinatorError: when it cannot be served there.
     """
 
@@ -67,6 +72,7 @@ class Consumer(Control):
         open_store: StoreFactory | None = None,
         runtime: Runtime | None = None,
         metrics: ConsumerMetrics | None = None,
+        assignors: Sequence[ClientAssignor] = (),
     ) -> None:
         self._subscription = subscription
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
@@ -88,7 +94,8 @@ class Consumer(Control):
         self._callbacks = callbacks or Callbacks()
         opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
         starts = Starts(self._log, config.start_rule)
-        self._member = Member(config, subscription, opener, self._runtime, self, starts, self._meter)
+        client = client_assignment(config, self._runtime, self._log, lambda: self._member.wake.set(), assignors)
+        self._member = Member(config, subscription, opener, self._runtime, self, starts, self._meter, client=client)
         self._server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, self._runtime)
         self._server.start()
 
@@ -111,6 +118,8 @@ class Consumer(Control):
             after a backoff within which it returns nothing.
         :raises NoOffsetForPartition: when the group has no offset for a partition and `auto_offset_reset` is `none`.
         :raises OffsetOutOfRange: when the log does not have an offset and `auto_offset_reset` is `none`.
+        :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; what is assigned
+            is fetched on.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
         self._meter.polled()
@@ -160,6 +169,11 @@ class Consumer(Control):
                 problem = error
                 self._runtime.sleep(0.05)
         raise CommitFailed(f"{NOT_KNOWN}: ZooKeeper does not answer") from problem
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Subscribe to other topics instead. The next poll tells the group, which is rebalanced."""
+        self._subscription = subscription
+        self._member.subscribe(subscription)
 
     @property
     def member(self) -> Member:

@@ -10,6 +10,7 @@ CoordinatorError
 │       ├── GroupMaxSizeReached          refused: the group is full
 │       └── ChannelGone                  its channel was removed or overwritten, as only a hand does
 ├── NoOffsetForPartition                 auto_offset_reset is none, and the group has no offset for a partition
+├── AssignmentFailed                     under client-side assignment: the group's leader gave no assignment
 ├── CommitFailed                         a commit came too late; its cause is one of these
 └── SegmentError                         a sealed segment is missing, damaged or was collected
 """
@@ -47,6 +48,17 @@ class ChannelGone(IncarnationOver):
 
 class NoOffsetForPartition(CoordinatorError):
     """The group has no offset for a partition, and `auto_offset_reset` is `none`. Polling again looks again."""
+
+
+class AssignmentFailed(CoordinatorError):
+    """The leader's assignor failed, or it did not answer in time. The group runs on as it was; polling again goes on.
+
+    :ivar ask: which ask it was.
+    """
+
+    def __init__(self, reason: str, ask: str) -> None:
+        super().__init__(f"{reason} ({ask})")
+        self.ask = ask
 
 
 class CommitFailed(CoordinatorError):

@@ -22,11 +22,11 @@ from coordinator.zk.errors import (
 from coordinator.zk.lease import Lease
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
-from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
-from coordinator.zk.runtime import Runtime, Task
+from coordinator.zk.records import Channel, Registration
+from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Operation, SessionState, Store, StoreFactory
 
+from .assignment.client import ClientAssignment
 from .backoff import Backoff
 from .channel import FencedChannel
 from .commands import CommandDrain
@@ -34,10 +34,11 @@ from .config import ConsumerConfig, Subscription
 from .errors import TURNED_AWAY, ChannelGone, FencedInstanceId, IllegalGeneration, UnknownMemberId
 from .fetcher import Fetch
 from .holder import Holder, Start
+from .keeper import Keeper
 from .metrics import Meter, unread
 from .offsets import Offsets
 from .out_of_range import Jump
-from .registration import register, registration_of, seat_given_up
+from .registration import changed_registration, register, registration_of, seat_given_up
 from .session import Session
 from .starts import Starts
 from .trace import Trace
@@ -50,6 +51,7 @@ class Member:
 
     :param starts: finds where the group begins with partitions of which it has no offset.
     :param seal_interval_ms: how often the holder seals, for the registration; 0 when it seals nothing.
+    :param client: the member's part in client-side assignment, where it takes part.
     """
 
     def __init__(
@@ -62,10 +64,13 @@ class Member:
         starts: Starts,
         meter: Meter | None = None,
         seal_interval_ms: int = 0,
+        client: ClientAssignment | None = None,
     ) -> None:
+        self._client = client
         self._config = config
         self._seal_interval_ms = seal_interval_ms
         self._subscription = subscription
+        self._is_resubscribed = False
         self._runtime = runtime
         self._holder = holder
         self._paths = GroupPaths(config.group)
@@ -73,18 +78,17 @@ class Member:
         self._session = Session(open_store, runtime, self._on_state)
         self._channel: FencedChannel | None = None
         self._lease: Lease | None = None
-        self._keeper: Task | None = None
         self._trace = Trace(runtime, config.group, config.consumer)
         self._held: dict[TopicPartition, str] = {}
         self._held_as: Channel | None = None
         self._own_incarnations: set[str] = set()
         self._fenced: FencedInstanceId | None = None
         self._backoff = Backoff(runtime)
-        self._last_poll = self._last_commit = self._last_offsets = self._last_look = runtime.monotonic()
-        self._closing = runtime.event()
+        self._last_offsets = runtime.monotonic()
         self._meter = meter or unread()
-        self._meter.reads_member(lambda: self.lease_left_s, lambda: runtime.monotonic() - self._last_poll)
-        self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets, self._meter)
+        self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets, self._meter, client)
+        self._keeper = Keeper(config, runtime, self._offsets, self._drain.dirty)
+        self._meter.reads_member(lambda: self.lease_left_s, lambda: runtime.monotonic() - self._keeper.last_poll)
         self.wake = self._drain.dirty
         self.registrations = 0
 
@@ -133,9 +137,10 @@ class Member:
         :raises InconsistentGroupProtocol: when the group has no strategy in common with this consumer.
         :raises GroupMaxSizeReached: when the group is full. After this and the one before, another call tries again.
         :raises NoOffsetForPartition: when the group has none, and `auto_offset_reset` is `none`; all else is done then.
+        :raises AssignmentFailed: when the group's leader gave no assignment; once for each failure, all else is done.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
-        self._last_poll = self._runtime.monotonic()
+        self._keeper.last_poll = self._runtime.monotonic()
         if self._fenced is not None:
             raise self._fenced
         try:
@@ -144,9 +149,14 @@ class Member:
                 self._drain.dirty.clear()  # there is nothing to obey yet: whoever waits for it shall wait
                 return
             channel.settle()
+            self._rejoin(channel)
             self._obey(channel)
+            if self._client is not None and self.store is not None:
+                self._client.tend(self.store, channel)
             self._hold_what_runs(channel)
             self._offsets.refuse_undecided(channel.channel)
+            if self._client is not None:
+                self._client.raise_failure()
         except FencedInstanceId as over:
             self._fenced = over  # for good, whatever becomes of the channel
             self._drop_everything(str(over))
@@ -188,9 +198,14 @@ class Member:
                 raise IllegalGeneration(f"{missing[0]} is no longer this consumer's")
             after = replace(before, running={**before.running, **offsets})
             fenced.commit(replace(after, sealed=sealed) if sealed is not None else after, operations)
-        self._last_commit = self._runtime.monotonic()
-        self._meter.committed(self._last_commit - began)
+        self._keeper.last_commit = self._runtime.monotonic()
+        self._meter.committed(self._keeper.last_commit - began)
         self._publish(fenced)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Want this from now on; the next `tend` writes it in place, and the group is rebalanced."""
+        self._subscription, self._is_resubscribed = subscription, True
+        self._drain.dirty.set()
 
     def leave(self, reason: str = "left", for_good: bool = False) -> None:
         """Give everything up and end the incarnation; the session stays. Called from the poll side.
@@ -202,6 +217,8 @@ class Member:
             return
         try:
             fenced.settle()
+            if self._client is not None:
+                self._client.stopped()
             self._give_up(frozenset(fenced.channel.running))
             self._end(fenced, reason, for_good)
         except (CoordinatorError, OSError) as error:
@@ -210,7 +227,7 @@ class Member:
 
     def close(self, for_good: bool = False) -> None:
         """Leave, end the session and the keeper."""
-        self._closing.set()
+        self._keeper.closing.set()
         self.leave(for_good=for_good)
         self._session.close()
         self._meter.gone()
@@ -246,9 +263,8 @@ class Member:
             if self.registrations == 0:
                 raise
             return None
-        registration = registration_of(
-            self._config, self._subscription, self._runtime.random_id(), store, self._seal_interval_ms
-        )
+        registration = self._registration(store, self._runtime.random_id())
+        self._is_resubscribed = False
         consumer = self._config.consumer
         # Noted before it is sent: when the reply is lost, what stands there is this process's own all the same.
         self._own_incarnations.add(registration.incarnation)
@@ -259,14 +275,25 @@ class Member:
         lease = self._session.lease(store, fenced.check)
         lease.renew()
         self._channel, self._lease = fenced, lease
-        self._keeper = self._runtime.spawn(lambda: self._keep(store, fenced, lease), f"keeper-{consumer}")
-        self._last_commit = self._runtime.monotonic()
+        self._keeper.start(store, fenced, lease)
         self._drain.dirty.set()
         self.registrations += 1
         self._meter.registered()
         self._trace.registered(channel.incarnation, store.session_id)
         log.info("registered: group=%s consumer=%s incarnation=%s", self._config.group, consumer, channel.incarnation)
         return fenced
+
+    def _registration(self, store: Store, incarnation: str) -> Registration:
+        client = self._client.offer(self._subscription) if self._client is not None else None
+        return registration_of(self._config, self._subscription, incarnation, store, self._seal_interval_ms, client)
+
+    def _rejoin(self, fenced: FencedChannel) -> None:
+        """Write a subscription that has changed in place."""
+        if self._is_resubscribed and self.store is not None:
+            registration = self._registration(self.store, fenced.incarnation)
+            fenced.guarded(changed_registration(self.store, self._paths, self._config.consumer, registration))
+            self._is_resubscribed = False
+            log.info("subscription changed: group=%s consumer=%s", self._config.group, self._config.consumer)
 
     def _on_state(self, state: SessionState) -> None:
         self._drain.dirty.set()
@@ -358,59 +385,11 @@ class Member:
             self._trace.over(self._channel.incarnation, reason)
         self._held_as = None
         self._meter.holds(0, 0, 0)
+        if self._client is not None and self._channel is not None:
+            self._client.lost(reason)
         self._channel = None
         self._lease = None
         if held:
             log.warning("partitions lost: consumer=%s count=%d reason=%s", self._config.consumer, len(held), reason)
             self._let_go(held, "lost")
             self._holder.lost(held)
-
-    # ---- the keeper: the only other thread
-
-    def _keep(self, store: Store, fenced: FencedChannel, lease: Lease) -> None:
-        """Renew the lease every 1/6 of the session timeout; leave when the application has stopped polling."""
-        while fenced.over is None and not store.lost and not self._closing.is_set():
-            try:
-                lease.renew()
-                self._touch_or_leave(store, fenced)
-                self._look_again(store)
-            except (IncarnationOver, SessionLost) as error:
-                log.info("keeper ends: consumer=%s reason=%s", self._config.consumer, error)
-                break
-            except StoreError as error:
-                log.warning("keeper tries again: lease_left_s=%.1f reason=%s", lease.left_s, error)
-            self._closing.wait(min(lease.due_s, self._config.max_poll_interval_ms / 6000))
-        if isinstance(fenced.over, ChannelGone):
-            store.close()  # the owners of what the channel said ran go with the session, and who hangs will not end it
-        self._drain.dirty.set()
-
-    def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:
-        """A sign of life every third of `max_poll_interval_ms`; the end when nobody has polled for so long.
-
-        The signs go on between polls: the coordinator, which waits for one as long, evicts nobody who still has time.
-        """
-        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
-        if now - self._last_poll >= limit_s:
-            self._leave_unpolled(store, fenced)
-        elif now - self._last_commit >= limit_s / 3:
-            fenced.touch()
-            self._last_commit = now
-
-    def _look_again(self, store: Store) -> None:
-        """Once a session timeout, and before it is evicted, the channel is read unasked: a watch may have been lost."""
-        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
-        if now - self._last_look >= min(store.negotiated_timeout_s, limit_s / 2):
-            self._last_look = now
-            self._drain.dirty.set()
-
-    def _leave_unpolled(self, store: Store, fenced: FencedChannel) -> None:
-        reason = (
-            f"left by itself: poll was not called for {self._config.max_poll_interval_ms} ms "
-            "(raise max_poll_interval_ms, or lower max_poll_records)"
-        )
-        with fenced.lock:  # an application that comes back just now commits before this, or not at all
-            after, operations = self._offsets.ended(
-                store, self._config.consumer, fenced.channel, reason, UNKNOWN_MEMBER_ID
-            )
-            fenced.end(after, operations, UnknownMemberId(reason))
-        log.warning("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 import coordinator
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER
+from coordinator.zk.commands import OPTIONS
 from coordinator.zk.partitions import TopicPartition
 
 LABELS = ("group", "consumer")
@@ -148,7 +148,7 @@ class Meter:
         self._seal_failures, self._refetched = metrics.seal_failures.labels(*own), metrics.refetched.labels(*own)
         self._offset_resets = metrics.offset_resets.labels(*own)
         self._registrations, self._rebalances = metrics.registrations.labels(*own), metrics.rebalances.labels(*own)
-        self._applied = {option: metrics.applied.labels(*own, option) for option in (STOP_FETCHER, START_FETCHER)}
+        self._applied = {option: metrics.applied.labels(*own, option) for option in OPTIONS}
         self._stale = metrics.stale.labels(*own)
         self._last_held = (0, 0, 0)
 

@@ -226,7 +226,7 @@ class Offsets:
             return replace(channel, ended=reason, error=error), ids
         self._is_in_doubt = True  # there is no second try
         released = self.release(store, channel, channel.running)
-        after = replace(channel, running={}, topics={}, ended=reason, error=error, refused=NONE)
+        after = replace(channel, running={}, topics={}, ended=reason, error=error, refused=NONE, ask="")
         return after, released + ids
 
     def publish(self, store: Store, channel: Channel) -> list[Operation]:

@@ -67,7 +67,8 @@ def release_operations(
 
 def after_command(channel: Channel, name: str, command: Command, refused: PartitionSet = NONE) -> Channel:
     """The channel once `command` has been applied, but for what runs; `refused` could not be claimed."""
-    return replace(channel, epoch=command.epoch, generation=command.generation, command=name, refused=refused)
+    ask = channel.ask if command.partitions else command.ask
+    return replace(channel, epoch=command.epoch, generation=command.generation, command=name, refused=refused, ask=ask)
 
 
 def with_claimed(channel: Channel, partitions: Iterable[TopicPartition], topics: Mapping[str, str]) -> Channel:

@@ -16,12 +16,13 @@ from coordinator.zk.fenced import ensure
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import NO_CHANNEL, Channel, Registration, parsed_channel
+from coordinator.zk.records import NO_CHANNEL, STATIC, Channel, Registration, parsed_channel
 from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
 from coordinator.zk.seats import Seat
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
+from coordinator.zk.sync import CLIENT, ClientProtocols
 
-from .config import ConsumerConfig, Subscription
+from .config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from .errors import FencedInstanceId
 from .ownership import PARTITIONS_A_STEP, release_operations
 
@@ -44,20 +45,46 @@ class Predecessor:
 
 
 def registration_of(
-    config: ConsumerConfig, subscription: Subscription, incarnation: str, store: Store, seal_interval_ms: int
+    config: ConsumerConfig,
+    subscription: Subscription,
+    incarnation: str,
+    store: Store,
+    seal_interval_ms: int,
+    client: ClientProtocols | None = None,
 ) -> Registration:
-    """What a consumer registers with on this session."""
+    """What a consumer registers with on this session.
+
+    :param client: what it offers for client-side assignment; a consumer that knows nothing else is left out by a
+        coordinator of a release before that.
+    """
+    is_client_only = client is not None and COORDINATOR_SIDE not in config.sides
+    named = subscription.topics if not is_client_only or subscription.pattern == STATIC else {}
     return Registration(
         incarnation=incarnation,
-        subscription=subscription.topics,
-        pattern=subscription.pattern,
+        subscription=named,
+        pattern=CLIENT if is_client_only else subscription.pattern,
         host=socket.gethostname(),
         protocols=config.protocols,
         lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),
         max_poll_interval_ms=config.max_poll_interval_ms,
         seal_interval_ms=seal_interval_ms,
         instance_id=config.group_instance_id,
+        client=client,
     )
+
+
+def changed_registration(store: Store, paths: GroupPaths, consumer: str, registration: Registration) -> list[Operation]:
+    """What an incarnation writes, under its fence, that changes what it has registered: a rejoin in place.
+
+    :raises BadData: when the seat of a static member cannot be read.
+    """
+    written: list[Operation] = [SetData(paths.id(consumer), registration.to_bytes())]
+    node = store.get(paths.seat(consumer)) if registration.instance_id else None
+    if node is not None:
+        removed = Seat.parse(paths.seat(consumer), node.data).removed
+        seat = Seat(registration, round(store.negotiated_timeout_s * 1000), removed)
+        written.append(SetData(paths.seat(consumer), seat.to_bytes(), node.stat.version))
+    return written
 
 
 def register(

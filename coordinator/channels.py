@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from .membership import End
 from .plan import Plan, ended
 from .snapshot import SeatView, SentCommand, Snapshot
+from .zk.commands import Command
 from .zk.errors import RebalanceFailed
 from .zk.fenced import batches
 from .zk.partitions import TopicPartition
@@ -64,17 +65,43 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
         if (consumer, sent.name) not in gone
     ]
     units += [_given_up(snapshot, paths, seat) for seat in plan.given_up]
+    units += _asks(snapshot, plan, paths)
     units += _history(snapshot, plan, paths)
-    units += [
-        [Create(paths.command_prefix(consumer), command.to_bytes(), sequential=True)]
-        for consumer, command in (*plan.stops, *plan.starts)
-    ]
+    units += [[_sent(paths, *each)] for each in (*plan.stops, *plan.starts)]
+    notices: list[Unit] = [[_sent(paths, *each)] for each in plan.asking.notices]
     room = _room_beside(plan.state)
     largest = max((sum(operation_bytes(o) for o in unit) for unit in units), default=0)
     if largest > room:
         raise RebalanceFailed("one consumer's command does not fit into a transaction: spread the group's partitions")
-    written = list(batches(units, ROOM, room)) or [[]]
-    yield from (Step(plan.state, operations) for operations in written)
+    written = list(batches(notices + units, ROOM, room)) or [[]]
+    # Whoever is to hear of a failure does before `state` says that it was told.
+    told = len(list(batches(notices, ROOM, room)))
+    is_torn = len(written) > 1 and bool(notices)
+    for nth, operations in enumerate(written, 1):
+        yield Step(before if is_torn and nth < told else plan.state, operations)
+
+
+def _sent(paths: GroupPaths, consumer: str, command: Command) -> Operation:
+    return Create(paths.command_prefix(consumer), command.to_bytes(), sequential=True)
+
+
+def _asks(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
+    """Asks removed; the one that is made, in one multi with the command that tells its leader and what it answers."""
+    asking = plan.asking
+    units: list[Unit] = []
+    for view in plan.removed_asks:
+        units += [[Delete(f"{paths.ask(view.name)}/{child}")] for child in view.children]
+        units.append([Delete(paths.ask(view.name))])
+    made: Unit = []
+    if asking.made is not None:
+        name, ask = asking.made
+        made += [] if snapshot.has_sync else [Create(paths.sync)]
+        made.append(Create(paths.ask(name), ask.to_bytes()))
+    if asking.assign is not None:
+        made.append(_sent(paths, *asking.assign))
+    if asking.answered is not None:
+        made.append(Delete(paths.sync_request, asking.answered.version))
+    return [*units, *([made] if made else [])]
 
 
 def _room_beside(state: GroupState) -> int:

@@ -23,6 +23,7 @@ class CoordinatorConfig:
     :ivar group_initial_rebalance_delay_ms: a group that nobody is in waits for more members until nobody has joined for
         so long, three times as long at most. Half a second by default: the processes of one start come closer together
         than that, and a lone consumer hardly feels it (Kafka's three do).
+    :ivar assignment_timeout_ms: under client-side assignment, how long a leader has to answer before the next is asked.
     :ivar group_max_size: members that a group may have; who comes after them is refused.
     :ivar sweep_interval_ms: how often everything is read again, in case a watch was lost.
     :ivar channel_retention_ms: how long the channel of a consumer that is gone is kept.
@@ -46,6 +47,7 @@ class CoordinatorConfig:
     rebalance_debounce_ms: int = 100
     group_initial_rebalance_delay_ms: int = 500
     group_max_size: int = 2**31 - 1
+    assignment_timeout_ms: int = 30_000
     sweep_interval_ms: int = 10_000
     channel_retention_ms: int = 86_400_000
     query_retention_ms: int = 7 * 86_400_000
@@ -67,6 +69,7 @@ class CoordinatorConfig:
         require(self.max_rebalance_retries >= 0, "max_rebalance_retries must not be negative")
         require(self.rebalance_debounce_ms >= 0, "rebalance_debounce_ms must not be negative")
         require(self.group_initial_rebalance_delay_ms >= 0, "group_initial_rebalance_delay_ms must not be negative")
+        require(self.assignment_timeout_ms >= 100, "assignment_timeout_ms must be 100 or more")
         require(self.group_max_size >= 1, "group_max_size must be 1 or more")
         require(self.sweep_interval_ms >= 100, "sweep_interval_ms must be 100 or more")
         require(

@@ -7,7 +7,7 @@ own group only.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from .asked import Asked, Requested
 from .assignors import Assignor
@@ -21,7 +21,7 @@ from .requests import Request, RequestQueue
 from .term import Term
 from .zk.errors import CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
 from .zk.lease import Lease
-from .zk.paths import GROUPS
+from .zk.paths import GROUPS, Brokers
 from .zk.records import Topic
 from .zk.runtime import Runtime, Task
 from .zk.store import Store
@@ -63,7 +63,9 @@ class Handlers:
         self._term = term
         self._lease = lease
         self._assignors = assignors
-        self._rules = GroupRules(config.group_initial_rebalance_delay_ms / 1000, config.group_max_size)
+        self._rules = GroupRules(
+            config.group_initial_rebalance_delay_ms / 1000, config.group_max_size, config.assignment_timeout_ms / 1000
+        )
         self._problems = problems
         self._on_over = on_over
         self._asked = asked
@@ -75,12 +77,20 @@ class Handlers:
         self._outstanding: dict[str, set[str]] = {}
         self._failing_since: dict[str, float] = {}
         self._topics: Callable[[], Mapping[str, Topic]] = dict
+        self._assigns: Callable[[str, Iterable[str]], None] = lambda group, topics: None
         self.requests = RequestQueue(runtime)
         self.turns = 0
 
-    def start(self, topics: Callable[[], Mapping[str, Topic]]) -> list[Task]:
-        """Start the handlers (seed 000, `coordinatorStartup` 6); `topics` gives every topic as last read."""
+    def start(
+        self, topics: Callable[[], Mapping[str, Topic]], assigns: Callable[[str, Iterable[str]], None] | None = None
+    ) -> list[Task]:
+        """Start the handlers (seed 000, `coordinatorStartup` 6).
+
+        :param topics: gives every topic as last read.
+        :param assigns: is told after a turn which topics are in the target of a group that a leader assigns.
+        """
         self._topics = topics
+        self._assigns = assigns or self._assigns
         return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(self._config.rebalance_handlers)]
 
     def ask(self, group: str, reason: str) -> None:
@@ -140,6 +150,8 @@ class Handlers:
             self.turns += 1
             self._metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
             self._failures.pop(group, None)
+            if turn.state is not None:
+                self._assigns(group, turn.state.topics if turn.state.client is not None else ())
             with self._lock:
                 self._outstanding[group] = set(turn.outstanding)
             self._failing_since.pop(group, None)
@@ -210,6 +222,7 @@ class Handlers:
                     self.on_acknowledge,
                     self._problems,
                     self._metrics,
+                    Brokers(self._config.brokers_path),
                 )
             return self._rebalancers[group]
 

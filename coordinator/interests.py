@@ -8,6 +8,7 @@ from .zk.errors import BadData
 from .zk.patterns import TopicFilter
 from .zk.records import STATIC, Registration
 from .zk.runtime import Runtime
+from .zk.sync import CLIENT
 
 
 class Interests:
@@ -17,13 +18,14 @@ class Interests:
         self._lock = runtime.lock()
         self.consumer_groups_per_topic: dict[str, set[str]] = {}
         self.groups_with_wildcard_topics: dict[str, tuple[TopicFilter, ...]] = {}
+        self._assigned: dict[str, frozenset[str]] = {}
 
     def update(self, group: str, registrations: Iterable[Registration]) -> None:
         """Replace what `group` is interested in by what its members say now (joiners, leavers and changes alike)."""
         topics: set[str] = set()
         filters: list[TopicFilter] = []
         for registration in registrations:
-            if registration.pattern == STATIC:
+            if registration.pattern in (STATIC, CLIENT):
                 topics |= set(registration.subscription)
             else:
                 filters += _filters(registration)
@@ -34,9 +36,18 @@ class Interests:
             if filters:
                 self.groups_with_wildcard_topics[group] = tuple(filters)
 
+    def assigned(self, group: str, topics: Iterable[str]) -> None:
+        """A leader has given out these: its group is concerned whatever its members have registered for."""
+        some = frozenset(topics)
+        with self._lock:
+            self._assigned.pop(group, None)
+            if some:
+                self._assigned[group] = some
+
     def forget(self, group: str) -> None:
         """`group` is gone."""
         with self._lock:
+            self._assigned.pop(group, None)
             self._remove(group)
 
     def groups_of(self, topic: str) -> set[str]:
@@ -47,7 +58,8 @@ class Interests:
                 for group, filters in self.groups_with_wildcard_topics.items()
                 if any(topic_filter.allows(topic) for topic_filter in filters)
             }
-            return by_pattern | self.consumer_groups_per_topic.get(topic, set())
+            by_leader = {group for group, topics in self._assigned.items() if topic in topics}
+            return by_pattern | by_leader | self.consumer_groups_per_topic.get(topic, set())
 
     def _remove(self, group: str) -> None:
         self.groups_with_wildcard_topics.pop(group, None)

@@ -24,7 +24,7 @@ from .zk.store import Node, Store
 log = logging.getLogger(__name__)
 
 TOPICS, TOPIC, GROUP_LIST, MEMBERS, EVERYTHING, STOP = "topics", "topic", "groups", "members", "everything", "stop"
-PAUSES, REQUEST = "pauses", "request"
+PAUSES, REQUEST, SYNC_REQUEST = "pauses", "request", "sync request"
 
 
 class Event(NamedTuple):
@@ -130,6 +130,8 @@ class Listeners:
                 self.pause_change()
             case "request":
                 self.request_change([event.name])
+            case "sync request":
+                self.sync_request_change([event.name])
             case "everything":
                 self.pause_change()
                 self.topic_change(all_of_them=True)
@@ -157,6 +159,18 @@ class Listeners:
 
     def _on_request(self, path: str) -> None:
         self._events.put(Event(REQUEST, path[len(GROUPS) + 1 :].split("/", 1)[0]))
+
+    def _on_sync_request(self, path: str) -> None:
+        self._events.put(Event(SYNC_REQUEST, path[len(GROUPS) + 1 :].split("/", 1)[0]))
+
+    # ---- what leaders ask for
+
+    def sync_request_change(self, groups: Sequence[str]) -> None:
+        """Of which groups the leader wants to be asked again; the turn reads why."""
+        paths = [GroupPaths(group).sync_request for group in groups]
+        for group, node in zip(groups, self._store.get_many(paths, watch=self._on_sync_request), strict=True):
+            if node is not None:
+                self._ask(group, "sync request")
 
     # ---- what operators ask for
 
@@ -237,6 +251,7 @@ class Listeners:
             self._watched.clear()
         new = sorted(names if all_of_them else names - set(self._members))
         self.request_change(new)  # first: a group whose members are known is not read again
+        self.sync_request_change(new)
         for group in new:
             self.group_member_change(group)
 

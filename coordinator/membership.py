@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .assignors import Assignor
+from .planning.leases import is_exclusive, lease_ms
 from .snapshot import ChannelView, SeatView, Snapshot
 from .strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from .target import is_live
-from .zk.partitions import PartitionSet
+from .zk.partitions import NONE, PartitionSet
 from .zk.records import Registration
 from .zk.refusals import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID
 from .zk.state import Mark
+from .zk.sync import CLIENT, CONSUMER
 
 FORMING_AT_MOST = 3
 """A group that forms waits for more members no longer than this many initial delays, however many still come."""
@@ -22,12 +24,14 @@ FORMING_AT_MOST = 3
 class GroupRules:
     """What an operator has set for groups.
 
+    :ivar assignment_timeout_s: a leader that has not answered for so long has failed.
     :ivar initial_delay_s: a group without members waits for more of them until nobody has joined for so long.
     :ivar max_size: members that a group may have.
     """
 
     initial_delay_s: float = 0.0
     max_size: int = 2**31 - 1
+    assignment_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Membership:
     :ivar forming: members that wait, with the group's others, for the first generation.
     :ivar given_up: seats to remove of which nobody's incarnation is ended.
     :ivar strategy: the one that the group uses.
+    :ivar is_client_side: whether a member decides by it, and not this node.
+    :ivar protocol_type: what the group assigns.
     :ivar timers: seconds until something of this is due.
     """
 
@@ -68,6 +74,8 @@ class Membership:
     marks: list[Mark] = field(default_factory=list)
     given_up: list[SeatView] = field(default_factory=list)
     strategy: str = ""
+    is_client_side: bool = False
+    protocol_type: str = CONSUMER
     timers: list[float] = field(default_factory=list)
 
     @property
@@ -150,9 +158,18 @@ def _put_out(snapshot: Snapshot, found: Membership, name: str, reason: str, erro
     owners = view.running & snapshot.owners
     seat = snapshot.seats.get(name) if registration.instance_id == name else None
     found.ends.append(End(view, reason, True, owners, error, seat))
-    if view.running:
-        found.marks.append(Mark(name, registration.incarnation, view.running, registration.lease_ms, reason))
-        found.timers.append(registration.lease_ms / 1000)
+    if view.running or _runs_unowned(snapshot, view):
+        _mark(found, Mark(name, registration.incarnation, view.running, registration.lease_ms, reason))
+
+
+def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
+    """Whether a member runs what no owner znode stands for: nobody else may begin before its lease is over."""
+    return is_exclusive(snapshot) and view.channel is not None and bool(view.channel.ask)
+
+
+def _mark(found: Membership, mark: Mark) -> None:
+    found.marks.append(mark)
+    found.timers.append(mark.lease_ms / 1000)
 
 
 def _end_the_gone(snapshot: Snapshot, found: Membership) -> None:
@@ -172,7 +189,10 @@ def _end_the_gone(snapshot: Snapshot, found: Membership) -> None:
         if channel.is_live:
             seat = snapshot.seats.get(name)
             its_own = seat is not None and seat.incarnation == channel.incarnation
-            found.ends.append(End(view, "its session ended", False, owners, seat=seat if its_own else None))
+            reason = "its session ended"
+            found.ends.append(End(view, reason, False, owners, seat=seat if its_own else None))
+            if _runs_unowned(snapshot, view):
+                _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
         elif view.running:
             found.ends.append(End(view, channel.ended or "", False, owners, channel.error))
 
@@ -214,14 +234,18 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
     candidates = [
         Candidate(
             name,
-            registration.protocols,
+            () if registration.pattern == CLIENT else registration.protocols,
             _rank(snapshot, name, registration),
             snapshot.members[name].czxid if name in snapshot.members else 0,
+            registration.client,
         )
         for name, registration in found.everybody.items()
     ]
-    choice = choose(candidates, snapshot.state.strategy, assignors, rules.max_size)
-    found.strategy = choice.name or snapshot.state.strategy
+    before = snapshot.state
+    choice = choose(candidates, before.strategy, assignors, rules.max_size, before.client is not None)
+    found.strategy = choice.name or before.strategy
+    if choice.offer is not None:
+        found.is_client_side, found.protocol_type = choice.offer.is_client_side, choice.offer.protocol_type
     for name in sorted(choice.too_many):
         reason = f"refused: the group has {rules.max_size} members, as many as it may have (group_max_size)"
         _turn_away(snapshot, found, name, reason, GROUP_MAX_SIZE_REACHED)

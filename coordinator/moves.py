@@ -25,6 +25,8 @@ class Moves:
     :ivar to_stop: consumer -> what it must give up before anything else.
     :ivar kept: the one command of a member that still says what it must.
     :ivar waiting: consumer -> what it cannot start yet, because it is not free.
+    :ivar members_stopping: of a group without owners, who must stop whole.
+    :ivar blocked_by: of a group without owners, what keeps every start back.
     """
 
     snapshot: Snapshot
@@ -39,26 +41,34 @@ class Moves:
     starts: list[tuple[str, Command]] = field(default_factory=list)
     waiting: dict[str, PartitionSet] = field(default_factory=dict)
     timers: list[float] = field(default_factory=list)
+    members_stopping: frozenset[str] = frozenset()
+    blocked_by: str = ""
 
     @property
     def are_stopping(self) -> bool:
         """Whether somebody has to stop first."""
-        return bool(self.stops) or any(self.to_stop.values())
+        return bool(self.stops or self.members_stopping) or any(self.to_stop.values())
 
     @property
     def are_starting(self) -> bool:
         """Whether something is started, or still to be."""
-        return bool(self.starts or self.waiting or self.kept)
+        return bool(self.starts or self.waiting or self.kept or self.blocked_by)
 
 
 def moves(snapshot: Snapshot, who: Membership, want: Wanted, generation: int, is_eager: bool) -> Moves:
     """The stops and starts that are due now (seed 000, `rebalance` 4.1 and 4.2)."""
     found = Moves(snapshot, who, want, generation, is_eager)
-    found.to_stop = {name: _to_stop(found, name) for name in sorted(who.live)}
+    found.to_stop = {name: _to_stop(found, name) for name in sorted(who.live) if _is_addressed(found, name)}
     _sort_commands(found)
     _stop(found)
     _start(found)
     return found
+
+
+def _is_addressed(found: Moves, name: str) -> bool:
+    """Whether the target is meant for the life that a member is in; else it waits for the next answer of a leader."""
+    target = found.want.target.get(name)
+    return target is not None and target.incarnation == found.who.live[name].incarnation
 
 
 def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eager: bool) -> bool:
@@ -94,7 +104,9 @@ def _sort_commands(found: Moves) -> None:
     """Keep the one command of a member that still says what it must, withdraw the others."""
     for name, view in sorted(found.snapshot.channels.items()):
         for sent in view.commands:
-            if name in found.who.live and name not in found.kept and _still_right(found, view, sent):
+            if (name, sent.name) in found.want.kept:
+                continue
+            if name in found.to_stop and name not in found.kept and _still_right(found, view, sent):
                 found.kept[name] = sent
                 if sent.age_s < STRAGGLER_AFTER_S:
                     found.timers.append(STRAGGLER_AFTER_S - sent.age_s)
@@ -114,8 +126,11 @@ def _still_right(found: Moves, view: ChannelView, sent: SentCommand) -> bool:
         # Of a large one that is obeyed in several commits, what it has stopped by now counts no more.
         named = command.partitions & view.running if command.partitions else view.running
         return bool(must_stop) and named == must_stop
+    if command.option != START_FETCHER or command.ask != found.want.ask:
+        return False
     target = found.want.target[view.consumer].partitions
     is_news = bool(command.started - view.running) or channel.generation != found.generation
+    is_news = is_news or _has_unheard_state(found, view)
     same_topics = all(found.want.topics.get(topic) == topic_id for topic, topic_id in command.topics.items())
     return not must_stop and same_topics and is_news and view.running <= command.started <= target
 
@@ -139,11 +154,10 @@ def _start(found: Moves) -> None:
     """Seed 000, `rebalance` 4.2, for those whose partitions are free."""
     taken = _taken(found)
     patient = not _straggles(found)
-    for name in sorted(found.who.live):
+    for name in sorted(found.to_stop):
         view = found.snapshot.channels[name]
-        wanted = found.want.target[name].partitions
-        missing = wanted - view.running
-        settled = has_settled(view, wanted, found.generation, found.is_eager)
+        missing = found.want.target[name].partitions - view.running
+        settled = _has_settled(found, view)
         if found.to_stop[name] or name in found.kept or (settled and not missing):
             continue
         blocked = missing & taken
@@ -154,11 +168,24 @@ def _start(found: Moves) -> None:
         found.starts.append((name, _start_command(found, name, view.running | (missing - blocked))))
 
 
+def _has_settled(found: Moves, view: ChannelView) -> bool:
+    wanted = found.want.target[view.consumer].partitions
+    settled = has_settled(view, wanted, found.generation, found.is_eager)
+    return settled and not _has_unheard_state(found, view)
+
+
+def _has_unheard_state(found: Moves, view: ChannelView) -> bool:
+    """Whether an answer has a member state for it that it was not told of: it hears of that, whatever it runs."""
+    has_state = found.want.target[view.consumer].has_state
+    return has_state and view.channel is not None and view.channel.ask != found.want.ask
+
+
 def _start_command(found: Moves, name: str, partitions: PartitionSet) -> Command:
     target = found.want.target[name]
     threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
     topics = {topic: found.want.topics[topic] for topic in by_topic(partitions)}
-    return Command(START_FETCHER, found.snapshot.epoch, found.generation, target.incarnation, threads, NONE, topics)
+    epoch, ask = found.snapshot.epoch, found.want.ask
+    return Command(START_FETCHER, epoch, found.generation, target.incarnation, threads, NONE, topics, ask)
 
 
 def _taken(found: Moves) -> PartitionSet:

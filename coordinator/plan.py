@@ -13,23 +13,26 @@ from .assignors import Assignor
 from .history import history_of, replaced_of
 from .membership import End, GroupRules, Membership, membership, unusable
 from .moves import STRAGGLER_AFTER_S, Moves, has_settled, moves
-from .snapshot import SeatView, SentCommand, Snapshot
+from .planning.asking import Asking, asking, without_asks
+from .planning.exclusive import exclusive_moves, mark_the_replaced
+from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import Wanted, wanted
 from .zk.commands import Command
 from .zk.partitions import NONE, PartitionSet
 from .zk.records import Channel
-from .zk.state import COMPLETING, EMPTY, PREPARING, STABLE, GroupState, Rebalance, Target
+from .zk.state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target
 
 WAITING_LOOK_S = 1.0
 """How often to look again for what nothing tells of: an owner znode in the way that goes."""
 
 HISTORY_KEPT = 20
 NO_RULES = GroupRules()
+NO_ASKING = Asking(Wanted({}, {}, {}))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a turn writes, in this order: ends, withdrawals and state, stops, starts.
+    """What a turn writes, in this order: ends, withdrawals and state, an ask with its command, stops, starts.
 
     :ivar state: the group's state afterwards.
     :ivar given_up: seats of static members to remove, beside those that go with an end.
@@ -38,6 +41,7 @@ class Plan:
     :ivar again_s: seconds until the next turn is due, None when only a change asks for one.
     :ivar forgotten: generations whose history is removed.
     :ivar outstanding: consumers that have a command to acknowledge afterwards.
+    :ivar asking: what is done about asks of leaders.
     """
 
     state: GroupState
@@ -52,11 +56,24 @@ class Plan:
     forgotten: tuple[int, ...] = ()
     again_s: float | None = None
     outstanding: frozenset[str] = frozenset()
+    asking: Asking = NO_ASKING
 
     def changes(self, before: GroupState) -> bool:
         """Whether there is anything to write."""
-        written = self.ends or self.given_up or self.withdrawn or self.stops or self.starts or self.rebalance
-        return bool(written) or replace(self.state, epoch=before.epoch) != before
+        written = (self.ends, self.given_up, self.withdrawn, self.commands, self.rebalance, self.removed_asks)
+        return any(written) or self.asking.answered is not None or replace(self.state, epoch=before.epoch) != before
+
+    @property
+    def commands(self) -> tuple[tuple[str, Command], ...]:
+        """Every command that is sent, with its consumer."""
+        asked = (self.asking.assign,) if self.asking.assign is not None else ()
+        return (*asked, *self.stops, *self.starts, *self.asking.notices)
+
+    @property
+    def removed_asks(self) -> tuple[AskView, ...]:
+        """Asks that nobody needs; those that a start may name go when every member has been told."""
+        is_settled = self.state.state in (STABLE, EMPTY)
+        return self.asking.unneeded + (self.asking.superseded if is_settled else ())
 
 
 def plan(
@@ -69,24 +86,27 @@ def plan(
     :raises RebalanceFailed: when members share no strategy, or the assignor does not keep its promise.
     """
     who = membership(snapshot, assignors, rules)
-    assignor = assignors.get(who.strategy)
-    want = Wanted({}, {}, {})
-    if assignor is not None and who.everybody:
-        want = wanted(snapshot, who.everybody, assignor)
-    is_eager = assignor is None or assignor.is_eager
-    is_new = _needs_new_generation(snapshot, want, who, is_eager)
+    asked = _asking(snapshot, assignors, who, trigger, rules)
+    want = asked.want
+    is_eager = _is_eager(assignors, who, asked)
+    is_new = asked.is_adopted or _needs_new_generation(snapshot, want, who, is_eager, asked)
     generation = snapshot.state.generation + is_new
-    due = moves(snapshot, who, want, generation, is_eager)
+    if want.is_exclusive:
+        mark_the_replaced(snapshot, who, want)
+        due = exclusive_moves(snapshot, who, want, generation)
+    else:
+        due = moves(snapshot, who, want, generation, is_eager)
     state = GroupState(
-        state=_state_name(who, due),
+        state=_state_name(who, due, asked),
         generation=generation,
         epoch=snapshot.epoch,
-        strategy=who.strategy,
+        strategy=asked.strategy if who.is_client_side and who.everybody else who.strategy,
         target=want.target,
         topics=want.topics,
         marks=tuple(who.marks),
-        reason=_reason(who, due),
+        reason=_reason(who, due, asked),
         left_out=dict(sorted({**unusable(snapshot, who), **want.left_out}.items())),
+        client=asked.client,
     )
     return Plan(
         state=state,
@@ -96,25 +116,54 @@ def plan(
         withdrawn=tuple(due.withdrawn),
         stops=tuple(due.stops),
         starts=tuple(due.starts),
-        rebalance=history_of(snapshot, state, is_new, due.are_stopping, trigger),
+        rebalance=history_of(snapshot, state, is_new, due.are_stopping, asked.reason or trigger),
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
-        again_s=_again_s(who, due),
-        outstanding=frozenset(due.kept).union(consumer for consumer, _ in (*due.stops, *due.starts)),
+        again_s=_again_s(who, due, asked),
+        outstanding=frozenset(due.kept).union(
+            (consumer for consumer, _ in (*due.stops, *due.starts)),
+            (consumer for consumer, _ in want.kept),
+            (asked.assign[0],) if asked.assign is not None else (),
+        ),
+        asking=asked,
     )
+
+
+def _asking(
+    snapshot: Snapshot, assignors: Mapping[str, Assignor], who: Membership, trigger: str, rules: GroupRules
+) -> Asking:
+    """The target, by whom it is decided: a leader, which is asked for it, or this node."""
+    if who.is_client_side:
+        return asking(snapshot, who, trigger, rules.assignment_timeout_s)
+    assignor = assignors.get(who.strategy)
+    if assignor is None or not who.everybody:
+        return without_asks(snapshot, Wanted({}, {}, {}))
+    return without_asks(snapshot, wanted(snapshot, who.everybody, assignor))
+
+
+def _is_eager(assignors: Mapping[str, Assignor], who: Membership, asked: Asking) -> bool:
+    if asked.client is not None and asked.client.ask:
+        return not asked.client.is_cooperative
+    assignor = assignors.get(asked.strategy or who.strategy)
+    return assignor is None or assignor.is_eager
 
 
 def ended(channel: Channel, reason: str, error: str) -> Channel:
     """The channel of an incarnation whose hold is over."""
-    return replace(channel, running={}, topics={}, ended=reason, error=error, refused=NONE)
+    return replace(channel, running={}, topics={}, ended=reason, error=error, refused=NONE, ask="")
 
 
 # ---- which generation
 
 
-def _needs_new_generation(snapshot: Snapshot, want: Wanted, who: Membership, is_eager: bool) -> bool:
-    """Seed 000, `rebalance` 3.1 to 3.5; and another strategy, so that no generation has two."""
+def _needs_new_generation(snapshot: Snapshot, want: Wanted, who: Membership, is_eager: bool, asked: Asking) -> bool:
+    """Seed 000, `rebalance` 3.1 to 3.5; and another strategy, so that no generation has two.
+
+    Under client-side assignment only an answer that is adopted brings another target, and the end of the last member.
+    """
     state = snapshot.state
+    if who.is_client_side and asked.client is not None:
+        return any(_lost_owners(snapshot, name, is_eager) for name in who.live)
     if want.target and (want.topics != state.topics or (state.strategy and who.strategy != state.strategy)):
         return True
     if _seats_and_lives(want.target, who) != _seats_and_lives(state.target, who):
@@ -140,20 +189,24 @@ def _lost_owners(snapshot: Snapshot, name: str, is_eager: bool) -> PartitionSet:
 # ---- the state, and when to look again
 
 
-def _state_name(who: Membership, due: Moves) -> str:
+def _state_name(who: Membership, due: Moves, asked: Asking) -> str:
     if who.forming:
         return PREPARING
     if not who.everybody:
         return EMPTY
+    if asked.has_failed:
+        return FAILED
     if due.are_stopping:
         return PREPARING
-    return COMPLETING if due.are_starting else STABLE
+    return COMPLETING if due.are_starting or asked.waits else STABLE
 
 
-def _reason(who: Membership, due: Moves) -> str | None:
+def _reason(who: Membership, due: Moves, asked: Asking) -> str | None:
     """Whom or what the group waits for, once it has waited for a while."""
     if who.forming:
         return "waits for more members before its first generation (group_initial_rebalance_delay_ms)"
+    if asked.waits or due.blocked_by:
+        return asked.waits or due.blocked_by
     late = sorted(name for name, sent in due.kept.items() if sent.age_s >= STRAGGLER_AFTER_S)
     if late:
         command = due.kept[late[0]].command
@@ -167,10 +220,10 @@ def _reason(who: Membership, due: Moves) -> str | None:
     return f"{name} waits for {shown}{more} to become free"
 
 
-def _again_s(who: Membership, due: Moves) -> float | None:
-    timers = [*who.timers, *due.timers]
+def _again_s(who: Membership, due: Moves, asked: Asking) -> float | None:
+    timers = [*who.timers, *due.timers, *asked.timers]
     if due.withdrawn or who.ends or who.given_up:
         timers.append(0.0)
-    if due.waiting:
+    if due.waiting or due.blocked_by:
         timers.append(WAITING_LOOK_S)
     return min(timers, default=None)

@@ -1,7 +1,7 @@
 """Step 1 of a turn: reading a group in the order that the protocol needs.
 
-State first; then of each channel its commands and after them its data; then ids; then owners. A model of the protocol
-finds two owners when a channel's data is read before its commands, or the state after them.
+State first; then of each channel its commands and after them its data; then asks and answers; then ids; then owners. A
+model of the protocol finds two owners when a channel's data is read before its commands, or the state after them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from .ask_reader import AskReader
 from .problems import Findings, Problems
 from .snapshot import ChannelView, Member, SeatView, SentCommand, Snapshot
 from .target import is_live
@@ -103,6 +104,7 @@ class GroupReader:
         self._problems = Findings(problems)
         self._memory = Memory(runtime)
         self._records = Records()
+        self._asks = AskReader(store, self._paths, self._problems, self._memory.age_s)
         self._made: tuple[int, int] | None = None
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
@@ -116,9 +118,19 @@ class GroupReader:
             return None
         channels = self._channels()
         state = self._state(state_node, channels, topics)
-        consumers, seats, owned, written, rebalances = self._listings(
-            self._paths.ids, self._paths.seats, self._paths.owners, self._paths.offsets, self._paths.history
+        sync, *others = self._store.children_many(
+            [
+                self._paths.sync,
+                self._paths.ids,
+                self._paths.seats,
+                self._paths.owners,
+                self._paths.offsets,
+                self._paths.history,
+            ]
         )
+        consumers, seats, owned, written, rebalances = (sorted(each.names) if each else [] for each in others)
+        asks = self._asks.read(sync, state.client, self._parsed)
+        sync_request = self._asks.request() if sync is not None else None
         history = _generations(rebalances)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
@@ -129,6 +141,8 @@ class GroupReader:
         marks = {
             (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
         }
+        failed = state.client.failed_ask if state.client is not None else ""
+        failed_age_s = self._memory.age_s("failed ask", failed) if failed else 0.0
         self._memory.forget_unseen()
         self._records.forget_unseen()
         self._problems.done()
@@ -150,6 +164,10 @@ class GroupReader:
             rebalance=rebalance,
             now_ms=self._runtime.wall_ms(),
             czxid=self._czxid(state_node),
+            asks=asks,
+            has_sync=sync is not None,
+            sync_request=sync_request,
+            failed_age_s=failed_age_s,
         )
 
     def _czxid(self, state: Node) -> int:
@@ -220,9 +238,6 @@ class GroupReader:
 
     # ---- members, and then owners and offsets: all that needs nothing of each other goes in one request, or pipelined
 
-    def _listings(self, *paths: str) -> list[list[str]]:
-        return [sorted(listing.names) if listing else [] for listing in self._store.children_many(paths)]
-
     def _members(self, names: Iterable[str], generation: int | None) -> tuple[dict[str, Member], Rebalance | None]:
         """The registrations, and beside them what the history has of `generation`."""
         known = list(self._usable(self._paths.ids, names))
@@ -249,7 +264,8 @@ class GroupReader:
             if node is not None:
                 here = name in members and is_live(members[name], channels.get(name))
                 away_s = 0.0 if here else self._memory.age_s("away", name, str(node.stat.mzxid))
-                found[name] = SeatView(name, node.stat.version, self._parsed(path, node, Seat.parse), away_s)
+                seat = self._parsed(path, node, Seat.parse)
+                found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
         return found
 
     def _partitions_below(self, *roots: tuple[str, Iterable[str]]) -> list[tuple[PartitionSet, frozenset[str]]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from .assignors import Assignor
@@ -14,15 +15,16 @@ from .channels import fenced, steps
 from .membership import GroupRules
 from .metrics import CoordinatorMetrics
 from .plan import Plan, plan
+from .planning.answers import outdated_topic
 from .problems import Problems
 from .reading import GroupReader
 from .snapshot import ChannelView, SeatView, Snapshot
 from .target import is_live
 from .term import Term
-from .zk.commands import START_FETCHER, Command
-from .zk.errors import EpochOver, OutcomeUnknown, Refused
+from .zk.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, Command
+from .zk.errors import BadData, EpochOver, OutcomeUnknown, Refused
 from .zk.lease import Lease
-from .zk.paths import COORDINATOR_EPOCH, GroupPaths
+from .zk.paths import COORDINATOR_EPOCH, Brokers, GroupPaths
 from .zk.records import Topic
 from .zk.runtime import Runtime
 from .zk.state import FAILED, GroupState
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 REFUSALS_A_TURN = 10
 """A turn that ZooKeeper refuses because something moved starts over at once, this often; then it waits a little."""
 REFUSED_PAUSE_S = 0.05
+KAFKA = Brokers()
 ACKNOWLEDGED_ALREADY_S = 0.0
 
 
@@ -60,6 +63,7 @@ class Rebalancer:
 
     :param assignors: strategy -> assignor, as this node has them.
     :param topics: gives every topic there is, by name, as the listeners last read it.
+    :param brokers: where they stand.
     :param on_acknowledge: a watch on the group's channels.
     """
 
@@ -76,7 +80,9 @@ class Rebalancer:
         on_acknowledge: Watch,
         problems: Problems,
         metrics: CoordinatorMetrics | None = None,
+        brokers: Brokers = KAFKA,
     ) -> None:
+        self._brokers = brokers
         self._store = store
         self._term = term
         self._lease = lease
@@ -102,6 +108,7 @@ class Rebalancer:
             snapshot = self._read()
             if snapshot is None:
                 return Turn(REFUSED_PAUSE_S if self._store.get(self._paths.ids) is not None else None)
+            snapshot = self._with_topics_read_again(snapshot)
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
                 return Turn(decided.again_s, snapshot.state, outstanding=decided.outstanding)
@@ -135,6 +142,24 @@ class Rebalancer:
         missing = [path for path in self._paths.skeleton if self._store.get(path) is None]
         self._write([Check(COORDINATOR_EPOCH, self._term.fence), *(Create(path) for path in missing), *made])
         return self._reader.read(self._topics())
+
+    def _with_topics_read_again(self, snapshot: Snapshot) -> Snapshot:
+        """An answer may name topics as this coordinator has not read them yet: its leader was told first."""
+        adopted = snapshot.state.client.ask if snapshot.state.client is not None else ""
+        answers = [view.answer for view in snapshot.asks if view.answer is not None and view.name != adopted]
+        odd = [answer for answer in answers if outdated_topic(answer, snapshot.topics)]
+        if not odd:
+            return snapshot
+        names = sorted({name for answer in odd for name in answer.topics})
+        self._store.sync()
+        paths = [self._brokers.topic(name) for name in names]
+        topics = dict(snapshot.topics)
+        for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+            topics.pop(name, None)
+            if node is not None:
+                with suppress(BadData):  # the listeners report it
+                    topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
+        return replace(snapshot, topics=topics)
 
     def _is_suspect(self, snapshot: Snapshot, decided: Plan) -> bool:
         """Whether something happened between the reads that makes the whole look like what it never was."""
@@ -179,7 +204,7 @@ class Rebalancer:
 
     def _watch(self, decided: Plan) -> float | None:
         """Watch the channels that were just commanded; when the next turn is due, at once if one is empty already."""
-        commanded = [consumer for consumer, _ in (*decided.stops, *decided.starts)]
+        commanded = [consumer for consumer, _ in decided.commands]
         left = self._reader.watch_commands(commanded).values()
         return decided.again_s if all(left) else ACKNOWLEDGED_ALREADY_S
 
@@ -220,8 +245,24 @@ def _is_of_another_life(seat: SeatView, view: ChannelView | None) -> bool:
 
 def _named(command: Command) -> str:
     """How many partitions a command names; a stop without any means all."""
+    if command.option in (ASSIGN, ASSIGNMENT_FAILED):
+        return "-"
     named = len(command.started if command.option == START_FETCHER else command.partitions)
     return str(named) if named or command.option == START_FETCHER else "all"
+
+
+def _tell_of_asks(group: str, decided: Plan) -> None:
+    asking, client = decided.asking, decided.state.client
+    if asking.made is not None:
+        name, ask = asking.made
+        log.info(
+            "leader asked: group=%s ask=%s leader=%s protocol=%s attempt=%d members=%d reason=%s",
+            group, name, ask.leader, ask.protocol, ask.attempt, len(ask.members), ask.reason,
+        )  # fmt: skip
+    if asking.is_adopted and client is not None:
+        log.info("assignment adopted: group=%s ask=%s", group, client.ask)
+    if asking.notices and asking.has_failed:
+        log.error("assignment failed: group=%s reason=%s", group, asking.waits)
 
 
 def _tell(snapshot: Snapshot, decided: Plan) -> None:
@@ -232,11 +273,12 @@ def _tell(snapshot: Snapshot, decided: Plan) -> None:
             "incarnation ended: group=%s consumer=%s evicted=%s reason=%s",
             group, end.view.consumer, end.evicted, end.reason,
         )  # fmt: skip
-    for consumer, command in (*decided.stops, *decided.starts):
+    for consumer, command in decided.commands:
         log.info(
             "command sent: group=%s consumer=%s option=%s epoch=%d generation=%d partitions=%s",
             group, consumer, command.option, command.epoch, command.generation, _named(command),
         )  # fmt: skip
+    _tell_of_asks(group, decided)
     if decided.withdrawn:
         log.info("commands withdrawn: group=%s count=%d", group, len(decided.withdrawn))
     if (state.state, state.generation) != (snapshot.state.state, snapshot.state.generation):

@@ -159,8 +159,9 @@ class Coordinator:
             config, store, runtime, term, self._lease, assignors, problems, self._end, asked, metrics
         )
         brokers = Brokers(config.brokers_path)
+        self._interests = Interests(runtime)
         self._listeners = Listeners(
-            store, runtime, brokers, Interests(runtime), self._handlers.ask, problems, asked, self._handlers.forget
+            store, runtime, brokers, self._interests, self._handlers.ask, problems, asked, self._handlers.forget
         )
         self._clock = clock = ServerClock(store, runtime)
         commits = FencedCommits(store, term, self._lease)
@@ -213,7 +214,7 @@ class Coordinator:
             "backlog": self._watch_backlog,
         }
         tasks.extend(self._runtime.spawn(self._guarded(function), name) for name, function in parts.items())
-        tasks.extend(self._handlers.start(self._listeners.topics))
+        tasks.extend(self._handlers.start(self._listeners.topics, self._interests.assigned))
 
     def _watch_own_znode(self) -> None:
         """End the term at once when somebody has removed the coordinator's znode, as `resign` does."""

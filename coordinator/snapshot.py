@@ -10,6 +10,7 @@ from .zk.partitions import NONE, PartitionSet
 from .zk.records import Channel, Registration, Topic
 from .zk.seats import Seat
 from .zk.state import GroupState, Rebalance
+from .zk.sync import Answer, Ask, MemberAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class SeatView:
     version: int
     seat: Seat | None
     away_s: float = 0.0
+    czxid: int = 0
 
     @property
     def incarnation(self) -> str:
@@ -81,8 +83,40 @@ class SeatView:
 
 
 @dataclass(frozen=True, slots=True)
+class AskView:
+    """A `sync/ask` znode with what is below it.
+
+    :ivar ask: None when it cannot be read.
+    :ivar answer: None without one, or with one that cannot be used: then `problem` says why.
+    :ivar entries: consumer -> what the answer gives it; read only while the answer may still be adopted.
+    :ivar children: the names of the znodes below it.
+    :ivar age_s: seconds since this coordinator first saw it.
+    """
+
+    name: str
+    ask: Ask | None
+    answer: Answer | None = None
+    problem: str = ""
+    entries: Mapping[str, MemberAnswer] = field(default_factory=dict)
+    children: tuple[str, ...] = ()
+    age_s: float = 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer is not None or bool(self.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequestView:
+    """A `sync_request` znode: a leader asks to be asked again."""
+
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One group, as a turn read it: state, channels (commands before data), ids, owners, in this order.
+    """One group, as a turn read it: state, channels (commands before data), asks, ids, owners, in this order.
 
     :ivar epoch: of the coordinator that reads.
     :ivar state_version: data version of `state`.
@@ -92,6 +126,8 @@ class Snapshot:
     :ivar czxid: of the group's own znode: when it was made.
     :ivar seats: instance id -> seat, of static members, here or away.
     :ivar mark_age_s: (consumer, incarnation) of each eviction mark -> seconds since it was made or first read here.
+    :ivar asks: in the order of their numbers.  :ivar has_sync: whether their parent exists.
+    :ivar failed_age_s: seconds since this coordinator saw the last ask fail.
     :ivar history: generations that have a history znode.  :ivar rebalance: the newest one's record.
     """
 
@@ -112,3 +148,7 @@ class Snapshot:
     rebalance: Rebalance | None = None
     now_ms: int = 0
     czxid: int = 0
+    asks: tuple[AskView, ...] = ()
+    has_sync: bool = False
+    sync_request: SyncRequestView | None = None
+    failed_age_s: float = 0.0

@@ -1,6 +1,7 @@
-"""Which assignment strategy a group uses, and which newcomers cannot have a part in it. Pure.
+"""Which assignment strategy a group uses, on which side, and which newcomers cannot have a part in it. Pure.
 
-Kafka's rule: among the strategies that every member supports, the one that most of them prefer.
+Kafka's rule: among the strategies that every member supports, the one that most of them prefer. Client-side assignment
+takes part in the vote: a group goes over when every member offers it and most prefer it.
 """
 
 from __future__ import annotations
@@ -8,86 +9,149 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .assignors import Assignor
 from .zk.errors import RebalanceFailed
 from .zk.names import shown
+from .zk.sync import CONSUMER, MAX_GROUP_METADATA_BYTES, MAX_METADATA_BYTES, ClientProtocols
 
 ESTABLISHED, RETURNING, NEWCOMER = range(3)
 """The ranks of members: those that the group has a target for; static ones that come back to theirs; all others."""
+
+
+class Offer(NamedTuple):
+    """A strategy that a member supports. On the client side this node need not have it installed."""
+
+    name: str
+    is_client_side: bool = False
+    protocol_type: str = CONSUMER
+
+    def __str__(self) -> str:
+        if not self.is_client_side:
+            return shown(self.name)
+        kind = "" if self.protocol_type == CONSUMER else f"{shown(self.protocol_type)} "
+        return f"{kind}{shown(self.name)} (client-side)"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A member that wants a part in the choice.
 
-    :ivar protocols: the strategies that it supports, the preferred first.
+    :ivar protocols: the coordinator's strategies that it supports, the preferred first.
     :ivar rank: one of the three above.
     :ivar czxid: the order in which members have registered.
+    :ivar client: what it offers for client-side assignment.
     """
 
     consumer: str
     protocols: tuple[str, ...]
     rank: int
     czxid: int
+    client: ClientProtocols | None = None
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All that it supports, the preferred first."""
+        here = tuple(Offer(name) for name in self.protocols)
+        if self.client is None:
+            return here
+        there = tuple(Offer(name, True, self.client.protocol_type) for name in self.client.protocols)
+        return there + here if self.client.is_preferred else here + there
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What a group uses.
 
-    :ivar name: None when there is nobody to choose for.
+    :ivar offer: None when there is nobody to choose for.
     :ivar refused: member -> why it can have no part in the group.  :ivar too_many: those for whom there is no room.
     """
 
-    name: str | None
+    offer: Offer | None
     refused: Mapping[str, str] = field(default_factory=dict)
     too_many: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str | None:
+        """The strategy's name."""
+        return self.offer.name if self.offer is not None else None
+
 
 def choose(
-    candidates: Iterable[Candidate], current: str, known: Mapping[str, Assignor], most: int = 2**31 - 1
+    candidates: Iterable[Candidate],
+    current: str,
+    known: Mapping[str, Assignor],
+    most: int = 2**31 - 1,
+    is_client_side: bool = False,
 ) -> Choice:
     """The strategy of a group, chosen by its members' votes among those that all of them support.
 
     Members are taken by their rank, and then in the order in which they came: who leaves no strategy in common is
-    refused. Every other one votes for the first of its own that all support. The most votes win; between equal ones
-    `current`, so that a rolling change switches once, then the name.
+    refused, and so is who brings more metadata than a member or a group may have. Every other one votes for the side
+    of the first of its own that all support; then, on the side with the most votes, for the first of its own there.
+    Between equal ones what the group uses now wins, so that a rolling change switches once, then the coordinator's
+    side, then the name.
 
-    :param current: what the group uses now, empty when nothing yet.
+    :param current: what the group uses now, empty when nothing yet; on the client's side if `is_client_side`.
     :param known: the strategies that this node has.
     :param most: members that there may be.
     :raises RebalanceFailed: when this node has no strategy of any member that the group has: it refuses nobody then.
     """
-    common = set(known)
+    common: set[Offer] | None = None
     members: list[Candidate] = []
     refused: dict[str, str] = {}
     too_many: list[str] = []
     strange: Candidate | None = None
+    room = MAX_GROUP_METADATA_BYTES
     for one in sorted(candidates, key=lambda one: (one.rank, one.czxid, one.consumer)):
-        left = common.intersection(one.protocols)
-        if not left:
+        left = {offer for offer in one.offers if offer.is_client_side or offer.name in known}
+        left &= left if common is None else common
+        size = one.client.metadata_bytes if one.client is not None else 0
+        if size > min(MAX_METADATA_BYTES, room):
+            refused[one.consumer] = _too_large(size, room)
+        elif not left:
             strange = strange or (one if one.rank == ESTABLISHED else None)
+            shared = [Offer(name) for name in known] if common is None else common
             refused[one.consumer] = (
-                f"it supports {_listed(one.protocols)}, and the group's members with this node "
-                f"{_listed(sorted(common))}: give it one of those as well (protocols)"
+                f"it supports {_listed(one.offers)}, and the group's members with this node "
+                f"{_listed(sorted(shared))}: give it one of those as well (protocols)"
             )
         elif len(members) >= most:
             too_many.append(one.consumer)
         else:
             common = left
+            room -= size
             members.append(one)
     if strange is not None and all(one.rank != ESTABLISHED for one in members):
         raise RebalanceFailed(
-            f"member {strange.consumer} supports {_listed(strange.protocols)}, and this node has "
-            f"{_listed(sorted(known))}: install what is missing on every node"
+            f"member {strange.consumer} supports {_listed(strange.offers)}, and this node has "
+            f"{_listed([Offer(name) for name in sorted(known)])}: install what is missing on every node"
         )
-    if not members:
+    if not members or common is None:
         return Choice(None, refused, tuple(too_many))
-    votes = Counter(next(name for name in one.protocols if name in common) for one in members)
-    chosen = min(votes, key=lambda name: (-votes[name], name != current, name))
-    return Choice(chosen, refused, tuple(too_many))
+    sides = Counter(_first(one, common).is_client_side for one in members)
+    side = min(sides, key=lambda side: (-sides[side], side != is_client_side, side))
+    there = {offer for offer in common if offer.is_client_side is side}
+    votes = Counter(_first(one, there) for one in members)
+    held = current if side == is_client_side else ""
+    return Choice(
+        min(votes, key=lambda offer: (-votes[offer], offer.name != held, offer.name)), refused, tuple(too_many)
+    )
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(shown(name) for name in names[:10]) or "none"
+def _first(one: Candidate, common: set[Offer]) -> Offer:
+    return next(offer for offer in one.offers if offer in common)
+
+
+def _too_large(size: int, room: int) -> str:
+    if size > MAX_METADATA_BYTES:
+        return f"its metadata has {size} bytes, and a member's may have {MAX_METADATA_BYTES}"
+    return (
+        f"with its {size} bytes of metadata the group would have {MAX_GROUP_METADATA_BYTES - room + size}, over the "
+        f"{MAX_GROUP_METADATA_BYTES} that it may have"
+    )
+
+
+def _listed(offers: Sequence[Offer]) -> str:
+    return ", ".join(str(offer) for offer in offers[:10]) or "none"

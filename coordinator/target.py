@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from .zk.patterns import TopicFilter
 from .zk.ranges import MAX_PARTITION
 from .zk.records import STATIC, Registration, Topic
 from .zk.state import Target
+from .zk.sync import CLIENT
 
 OWNER_PATHS_A_SESSION = 256_000
 """Bytes of owner paths that one session may hold: a server cannot restart from a session whose end is larger than its
@@ -27,11 +29,18 @@ class Wanted:
     :ivar target: consumer -> its target, for every live member, also those that shall be idle.
     :ivar topics: the ids of the topics that have a subscriber.
     :ivar left_out: member, topic or partition -> why it has no part.
+    :ivar ask: the ask whose answer this is, under client-side assignment.
+    :ivar is_exclusive: whether nobody may begin before everybody has ended what an earlier answer gave: of a protocol
+        type that has no owners.
+    :ivar kept: (member, command's name) of commands that stand and are neither stops nor starts.
     """
 
     target: Mapping[str, Target]
     topics: Mapping[str, str]
     left_out: Mapping[str, str]
+    ask: str = ""
+    is_exclusive: bool = False
+    kept: frozenset[tuple[str, str]] = frozenset()
 
 
 def threads_of(registration: Registration, topics: Mapping[str, Topic]) -> dict[str, int]:
@@ -39,7 +48,7 @@ def threads_of(registration: Registration, topics: Mapping[str, Topic]) -> dict[
 
     :raises BadData: when the pattern does not compile.
     """
-    if registration.pattern == STATIC:
+    if registration.pattern in (STATIC, CLIENT):
         return dict(registration.subscription)
     ((text, threads),) = registration.subscription.items()
     topic_filter = TopicFilter(registration.pattern, text)
@@ -121,6 +130,13 @@ def _before(snapshot: Snapshot, consumer: str) -> dict[TopicPartition, str]:
     return {part: thread for thread, parts in threads for part in parts}
 
 
+def owner_path_bytes(group: str, partitions: Iterable[TopicPartition]) -> int:
+    """Bytes of the owner paths of `partitions`, as they go into the end of a session; a little over-estimated."""
+    counts = Counter(part.topic for part in partitions)
+    paths = GroupPaths(group)
+    return sum(count * (len(paths.owner(topic, MAX_PARTITION)) + 4) for topic, count in counts.items())
+
+
 def _bounded(
     group: str, threads: Mapping[str, PartitionSet], before: Mapping[TopicPartition, str], left_out: dict[str, str]
 ) -> dict[str, PartitionSet]:
@@ -130,9 +146,7 @@ def _bounded(
     """
     paths = GroupPaths(group)
     room = OWNER_PATHS_A_SESSION
-    topics = {part.topic for parts in threads.values() for part in parts}
-    longest = max((len(paths.owner(topic, MAX_PARTITION)) + 4 for topic in topics), default=0)
-    if longest * sum(len(parts) for parts in threads.values()) <= room:
+    if owner_path_bytes(group, (part for parts in threads.values() for part in parts)) <= room:
         return {thread: parts for thread, parts in threads.items() if parts}
     kept: dict[str, set[TopicPartition]] = {}
     every = [(part not in before, thread, part) for thread, parts in threads.items() for part in parts]

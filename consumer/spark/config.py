@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,9 +10,11 @@ from coordinator.zk.config import EVERYWHERE, require
 from coordinator.zk.names import checked_name
 from coordinator.zk.sealed import SEAL_INTERVAL_MS
 
-from ..config import ConsumerConfig, Subscription
+from ..config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from ..segments import SealConfig
 from ..start_position import COMMITTED, EARLIEST
+
+RACK_OF_EXECUTOR = "ZK_GROUP_CLIENT_RACK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class SlotConfig:
         executors' environment (`ZK_GROUP_KAFKA_SASL_PASSWORD`): what stands here goes with each task.
     :ivar segments_dir: where sealed segments go, a folder or URI (`s3://bucket/prefix`) that every executor and the
         driver reach; without credentials, which come from their environment.
+    :ivar assignment: who assigns: `coordinator`, `client` (a slot leads the group), or both; see `ConsumerConfig`.
+    :ivar client_rack: the rack of all slots; each takes `ZK_GROUP_CLIENT_RACK` of its executor when it is empty.
     :ivar start_position: where the group begins: `beginning`, `end`, `committed` or a time; see `ConsumerConfig`.
     :ivar auto_offset_reset: where it goes on from an offset that the log does not have: `earliest`, `latest`, `none`.
     :ivar max_poll_interval_ms: a slot that hangs for so long leaves, and may seal nothing more.
@@ -48,7 +53,10 @@ class SlotConfig:
     brokers_path: str = "/brokers"
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     slots: int = 4
+    assignment: str = COORDINATOR_SIDE
     protocols: str = "range,cooperative-sticky"
+    assignment_delay_ms: int = 100
+    client_rack: str = ""
     start_position: str | int = COMMITTED
     auto_offset_reset: str = EARLIEST
     session_timeout_ms: int = 10_000
@@ -98,7 +106,10 @@ class SlotConfig:
             bootstrap_servers=self.bootstrap_servers,
             brokers_path=self.brokers_path,
             kafka=self.kafka,
+            assignment=self.assignment,
             protocols=tuple(name.strip() for name in self.protocols.split(",")),
+            assignment_delay_ms=self.assignment_delay_ms,
+            client_rack=self.client_rack or os.environ.get(RACK_OF_EXECUTOR, ""),
             start_position=self.start_position,
             auto_offset_reset=self.auto_offset_reset,
             session_timeout_ms=self.session_timeout_ms,

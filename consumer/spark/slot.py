@@ -23,7 +23,8 @@ from coordinator.zk.sealed import Pool, SegmentsRecord
 from coordinator.zk.serving import MetricsServer
 from coordinator.zk.store import Node, Store, StoreFactory
 
-from ..errors import TURNED_AWAY, FencedInstanceId
+from ..assignment.joining import client_assignment
+from ..errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
 from ..fetcher import Fetcher, Looks
 from ..lag import lag_readers
 from ..logs import Log, open_log
@@ -132,6 +133,7 @@ class Slot:
         self._meter.reads_log(*lag_readers(source, fetcher, runtime))
         self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)
         starts = Starts(source, config.start_rule)
+        client = client_assignment(config, runtime, source, lambda: self.member.wake.set())
         self.member = Member(
             config,
             spec.subscription,
@@ -141,6 +143,7 @@ class Slot:
             starts,
             self._meter,
             spec.config.seal_interval_ms,
+            client,
         )
         self.sealer.bind(self.member)
 
@@ -177,7 +180,10 @@ class Slot:
     def _step(self) -> None:
         self.server.keep()
         self._meter.polled()
-        self.member.tend()
+        try:
+            self.member.tend()
+        except AssignmentFailed as failure:
+            log.warning("assignment failed: consumer=%s reason=%s", self._consumer, failure)
         self._read_directions()
         fetched = self._fetch()
         wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)

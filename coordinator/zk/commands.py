@@ -16,6 +16,10 @@ from .state import ownership_json, read_ownership
 
 STOP_FETCHER = "stop-fetcher"
 START_FETCHER = "start-fetcher"
+ASSIGN = "assign"
+ASSIGNMENT_FAILED = "assignment-failed"
+OPTIONS = (STOP_FETCHER, START_FETCHER, ASSIGN, ASSIGNMENT_FAILED)
+MAX_REASON = 1000
 
 
 class Order(NamedTuple):
@@ -33,6 +37,8 @@ class Command:
     :ivar threads: for `start-fetcher`, thread -> partitions: everything that the consumer shall run.
     :ivar partitions: for `stop-fetcher`, what to give up; empty means all.
     :ivar topics: the ids of the topics named.
+    :ivar ask: of `assign` and `assignment-failed`, and of a start whose target came from one.
+    :ivar reason: of `assignment-failed`.
     """
 
     option: str
@@ -42,6 +48,8 @@ class Command:
     threads: Mapping[str, PartitionSet] = field(default_factory=dict)
     partitions: PartitionSet = NONE
     topics: Mapping[str, str] = field(default_factory=dict)
+    ask: str = ""
+    reason: str = ""
 
     @property
     def started(self) -> PartitionSet:
@@ -55,8 +63,8 @@ class Command:
         """
         fields = Fields.parse(where, data)
         option = fields.text("option", "")
-        if option not in (STOP_FETCHER, START_FETCHER):
-            raise fields.bad("option", f"{STOP_FETCHER} or {START_FETCHER}")
+        if option not in OPTIONS:
+            raise fields.bad("option", f"{', '.join(OPTIONS[:-1])} or {OPTIONS[-1]}")
         return cls(
             option=option,
             epoch=fields.number("epoch"),
@@ -65,19 +73,24 @@ class Command:
             threads=read_ownership(fields),
             partitions=partition_set(fields.partitions("partitions")),
             topics=fields.texts("topics"),
+            ask=fields.text("ask", "", most=64),
+            reason=fields.text("reason", "", most=MAX_REASON),
         )
 
     def to_bytes(self) -> bytes:
-        named: dict[str, Any]
+        named: dict[str, Any] = {}
         if self.option == START_FETCHER:
             named = {"ownershipMap": ownership_json(self.threads)}
-        else:
-            named = {"partitions": range_texts(self.partitions)} if self.partitions else {}
+        elif self.partitions:
+            named = {"partitions": range_texts(self.partitions)}
+        if self.option in (START_FETCHER, STOP_FETCHER):
+            named["topics"] = dict(sorted(self.topics.items()))
         return compact(
             {
                 "option": self.option,
                 **named,
-                "topics": dict(sorted(self.topics.items())),
+                **({"ask": self.ask} if self.ask else {}),
+                **({"reason": self.reason} if self.reason else {}),
                 "epoch": self.epoch,
                 "generation": self.generation,
                 "incarnation": self.incarnation,

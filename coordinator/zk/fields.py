@@ -104,6 +104,10 @@ class Fields:
             found.append(read(Fields(f"{self.where}: {name}[{index}]", value)))
         return tuple(found)
 
+    def inner(self, name: str, read: Callable[[Fields], T]) -> T | None:
+        """An object read by `read`; None when the field is missing or null."""
+        return read(Fields(f"{self.where}: {name}", self.mapping(name))) if self.has(name) else None
+
     def named(self, name: str, read: Callable[[Fields], T]) -> dict[str, T]:
         """An object of objects, each read by `read`; the keys must be names."""
         found = {}

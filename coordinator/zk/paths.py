@@ -13,6 +13,9 @@ DRILL = "/consumers/drill"
 COMMAND_PREFIX = "command-"
 SEGMENT_PREFIX = "segment-"
 REBALANCE_PREFIX = "rebalance-"
+ASK_PREFIX = "ask-"
+MEMBER_PREFIX = "member-"
+ANSWER = "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,23 @@ class GroupPaths:
     @property
     def request(self) -> str:
         return f"{self.root}/request"
+
+    @property
+    def sync(self) -> str:
+        return f"{self.root}/sync"
+
+    def ask(self, name: str) -> str:
+        return f"{self.sync}/{name}"
+
+    def member_answer(self, ask: str, consumer: str) -> str:
+        return f"{self.sync}/{ask}/{MEMBER_PREFIX}{consumer}"
+
+    def answer(self, ask: str) -> str:
+        return f"{self.sync}/{ask}/{ANSWER}"
+
+    @property
+    def sync_request(self) -> str:
+        return f"{self.root}/sync_request"
 
     @property
     def history(self) -> str:
@@ -155,6 +175,16 @@ class GroupPaths:
 def segment_name(number: int) -> str:
     """The name that ZooKeeper gives the segment with this number."""
     return f"{SEGMENT_PREFIX}{number:010d}"
+
+
+def ask_name(number: int) -> str:
+    """The name of the ask with this number."""
+    return f"{ASK_PREFIX}{number:010d}"
+
+
+def ask_number(name: str) -> int:
+    """The number of an ask; 0 where `name` is none."""
+    return max(0, sequence(name) or 0) if name.startswith(ASK_PREFIX) else 0
 
 
 def sequence(name: str) -> int | None:

@@ -15,6 +15,7 @@ from . import ranges
 from .fields import Fields, changed, compact
 from .names import is_name
 from .partitions import NONE, PartitionSet, TopicPartition, partition_set, range_texts
+from .sync import CLIENT, CONSUMER, ClientProtocols
 
 STATIC = "static"
 WHITE_LIST = "white_list"
@@ -104,9 +105,11 @@ class EpochRecord:
 class Registration:
     """`ids/[consumer]`: what a consumer wants.
 
-    :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads.
+    :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads. Of a member that knows
+        client-side assignment only (`pattern` is `client`) the topics that it names, for people and tools.
     :ivar lease_ms: after its last sign of life it may still fetch this long.
     :ivar instance_id: a static member's `group_instance_id`, empty for a dynamic one.
+    :ivar client: what it offers for client-side assignment, None for a member that knows the coordinator's only.
     :ivar seal_interval_ms: how often it seals by itself; 0 for one that seals nothing, or does not say.
     """
 
@@ -120,13 +123,22 @@ class Registration:
     user_data: str = ""
     seal_interval_ms: int = 0
     instance_id: str = ""
+    client: ClientProtocols | None = None
+
+    @property
+    def protocol_type(self) -> str:
+        """What its group assigns."""
+        return self.client.protocol_type if self.client is not None else CONSUMER
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Registration:
         fields = Fields.parse(where, data, most=256_000)
         pattern = fields.text("pattern", STATIC)
-        if pattern not in PATTERNS:
-            raise fields.bad("pattern", "static, white_list or black_list")
+        if pattern not in (*PATTERNS, CLIENT):
+            raise fields.bad("pattern", "static, white_list, black_list or client")
+        client = fields.inner("client", ClientProtocols.read)
+        if pattern == CLIENT and client is None:
+            raise fields.bad("client", "an object with protocols, since `pattern` is client")
         return cls(
             incarnation=fields.text("incarnation", most=64),
             subscription=_subscription(fields, pattern),
@@ -138,6 +150,7 @@ class Registration:
             user_data=fields.text("user_data", "", most=65536),
             seal_interval_ms=fields.number("seal_interval_ms", 0, most=2**31 - 1),
             instance_id=fields.text("instance_id", "", most=250),
+            client=client,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -153,6 +166,7 @@ class Registration:
             **({"user_data": self.user_data} if self.user_data else {}),
             **({"seal_interval_ms": self.seal_interval_ms} if self.seal_interval_ms else {}),
             **({"instance_id": self.instance_id} if self.instance_id else {}),
+            **({"client": self.client.to_json()} if self.client is not None else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -161,7 +175,7 @@ class Registration:
 
 def _subscription(fields: Fields, pattern: str) -> dict[str, int]:
     values = fields.mapping("subscription")
-    names_ok = all(is_name(key) for key in values) if pattern == STATIC else len(values) == 1
+    names_ok = all(is_name(key) for key in values) if pattern in (STATIC, CLIENT) else len(values) == 1
     if not names_ok or not all(type(threads) is int and 1 <= threads <= 10_000 for threads in values.values()):
         raise fields.bad("subscription", "an object topic (or one pattern) -> number of threads from 1 to 10000")
     return dict(values)
@@ -182,6 +196,8 @@ class Channel:
     :ivar error: the same as one of Kafka's words (`refusals.py`), for programs; empty when it left of its own accord.
     :ivar refused: partitions of the last start whose owner znode was in the way.
     :ivar sealed: the file of the last segment sealed.
+    :ivar ask: the ask of the last start applied, under client-side assignment; for a protocol type other than
+        `consumer` it is what the member runs, and empty once it has stopped.
     """
 
     incarnation: str
@@ -195,6 +211,7 @@ class Channel:
     sealed: str = ""
     touched: int = 0
     error: str = ""
+    ask: str = ""
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Channel:
@@ -211,6 +228,7 @@ class Channel:
             sealed=fields.text("sealed", ""),
             touched=fields.number("touched", 0),
             error=fields.text("error", "", most=64),
+            ask=fields.text("ask", "", most=64),
         )
 
     def to_bytes(self) -> bytes:
@@ -226,6 +244,7 @@ class Channel:
                 "running": running,
                 "topics": dict(self.topics),
                 "ended": self.ended,
+                **({"ask": self.ask} if self.ask else {}),
                 **({"error": self.error} if self.error else {}),
                 **({"refused": range_texts(self.refused)} if self.refused else {}),
                 **({"sealed": self.sealed} if self.sealed else {}),

@@ -30,10 +30,14 @@ to stop, CompletingRebalance where whoever had to stop has left and the others h
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one member shall run: the incarnation that it is meant for, and thread -> partitions."""
+    """What one member shall run: the incarnation that it is meant for, and thread -> partitions.
+
+    :ivar has_state: whether its entry of the answer has a member state, so that it must be told of it whatever it runs.
+    """
 
     incarnation: str
     threads: Mapping[str, PartitionSet]
+    has_state: bool = False
 
     @property
     def partitions(self) -> PartitionSet:
@@ -41,10 +45,12 @@ class Target:
 
     @classmethod
     def read(cls, fields: Fields) -> Target:
-        return cls(fields.text("incarnation", most=64), read_ownership(fields))
+        has_state = fields.values.get("member_state") is True
+        return cls(fields.text("incarnation", most=64), read_ownership(fields), has_state)
 
     def to_json(self) -> dict[str, Any]:
-        return {"incarnation": self.incarnation, "ownershipMap": ownership_json(self.threads)}
+        state = {"member_state": True} if self.has_state else {}
+        return {"incarnation": self.incarnation, "ownershipMap": ownership_json(self.threads), **state}
 
 
 def ownership_json(threads: Mapping[str, PartitionSet]) -> dict[str, dict[str, str]]:
@@ -97,6 +103,45 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientSide:
+    """`client` in a group's state: how far client-side assignment is. Missing under the coordinator's strategies.
+
+    :ivar ask: the ask whose answer is the target; empty while the target is not an answer's.
+    :ivar is_cooperative: whether the protocol of the target is.
+    :ivar failed: identities of leaders that have failed since the last adoption.
+    :ivar attempts: how often that was.
+    :ivar failed_ask: the last ask that failed since then.
+    """
+
+    protocol_type: str
+    ask: str = ""
+    is_cooperative: bool = False
+    failed: tuple[str, ...] = ()
+    attempts: int = 0
+    failed_ask: str = ""
+
+    @classmethod
+    def read(cls, fields: Fields) -> ClientSide:
+        return cls(
+            fields.text("protocol_type", "consumer", most=250),
+            fields.text("ask", "", most=64),
+            fields.values.get("cooperative") is True,
+            tuple(str(identity) for identity in fields.items("failed")),
+            fields.number("attempts", 0),
+            fields.text("failed_ask", "", most=64),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        failure = {"failed": list(self.failed), "attempts": self.attempts, "failed_ask": self.failed_ask}
+        return {
+            "protocol_type": self.protocol_type,
+            "ask": self.ask,
+            "cooperative": self.is_cooperative,
+            **(failure if self.attempts else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class GroupState:
     """`groups/[group]/state`: what the coordinator has decided for a group.
 
@@ -106,6 +151,7 @@ class GroupState:
     :ivar topics: the ids of the topics in the target.
     :ivar reason: why the state is what it is, None when all is well.
     :ivar left_out: consumer, topic or partition -> why it has no part in the target.
+    :ivar client: of client-side assignment, None under the coordinator's strategies.
     """
 
     state: str = EMPTY
@@ -117,6 +163,7 @@ class GroupState:
     marks: tuple[Mark, ...] = ()
     reason: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    client: ClientSide | None = None
 
     @property
     def is_forming(self) -> bool:
@@ -137,6 +184,7 @@ class GroupState:
             marks=fields.objects("marks", Mark.read),
             reason=fields.optional_text("reason"),
             left_out={str(key): str(why) for key, why in left_out.items()},
+            client=fields.inner("client", ClientSide.read),
         )
 
     def to_bytes(self) -> bytes:
@@ -151,6 +199,7 @@ class GroupState:
                 "topics": dict(sorted(self.topics.items())),
                 "marks": [mark.to_json() for mark in self.marks],
                 "left_out": dict(sorted(self.left_out.items())),
+                **({"client": self.client.to_json()} if self.client is not None else {}),
             }
         )
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from kazoo.client import KazooClient
 
+from consumer.assignment.base import ClientAssignor
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
+from consumer.errors import AssignmentFailed
 from consumer.logs import Log
 from coordinator.assignors import Assignor
 from coordinator.config import CoordinatorConfig
@@ -48,6 +50,7 @@ class PollingConsumer(Callbacks):
         pattern: str = "static",
         log: Log | None = None,
         opener: Any = None,
+        assignors: Sequence[ClientAssignor] = (),
         **options: Any,
     ) -> None:
         options.setdefault("session_timeout_ms", SESSION_MS)
@@ -57,7 +60,10 @@ class PollingConsumer(Callbacks):
         self.records: list[tuple[TopicPartition, int]] = []
         self.error: BaseException | None = None
         self.is_stuck = threading.Event()
-        self.consumer = Consumer(config, Subscription(topics, pattern), self, log or MemoryLog(), opener)
+        self.failures: list[AssignmentFailed] = []
+        self.consumer = Consumer(
+            config, Subscription(topics, pattern), self, log or MemoryLog(), opener, assignors=assignors
+        )
         self.polled: set[tuple[TopicPartition, int]] = set()
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name=f"poll-{name}", daemon=True)
@@ -69,7 +75,11 @@ class PollingConsumer(Callbacks):
                 if self.is_stuck.is_set():
                     self._stop.wait(0.01)
                     continue
-                found = self.consumer.poll(50)
+                try:
+                    found = self.consumer.poll(50)
+                except AssignmentFailed as failure:
+                    self.failures.append(failure)
+                    continue
                 if found:
                     self.polled |= {(p, record.offset) for p, records in found.items() for record in records}
                     with suppress(CoordinatorError):

@@ -1,0 +1,184 @@
+"""Coordinator-side strategies on the client side, and the view of a group that they share with `lag` and `rack`."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator import assignors
+from coordinator.assignors import Assignor, Subscriber, in_order
+from coordinator.assignors.claims import Claims
+from coordinator.zk.errors import BadData
+from coordinator.zk.names import shown
+from coordinator.zk.partitions import TopicPartition
+
+from .base import Assignment, ClientAssignor, Cluster, Held
+from .metadata import ConsumerMetadata
+
+log = logging.getLogger(__name__)
+NOTHING = ConsumerMetadata({})
+
+
+class CoordinatorStrategy(ClientAssignor):
+    """A coordinator-side `Assignor`, unchanged, as a client assignor; it decides as it does on a coordinator."""
+
+    def __init__(self, strategy: Assignor) -> None:
+        self.name = strategy.name
+        self.is_cooperative = not strategy.is_eager
+        self._strategy = strategy
+
+    def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> dict[str, Assignment]:
+        """See `ClientAssignor.assign`.
+
+        :raises RebalanceFailed: when the strategy fails or gives an invalid assignment.
+        """
+        group = group_subscription(self.name, cluster, metadata)
+        return to_assignments(group, assignors.assigned(self._strategy, group.members, group.topics))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSubscription:
+    """Members and topics that an assignor matches.
+
+    :ivar members: every member, also one without a topic, in the order of strategies.
+    :ivar topics: topic -> its partition numbers; each topic has a partition and a subscriber.
+    :ivar racks: consumer -> its rack; empty when unknown.
+    """
+
+    members: Sequence[Subscriber]
+    topics: Mapping[str, Sequence[int]]
+    racks: Mapping[str, str]
+
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition, in order."""
+        return [TopicPartition(topic, number) for topic in sorted(self.topics) for number in sorted(self.topics[topic])]
+
+    def pieces(self) -> list[GroupSubscription]:
+        """The group in pieces without a topic in common: topics are in one piece when a member subscribes to both."""
+        leads = {topic: topic for topic in self.topics}
+
+        def root(topic: str) -> str:
+            while leads[topic] != topic:
+                leads[topic] = topic = leads[leads[topic]]
+            return topic
+
+        members = [member for member in self.members if member.threads]
+        for member in members:
+            first = root(min(member.threads))
+            leads.update({root(topic): first for topic in member.threads})
+        found: dict[str, tuple[list[Subscriber], dict[str, Sequence[int]]]] = {}
+        for topic in sorted(leads):
+            found.setdefault(root(topic), ([], {}))[1][topic] = self.topics[topic]
+        for member in members:
+            found[root(min(member.threads))][0].append(member)
+        return [GroupSubscription(among, topics, self.racks) for among, topics in found.values()]
+
+
+def group_subscription(protocol: str, cluster: Cluster, metadata: Mapping[str, bytes]) -> GroupSubscription:
+    """The group as a coordinator's strategy sees it: wildcards resolved, topics without partitions dropped.
+
+    A member with unreadable metadata subscribes to nothing, and is logged.
+    """
+    shares = {name: topic.partitions for name, topic in cluster.topics.items() if topic.partitions}
+    members, racks = [], {}
+    for consumer in sorted(metadata):
+        subscription = _read(protocol, consumer, metadata[consumer])
+        racks[consumer] = subscription.rack
+        members.append(_subscriber(consumer, subscription, shares, cluster.members.get(consumer, Held())))
+    subscribed = {topic for member in members for topic in member.threads}
+    return GroupSubscription(in_order(members), {topic: shares[topic] for topic in sorted(subscribed)}, racks)
+
+
+def to_assignments(group: GroupSubscription, found: assignors.Assignment) -> dict[str, Assignment]:
+    """What a strategy has found, for every member; threads without partitions are left out."""
+    return {
+        member.consumer: Assignment(
+            {thread: parts for thread, parts in sorted(found.get(member.consumer, {}).items()) if parts}
+        )
+        for member in sorted(group.members, key=lambda member: member.consumer)
+    }
+
+
+def _read(protocol: str, consumer: str, data: bytes) -> ConsumerMetadata:
+    try:
+        return ConsumerMetadata.parse(f"metadata of {consumer}", data)
+    except BadData as error:
+        log.warning("ignoring unreadable metadata: consumer=%s protocol=%s reason=%s", shown(consumer), protocol, error)
+        return NOTHING
+
+
+def _subscriber(
+    consumer: str, subscription: ConsumerMetadata, shares: Mapping[str, Sequence[int]], held: Held
+) -> Subscriber:
+    return Subscriber(
+        consumer,
+        subscription.threads_in(shares),
+        held.running,
+        held.generation,
+        _text(subscription.user_data),
+        instance_id=held.instance_id,
+        on_thread=held.on_thread,
+    )
+
+
+def _text(user_data: bytes) -> str:
+    """`user_data` as a coordinator-side strategy reads it; empty where it is no UTF-8."""
+    try:
+        return user_data.decode("utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+class Threads:
+    """The threads of a group as numbers; the topics in which the same threads take part are of one kind.
+
+    :ivar units: the threads, (number, member's place): every member's thread 0 comes before the second of any.
+    :ivar unit_at: the inverse of `units`.
+    :ivar ids: thread -> its id.
+    :ivar kinds: kind -> its threads.
+    :ivar kind_of: topic -> its kind.
+    """
+
+    def __init__(self, members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> None:
+        most = [max(member.threads.values(), default=0) for member in members]
+        self.units = sorted((number, place) for place, count in enumerate(most) for number in range(count))
+        self.ids = [members[place].thread(number) for number, place in self.units]
+        self.unit_at = {at: unit for unit, at in enumerate(self.units)}
+        self.kinds: list[list[int]] = []
+        self.kind_of: dict[str, int] = {}
+        known: dict[tuple[int, ...], int] = {}
+        for topic in sorted(topics):
+            counts = tuple(member.threads.get(topic, 0) for member in members)
+            self.kind_of[topic] = kind = known.setdefault(counts, len(known))
+            if kind == len(self.kinds):
+                self.kinds.append([unit for unit, (number, place) in enumerate(self.units) if number < counts[place]])
+
+    def seated(
+        self, partitions: Sequence[TopicPartition], room: Counter[int], homes: Claims
+    ) -> dict[TopicPartition, int]:
+        """Partition -> thread: where it is at home if there is room, else with its member, else where room is left.
+
+        :param room: thread -> how many of the partitions it gets; in sum as many as there are.
+        """
+        seats, left = {}, []
+        taken: Counter[int] = Counter()
+        for part in partitions:
+            unit = self.unit_at.get((homes[part].thread, homes[part].member)) if part in homes else None
+            if unit is not None and taken[unit] < room[unit]:
+                seats[part] = unit
+                taken[unit] += 1
+            else:
+                left.append(part)
+        free: dict[int, list[int]] = {}
+        for unit in sorted((room - taken).elements(), reverse=True):
+            free.setdefault(self.units[unit][1], []).append(unit)
+        others = []
+        for part in left:
+            if part in homes and free.get(homes[part].member):
+                seats[part] = free[homes[part].member].pop()
+            else:
+                others.append(part)
+        rest = sorted(unit for units in free.values() for unit in units)
+        return seats | dict(zip(others, rest, strict=True))

@@ -1,0 +1,302 @@
+"""A member's part in client-side assignment: it answers an ask when it is the leader, and hears what it was given.
+
+Seed 001: the SyncGroup request is a number of multis below the ask, each under the leader's own fence, and each refused
+when the coordinator has withdrawn the command or removed the ask. The last makes `answer` and removes the command; an
+answer is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from coordinator.zk.commands import ASSIGN, Command
+from coordinator.zk.errors import BadData, Refused, StoreError
+from coordinator.zk.fenced import batches
+from coordinator.zk.names import printable
+from coordinator.zk.paths import ANSWER, MEMBER_PREFIX, GroupPaths
+from coordinator.zk.records import Channel, Registration
+from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
+from coordinator.zk.sync import (
+    MAX_ANSWER_BYTES,
+    MAX_GROUP_METADATA_BYTES,
+    Answer,
+    Ask,
+    ClientProtocols,
+    MemberAnswer,
+    SyncRequest,
+    decoded,
+)
+
+from ..channel import FencedChannel
+from ..config import Subscription
+from ..errors import AssignmentFailed
+
+log = logging.getLogger(__name__)
+
+IDS_AT_ONCE = 25
+LONGEST_ERROR = 500
+ROOM = MAX_OPERATIONS - 10
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a leader has been told of a member: its registration, and its metadata for the protocol."""
+
+    registration: Registration
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a leader answers.
+
+    :ivar entries: consumer -> what it gets.
+    :ivar topics: topic -> id, and `partitions` those that it had, of the topics that were assigned.
+    """
+
+    entries: Mapping[str, MemberAnswer]
+    topics: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    is_cooperative: bool = False
+
+
+class Role(Protocol):
+    """What is particular to a protocol type. Everything is called inside `poll`."""
+
+    def offer(self, subscription: Subscription) -> ClientProtocols:
+        """What the member registers with."""
+
+    def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, Known]) -> Decision:
+        """Who gets what; whatever it raises but a `StoreError` is the leader's failure.
+
+        :param name: of the ask.
+        """
+
+    def assigned(self, protocol: str, entry: MemberAnswer, channel: Channel) -> None:
+        """This is the member's part of the assignment that it has been told to run."""
+
+    def stopped(self) -> None:
+        """The member is about to acknowledge that it has stopped: nothing of its part may go on."""
+
+    def lost(self, reason: str) -> None:
+        """The incarnation is over: what it had may be somebody else's."""
+
+    def wants_rebalance(self, store: Store) -> str:
+        """Why the leader wants to be asked again; empty when it does not."""
+
+    def requested(self) -> None:
+        """It has asked for that, or somebody else has: the next ask answers both."""
+
+
+class ClientAssignment:
+    """The client side of one member, over all its incarnations.
+
+    :param role: what is particular to the protocol type.
+    """
+
+    def __init__(self, paths: GroupPaths, consumer: str, role: Role) -> None:
+        self._paths = paths
+        self._consumer = consumer
+        self._role = role
+        self._untold = ""
+        self._failure: AssignmentFailed | None = None
+        self._failed_asks: set[str] = set()
+
+    def offer(self, subscription: Subscription) -> ClientProtocols:
+        """See `Role`."""
+        return self._role.offer(subscription)
+
+    def stopped(self) -> None:
+        """See `Role`."""
+        self._role.stopped()
+
+    def lost(self, reason: str) -> None:
+        """See `Role`."""
+        self._untold = ""
+        self._role.lost(reason)
+
+    def started(self, ask: str) -> None:
+        """A start that names `ask` was applied: its entry is still to be read."""
+        self._untold = ask
+
+    def raise_failure(self) -> None:
+        """
+        :raises AssignmentFailed: when the group's assignment has failed; once for each failure.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def tend(self, store: Store, fenced: FencedChannel) -> None:
+        """Read the own entry where it has not been, and ask for a rebalance where the leader wants one.
+
+        :raises StoreError: when ZooKeeper did not answer; call again.
+        """
+        if self._untold:
+            self._hear(store, fenced.channel)
+        if reason := self._role.wants_rebalance(store):
+            request = SyncRequest(self._consumer, fenced.incarnation, reason)
+            try:
+                fenced.guarded([Create(self._paths.sync_request, request.to_bytes())])
+            except Refused as refused:
+                if refused.path != self._paths.sync_request:
+                    raise
+            self._role.requested()
+            log.info("rebalance requested: group=%s consumer=%s reason=%s", self._paths.group, self._consumer, reason)
+
+    def obey(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool:
+        """Answer an ask, or hear that one has failed; whether it was the command's last.
+
+        :raises Refused: when it was withdrawn meanwhile: look again.
+        :raises StoreError: when ZooKeeper did not answer: call again.
+        """
+        if command.option != ASSIGN:
+            fenced.commit(_heard(fenced.channel, name, command), [Delete(self._paths.command(self._consumer, name))])
+            if command.ask not in self._failed_asks:
+                self._failed_asks = {command.ask}
+                self._failure = AssignmentFailed(command.reason, command.ask)
+            return True
+        store.sync()
+        node = store.get(self._paths.ask(command.ask))
+        ask = self._parsed(self._paths.ask(command.ask), node.data) if node is not None else None
+        if ask is None:
+            return False
+        log.info(
+            "assignment begins: group=%s consumer=%s ask=%s protocol=%s members=%d",
+            self._paths.group, self._consumer, command.ask, ask.protocol, len(ask.members),
+        )  # fmt: skip
+        answer, entries = self._decided(store, command.ask, ask)
+        self._write(store, fenced, name, command, answer, entries)
+        log.info(
+            "assignment answered: group=%s consumer=%s ask=%s error=%s",
+            self._paths.group, self._consumer, command.ask, answer.error or "-",
+        )  # fmt: skip
+        return True
+
+    # ---- the member's own entry
+
+    def _hear(self, store: Store, channel: Channel) -> None:
+        ask, entry = store.get_many(
+            [self._paths.ask(self._untold), self._paths.member_answer(self._untold, self._consumer)]
+        )
+        name, self._untold = self._untold, ""
+        if ask is None:
+            return  # a later one has been adopted: the next start names it
+        found = MemberAnswer()
+        where = self._paths.member_answer(name, self._consumer)
+        try:
+            protocol = Ask.parse(self._paths.ask(name), ask.data).protocol
+            found = MemberAnswer.parse(where, entry.data) if entry is not None else found
+        except BadData as error:
+            log.warning("bad data set aside: path=%s problem=%s", where, error)
+            return
+        self._role.assigned(protocol, found, channel)
+
+    # ---- the leader
+
+    def _parsed(self, where: str, data: bytes) -> Ask | None:
+        try:
+            return Ask.parse(where, data)
+        except BadData as error:
+            log.warning("bad data set aside: path=%s problem=%s", where, error)
+            return None
+
+    def _decided(self, store: Store, name: str, ask: Ask) -> tuple[Answer, Mapping[str, MemberAnswer]]:
+        """The answer; one that only says what went wrong, where something did.
+
+        :raises StoreError: when ZooKeeper did not answer.
+        """
+        try:
+            decision = self._role.assign(store, name, ask, self._members(store, ask))
+            entries = dict(decision.entries)
+            size = sum(len(entry.to_bytes()) for entry in entries.values())
+            if size > MAX_ANSWER_BYTES:
+                raise BadData(f"the assignment has {size} bytes, over the {MAX_ANSWER_BYTES} that it may have")
+            names = tuple(sorted(entries))
+            return Answer(names, decision.topics, decision.partitions, decision.is_cooperative), entries
+        except StoreError:
+            raise
+        except (Exception, SystemExit) as error:
+            log.exception("assignor failed: group=%s protocol=%s", self._paths.group, ask.protocol)
+            return Answer(error=_told(error)), {}
+
+    def _members(self, store: Store, ask: Ask) -> dict[str, Known]:
+        """Whom the ask names and who is still there, with their metadata for its protocol."""
+        found: dict[str, Known] = {}
+        names = sorted(ask.members)
+        size = 0
+        for first in range(0, len(names), IDS_AT_ONCE):
+            some = names[first : first + IDS_AT_ONCE]
+            nodes = store.get_many([self._paths.id(name) for name in some])
+            seats = store.get_many([self._paths.seat(name) for name, node in zip(some, nodes, strict=True) if not node])
+            away = iter(seats)
+            for name, node in zip(some, nodes, strict=True):
+                there = node or next(away)
+                known = self._known(ask, name, there.data) if there is not None else None
+                if known is not None:
+                    found[name] = known
+                    size += len(known.metadata)
+            if size > MAX_GROUP_METADATA_BYTES:
+                raise BadData(f"the group's metadata has more than {MAX_GROUP_METADATA_BYTES} bytes")
+        return found
+
+    def _known(self, ask: Ask, name: str, data: bytes) -> Known | None:
+        """None for another incarnation than the one that the ask names, and for one that does not know the protocol."""
+        try:
+            registration = Registration.parse(self._paths.id(name), data)
+            asked = ask.members[name].identity
+            if registration.client is None or (not asked.startswith("seat-") and asked != registration.incarnation):
+                return None
+            text = registration.client.metadata.get(ask.protocol)
+            return Known(registration, decoded(self._paths.id(name), text)) if text is not None else None
+        except BadData as error:
+            log.warning("bad data set aside: path=%s problem=%s", self._paths.id(name), error)
+            return None
+
+    def _write(
+        self,
+        store: Store,
+        fenced: FencedChannel,
+        name: str,
+        command: Command,
+        answer: Answer,
+        entries: Mapping[str, MemberAnswer],
+    ) -> None:
+        """The entries in as many multis as they take, and the answer with the last."""
+        paths, ask = self._paths, command.ask
+        still_asked: list[Operation] = [Check(paths.ask(ask), -1), Check(paths.command(self._consumer, name), -1)]
+        listing = store.children(paths.ask(ask))
+        units = _entry_units(paths, ask, entries, listing.names if listing else ())
+        steps = list(batches(units, ROOM, MAX_COMMIT_BYTES // 2))
+        for some in steps:
+            fenced.guarded([*still_asked, *some])
+        after = _heard(fenced.channel, name, command)
+        done: list[Operation] = [Create(paths.answer(ask), answer.to_bytes()), Delete(paths.command(self._consumer, name))]
+        fenced.commit(after, [Check(paths.ask(ask), -1), *done])
+
+
+def _entry_units(
+    paths: GroupPaths, ask: str, entries: Mapping[str, MemberAnswer], there: Sequence[str]
+) -> list[list[Operation]]:
+    """Each entry made, or replaced where an earlier try has left one; what only that try had is removed."""
+    wanted = {f"{MEMBER_PREFIX}{consumer}": entry.to_bytes() for consumer, entry in sorted(entries.items())}
+    left = [f"{paths.ask(ask)}/{child}" for child in sorted(there) if child not in wanted and child != ANSWER]
+    made: list[Operation] = [
+        SetData(f"{paths.ask(ask)}/{child}", data) if child in there else Create(f"{paths.ask(ask)}/{child}", data)
+        for child, data in wanted.items()
+    ]
+    return [[Delete(path)] for path in left] + [[each] for each in made]
+
+
+def _heard(channel: Channel, name: str, command: Command) -> Channel:
+    """The channel once a command has been applied that changes nothing of what runs, its generation included."""
+    return replace(channel, epoch=command.epoch, command=name)
+
+
+def _told(error: BaseException) -> str:
+    kind = printable(type(error).__name__)
+    text = printable(str(error))
+    return f"{kind}: {text}"[:LONGEST_ERROR] if text else kind

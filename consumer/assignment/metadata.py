@@ -1,0 +1,118 @@
+"""Member metadata of protocol type `consumer`: what a member tells the leader about its subscription.
+
+    {"version":1,"topics":["a","b"],"threads":{"a":2},"pattern":"static","rack":"r1","user_data":"<base64>"}
+
+`threads` names the topics with another number of threads than 1. `rack`, `user_data` and `threads` may be missing. A
+reader ignores fields that it does not know, and reads a higher version the same way.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.fields import Fields, compact
+from coordinator.zk.names import MAX_NAME, is_name
+from coordinator.zk.patterns import TopicFilter
+from coordinator.zk.records import PATTERNS, STATIC
+
+MAX_METADATA_BYTES = 65_536
+"""Limit of one member's metadata (contract, rule 11)."""
+MAX_THREADS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMetadata:
+    """A member's subscription, as the leader reads it.
+
+    :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads.
+    :ivar pattern: `static`, `white_list` or `black_list`, as in the registration.
+    :ivar rack: of the consumer, Kafka's `client.rack`; empty when unknown.
+    :ivar user_data: the assignor's own bytes.
+    :ivar version: of the format in which the metadata is written.
+    """
+
+    subscription: Mapping[str, int]
+    pattern: str = STATIC
+    rack: str = ""
+    user_data: bytes = b""
+    version: int = 1
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> ConsumerMetadata:
+        """
+        :param where: whose metadata, for messages.
+        :raises BadData: when the metadata is over 65,536 bytes or malformed, or its expression does not compile.
+        """
+        fields = Fields.parse(where, data, most=MAX_METADATA_BYTES)
+        pattern = fields.text("pattern", STATIC)
+        if pattern not in PATTERNS:
+            raise fields.bad("pattern", "static, white_list or black_list")
+        return cls(
+            subscription=_subscription(fields, pattern),
+            pattern=pattern,
+            rack=fields.text("rack", "", most=MAX_NAME),
+            user_data=_user_data(fields),
+            version=fields.number("version", 1, least=1),
+        )
+
+    def to_bytes(self) -> bytes:
+        """One line of JSON; equal metadata has equal bytes, whatever the order of its topics.
+
+        :raises UsageError: when the metadata is over 65,536 bytes.
+        """
+        threads = {topic: count for topic, count in sorted(self.subscription.items()) if count != 1}
+        values: dict[str, Any] = {"version": self.version, "topics": sorted(self.subscription)}
+        values |= {"threads": threads} if threads else {}
+        values["pattern"] = self.pattern
+        values |= {"rack": self.rack} if self.rack else {}
+        values |= {"user_data": b64encode(self.user_data).decode()} if self.user_data else {}
+        data = compact(values)
+        if len(data) > MAX_METADATA_BYTES:
+            raise UsageError(f"member metadata of {len(data)} bytes, limit is {MAX_METADATA_BYTES}")
+        return data
+
+    def threads_in(self, topics: Iterable[str]) -> dict[str, int]:
+        """Topic -> threads of this member, for those of `topics` that it subscribes to; a wildcard is resolved.
+
+        :raises BadData: when the expression does not compile.
+        """
+        if self.pattern == STATIC:
+            return {topic: self.subscription[topic] for topic in topics if topic in self.subscription}
+        ((text, threads),) = self.subscription.items()
+        topic_filter = TopicFilter(self.pattern, text)
+        return {topic: threads for topic in topics if topic_filter.allows(topic)}
+
+
+def _subscription(fields: Fields, pattern: str) -> dict[str, int]:
+    topics = fields.items("topics")
+    if not all(isinstance(topic, str) for topic in topics):
+        raise fields.bad("topics", "a list of strings")
+    if pattern == STATIC and not all(map(is_name, topics)):
+        raise fields.bad("topics", "a list of topic names")
+    if pattern != STATIC:
+        if len(topics) != 1:
+            raise fields.bad("topics", "a list of exactly one expression")
+        _compile(fields, pattern, topics[0])
+    threads = {topic: fields.mapping("threads").get(topic, 1) for topic in topics}
+    if not all(type(count) is int and 1 <= count <= MAX_THREADS for count in threads.values()):
+        raise fields.bad("threads", f"an object topic -> number of threads from 1 to {MAX_THREADS}")
+    return threads
+
+
+def _compile(fields: Fields, pattern: str, text: str) -> None:
+    try:
+        TopicFilter(pattern, text)
+    except BadData as error:
+        raise BadData(f"{fields.where}: {error}") from error
+
+
+def _user_data(fields: Fields) -> bytes:
+    text = fields.text("user_data", "", most=MAX_METADATA_BYTES)
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:
+        raise fields.bad("user_data", "base64") from error

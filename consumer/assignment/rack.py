@@ -1,0 +1,229 @@
+"""Client assignor `rack`: consumers prefer partitions that have a replica in their rack (KIP-881); balance comes first.
+
+`sticky` decides how many partitions each thread gets. Partitions are then exchanged between racks along cycles that
+gain a match each, until there is none: a maximum flow over racks, so with equal subscriptions no balanced assignment
+has more matches. With unequal ones, exchanges stay within topics that have the same subscribers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from heapq import heappop, heappush
+
+from coordinator.assignors.claims import by_number, claims_of
+from coordinator.assignors.sticky import StickyAssignor
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+
+from .adapter import GroupSubscription, Threads, group_subscription, to_assignments
+from .base import Assignment, ClientAssignor, Cluster
+
+Racks = tuple[str, ...]
+"""Racks with a replica of a partition, of those that have a thread for it; in order."""
+Step = tuple[str, str, Racks]
+"""From one rack to another, a partition with replicas in these racks."""
+
+
+class RackAssignor(ClientAssignor):
+    """Cooperative sticky, with as many partitions as possible read from a replica in the consumer's rack.
+
+    In this order: threads differ by as much as with `sticky`, consumers and replicas match, partitions stay. Without
+    racks, of members or of replicas, the result is that of `cooperative-sticky`.
+    """
+
+    name = "rack"
+    is_cooperative = True
+
+    def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> dict[str, Assignment]:
+        """See `ClientAssignor.assign`."""
+        group = group_subscription(self.name, cluster, metadata)
+        found = StickyAssignor().assign(group.members, group.topics)
+        if not any(group.racks[member.consumer] for member in group.members):
+            return to_assignments(group, found)
+        replicas = {part: cluster.racks(part) for part in group.partitions()}
+        return to_assignments(group, _Exchange(group, found, replicas).shares())
+
+
+class _Exchange:
+    """The group as `sticky` divides it, and its partitions exchanged between racks.
+
+    :ivar racks: member's place -> its rack, empty when unknown; `rack_of` the same for threads.
+    :ivar homes: who has a claim on a partition.
+    :ivar seats: partition -> the thread that `sticky` gives it to.
+    """
+
+    def __init__(
+        self,
+        group: GroupSubscription,
+        found: Mapping[str, Mapping[str, PartitionSet]],
+        replicas: Mapping[TopicPartition, frozenset[str]],
+    ) -> None:
+        self.members, self.replicas = group.members, replicas
+        self.threads = Threads(group.members, group.topics)
+        self.racks = [group.racks[member.consumer] for member in group.members]
+        self.rack_of = [self.racks[place] for _, place in self.threads.units]
+        self.homes = claims_of(group.members, group.topics)
+        self.seats: dict[TopicPartition, int] = {}
+        for unit, (_, place) in enumerate(self.threads.units):
+            parts = found[group.members[place].consumer].get(self.threads.ids[unit], ())
+            self.seats.update(dict.fromkeys(parts, unit))
+
+    def shares(self) -> dict[str, dict[str, PartitionSet]]:
+        """Consumer -> thread -> partitions."""
+        parts_of: dict[int, list[TopicPartition]] = {}
+        for part in sorted(self.seats, key=by_number):
+            parts_of.setdefault(self.threads.kind_of[part.topic], []).append(part)
+        found: dict[str, dict[str, set[TopicPartition]]] = {member.consumer: {} for member in self.members}
+        for kind, parts in parts_of.items():
+            for part, unit in self._seated(kind, parts).items():
+                consumer = self.members[self.threads.units[unit][1]].consumer
+                found[consumer].setdefault(self.threads.ids[unit], set()).add(part)
+        return {name: {thread: frozenset(has) for thread, has in threads.items()} for name, threads in found.items()}
+
+    def _seated(self, kind: int, parts: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Partition -> thread, of one kind."""
+        units = self.threads.kinds[kind]
+        by_rack: dict[str, list[int]] = {}
+        for unit in units:
+            by_rack.setdefault(self.rack_of[unit], []).append(unit)
+        sizes = Counter({unit: 0 for unit in units})
+        sizes.update(self.seats[part] for part in parts)
+        flow = self._flow(parts, by_rack, sizes)
+        if not flow.run():
+            return {part: self.seats[part] for part in parts}
+        own: dict[str, list[TopicPartition]] = {rack: [] for rack in by_rack}
+        for part in parts:
+            own[flow.place[part]].append(part)
+        seats: dict[TopicPartition, int] = {}
+        for rack, among in by_rack.items():
+            room = self._room(own[rack], {unit: sizes[unit] for unit in among})
+            seats |= self.threads.seated(own[rack], room, self.homes)
+        return seats
+
+    def _flow(self, parts: Sequence[TopicPartition], by_rack: Mapping[str, list[int]], sizes: Counter[int]) -> _Flow:
+        """The partitions of a kind by rack; the sizes of racks are fixed, unless these are all partitions there are."""
+        least = {rack: sum(sizes[unit] for unit in among) for rack, among in by_rack.items()}
+        most = dict(least)
+        if len(self.threads.kinds) == 1:
+            least = {rack: min(sizes.values()) * len(among) for rack, among in by_rack.items()}
+            most = {rack: max(sizes.values()) * len(among) for rack, among in by_rack.items()}
+        flow = _Flow(least, most)
+        for part in parts:
+            claim = self.homes.get(part)
+            home = self.racks[claim.member] if claim else None
+            racks = tuple(sorted(self.replicas[part] & by_rack.keys() - {""}))
+            flow.add(part, self.rack_of[self.seats[part]], racks, home)
+        return flow
+
+    def _room(self, parts: Sequence[TopicPartition], sizes: Mapping[int, int]) -> Counter[int]:
+        """Thread -> how many of a rack's partitions it gets: its size, as long as the rack has as many as before.
+
+        Where it has not, threads differ by one, and those get one more that have a claim on most.
+        """
+        if len(parts) == sum(sizes.values()):
+            return Counter(sizes)
+        quota, extra = divmod(len(parts), len(sizes))
+        claimed = Counter(self.threads.unit_at.get((c.thread, c.member)) for p in parts if (c := self.homes.get(p)))
+        larger = sorted(sizes, key=lambda unit: (-claimed[unit], -sizes[unit], unit))[:extra]
+        return Counter({unit: quota + (unit in larger) for unit in sizes})
+
+
+class _Flow:
+    """Partitions of one kind by the rack of their thread; which thread of a rack it is makes no difference to matches.
+
+    A partition matches when its rack has a replica. It moves freely while it does not match, and between the racks of
+    its replicas when it does. Where a partition could match in another rack, a path of such moves is looked for that
+    leads from there back to its own rack, or to one that may have a partition more: that is one match more.
+
+    :ivar place: partition -> rack; what changes.
+    :ivar counts: rack -> how many partitions; between `least` and `most`.
+    """
+
+    def __init__(self, least: Mapping[str, int], most: Mapping[str, int]) -> None:
+        self.place: dict[TopicPartition, str] = {}
+        self.counts = dict.fromkeys(least, 0)
+        self._least, self._most = least, most
+        self._homes: dict[TopicPartition, str | None] = {}
+        self._having: dict[str, dict[Racks, list[tuple[bool, int, str]]]] = {rack: {} for rack in sorted(least)}
+        self._dead: dict[bool, set[str]] = {}
+
+    def add(self, part: TopicPartition, rack: str, racks: Racks, home: str | None) -> None:
+        """A partition, with the racks of its replicas in order.
+
+        :param home: rack of the member that has a claim on it. Of partitions with the same racks, strangers move first.
+        """
+        self._homes[part] = home
+        self._put(part, rack, racks)
+
+    def run(self) -> bool:
+        """Until no match can be gained; whether one was."""
+        before = dict(self.place)
+        while self._gains():
+            pass
+        return self.place != before
+
+    def _gains(self) -> bool:
+        """One pass over the racks, with what does not match in each."""
+        self._dead = {True: set(), False: set()}
+        has_gained = False
+        for rack, having in self._having.items():
+            for racks in sorted(having):
+                while racks and rack not in racks and having[racks] and self._gain(rack, racks):
+                    has_gained = True
+        return has_gained
+
+    def _gain(self, rack: str, racks: Racks) -> bool:
+        """One match more, by moving one of these partitions away from its rack."""
+        path = self._path(rack, racks, self.counts[rack] > self._least[rack])
+        if path and path[-1][1] != rack:
+            self._dead[False].clear()  # of what could not be reached by going round
+        moving = [(self._pop(source, has), target, has) for source, target, has in path]
+        for step in moving:
+            self._put(*step)
+        return bool(path)
+
+    def _path(self, start: str, racks: Racks, may_shrink: bool) -> list[Step]:
+        """The shortest; empty when there is none, and what was reached then is a dead end for the whole pass.
+
+        :param may_shrink: whether it may end elsewhere than at its start.
+        """
+        dead = self._dead[True] | self._dead[may_shrink]
+        came: dict[str, Step] = {rack: (start, rack, racks) for rack in racks if rack not in dead}
+        queue = deque(came)
+        while queue:
+            rack = queue.popleft()
+            if may_shrink and self.counts[rack] < self._most[rack]:
+                return _steps(came, start, rack)
+            for has in self._choices(rack):
+                if rack not in has or start in has:
+                    return [*_steps(came, start, rack), (rack, start, has)]
+                further = [other for other in has if other not in came and other not in dead]
+                came.update({other: (rack, other, has) for other in further})
+                queue += further
+        self._dead[may_shrink] |= came.keys()
+        return []
+
+    def _choices(self, rack: str) -> list[Racks]:
+        """Those first of which a partition would go that has no claim to stay."""
+        having = self._having[rack]
+        return sorted(
+            (racks for racks, parts in having.items() if parts), key=lambda racks: (having[racks][0][0], racks)
+        )
+
+    def _put(self, part: TopicPartition, rack: str, racks: Racks) -> None:
+        self.place[part] = rack
+        self.counts[rack] += 1
+        heappush(self._having[rack].setdefault(racks, []), (self._homes[part] == rack, part.partition, part.topic))
+
+    def _pop(self, rack: str, racks: Racks) -> TopicPartition:
+        _, number, topic = heappop(self._having[rack][racks])
+        self.counts[rack] -= 1
+        return TopicPartition(topic, number)
+
+
+def _steps(came: Mapping[str, Step], start: str, end: str) -> list[Step]:
+    """The way from start to end, by the step that led to each rack."""
+    found = [came[end]]
+    while found[-1][0] != start:
+        found.append(came[found[-1][0]])
+    return found[::-1]

@@ -1,0 +1,107 @@
+"""Every client assignor there is: the built-in ones, coordinator-side strategies, and those of installed packages.
+
+A package offers one by an entry point in the group `zk_group_coordinator.client_assignors` on the members' hosts, which
+has the assignor's name and leads to a `ClientAssignor` or to a class that makes one. An unusable one is set aside with
+the reason, and affects only consumers that list it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any
+
+from coordinator.assignors import told as error_text
+from coordinator.assignors.registry import BUILT_IN, assignors
+from coordinator.zk.errors import UsageError
+from coordinator.zk.names import is_name, shown
+
+from .adapter import CoordinatorStrategy
+from .base import ClientAssignor
+from .lag import LagAssignor
+from .rack import RackAssignor
+
+log = logging.getLogger(__name__)
+
+ENTRY_POINTS = "zk_group_coordinator.client_assignors"
+RESERVED = frozenset({*BUILT_IN, LagAssignor.name, RackAssignor.name})
+"""Names that no package can take."""
+METHODS = ("metadata", "assign", "on_assignment")
+
+
+def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str, ClientAssignor]:
+    """Name -> assignor, of all that can be used; the others are logged. Runs the code of installed packages: call once.
+
+    A package's client assignor goes before its coordinator-side strategy of the same name.
+
+    :param offered: entry points of client assignors; those of the installed packages when not given.
+    """
+    by_name: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=ENTRY_POINTS) if offered is None else offered:
+        by_name.setdefault(point.name, []).append(point)
+    found: dict[str, ClientAssignor] = {name: CoordinatorStrategy(each) for name, each in assignors().items()}
+    found |= {LagAssignor.name: LagAssignor(), RackAssignor.name: RackAssignor()}
+    for name, points in sorted(by_name.items()):
+        try:
+            found[name] = _loaded(name, points)
+        except _Unusable as reason:
+            where = ", ".join(sorted({point.value for point in points}))
+            log.warning("strategy set aside: strategy=%s entry_point=%s reason=%s", shown(name), where, reason)
+    return MappingProxyType(found)
+
+
+def named(names: Sequence[str], given: Sequence[ClientAssignor] = ()) -> tuple[ClientAssignor, ...]:
+    """The assignors with these names, in their order; a name that is listed twice counts once.
+
+    :param given: assignors that the application has made; they go before installed ones.
+    :raises UsageError: when one is not installed, or two given ones have the same name.
+    """
+    found = {assignor.name: assignor for assignor in given}
+    if len(found) < len(given):
+        raise UsageError("two of the given client assignors have the same name")
+    if missing := [name for name in names if name not in found]:
+        found = {**client_assignors(), **found}
+        missing = [name for name in missing if name not in found]
+    if missing:
+        raise UsageError(f"client assignor not installed: {', '.join(map(shown, missing))}; installed: {_list(found)}")
+    return tuple(found[name] for name in dict.fromkeys(names))
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+class _Unusable(Exception):
+    """The message is the reason, one clause."""
+
+
+def _loaded(name: str, points: Sequence[EntryPoint]) -> ClientAssignor:
+    if name in RESERVED:
+        raise _Unusable("a built-in strategy has this name, and keeps it")
+    packages = sorted({point.dist.name if point.dist else "a package without metadata" for point in points})
+    if len({point.value for point in points}) > 1 or len(packages) > 1:
+        raise _Unusable(f"several packages offer this name ({' and '.join(packages)}): uninstall all but one")
+    if not is_name(name):
+        raise _Unusable("its name is none: use 1 to 249 letters, digits, dots, underscores and dashes")
+    try:
+        loaded: Any = points[0].load()
+        return _complete(name, loaded() if isinstance(loaded, type) else loaded)
+    except _Unusable:
+        raise
+    except (Exception, SystemExit) as error:  # a third party's code
+        raise _Unusable(f"it cannot be loaded: {error_text(error)}") from error
+
+
+def _complete(name: str, made: Any) -> ClientAssignor:
+    """`made`, if it has all that a client assignor has."""
+    if not isinstance(getattr(made, "is_cooperative", None), bool):
+        raise _Unusable("its `is_cooperative` must be True or False")
+    for method in METHODS:
+        if not callable(getattr(made, method, None)):
+            raise _Unusable(f"it has no method `{method}`")
+    if getattr(made, "name", None) != name:
+        raise _Unusable(f"its `name` must be that of its entry point, not {shown(getattr(made, 'name', None))}")
+    found: ClientAssignor = made
+    return found

@@ -1,0 +1,87 @@
+"""The only other thread of a consumer: it keeps the lease, and leaves when the application has stopped polling."""
+
+from __future__ import annotations
+
+import logging
+
+from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError
+from coordinator.zk.lease import Lease
+from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
+from coordinator.zk.runtime import Event, Runtime, Task
+from coordinator.zk.store import Store
+
+from .channel import FencedChannel
+from .config import ConsumerConfig
+from .errors import ChannelGone, UnknownMemberId
+from .offsets import Offsets
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Keeps one consumer alive between polls, over all its incarnations.
+
+    :ivar last_poll: when the application polled last.  :ivar last_commit: when the channel was written last.
+    :ivar closing: set when the consumer closes.
+    """
+
+    def __init__(self, config: ConsumerConfig, runtime: Runtime, offsets: Offsets, dirty: Event) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._offsets = offsets
+        self._dirty = dirty
+        self.closing = runtime.event()
+        self.last_poll = self.last_commit = self._last_look = runtime.monotonic()
+
+    def start(self, store: Store, fenced: FencedChannel, lease: Lease) -> Task:
+        """Keep this incarnation until it is over."""
+        self.last_commit = self._runtime.monotonic()
+        return self._runtime.spawn(lambda: self._keep(store, fenced, lease), f"keeper-{self._config.consumer}")
+
+    def _keep(self, store: Store, fenced: FencedChannel, lease: Lease) -> None:
+        """Renew the lease every 1/6 of the session timeout; leave when the application has stopped polling."""
+        while fenced.over is None and not store.lost and not self.closing.is_set():
+            try:
+                lease.renew()
+                self._touch_or_leave(store, fenced)
+                self._look_again(store)
+            except (IncarnationOver, SessionLost) as error:
+                log.info("keeper ends: consumer=%s reason=%s", self._config.consumer, error)
+                break
+            except StoreError as error:
+                log.warning("keeper tries again: lease_left_s=%.1f reason=%s", lease.left_s, error)
+            self.closing.wait(min(lease.due_s, self._config.max_poll_interval_ms / 6000))
+        if isinstance(fenced.over, ChannelGone):
+            store.close()  # the owners of what the channel said ran go with the session, and who hangs will not end it
+        self._dirty.set()
+
+    def _touch_or_leave(self, store: Store, fenced: FencedChannel) -> None:
+        """A sign of life every third of `max_poll_interval_ms`; the end when nobody has polled for so long.
+
+        The signs go on between polls: the coordinator, which waits for one as long, evicts nobody who still has time.
+        """
+        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
+        if now - self.last_poll >= limit_s:
+            self._leave_unpolled(store, fenced)
+        elif now - self.last_commit >= limit_s / 3:
+            fenced.touch()
+            self.last_commit = now
+
+    def _look_again(self, store: Store) -> None:
+        """Once a session timeout, and before it is evicted, the channel is read unasked: a watch may have been lost."""
+        now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
+        if now - self._last_look >= min(store.negotiated_timeout_s, limit_s / 2):
+            self._last_look = now
+            self._dirty.set()
+
+    def _leave_unpolled(self, store: Store, fenced: FencedChannel) -> None:
+        reason = (
+            f"left by itself: poll was not called for {self._config.max_poll_interval_ms} ms "
+            "(raise max_poll_interval_ms, or lower max_poll_records)"
+        )
+        with fenced.lock:  # an application that comes back just now commits before this, or not at all
+            after, operations = self._offsets.ended(
+                store, self._config.consumer, fenced.channel, reason, UNKNOWN_MEMBER_ID
+            )
+            fenced.end(after, operations, UnknownMemberId(reason))
+        log.warning("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)

@@ -1,0 +1,129 @@
+"""Whether a leader's answer may become the target: what safety needs is checked, what it means is not. Pure.
+
+Seed 001, SyncGroup: the coordinator takes the leader's assignment as it is. It holds it only to what two owners or a
+claim that nobody can make would come from, and to the sizes that ZooKeeper bears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..snapshot import AskView
+from ..target import OWNER_PATHS_A_SESSION, owner_path_bytes
+from ..zk.names import shown
+from ..zk.partitions import PartitionSet, TopicPartition
+from ..zk.ranges import encode
+from ..zk.records import Topic
+from ..zk.sync import CONSUMER, Answer, Ask, MemberAnswer
+
+MAX_THREADS = 10_000
+LONGEST_LIST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of an answer: adopted, unless one of the other two says why not.
+
+    :ivar failure: why the leader has failed; empty when it has not.
+    :ivar outdated: which topic is another one by now; empty when none is.
+    :ivar left_out: topic -> what of it nobody is given.
+    """
+
+    failure: str = ""
+    outdated: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def verdict_on(group: str, view: AskView, topics: Mapping[str, Topic]) -> Verdict:
+    """Judge the answer below an ask.
+
+    :param topics: every topic there is, as the coordinator reads it.
+    """
+    ask, answer = view.ask, view.answer
+    if ask is None or answer is None:
+        return Verdict(view.problem or "the ask cannot be read")
+    if answer.error is not None:
+        return Verdict(f"its assignor {shown(ask.protocol)} failed: {answer.error}")
+    if failure := _wrong_members(ask, answer, view.entries) or _wrong_threads(ask, view.entries):
+        return Verdict(failure)
+    if outdated := outdated_topic(answer, topics):
+        return Verdict(outdated=outdated)
+    if failure := _wrong_partitions(answer, view.entries) or _too_many_owners(group, view.entries):
+        return Verdict(failure)
+    return Verdict(left_out=_left_out(ask, answer, view.entries))
+
+
+def _wrong_members(ask: Ask, answer: Answer, entries: Mapping[str, MemberAnswer]) -> str:
+    if strangers := sorted(set(answer.members) - ask.members.keys()):
+        return f"it names {shown(strangers[0])}, which is no member of the ask"
+    if odd := sorted(entries.keys() ^ set(answer.members)):
+        return f"its answer and the entries beside it differ by {shown(odd[0])}"
+    return ""
+
+
+def _wrong_threads(ask: Ask, entries: Mapping[str, MemberAnswer]) -> str:
+    for consumer, entry in sorted(entries.items()):
+        if ask.protocol_type != CONSUMER and entry.threads:
+            return f"it gives {consumer} partitions in a group of protocol type {shown(ask.protocol_type)}"
+        for thread in entry.threads:
+            name, dash, number = thread.rpartition("-")
+            is_number = number.isascii() and number.isdigit() and str(int(number)) == number
+            if name != consumer or not dash or not is_number or int(number) >= MAX_THREADS:
+                return f"it names {shown(thread)}, which is no thread of {consumer}"
+    return ""
+
+
+def outdated_topic(answer: Answer, topics: Mapping[str, Topic]) -> str:
+    """Which topic is not, or no longer, as the answer has it, and in what; empty when all are."""
+    for name, topic_id in sorted(answer.topics.items()):
+        topic = topics.get(name)
+        if topic is None:
+            return f"topic {name} does not exist"
+        if topic.id != topic_id:
+            return f"topic {name} has the id {shown(topic.id)}, not {shown(topic_id)}"
+        if frozenset(topic.partitions) != answer.partitions.get(name, frozenset()):
+            return f"topic {name} has the partitions {_ranges(topic.partitions)}"
+    return ""
+
+
+def _wrong_partitions(answer: Answer, entries: Mapping[str, MemberAnswer]) -> str:
+    seen: set[TopicPartition] = set()
+    for consumer, entry in sorted(entries.items()):
+        for parts in entry.threads.values():
+            if twice := seen & parts:
+                return f"it gives {min(twice)} to {consumer} and to another thread"
+            seen |= parts
+    for part in sorted(seen):
+        if part.topic not in answer.topics or part.partition not in answer.partitions.get(part.topic, ()):
+            return f"it gives out {part}, and says of no such partition that it exists"
+    return ""
+
+
+def _too_many_owners(group: str, entries: Mapping[str, MemberAnswer]) -> str:
+    for consumer, entry in sorted(entries.items()):
+        parts: PartitionSet = frozenset().union(*entry.threads.values())
+        size = owner_path_bytes(group, parts)
+        if size > OWNER_PATHS_A_SESSION:
+            return (
+                f"it gives {consumer} {len(parts)} partitions, whose owner znodes take {size} bytes, and a session "
+                f"may hold {OWNER_PATHS_A_SESSION}"
+            )
+    return ""
+
+
+def _left_out(ask: Ask, answer: Answer, entries: Mapping[str, MemberAnswer]) -> dict[str, str]:
+    given: set[TopicPartition] = set()
+    for entry in entries.values():
+        given.update(*entry.threads.values())
+    found = {}
+    for topic, numbers in sorted(answer.partitions.items()):
+        left = [number for number in numbers if TopicPartition(topic, number) not in given]
+        if left and topic in answer.topics:
+            found[topic] = f"leader {ask.leader} assigns partitions {_ranges(left)} to nobody ({ask.protocol})"
+    return found
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    text = encode(numbers)
+    return text if len(text) <= LONGEST_LIST else text[:LONGEST_LIST] + "…"

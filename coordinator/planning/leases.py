@@ -1,0 +1,24 @@
+"""How long a member that is gone may still run what has no owner znode. Pure."""
+
+from __future__ import annotations
+
+from ..snapshot import Snapshot
+from ..zk.sync import CONSUMER
+
+UNKNOWN_LEASE_MS = 40_000
+"""Of a member whose ask is gone: 2/3 of the longest session that ZooKeeper grants by default (60 s)."""
+
+
+def is_exclusive(snapshot: Snapshot) -> bool:
+    """Whether what the group runs now has no owners."""
+    client = snapshot.state.client
+    return client is not None and client.protocol_type != CONSUMER
+
+
+def lease_ms(snapshot: Snapshot, consumer: str) -> int:
+    """How long a member that is gone may still go on: as the adopted ask has it, else the longest that may be."""
+    client = snapshot.state.client
+    for view in snapshot.asks:
+        if client is not None and view.name == client.ask and view.ask is not None and consumer in view.ask.members:
+            return view.ask.members[consumer].lease_ms or UNKNOWN_LEASE_MS
+    return UNKNOWN_LEASE_MS

@@ -1,0 +1,254 @@
+"""Client-side assignment in ZooKeeper: what members offer, the ask to a leader, its answer, and requests for another.
+
+Seed 001: JoinGroup is the `client` field of a registration, generation metadata the ask, SyncGroup the answer below it.
+The coordinator interprets neither metadata nor member state: both are base64 here, and bytes for assignors only.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import BadData
+from .fields import Fields, compact
+from .names import is_name
+from .partitions import PartitionSet
+from .ranges import encode
+from .state import ownership_json, read_ownership
+
+CONSUMER = "consumer"
+"""The protocol type of consumers of partitions; any other has no owners in ZooKeeper."""
+
+CLIENT = "client"
+"""`pattern` of a member that knows client-side assignment only: releases that do not know it leave it out."""
+
+MAX_METADATA_BYTES = 65_536
+"""Metadata of one member, over all its protocols."""
+MAX_GROUP_METADATA_BYTES = 8 << 20
+MAX_MEMBER_STATE_BYTES = 65_536
+MAX_ANSWER_BYTES = 16 << 20
+MAX_REASON = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProtocols:
+    """`client` in `ids/[consumer]`: the protocols that a member knows, and its metadata for each.
+
+    :ivar protocols: the preferred first.
+    :ivar metadata: protocol -> base64 of the member's metadata for it.
+    :ivar is_preferred: whether the member prefers client-side assignment to the coordinator's strategies.
+    :ivar rejoins: raised by a member that asks for a rebalance without another change (Kafka's `enforceRebalance`).
+    :ivar digest: of the whole field as it was read, later releases' fields included: another one is a rejoin.
+    """
+
+    protocols: tuple[str, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    protocol_type: str = CONSUMER
+    is_preferred: bool = True
+    rejoins: int = 0
+    digest: str = ""
+
+    @classmethod
+    def read(cls, fields: Fields) -> ClientProtocols:
+        """
+        :raises BadData: when the field is there and cannot be read.
+        """
+        metadata = fields.texts("metadata")
+        protocols = tuple(fields.items("protocols"))
+        if not protocols or not all(isinstance(name, str) and is_name(name) for name in protocols):
+            raise fields.bad("protocols", "a list of protocol names, at least one")
+        preferred = fields.values.get("preferred")
+        canonical = json.dumps(fields.values, sort_keys=True, separators=(",", ":"))
+        return cls(
+            protocols,
+            metadata,
+            fields.text("protocol_type", CONSUMER, most=250),
+            preferred is None or bool(preferred),
+            fields.number("rejoins", 0),
+            hashlib.sha256(canonical.encode()).hexdigest()[:16],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The field as it stands in the znode."""
+        return {
+            "protocol_type": self.protocol_type,
+            "protocols": list(self.protocols),
+            "metadata": dict(self.metadata),
+            **({} if self.is_preferred else {"preferred": False}),
+            **({"rejoins": self.rejoins} if self.rejoins else {}),
+        }
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of metadata over all protocols."""
+        return sum(len(text) * 3 // 4 for text in self.metadata.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AskMember:
+    """A member as an ask names it.
+
+    :ivar identity: its incarnation, or for a static member its seat: a bounce is not another member.
+    :ivar digest: of its `client` field.
+    :ivar lease_ms: how long it may go on after its last sign of life.
+    """
+
+    identity: str
+    digest: str
+    lease_ms: int = 0
+
+    @classmethod
+    def read(cls, fields: Fields) -> AskMember:
+        return cls(fields.text("identity", most=64), fields.text("metadata", most=64), fields.number("lease_ms", 0))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"identity": self.identity, "metadata": self.digest, "lease_ms": self.lease_ms}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """`sync/ask-[number]`: one question to one leader, who gets what.
+
+    :ivar attempt: 1 for the first since the last adoption, one more after each failure.
+    :ivar members: consumer -> as it was when the ask was made.
+    :ivar reason: what asked for it.
+    :ivar since_ms: wall clock, for people.
+    :ivar outdated: asks before this one in a row whose answer was for topics as they were before.
+    """
+
+    protocol: str
+    leader: str
+    members: Mapping[str, AskMember]
+    protocol_type: str = CONSUMER
+    attempt: int = 1
+    reason: str = ""
+    since_ms: int = 0
+    outdated: int = 0
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Ask:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.text("protocol", most=250),
+            fields.text("leader", most=250),
+            fields.named("members", AskMember.read),
+            fields.text("protocol_type", CONSUMER, most=250),
+            fields.number("attempt", 1),
+            fields.text("reason", ""),
+            fields.number("since_ms", 0),
+            fields.number("outdated", 0),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "protocol_type": self.protocol_type,
+                "protocol": self.protocol,
+                "leader": self.leader,
+                "attempt": self.attempt,
+                "reason": self.reason,
+                "since_ms": self.since_ms,
+                **({"outdated": self.outdated} if self.outdated else {}),
+                "members": {name: member.to_json() for name, member in sorted(self.members.items())},
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAnswer:
+    """`sync/ask-[number]/member-[consumer]`: what the leader gives one member.
+
+    :ivar threads: thread -> partitions; empty for another protocol type.
+    :ivar member_state: base64 of the assignor's own bytes.
+    """
+
+    threads: Mapping[str, PartitionSet] = field(default_factory=dict)
+    member_state: str = ""
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> MemberAnswer:
+        fields = Fields.parse(where, data)
+        return cls(read_ownership(fields), fields.text("member_state", "", most=MAX_MEMBER_STATE_BYTES * 2))
+
+    def to_bytes(self) -> bytes:
+        state = {"member_state": self.member_state} if self.member_state else {}
+        return compact({"ownershipMap": ownership_json(self.threads), **state})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`sync/ask-[number]/answer`: the leader's last word on an ask.
+
+    :ivar members: whom it has an entry for.
+    :ivar topics: topic -> id, of the topics that it assigned.
+    :ivar partitions: topic -> the partitions that the topic had.
+    :ivar is_cooperative: whether members keep what they keep while others stop.
+    :ivar error: why there is no assignment, None when there is.
+    """
+
+    members: tuple[str, ...] = ()
+    topics: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    is_cooperative: bool = False
+    error: str | None = None
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Answer:
+        fields = Fields.parse(where, data)
+        return cls(
+            tuple(str(name) for name in fields.items("members")),
+            fields.texts("topics"),
+            fields.partitions("partitions"),
+            fields.values.get("cooperative") is True,
+            fields.optional_text("error"),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "members": sorted(self.members),
+                "topics": dict(sorted(self.topics.items())),
+                "partitions": {topic: encode(numbers) for topic, numbers in sorted(self.partitions.items())},
+                "cooperative": self.is_cooperative,
+                "error": self.error,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """`sync_request`: a leader asks to be asked again."""
+
+    by: str = ""
+    incarnation: str = ""
+    reason: str = ""
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> SyncRequest:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.text("by", "", most=250), fields.text("incarnation", "", most=64), fields.text("reason", "", 1000)
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact({"by": self.by, "incarnation": self.incarnation, "reason": self.reason})
+
+
+def encoded(data: bytes) -> str:
+    """Opaque bytes as they stand in a znode."""
+    return b64encode(data).decode()
+
+
+def decoded(where: str, text: str) -> bytes:
+    """
+    :raises BadData: when `text` is not base64.
+    """
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadData(f"{where} holds what is not base64") from error
