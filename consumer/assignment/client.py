@@ -288,7 +288,8 @@ def _entry_units(
         SetData(f"{paths.ask(ask)}/{child}", data) if child in there else Create(f"{paths.ask(ask)}/{child}", data)
         for child, data in wanted.items()
     ]
-    return [[Delete(path)] for path in left] + [[each] for each in made]
+    gone: list[Operation] = [Delete(path) for path in left]
+    return [[each] for each in gone + made]
 
 
 def _heard(channel: Channel, name: str, command: Command) -> Channel:

@@ -113,14 +113,22 @@ def fail() -> None:
 def test_a_leader_whose_assignor_fails_is_followed_by_the_next_and_everybody_hears_of_it(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
-    one, _ = scripted(world, "c1", fail)
-
+    failing = threading.Event()
+    one, _ = scripted(world, "c1", lambda: fail() if failing.is_set() else None)
+    world.stable("g", 1)
     two, good = scripted(world, "c2")
+    generation = world.stable("g", 2).generation
+    failing.set()
 
-    world.stable("g", 2)
+    world.more_partitions("t", 4)
+
+    world.stable("g", 2, above=generation)
     assert good.calls == 1
-    eventually(lambda: one.failures and two.failures, 5, "both have heard of a failure")
-    assert "leader c1 (scripted) failed" in str(two.failures[0]) and "no data today" in str(two.failures[0])
+    eventually(lambda: one.failures and two.failures, 5, "both have heard of the failure")
+    for member in (one, two):
+        assert len(member.failures) == 1
+        assert "leader c1 (scripted) failed" in str(member.failures[0]) and "no data today" in str(member.failures[0])
+    assert one.held | two.held == parts("t", 0, 1, 2, 3)
 
 
 def test_a_group_whose_only_leader_fails_says_so_and_tries_again(world: World) -> None:
