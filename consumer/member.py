@@ -40,7 +40,7 @@ from .offsets import Offsets
 from .out_of_range import Jump
 from .registration import changed_registration, register, registration_of, seat_given_up
 from .session import Session
-from .starts import Starts
+from .starts import Starts, find_nowhere
 from .trace import Trace
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 class Member:
     """One consumer of a group, over as many incarnations and sessions as it takes.
 
+    :param subscription: None for a member of a group that assigns no partitions; then `starts` is None, too.
     :param starts: finds where the group begins with partitions of which it has no offset.
     :param seal_interval_ms: how often the holder seals, for the registration; 0 when it seals nothing.
     :param client: the member's part in client-side assignment, where it takes part.
@@ -57,11 +58,11 @@ class Member:
     def __init__(
         self,
         config: ConsumerConfig,
-        subscription: Subscription,
+        subscription: Subscription | None,
         open_store: StoreFactory,
         runtime: Runtime,
         holder: Holder,
-        starts: Starts,
+        starts: Starts | None,
         meter: Meter | None = None,
         seal_interval_ms: int = 0,
         client: ClientAssignment | None = None,
@@ -74,7 +75,7 @@ class Member:
         self._runtime = runtime
         self._holder = holder
         self._paths = GroupPaths(config.group)
-        self._offsets = Offsets(runtime, self._paths, starts.find)
+        self._offsets = Offsets(runtime, self._paths, starts.find if starts is not None else find_nowhere)
         self._session = Session(open_store, runtime, self._on_state)
         self._channel: FencedChannel | None = None
         self._lease: Lease | None = None
@@ -204,7 +205,12 @@ class Member:
 
     def subscribe(self, subscription: Subscription) -> None:
         """Want this from now on; the next `tend` writes it in place, and the group is rebalanced."""
-        self._subscription, self._is_resubscribed = subscription, True
+        self._subscription = subscription
+        self.rejoin()
+
+    def rejoin(self) -> None:
+        """Say anew what it wants: what it offers has changed."""
+        self._is_resubscribed = True
         self._drain.dirty.set()
 
     def leave(self, reason: str = "left", for_good: bool = False) -> None:
@@ -385,7 +391,7 @@ class Member:
             self._trace.over(self._channel.incarnation, reason)
         self._held_as = None
         self._meter.holds(0, 0, 0)
-        if self._client is not None and self._channel is not None:
+        if self._client is not None:
             self._client.lost(reason)
         self._channel = None
         self._lease = None

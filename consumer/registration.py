@@ -46,7 +46,7 @@ class Predecessor:
 
 def registration_of(
     config: ConsumerConfig,
-    subscription: Subscription,
+    subscription: Subscription | None,
     incarnation: str,
     store: Store,
     seal_interval_ms: int,
@@ -58,11 +58,11 @@ def registration_of(
         coordinator of a release before that.
     """
     is_client_only = client is not None and COORDINATOR_SIDE not in config.sides
-    named = subscription.topics if not is_client_only or subscription.pattern == STATIC else {}
+    topics, pattern = (subscription.topics, subscription.pattern) if subscription is not None else ({}, STATIC)
     return Registration(
         incarnation=incarnation,
-        subscription=named,
-        pattern=CLIENT if is_client_only else subscription.pattern,
+        subscription=topics if not is_client_only or pattern == STATIC else {},
+        pattern=CLIENT if is_client_only else pattern,
         host=socket.gethostname(),
         protocols=config.protocols,
         lease_ms=round(store.negotiated_timeout_s * LEASE_SHARE * 1000),

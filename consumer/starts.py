@@ -66,6 +66,14 @@ class Starts:
             return 0
 
 
+def find_nowhere(partition: TopicPartition, topic_id: str, came_later: bool) -> Found:
+    """Of a member that fetches nothing.
+
+    :raises NoOffsetForPartition: always.
+    """
+    raise NoOffsetForPartition(f"{partition} was assigned to a member that fetches nothing")
+
+
 def came_later(where: str, node: Node | None, topic_id: str, partition: int) -> bool:
     """Whether a partition came up after the group had begun with its topic, as `offsets/[topic]` notes.
 

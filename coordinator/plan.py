@@ -14,7 +14,7 @@ from .history import history_of, replaced_of
 from .membership import End, GroupRules, Membership, membership, unusable
 from .moves import STRAGGLER_AFTER_S, Moves, has_settled, moves
 from .planning.asking import Asking, asking, without_asks
-from .planning.exclusive import exclusive_moves, mark_the_replaced
+from .planning.exclusive import exclusive_moves, mark_the_replaced, with_sent
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import Wanted, wanted
 from .zk.commands import Command
@@ -91,8 +91,8 @@ def plan(
     is_eager = _is_eager(assignors, who, asked)
     is_new = asked.is_adopted or _needs_new_generation(snapshot, want, who, is_eager, asked)
     generation = snapshot.state.generation + is_new
+    mark_the_replaced(snapshot, who, want)
     if want.is_exclusive:
-        mark_the_replaced(snapshot, who, want)
         due = exclusive_moves(snapshot, who, want, generation)
     else:
         due = moves(snapshot, who, want, generation, is_eager)
@@ -101,7 +101,7 @@ def plan(
         generation=generation,
         epoch=snapshot.epoch,
         strategy=asked.strategy if who.is_client_side and who.everybody else who.strategy,
-        target=want.target,
+        target=with_sent(want.target, due.starts) if want.is_exclusive else want.target,
         topics=want.topics,
         marks=tuple(who.marks),
         reason=_reason(who, due, asked),

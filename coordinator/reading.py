@@ -295,7 +295,8 @@ class GroupReader:
         state = self._parsed(self._paths.state, node, GroupState.parse)
         if state is None or state.generation < seen:
             mark = _anybody(topics, str(node.stat.czxid))
-            state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions else ())
+            runs = any(view.channel is not None and view.channel.ask for view in channels.values())
+            state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
         return state
 
     # ---- untrusted names and data

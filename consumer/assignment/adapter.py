@@ -162,23 +162,28 @@ class Threads:
 
         :param room: thread -> how many of the partitions it gets; in sum as many as there are.
         """
-        seats, left = {}, []
-        taken: Counter[int] = Counter()
-        for part in partitions:
-            unit = self.unit_at.get((homes[part].thread, homes[part].member)) if part in homes else None
-            if unit is not None and taken[unit] < room[unit]:
-                seats[part] = unit
-                taken[unit] += 1
-            else:
-                left.append(part)
-        free: dict[int, list[int]] = {}
-        for unit in sorted((room - taken).elements(), reverse=True):
-            free.setdefault(self.units[unit][1], []).append(unit)
-        others = []
-        for part in left:
-            if part in homes and free.get(homes[part].member):
-                seats[part] = free[homes[part].member].pop()
-            else:
-                others.append(part)
-        rest = sorted(unit for units in free.values() for unit in units)
-        return seats | dict(zip(others, rest, strict=True))
+        claims = {part: homes[part] for part in partitions if part in homes}
+        units = {part: self.unit_at.get((claim.thread, claim.member)) for part, claim in claims.items()}
+        members = {part: claim.member for part, claim in claims.items()}
+        free = {unit: [unit] * count for unit, count in room.items()}
+        seats, left = _dealt(partitions, units, free)
+        of_member: dict[int, list[int]] = {}
+        for unit in sorted(free):
+            of_member.setdefault(self.units[unit][1], []).extend(free[unit])
+        nearby, left = _dealt(left, members, of_member)
+        rest = sorted(unit for units in of_member.values() for unit in units)
+        return {**seats, **nearby, **dict(zip(left, rest, strict=True))}
+
+
+def _dealt(
+    partitions: Sequence[TopicPartition], wishes: Mapping[TopicPartition, int | None], free: Mapping[int, list[int]]
+) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+    """Partition -> a thread of those that are free by its wish, which are used up; and partitions that got none."""
+    found, left = {}, []
+    for part in partitions:
+        wish = wishes.get(part)
+        if wish is not None and free.get(wish):
+            found[part] = free[wish].pop(0)
+        else:
+            left.append(part)
+    return found, left

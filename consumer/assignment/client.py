@@ -66,8 +66,11 @@ class Decision:
 class Role(Protocol):
     """What is particular to a protocol type. Everything is called inside `poll`."""
 
-    def offer(self, subscription: Subscription) -> ClientProtocols:
-        """What the member registers with."""
+    def offer(self, subscription: Subscription | None) -> ClientProtocols:
+        """What the member registers with.
+
+        :param subscription: None for a member that consumes no topics.
+        """
 
     def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, Known]) -> Decision:
         """Who gets what; whatever it raises but a `StoreError` is the leader's failure.
@@ -105,12 +108,13 @@ class ClientAssignment:
         self._failure: AssignmentFailed | None = None
         self._failed_asks: set[str] = set()
 
-    def offer(self, subscription: Subscription) -> ClientProtocols:
+    def offer(self, subscription: Subscription | None) -> ClientProtocols:
         """See `Role`."""
         return self._role.offer(subscription)
 
     def stopped(self) -> None:
         """See `Role`."""
+        self._untold = ""
         self._role.stopped()
 
     def lost(self, reason: str) -> None:
@@ -272,7 +276,8 @@ class ClientAssignment:
         units = _entry_units(paths, ask, entries, listing.names if listing else ())
         steps = list(batches(units, ROOM, MAX_COMMIT_BYTES // 2))
         for some in steps:
-            fenced.guarded([*still_asked, *some])
+            # Set, not checked: one that comes late must not write over what a second try has put there.
+            fenced.commit(replace(fenced.channel, touched=fenced.channel.touched + 1), [*still_asked, *some])
         after = _heard(fenced.channel, name, command)
         done: list[Operation] = [Create(paths.answer(ask), answer.to_bytes()), Delete(paths.command(self._consumer, name))]
         fenced.commit(after, [Check(paths.ask(ask), -1), *done])

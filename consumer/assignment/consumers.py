@@ -100,9 +100,10 @@ class ConsumerRole:
         self._led: _Led | None = None
         self._changed = runtime.event()
 
-    def offer(self, subscription: Subscription) -> ClientProtocols:
+    def offer(self, subscription: Subscription | None) -> ClientProtocols:
         """The metadata of each assignor."""
-        mine = ConsumerMetadata(dict(subscription.topics), subscription.pattern, self._config.client_rack)
+        topics, pattern = (subscription.topics, subscription.pattern) if subscription is not None else ({}, STATIC)
+        mine = ConsumerMetadata(dict(topics), pattern, self._config.client_rack)
         metadata = {name: encoded(each.metadata(mine)) for name, each in self._assignors.items()}
         return ClientProtocols(tuple(self._assignors), metadata, is_preferred=self._config.sides[0] == CLIENT_SIDE)
 

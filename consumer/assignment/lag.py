@@ -74,7 +74,7 @@ class LagAssignor(ClientAssignor):
         best = _Board(group, threads, weights, self.tolerance).solved(held, held)
         start, members = held, group.members
         for _ in range(ROUNDS):
-            if best.spread() <= best.tolerance:
+            if best.spread() <= best.tolerance + best.least_spread:
                 break
             other = _Board(group, threads, weights, self.tolerance).solved(_sticky(members, group.topics), held)
             is_better = other.spread() < best.spread() - best.tolerance
@@ -125,6 +125,7 @@ class _Board:
     :ivar loads: thread -> sum of the weights it has.
     :ivar holders: partition -> the thread that has it.
     :ivar tolerance: in records.
+    :ivar least_spread: no assignment has less: one thread has the heaviest partition, and one the mean or less.
     """
 
     def __init__(self, group: GroupSubscription, threads: Threads, weights: Weights, tolerance: float) -> None:
@@ -134,8 +135,12 @@ class _Board:
         self.kind_of = [threads.kind_of[part.topic] for part in self.parts]
         self.loads = [0] * len(threads.units)
         self.holders = [NOWHERE] * len(self.parts)
-        self.tolerance = tolerance * _mean(self.weights, len(self.loads))
-        self._has: dict[tuple[int, int], list[Weighed]] = {}
+        mean = _mean(self.weights, len(self.loads))
+        self.tolerance = tolerance * mean
+        self.least_spread = max(0, max(self.weights) - mean)
+        self._has: list[dict[int, list[Weighed]]] = [{} for _ in threads.kinds]
+        self._by_load = [(0, unit) for unit in range(len(self.loads))]
+        self._among = [frozenset(units) for units in threads.kinds]
         self._moves = 0
 
     def solved(self, start: Claims, homes: Claims) -> _Board:
@@ -181,62 +186,57 @@ class _Board:
 
     def _place_the_rest(self) -> None:
         """Heaviest first, each to the least loaded thread; of equal ones first those that few threads may have."""
-        kinds, loads = self.threads.kinds, self.loads
         left = [part for part, holder in enumerate(self.holders) if holder == NOWHERE]
-        heaps: dict[int, list[tuple[int, int]]] = {}
-        for part in sorted(left, key=lambda part: (-self.weights[part], len(kinds[self.kind_of[part]]), part)):
-            kind = self.kind_of[part]
-            if kind not in heaps:
-                heaps[kind] = sorted((loads[unit], unit) for unit in kinds[kind])
-            heap = heaps[kind]
-            while heap[0][0] != loads[heap[0][1]]:  # it has got more since
-                heapreplace(heap, (loads[heap[0][1]], heap[0][1]))
-            self._put(part, heap[0][1])
+        for part in sorted(left, key=lambda part: (-self.weights[part], len(self._among[self.kind_of[part]]), part)):
+            self._put(part, self._poorest(self.kind_of[part]))
 
     def _put(self, part: int, unit: int) -> None:
         self.holders[part] = unit
-        self.loads[unit] += self.weights[part]
-        insort(self._has.setdefault((unit, self.kind_of[part]), []), (self.weights[part], part))
+        self._load(unit, self.weights[part])
+        insort(self._has[self.kind_of[part]].setdefault(unit, []), (self.weights[part], part))
+
+    def _load(self, unit: int, more: int) -> None:
+        del self._by_load[bisect_left(self._by_load, (self.loads[unit], unit))]
+        self.loads[unit] += more
+        insort(self._by_load, (self.loads[unit], unit))
+
+    def _poorest(self, kind: int) -> int:
+        """The least loaded of the threads of a kind; few are compared, many are met soon among all."""
+        among = self._among[kind]
+        if len(among) ** 2 <= len(self.loads):
+            return min(among, key=lambda unit: (self.loads[unit], unit))
+        return next(unit for _, unit in self._by_load if unit in among)
 
     # ---- levelling
 
     def _level(self) -> None:
         """Until no two threads of a kind could come closer by more than the tolerance."""
         looked_at = [NOWHERE] * len(self.threads.kinds)
-        while any(moves != self._moves for moves in looked_at) and not self._is_spent():
+        while any(moves != self._moves for moves in looked_at) and self._moves < MOVES * len(self.parts):
             for kind in range(len(looked_at)):
                 if looked_at[kind] != self._moves:
+                    looked_at[kind] = self._moves  # of before: who was passed over is looked at again after any move
                     self._level_one(kind)
-                    looked_at[kind] = self._moves
-
-    def _is_spent(self) -> bool:
-        return self._moves >= MOVES * len(self.parts)
 
     def _level_one(self, kind: int) -> None:
         """Among the threads of one kind: the richest gives to the poorest. One that cannot is passed over."""
-        loads = self.loads
-        rich = [(-loads[unit], unit) for unit in self.threads.kinds[kind] if self._has.get((unit, kind))]
-        poor = [(loads[unit], unit) for unit in self.threads.kinds[kind]]
+        rich = [(-self.loads[unit], unit) for unit in self._has[kind]]
         heapify(rich)
-        heapify(poor)
-        while rich and not self._is_spent():
-            (most, giver), (least, taker) = rich[0], poor[0]
-            if -most != loads[giver]:
-                heapreplace(rich, (-loads[giver], giver))
-            elif least != loads[taker]:
-                heapreplace(poor, (loads[taker], taker))
-            elif loads[giver] - least <= self.tolerance:
+        while rich and self._moves < MOVES * len(self.parts):
+            (most, giver), taker = rich[0], self._poorest(kind)
+            if -most != self.loads[giver]:
+                heapreplace(rich, (-self.loads[giver], giver))
+            elif self.loads[giver] - self.loads[taker] <= self.tolerance:
                 break
             elif self._exchange(giver, taker, kind):
-                heappush(poor, (loads[giver], giver))
-                heappush(rich, (-loads[taker], taker))
+                heappush(rich, (-self.loads[taker], taker))
             else:
                 heappop(rich)
 
     def _exchange(self, giver: int, taker: int, kind: int) -> bool:
         """A step that brings two threads closer; False when no series of steps would by more than the tolerance."""
         gap = self.loads[giver] - self.loads[taker]
-        mine, theirs = self._has.get((giver, kind), []), self._has.get((taker, kind), [])
+        mine, theirs = self._has[kind][giver], self._has[kind].get(taker, [])
         step = _given(mine, gap, self.tolerance)
         if step is not None:
             self._move(step, giver, taker)
@@ -249,9 +249,9 @@ class _Board:
 
     def _move(self, weighed: Weighed, giver: int, taker: int) -> None:
         weight, part = weighed
-        mine = self._has[giver, self.kind_of[part]]
+        mine = self._has[self.kind_of[part]][giver]
         del mine[bisect_left(mine, weighed)]
-        self.loads[giver] -= weight
+        self._load(giver, -weight)
         self._moves += 1
         self._put(part, taker)
 
@@ -262,7 +262,7 @@ class _Board:
         alike: dict[tuple[int, int], list[int]] = {}
         for part, kind in enumerate(self.kind_of):
             alike.setdefault((kind, self.weights[part]), []).append(part)
-        for parts in alike.values():
+        for parts in (parts for parts in alike.values() if len(parts) > 1):
             room = Counter(self.holders[part] for part in parts)
             seats = self.threads.seated([self.parts[part] for part in parts], room, homes)
             for part in parts:

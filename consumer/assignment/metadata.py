@@ -97,7 +97,8 @@ def _subscription(fields: Fields, pattern: str) -> dict[str, int]:
         if len(topics) != 1:
             raise fields.bad("topics", "a list of exactly one expression")
         _compile(fields, pattern, topics[0])
-    threads = {topic: fields.mapping("threads").get(topic, 1) for topic in topics}
+    others = fields.mapping("threads")
+    threads = {topic: others.get(topic, 1) for topic in topics}
     if not all(type(count) is int and 1 <= count <= MAX_THREADS for count in threads.values()):
         raise fields.bad("threads", f"an object topic -> number of threads from 1 to {MAX_THREADS}")
     return threads

@@ -83,8 +83,11 @@ class _Group:
 
     @property
     def before(self) -> ClientSide:
-        known = self.snapshot.state.client
-        return known or ClientSide(self.who.protocol_type)
+        """What `state` says; where it says nothing, every answer that stands is of an earlier time."""
+        if self.snapshot.state.client is not None:
+            return self.snapshot.state.client
+        asks = self.snapshot.asks
+        return ClientSide(self.who.protocol_type, floor=asks[-1].name if asks else "")
 
     def view(self, name: str) -> AskView | None:
         return next((view for view in self.snapshot.asks if view.name == name), None)
@@ -93,12 +96,12 @@ class _Group:
     def newest(self) -> int:
         """The highest number of an ask that is known of."""
         names = [view.name for view in self.snapshot.asks]
-        return max(map(ask_number, (*names, self.before.ask, self.before.failed_ask)))
+        return max(map(ask_number, (*names, self.before.ask, self.before.failed_ask, self.before.floor)))
 
     @property
     def out(self) -> AskView | None:
         """The ask that has neither been adopted nor failed."""
-        handled = max(ask_number(self.before.ask), ask_number(self.before.failed_ask))
+        handled = max(map(ask_number, (self.before.ask, self.before.failed_ask, self.before.floor)))
         open_ones = [view for view in self.snapshot.asks if ask_number(view.name) > handled]
         return open_ones[-1] if open_ones else None
 
@@ -153,19 +156,22 @@ def _about_the_one_that_is_out(group: _Group, timeout_s: float) -> Asking | None
 
 
 def _is_there(group: _Group, ask: Ask) -> bool:
-    """Whether the leader of an ask lives, as the member that was asked, and still knows the protocol."""
+    """Whether the leader of an ask lives, in the life that was asked, and still knows the protocol."""
     registration = group.who.live.get(ask.leader)
-    known = ask.members.get(ask.leader)
-    if registration is None or known is None or registration.client is None:
+    if registration is None or registration.client is None:
         return False
-    return known.identity == group.members[ask.leader].identity and ask.protocol in registration.client.protocols
+    return registration.incarnation == ask.incarnation and ask.protocol in registration.client.protocols
 
 
 def _waited_for(group: _Group, view: AskView, ask: Ask, timeout_s: float) -> Asking:
-    """The leader has been asked; where its command is gone, or another epoch's, it is asked again, for the same."""
+    """The leader has been asked; where its command is another epoch's, or went with one, it is asked again, for the
+    same. Where it is gone though this coordinator has sent it, its leader has removed it without an answer."""
     sent = _assign_command(group, ask.leader, view.name)
-    channel = group.snapshot.channels[ask.leader]
-    stands = next((each.name for each in channel.commands if each.command == sent), None)
+    commands = group.snapshot.channels[ask.leader].commands
+    stands = next((each.name for each in commands if each.command == sent), None)
+    is_old = any(each.command is not None and each.command.ask == view.name for each in commands)
+    if stands is None and not is_old and group.snapshot.state.epoch == group.snapshot.epoch:
+        return _failed(group, view, ask, "it has acknowledged its assign without an answer")
     tries = f", attempt {ask.attempt}" if ask.attempt > 1 else ""
     return Asking(
         _kept(group, {(ask.leader, stands)} if stands else set()),
@@ -269,7 +275,7 @@ def _about_a_new_one(group: _Group) -> Asking:
     quiet = Asking(_kept(group), before, group.snapshot.state.strategy)
     if not group.who.everybody:
         return Asking(Wanted({}, {}, {}))
-    reason = _why_ask(group) or (group.out.ask.reason if group.out and group.out.ask else "")
+    reason = _why_ask(group)
     if not reason:
         return quiet
     if before.attempts and (left_s := _backoff_s(before.attempts) - group.snapshot.failed_age_s) > 0:
@@ -282,12 +288,13 @@ def _about_a_new_one(group: _Group) -> Asking:
 
 
 def _asked(group: _Group, leader: str, client: ClientSide, reason: str) -> Asking:
-    previous = group.out  # one that is no use any more
+    previous = group.out  # one that is of no use any more
     name = ask_name(group.newest + 1)
     outdated = previous.ask.outdated + 1 if previous is not None and previous.ask and previous.answer else 0
     ask = Ask(
         group.who.strategy,
         leader,
+        group.who.live[leader].incarnation,
         group.members,
         group.who.protocol_type,
         client.attempts + 1,
@@ -307,8 +314,14 @@ def _asked(group: _Group, leader: str, client: ClientSide, reason: str) -> Askin
 
 
 def _leader(group: _Group) -> tuple[str, ClientSide]:
-    """Rule 2: of longest standing, and has not failed; when all have, the first again. A seat counts, not its lives."""
-    snapshot, before = group.snapshot, group.before
+    """Rule 2: of longest standing, and has not failed; when all have, the first again. A seat counts, not its lives.
+
+    Who came after an ask that brought no answer is not asked before one is adopted: else a member that dies whenever it
+    is asked, and comes back as another, would be asked for ever.
+    """
+    snapshot, before = group.snapshot, _with_the_gone(group)
+    asked = _without_answer(group)
+    members = {one.identity for one in asked.members.values()} if asked is not None else None
 
     def standing(name: str) -> tuple[int, str]:
         seat = snapshot.seats.get(name)
@@ -316,14 +329,38 @@ def _leader(group: _Group) -> tuple[str, ClientSide]:
         return (seat.czxid if has_seat and seat is not None else snapshot.members[name].czxid), name
 
     in_order = sorted(group.who.live, key=standing)
-    able = [name for name in in_order if group.members[name].identity not in before.failed]
+    able = [
+        name
+        for name in in_order
+        if (identity := group.members[name].identity) not in before.failed and (members is None or identity in members)
+    ]
     if able:
         return able[0], before
     return (in_order[0] if in_order else ""), replace(before, failed=())
 
 
+def _without_answer(group: _Group) -> Ask | None:
+    """The last ask, where nothing has been adopted since: it failed, or is of no use any more."""
+    view = group.out or (group.view(group.before.failed_ask) if group.before.attempts else None)
+    return view.ask if view is not None else None
+
+
+def _with_the_gone(group: _Group) -> ClientSide:
+    """A leader that is gone without an answer counts as one that has failed; nobody need hear of it."""
+    view, before = group.out, group.before
+    if view is None or view.ask is None or view.is_answered or view.ask.leader not in view.ask.members:
+        return before
+    gone = view.ask.members[view.ask.leader].identity
+    return replace(before, failed=tuple(dict.fromkeys((*before.failed, gone))))
+
+
 def _why_ask(group: _Group) -> str:
-    """Rule 3: in what the group differs from what the adopted answer was for; empty when in nothing."""
+    """Rule 3: in what the group differs from what the adopted answer was for; empty when in nothing.
+
+    An ask without an answer that was adopted is followed by another, whatever it was made for.
+    """
+    if (asked := _without_answer(group)) is not None:
+        return asked.reason or "the last ask brought no answer"
     view = group.view(group.before.ask)
     if view is None or view.ask is None or view.answer is None:
         return group.trigger or "no answer has been adopted"
@@ -334,6 +371,8 @@ def _why_ask(group: _Group) -> str:
         return f"protocol {group.who.strategy}"
     if outdated := outdated_topic(view.answer, group.snapshot.topics):
         return outdated
+    if idle := sorted(group.who.live.keys() - group.snapshot.state.target.keys()):
+        return f"joined {idle[0]}"
     return group.snapshot.sync_request.reason if group.snapshot.sync_request is not None else ""
 
 
@@ -355,18 +394,28 @@ def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> st
 def _kept(group: _Group, commands: set[tuple[str, str]] | None = None) -> Wanted:
     """The target as it is; a static member's is meant for the life that it is in."""
     state = group.snapshot.state
-    everybody = group.who.everybody
-    target = {
-        name: replace(one, incarnation=everybody[name].incarnation)
-        if name in everybody and everybody[name].instance_id == name and name in group.snapshot.seats
-        else one
-        for name, one in state.target.items()
-    }
+    target = {name: _in_its_life(group, name, one) for name, one in (state.target or still_told(group)).items()}
     left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
     client = group.before
     kept = frozenset(commands or ()) | _standing_notices(group)
     is_exclusive = client.protocol_type != CONSUMER
     return Wanted(target, state.topics, left_out, client.ask, is_exclusive, kept)
+
+
+def _in_its_life(group: _Group, name: str, one: Target) -> Target:
+    """What a member has in the target, meant for the life that it is in, where it has come back to its seat."""
+    now = group.who.everybody.get(name)
+    if now is None or now.instance_id != name or name not in group.snapshot.seats or now.incarnation == one.incarnation:
+        return one
+    return replace(one, incarnation=now.incarnation, is_sent=False)
+
+
+def still_told(group: _Group) -> dict[str, Target]:
+    """Who was told to run something without owners, by channels, where the target that said so is lost."""
+    if group.before.protocol_type == CONSUMER:
+        return {}
+    channels = {name: group.snapshot.channels[name].channel for name in group.who.live}
+    return {name: Target(one.incarnation, {}, is_sent=True) for name, one in channels.items() if one and one.ask}
 
 
 def _standing_notices(group: _Group) -> frozenset[tuple[str, str]]:
@@ -391,7 +440,8 @@ def _tidied(group: _Group, found: Asking) -> Asking:
     if found.made is None and not found.is_adopted and group.out is not None and found.waits:
         names.add(group.out.name)
     old = [view for view in group.snapshot.asks if view.name not in names]
-    was_adopted = [view for view in old if view.answer is not None and view.answer.error is None]
+    adopted = ask_number(client.ask) if client is not None else 0
+    was_adopted = [view for view in old if view.answer is not None and ask_number(view.name) < adopted]
     unneeded = tuple(view for view in old if view not in was_adopted)
     answered = found.answered if client is not None else group.snapshot.sync_request
     return replace(

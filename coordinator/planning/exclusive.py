@@ -6,27 +6,48 @@ that was told anything of an earlier one, and nobody starts before all of them h
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
 from ..membership import Membership
 from ..moves import Moves
 from ..snapshot import Snapshot
 from ..target import Wanted
 from ..zk.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.state import Mark, Target
-from .leases import is_exclusive, lease_ms
+from .leases import UNKNOWN_LEASE_MS, is_exclusive, lease_ms
+
+UNKNOWN = "unknown"
 
 
 def mark_the_replaced(snapshot: Snapshot, who: Membership, want: Wanted) -> None:
-    """Mark whoever was in the target under a name that another process has taken: it may not have heard of it yet."""
+    """Mark whoever was sent a start under a name that another process has taken: it may not have heard of it yet.
+
+    Where `state` has lost who that was, one mark covers everybody.
+    """
     if not is_exclusive(snapshot):
         return
+    if snapshot.state.client is None and _anything_runs(snapshot) and not any(m.consumer == UNKNOWN for m in who.marks):
+        who.marks.append(Mark(UNKNOWN, f"epoch-{snapshot.epoch}", frozenset(), UNKNOWN_LEASE_MS, "the state was lost"))
+        who.timers.append(UNKNOWN_LEASE_MS / 1000)
     known = {(mark.consumer, mark.incarnation) for mark in who.marks}
     for name, before in sorted(snapshot.state.target.items()):
         after = want.target.get(name)
-        is_replaced = after is None or after.incarnation != before.incarnation
+        is_replaced = before.is_sent and (after is None or after.incarnation != before.incarnation)
         if is_replaced and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
             lease = lease_ms(snapshot, name)
             who.marks.append(Mark(name, before.incarnation, frozenset(), lease, "another process has taken its name"))
             who.timers.append(lease / 1000)
+
+
+def _anything_runs(snapshot: Snapshot) -> bool:
+    return any(view.channel is not None and view.channel.ask for view in snapshot.channels.values())
+
+
+def with_sent(target: Mapping[str, Target], starts: Iterable[tuple[str, Command]]) -> Mapping[str, Target]:
+    """The target with a note of who is sent a start in this turn."""
+    sent = {name for name, _ in starts}
+    return {name: replace(one, is_sent=True) if name in sent else one for name, one in target.items()}
 
 
 def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:
@@ -38,7 +59,7 @@ def exclusive_moves(snapshot: Snapshot, who: Membership, want: Wanted, generatio
     """The stops and starts that are due now."""
     found = Moves(snapshot, who, want, generation, is_eager=True)
     addressed = [name for name in sorted(who.live) if is_addressed(who, want, name)]
-    to_stop = {name for name in addressed if _runs(found, name) not in ("", want.ask)}
+    to_stop = {name for name in addressed if want.ask and _runs(found, name) not in ("", want.ask)}
     to_start = {name for name in addressed if want.ask and not _runs(found, name)}
     _sort(found, to_stop, to_start)
     for name in sorted(to_stop - found.kept.keys()):

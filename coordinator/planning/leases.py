@@ -10,9 +10,12 @@ UNKNOWN_LEASE_MS = 40_000
 
 
 def is_exclusive(snapshot: Snapshot) -> bool:
-    """Whether what the group runs now has no owners."""
+    """Whether what the group runs has no owners; where `state` does not tell, its members do."""
     client = snapshot.state.client
-    return client is not None and client.protocol_type != CONSUMER
+    if client is not None:
+        return client.protocol_type != CONSUMER
+    registrations = [member.registration for member in snapshot.members.values() if member.registration is not None]
+    return any(registration.protocol_type != CONSUMER for registration in registrations)
 
 
 def lease_ms(snapshot: Snapshot, consumer: str) -> int:

@@ -33,11 +33,13 @@ class Target:
     """What one member shall run: the incarnation that it is meant for, and thread -> partitions.
 
     :ivar has_state: whether its entry of the answer has a member state, so that it must be told of it whatever it runs.
+    :ivar is_sent: whether a start has been sent to it, in a group without owners: then it may run its part.
     """
 
     incarnation: str
     threads: Mapping[str, PartitionSet]
     has_state: bool = False
+    is_sent: bool = False
 
     @property
     def partitions(self) -> PartitionSet:
@@ -45,12 +47,13 @@ class Target:
 
     @classmethod
     def read(cls, fields: Fields) -> Target:
-        has_state = fields.values.get("member_state") is True
-        return cls(fields.text("incarnation", most=64), read_ownership(fields), has_state)
+        has_state, is_sent = (fields.values.get(name) is True for name in ("member_state", "sent"))
+        return cls(fields.text("incarnation", most=64), read_ownership(fields), has_state, is_sent)
 
     def to_json(self) -> dict[str, Any]:
-        state = {"member_state": True} if self.has_state else {}
-        return {"incarnation": self.incarnation, "ownershipMap": ownership_json(self.threads), **state}
+        flags = {"member_state": self.has_state, "sent": self.is_sent}
+        set_ones = {name: True for name, is_set in flags.items() if is_set}
+        return {"incarnation": self.incarnation, "ownershipMap": ownership_json(self.threads), **set_ones}
 
 
 def ownership_json(threads: Mapping[str, PartitionSet]) -> dict[str, dict[str, str]]:
@@ -111,6 +114,7 @@ class ClientSide:
     :ivar failed: identities of leaders that have failed since the last adoption.
     :ivar attempts: how often that was.
     :ivar failed_ask: the last ask that failed since then.
+    :ivar floor: the newest ask when the group came to be assigned by a leader: no answer up to it is adopted.
     """
 
     protocol_type: str
@@ -119,6 +123,7 @@ class ClientSide:
     failed: tuple[str, ...] = ()
     attempts: int = 0
     failed_ask: str = ""
+    floor: str = ""
 
     @classmethod
     def read(cls, fields: Fields) -> ClientSide:
@@ -129,15 +134,18 @@ class ClientSide:
             tuple(str(identity) for identity in fields.items("failed")),
             fields.number("attempts", 0),
             fields.text("failed_ask", "", most=64),
+            fields.text("floor", "", most=64),
         )
 
     def to_json(self) -> dict[str, Any]:
-        failure = {"failed": list(self.failed), "attempts": self.attempts, "failed_ask": self.failed_ask}
+        failure: dict[str, Any] = {"failed": list(self.failed)} if self.failed else {}
+        failure |= {"attempts": self.attempts, "failed_ask": self.failed_ask} if self.attempts else {}
         return {
             "protocol_type": self.protocol_type,
             "ask": self.ask,
             "cooperative": self.is_cooperative,
-            **(failure if self.attempts else {}),
+            **failure,
+            **({"floor": self.floor} if self.floor else {}),
         }
 
 
@@ -215,6 +223,8 @@ class Rebalance:
         before they were through. None while nothing that ran had to stop.
     :ivar standstill_ms: from then to the last start acknowledged; None while it runs, and where nothing stood still.
     :ivar replaced_by: the generation that replaced it before it was through.
+    :ivar assignment_ms: from the ask to its adoption; None under the coordinator's strategies.
+    :ivar attempts: 1 plus the assignments that failed before it; None likewise.
     """
 
     generation: int
@@ -229,6 +239,8 @@ class Rebalance:
     standing_since_ms: int | None = None
     standstill_ms: int | None = None
     replaced_by: int | None = None
+    assignment_ms: int | None = None
+    attempts: int | None = None
 
     @property
     def to_last_stop_ms(self) -> int | None:
@@ -256,6 +268,8 @@ class Rebalance:
             fields.optional_number("standing_since_ms"),
             fields.optional_number("standstill_ms"),
             fields.optional_number("replaced_by"),
+            fields.optional_number("assignment_ms"),
+            fields.optional_number("attempts"),
         )
 
     def to_bytes(self) -> bytes:
@@ -275,5 +289,7 @@ class Rebalance:
                 "standing_since_ms": self.standing_since_ms,
                 "standstill_ms": self.standstill_ms,
                 "replaced_by": self.replaced_by,
+                "assignment_ms": self.assignment_ms,
+                "attempts": self.attempts,
             }
         )

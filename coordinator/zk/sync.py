@@ -114,6 +114,7 @@ class AskMember:
 class Ask:
     """`sync/ask-[number]`: one question to one leader, who gets what.
 
+    :ivar incarnation: of the leader; another one has not been asked.
     :ivar attempt: 1 for the first since the last adoption, one more after each failure.
     :ivar members: consumer -> as it was when the ask was made.
     :ivar reason: what asked for it.
@@ -123,6 +124,7 @@ class Ask:
 
     protocol: str
     leader: str
+    incarnation: str
     members: Mapping[str, AskMember]
     protocol_type: str = CONSUMER
     attempt: int = 1
@@ -136,6 +138,7 @@ class Ask:
         return cls(
             fields.text("protocol", most=250),
             fields.text("leader", most=250),
+            fields.text("incarnation", "", most=64),
             fields.named("members", AskMember.read),
             fields.text("protocol_type", CONSUMER, most=250),
             fields.number("attempt", 1),
@@ -150,6 +153,7 @@ class Ask:
                 "protocol_type": self.protocol_type,
                 "protocol": self.protocol,
                 "leader": self.leader,
+                "incarnation": self.incarnation,
                 "attempt": self.attempt,
                 "reason": self.reason,
                 "since_ms": self.since_ms,

@@ -949,7 +949,8 @@ def settles(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24
             done = apply(cfg, w, multi)
             if done is None:
                 break
-            w = canonical(cfg, done[0])
+            w = done[0]
+        w = canonical(cfg, w)
         if failover and (w.state.failed, w.state.excused) != (failed, excused):
             w = w._replace(epoch=w.epoch + 1)
     return False
@@ -989,8 +990,8 @@ def one_turn(cfg: Config, w: World, dead: tuple[Process, ...] = ()) -> World:
     for multi in plan(cfg, w.epoch, s):
         done = apply(cfg, w, multi)
         assert done
-        w = canonical(cfg, done[0])
-    return w
+        w = done[0]
+    return canonical(cfg, w)
 
 
 def without(w: World, name: int) -> World:

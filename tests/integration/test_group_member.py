@@ -1,0 +1,286 @@
+"""The bare group protocol: jobs divided among members, each in one place at a time (seed 001, KIP-848's ancestor)."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from consumer.errors import AssignmentFailed, InconsistentGroupProtocol
+from consumer.group import Given, GroupMember
+from coordinator.zk.errors import UsageError
+from coordinator.zk.paths import GroupPaths
+from tests.support.wait import eventually
+from tests.support.world import SESSION_MS, World, a_world, expire
+
+JOBS = ("compact", "index", "mail", "report", "sync")
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        yield made
+
+
+def divide(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    names = sorted(members)
+    return {name: json.dumps(JOBS[place :: len(names)]).encode() for place, name in enumerate(names)}
+
+
+class Log:
+    """What all members do, in order: (member, what, state)."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, bytes]] = []
+        self.lock = threading.Lock()
+
+    def add(self, member: str, what: str, state: bytes = b"") -> None:
+        with self.lock:
+            self.lines.append((member, what, state))
+
+
+class Worker:
+    """A member whose thread polls until it is stopped; it works on its jobs between polls, while it may."""
+
+    def __init__(self, world: World, name: str, log: Log, assign: Any = divide, **options: Any) -> None:
+        options.setdefault("session_timeout_ms", SESSION_MS)
+        self.name = name
+        self.log = log
+        self.error: BaseException | None = None
+        self.failures: list[AssignmentFailed] = []
+        self.is_stuck = threading.Event()
+        self.worked: list[tuple[float, float, str]] = []
+        self.member = GroupMember(
+            world.zk, "jobs", "named-jobs", {"even": b"{}"}, assign, member=name,
+            on_assigned=lambda given: log.add(name, "assigned", given.state),
+            on_revoked=lambda: log.add(name, "revoked"),
+            on_lost=lambda: log.add(name, "lost"),
+            **options,
+        )  # fmt: skip
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"work-{name}", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                if self.is_stuck.is_set():
+                    self._stop.wait(0.01)
+                    continue
+                with _noting(self.failures):
+                    self.member.poll(20)
+                self._work()
+        except BaseException as error:  # noqa: BLE001  a test looks at it
+            self.error = error
+
+    def _work(self) -> None:
+        given = self.member.assignment
+        for job in json.loads(given.state) if given is not None and given.state else ():
+            if self.member.may_run:
+                began = time.monotonic()
+                self._stop.wait(0.001)
+                self.worked.append((began, time.monotonic(), job))
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        given = self.member.assignment
+        return tuple(json.loads(given.state)) if given is not None and given.state else ()
+
+    def close(self) -> None:
+        self._stop.set()
+        self.thread.join(10)
+        self.member.close()
+
+    def vanish(self) -> None:
+        """Stop polling for good; the session lives."""
+        self.is_stuck.set()
+
+
+class _noting:
+    def __init__(self, failures: list[AssignmentFailed]) -> None:
+        self._failures = failures
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if isinstance(error, AssignmentFailed):
+            self._failures.append(error)
+        return isinstance(error, AssignmentFailed)
+
+
+@pytest.fixture
+def work(world: World) -> Iterator[Callable[..., Worker]]:
+    made: list[Worker] = []
+    log = Log()
+
+    def start(name: str, **options: Any) -> Worker:
+        made.append(Worker(world, name, log, **options))
+        return made[-1]
+
+    yield start
+    for each in made:
+        with suppress(Exception):
+            each.close()
+
+
+def divided(*workers: Worker) -> bool:
+    """Whether these have all jobs, each once."""
+    return sorted(job for each in workers for job in each.jobs) == sorted(JOBS)
+
+
+def nowhere_twice(*workers: Worker) -> None:
+    """No job was worked on by two at once, and nobody came back to one that another had meanwhile without a stop."""
+    for job in JOBS:
+        spans = sorted(
+            (began, ended, each.name) for each in workers for began, ended, what in each.worked if what == job
+        )
+        for (_, ended, one), (began, _, other) in zip(spans, spans[1:], strict=False):
+            assert one == other or ended <= began, f"{job} ran with {one} and {other} at once"
+
+
+def test_jobs_are_divided_and_a_new_assignment_stops_every_member_before_it_starts_any(
+    world: World, work: Callable[..., Worker]
+) -> None:
+    world.coordinator()
+    one = work("w1")
+    eventually(lambda: divided(one), 10, "w1 has all jobs")
+    log = one.log
+
+    two = work("w2")
+
+    eventually(lambda: divided(one, two) and two.jobs, 10, "both have jobs")
+    told = [(name, what) for name, what, _ in log.lines]
+    assert told.index(("w1", "revoked")) < told.index(("w2", "assigned"))
+    nowhere_twice(one, two)
+    state = world.state("jobs")
+    assert state.client is not None and state.client.protocol_type == "named-jobs"
+    assert world.stable("jobs", 2).strategy == "even"
+
+
+def test_the_jobs_of_a_member_that_is_lost_start_elsewhere_only_when_its_lease_is_over(
+    world: World, work: Callable[..., Worker]
+) -> None:
+    world.coordinator()
+    one, two = work("w1"), work("w2")
+    eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+    store = one.member._member.store
+    assert store is not None
+
+    one.is_stuck.set()
+    expire(store)
+    eventually(lambda: divided(two), 15, "w2 has all jobs")
+
+    assert not one.member.may_run
+    nowhere_twice(one, two)
+
+
+def test_a_member_that_hangs_is_evicted_and_the_others_wait_for_its_lease(
+    world: World, work: Callable[..., Worker]
+) -> None:
+    world.coordinator()
+    one, two = work("w1"), work("w2", max_poll_interval_ms=1000)
+    eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+
+    two.vanish()
+
+    eventually(lambda: divided(one), 15, "w1 has all jobs")
+    assert not two.member.may_run
+    nowhere_twice(one, two)
+
+
+def test_a_process_that_takes_a_name_over_starts_only_when_the_older_ones_lease_is_over(
+    world: World, work: Callable[..., Worker]
+) -> None:
+    world.coordinator()
+    one, two = work("w1"), work("w2")
+    eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+
+    again = work("w1")
+
+    eventually(lambda: divided(again, two) and again.jobs, 15, "the new w1 has jobs")
+    nowhere_twice(one, two, again)
+    assert one.jobs == ()
+
+
+def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Callable[..., Worker]) -> None:
+    world.coordinator()
+    failing = threading.Event()
+
+    def assign(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        if failing.is_set():
+            raise ValueError("cannot divide")
+        return divide(protocol, members)
+
+    one = work("w1", assign=assign)
+    eventually(lambda: divided(one), 10, "w1 has all jobs")
+    failing.set()
+
+    two = work("w2", assign=assign)
+
+    eventually(lambda: one.failures, 10, "w1 hears of a failure")
+    assert divided(one) and two.jobs == ()
+    assert world.state("jobs").state in ("RebalanceFailed", "CompletingRebalance")
+    failing.clear()
+    eventually(lambda: divided(one, two) and two.jobs, 10, "both have jobs")
+
+
+def test_metadata_that_changes_in_place_is_a_rejoin(world: World, work: Callable[..., Worker]) -> None:
+    world.coordinator()
+    seen: list[Mapping[str, bytes]] = []
+
+    def assign(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        seen.append(dict(members))
+        return divide(protocol, members)
+
+    one = work("w1", assign=assign)
+    eventually(lambda: divided(one), 10, "w1 has all jobs")
+
+    one.member.update({"even": b"more memory"})
+
+    eventually(lambda: seen[-1] == {"w1": b"more memory"} and divided(one), 10, "the leader has the new metadata")
+
+
+def test_a_consumer_cannot_join_a_group_of_another_protocol_type(world: World, work: Callable[..., Worker]) -> None:
+    world.coordinator()
+    world.topic("t", 1)
+    one = work("w1")
+    eventually(lambda: divided(one), 10, "w1 has all jobs")
+
+    other = world.consumer("jobs", "c1", {"t": 1}, assignment="client,coordinator")
+
+    eventually(lambda: isinstance(other.error, InconsistentGroupProtocol), 10, "the consumer is refused")
+
+
+def test_protocol_type_consumer_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match="use Consumer"):
+        GroupMember("localhost:1", "g", "consumer", {"range": b""}, divide)
+
+
+def test_another_coordinator_goes_on_where_the_first_was(world: World, work: Callable[..., Worker]) -> None:
+    first = world.coordinator("a")
+    one, two = work("w1"), work("w2")
+    eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+    generation = world.stable("jobs", 2).generation
+    lines = len(one.log.lines)
+
+    world.stop_coordinator(first)
+    world.elected(world.coordinator("b"), above=1)
+
+    assert world.stable("jobs", 2).generation == generation
+    assert one.log.lines[lines:] == [], "nobody stops for a failover"
+    assert world.names(GroupPaths("jobs").owners) == []
+
+
+def test_given_is_what_a_member_has(world: World, work: Callable[..., Worker]) -> None:
+    world.coordinator()
+    one = work("w1")
+
+    eventually(lambda: divided(one), 10, "w1 has all jobs")
+
+    given = one.member.assignment
+    assert given == Given("even", json.dumps(JOBS).encode(), 1)

@@ -1,0 +1,487 @@
+"""Client-side assignment in one turn: whom a coordinator asks, what it adopts, and what it does when nobody answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.membership import GroupRules
+from coordinator.plan import Plan, plan
+from coordinator.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot, SyncRequestView
+from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.records import Channel, Registration, Topic
+from coordinator.zk.seats import Seat
+from coordinator.zk.state import ClientSide, GroupState, Mark, Target
+from coordinator.zk.sync import Answer, Ask, AskMember, ClientProtocols, MemberAnswer
+from tests.support.strategies import RANGE
+
+TOPIC = Topic("t", "id-t", (0, 1))
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+RULES = GroupRules(assignment_timeout_s=30.0)
+ASK1, ASK2, ASK3 = (f"ask-000000000{number}" for number in (1, 2, 3))
+
+
+def registration(name: str, life: int = 1, digest: str = "d", **options: Any) -> Registration:
+    kind = options.pop("protocol_type", "consumer")
+    offers = ClientProtocols(options.pop("protocols", ("p",)), {"p": ""}, kind, digest=digest)
+    return Registration(f"{name}-{life}", {"t": 1}, "client", lease_ms=5000, client=offers, **options)
+
+
+def asked(*names: str, life: int = 1, digest: str = "d") -> dict[str, AskMember]:
+    return {name: AskMember(f"{name}-{life}", digest, 5000) for name in names}
+
+
+def ask(leader: str, members: Mapping[str, AskMember], **options: Any) -> Ask:
+    return Ask("p", leader, options.pop("incarnation", f"{leader}-1"), members, **options)
+
+
+def answer(**shares: TopicPartition) -> dict[str, Any]:
+    """What is below an ask once its leader gave each of these a partition."""
+    entries = {name: MemberAnswer({f"{name}-0": frozenset({part})}) for name, part in shares.items()}
+    said = Answer(tuple(sorted(shares)), {"t": "id-t"}, {"t": frozenset(TOPIC.partitions)})
+    return {"answer": said, "entries": entries, "children": ("answer", *(f"member-{name}" for name in shares))}
+
+
+def assign(name: str, leader: str = "a", epoch: int = 1, generation: int = 0) -> Command:
+    return Command(ASSIGN, epoch, generation, f"{leader}-1", ask=name)
+
+
+def group(*names: str, epoch: int = 1, **options: Any) -> Snapshot:
+    """A group of members that live, each with what its channel says and the commands that stand in it."""
+    commands: Mapping[str, tuple[Command, ...]] = options.pop("commands", {})
+    channels: Mapping[str, Channel] = options.pop("channels", {})
+    registered: Mapping[str, Registration] = options.pop("registered", {})
+    members = {name: registered.get(name, registration(name)) for name in names}
+    kind = next((one.protocol_type for one in members.values()), "consumer")
+    state = options.pop("state", GroupState(epoch=1, client=ClientSide(kind)))
+    return Snapshot(
+        "g",
+        epoch,
+        state,
+        7,
+        channels={
+            name: ChannelView(
+                name,
+                3,
+                channels.get(name, Channel(one.incarnation)),
+                tuple(SentCommand(f"command-{n:010d}", each) for n, each in enumerate(commands.get(name, ()))),
+            )
+            for name, one in members.items()
+        },
+        members={name: Member(name, 10 + place, members[name]) for place, name in enumerate(names)},
+        topics={"t": TOPIC},
+        has_sync=True,
+        **options,
+    )
+
+
+def decided(snapshot: Snapshot) -> Plan:
+    return plan(snapshot, RANGE, "", RULES)
+
+
+def adopted(*names: str, view: str = ASK1, **options: Any) -> GroupState:
+    """A group whose target is the answer to an ask: the first of `names` has t-0, the second t-1."""
+    target = {
+        name: Target(f"{name}-1", {f"{name}-0": frozenset({part})}) for name, part in zip(names, (P0, P1), strict=False)
+    }
+    client = ClientSide(options.pop("protocol_type", "consumer"), view, **options.pop("client", {}))
+    return GroupState("Stable", 1, 1, "p", target, {"t": "id-t"}, client=client, **options)
+
+
+def settled(name: str, part: TopicPartition) -> Channel:
+    return Channel(f"{name}-1", 1, 1, "command-x", {part: 5}, {"t": "id-t"}, ask=ASK1)
+
+
+# ---- whom to ask
+
+
+def test_the_member_of_longest_standing_is_asked_and_its_command_goes_with_the_ask() -> None:
+    found = decided(group("b", "a"))
+
+    assert found.asking.made is not None
+    name, made = found.asking.made
+    assert (name, made.leader, made.protocol, made.attempt) == (ASK1, "b", "p", 1)
+    assert made.members == asked("a", "b")
+    assert found.asking.assign == ("b", assign(ASK1, "b"))
+    assert (found.state.state, found.state.generation, found.state.target) == ("CompletingRebalance", 0, {})
+
+
+def test_a_seat_counts_for_a_static_member_and_not_its_lives() -> None:
+    static = registration("b", life=2, instance_id="b")
+    snapshot = group("a", "b", registered={"b": static})
+    seats = {"b": SeatView("b", 1, Seat(static, 10_000), czxid=5)}
+
+    found = decided(replace(snapshot, seats=seats))
+
+    assert found.asking.made is not None
+    assert found.asking.made[1].leader == "b"
+    assert found.asking.made[1].members["b"].identity == "seat-5"
+
+
+def test_changes_wait_for_the_answer_of_the_ask_that_is_out() -> None:
+    view = AskView(ASK1, ask("a", asked("a")))
+
+    found = decided(group("a", "b", asks=(view,), commands={"a": (assign(ASK1),)}))
+
+    assert found.asking.made is None and found.commands == ()
+    assert found.withdrawn == ()
+
+
+def test_a_command_of_an_older_epoch_is_withdrawn_and_sent_again_for_the_same_ask() -> None:
+    view = AskView(ASK1, ask("a", asked("a")))
+
+    found = decided(group("a", epoch=2, asks=(view,), commands={"a": (assign(ASK1),)}))
+
+    assert [sent.command for _, sent in found.withdrawn] == [assign(ASK1)]
+    assert found.asking.assign == ("a", assign(ASK1, epoch=2)) and found.asking.made is None
+
+
+def test_an_ask_whose_command_went_with_its_coordinator_is_sent_again() -> None:
+    view = AskView(ASK1, ask("a", asked("a")))
+
+    found = decided(group("a", epoch=2, asks=(view,)))
+
+    assert found.asking.assign == ("a", assign(ASK1, epoch=2)) and found.asking.made is None
+
+
+def test_a_leader_that_removes_its_command_without_an_answer_has_failed() -> None:
+    view = AskView(ASK1, ask("a", asked("a")))
+
+    found = decided(group("a", asks=(view,)))
+
+    assert found.asking.has_failed and found.state.state == "RebalanceFailed"
+    assert "acknowledged its assign without an answer" in (found.state.reason or "")
+
+
+def test_a_leader_that_is_gone_is_followed_by_the_next_and_nobody_hears_of_a_failure() -> None:
+    view = AskView(ASK1, ask("a", asked("a", "b")))
+
+    found = decided(group("b", asks=(view,)))
+
+    assert found.asking.made is not None and found.asking.made[0] == ASK2 and found.asking.made[1].leader == "b"
+    assert found.asking.notices == () and found.asking.unneeded == (view,)
+
+
+def test_a_static_leader_that_comes_back_from_each_ask_without_an_answer_is_not_asked_for_ever() -> None:
+    static = registration("a", life=2, instance_id="a")
+    members = {**asked("b"), "a": AskMember("seat-5", "d", 5000)}
+    view = AskView(ASK1, ask("a", members))
+    snapshot = group("a", "b", registered={"a": static}, asks=(view,))
+
+    found = decided(replace(snapshot, seats={"a": SeatView("a", 1, Seat(static, 10_000), czxid=5)}))
+
+    assert found.asking.made is not None and found.asking.made[1].leader == "b"
+    assert found.state.client is not None and found.state.client.failed == ("seat-5",)
+
+
+def test_who_came_after_an_ask_without_an_answer_is_not_preferred_to_who_failed_once() -> None:
+    view = AskView(ASK2, ask("x", asked("x", "b"), incarnation="x-1"))
+    client = ClientSide("consumer", failed=("b-1",), attempts=1, failed_ask=ASK1)
+
+    found = decided(group("b", "y", state=GroupState(epoch=1, client=client), asks=(view,), failed_age_s=99.0))
+
+    assert found.asking.made is not None and found.asking.made[1].leader == "b"
+
+
+# ---- answers
+
+
+def test_an_answer_is_adopted_whole_for_those_who_are_still_there() -> None:
+    view = AskView(ASK1, ask("a", asked("a", "b"), reason="joined b"), **answer(a=P0, b=P1))
+
+    found = decided(group("a", asks=(view,)))
+
+    assert found.is_new_generation and found.state.generation == 1
+    assert found.state.target == {"a": Target("a-1", {"a-0": frozenset({P0})})}
+    assert found.state.client == ClientSide("consumer", ASK1)
+    assert [command.ask for _, command in found.starts] == [ASK1]
+    assert found.rebalance is not None and found.rebalance.trigger == "joined b"
+
+
+def test_a_member_that_the_leader_left_out_is_in_the_target_and_idle() -> None:
+    view = AskView(ASK1, ask("a", asked("a", "b")), **answer(a=P0))
+
+    found = decided(group("a", "b", asks=(view,)))
+
+    assert found.state.target["b"] == Target("b-1", {})
+    assert "assigns partitions 1 to nobody" in found.state.left_out["t"]
+
+
+def test_a_newcomer_is_not_in_the_target_and_the_next_ask_is_for_it() -> None:
+    view = AskView(ASK1, ask("a", asked("a")), **answer(a=P0))
+
+    first = decided(group("a", "b", asks=(view,)))
+    state = replace(first.state, state="Stable")
+    second = decided(group("a", "b", state=state, asks=(replace(view, entries={}),)))
+
+    assert "b" not in first.state.target and first.again_s == 0.0
+    assert second.asking.made is not None and second.asking.made[1].reason == "joined b"
+
+
+def test_an_adopted_answer_is_not_adopted_again() -> None:
+    view = AskView(ASK1, ask("a", asked("a", "b")), **answer(a=P0, b=P1))
+    channels = {"a": settled("a", P0), "b": settled("b", P1)}
+
+    found = decided(
+        group("a", "b", state=adopted("a", "b"), asks=(view,), channels=channels, owners=frozenset({P0, P1}))
+    )
+
+    assert not found.changes(adopted("a", "b"))
+
+
+def test_no_answer_that_stood_before_a_lost_state_is_adopted() -> None:
+    view = AskView(ASK1, ask("a", asked("a")), **answer(a=P0))
+
+    found = decided(group("a", state=GroupState(generation=4, epoch=1, marks=()), asks=(view,)))
+
+    # The group has not been assigned by a leader, as far as `state` says: this may be anybody's old answer.
+    assert not found.is_new_generation
+    assert found.asking.made is not None and found.asking.made[0] == ASK2
+    assert found.state.client is not None and found.state.client.floor == ASK1
+
+
+@pytest.mark.parametrize(
+    ("below", "reason"),
+    [
+        ({"answer": Answer(error="ValueError: no")}, "its assignor 'p' failed: ValueError: no"),
+        ({"problem": "it has 9 entries"}, "it has 9 entries"),
+        ({**answer(a=P0), "answer": Answer(("x",), {"t": "id-t"}, {"t": frozenset({0, 1})})}, "names 'x'"),
+        ({**answer(a=P0), "entries": {}}, "differ by 'a'"),
+        (answer(a=TopicPartition("t", 9)), "gives out t-9"),
+        (answer(a=TopicPartition("u", 0)), "gives out u-0"),
+        (answer(a=P0, b=P0), "gives t-0 to b and to another thread"),
+        (
+            {**answer(a=P0), "entries": {"a": MemberAnswer({"b-0": frozenset({P0})})}},
+            "names 'b-0', which is no thread of a",
+        ),
+        (
+            {**answer(a=P0), "entries": {"a": MemberAnswer({"a-01": frozenset({P0})})}},
+            "names 'a-01', which is no thread of a",
+        ),
+    ],
+    ids=["error", "unreadable", "stranger", "half", "no partition", "no topic", "twice", "thread", "thread's number"],
+)
+def test_an_answer_that_cannot_be_run_fails_the_leader_and_changes_nothing(below: dict[str, Any], reason: str) -> None:
+    view = AskView(ASK2, ask("a", asked("a", "b")), **below)
+    channels = {"a": settled("a", P0), "b": settled("b", P1)}
+    state = adopted("a", "b")
+
+    found = decided(group("a", "b", state=state, asks=(view,), channels=channels, owners=frozenset({P0, P1})))
+
+    assert found.state.state == "RebalanceFailed" and reason in (found.state.reason or "")
+    assert (found.state.generation, found.state.target) == (state.generation, state.target)
+    assert found.stops == () and found.starts == ()
+    assert {name: command.option for name, command in found.asking.notices} == dict.fromkeys("ab", ASSIGNMENT_FAILED)
+
+
+def test_a_topic_that_is_another_one_by_now_is_no_failure_of_the_leader() -> None:
+    view = AskView(ASK1, ask("a", asked("a")), **answer(a=P0))
+    snapshot = replace(group("a", asks=(view,)), topics={"t": Topic("t", "id-2", (0, 1))})
+
+    found = decided(snapshot)
+
+    assert not found.is_new_generation and not found.asking.has_failed
+    assert found.asking.made is not None and (found.asking.made[1].leader, found.asking.made[1].outdated) == ("a", 1)
+
+
+def test_a_leader_whose_answers_are_always_for_other_topics_fails_in_the_end() -> None:
+    view = AskView(ASK1, ask("a", asked("a"), outdated=5), **answer(a=P0))
+
+    found = decided(replace(group("a", asks=(view,)), topics={}))
+
+    assert found.asking.has_failed and "topic t does not exist" in (found.state.reason or "")
+
+
+# ---- failures
+
+
+def test_a_leader_that_does_not_answer_in_time_is_followed_by_the_next_after_a_backoff() -> None:
+    view = AskView(ASK1, ask("a", asked("a", "b")), age_s=30.0)
+    commands = {"a": (assign(ASK1),)}
+
+    failed = decided(group("a", "b", asks=(view,), commands=commands))
+    waits = decided(group("a", "b", state=failed.state, asks=(view,), failed_age_s=0.1))
+    after = decided(group("a", "b", state=failed.state, asks=(view,), failed_age_s=0.3))
+
+    assert failed.state.client == ClientSide("consumer", failed=("a-1",), attempts=1, failed_ask=ASK1)
+    assert [sent.command for _, sent in failed.withdrawn] == [assign(ASK1)]
+    assert waits.state.state == "RebalanceFailed" and waits.asking.made is None and 0 < (waits.again_s or 0) <= 0.1
+    assert after.asking.made is not None
+    assert (after.asking.made[1].leader, after.asking.made[1].attempt) == ("b", 2)
+
+
+def test_when_all_have_failed_the_first_is_asked_again() -> None:
+    client = ClientSide("consumer", failed=("a-1", "b-1"), attempts=2, failed_ask=ASK2)
+    view = AskView(ASK2, ask("b", asked("a", "b")))
+
+    found = decided(group("a", "b", state=GroupState(epoch=1, client=client), asks=(view,), failed_age_s=99.0))
+
+    assert found.asking.made is not None and found.asking.made[1].leader == "a"
+    assert found.state.client == replace(client, failed=())
+
+
+def test_a_request_whose_ask_failed_is_not_forgotten() -> None:
+    client = {"failed": ("a-1",), "attempts": 1, "failed_ask": ASK2}
+    asks = (
+        AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}}),
+        AskView(ASK2, ask("a", asked("a"), reason="a: topic u has changed"), answer=Answer(error="no")),
+    )
+
+    found = decided(
+        group(
+            "a", state=adopted("a", client=client), asks=asks, channels={"a": settled("a", P0)},
+            owners=frozenset({P0}), failed_age_s=99.0,
+        )
+    )  # fmt: skip
+
+    assert found.asking.made is not None and found.asking.made[1].reason == "a: topic u has changed"
+
+
+def test_a_notice_that_nobody_has_read_goes_out_again_after_a_failover() -> None:
+    notice = Command(ASSIGNMENT_FAILED, 1, 0, "a-1", ask=ASK1, reason="no")
+    client = ClientSide("consumer", failed=("a-1",), attempts=1, failed_ask=ASK1)
+
+    found = decided(group("a", epoch=2, state=GroupState(epoch=1, client=client), commands={"a": (notice,)}))
+
+    assert [sent.command for _, sent in found.withdrawn] == [notice]
+    assert found.asking.notices == (("a", replace(notice, epoch=2)),)
+
+
+# ---- requests, topics, and what goes
+
+
+def test_a_request_of_a_leader_is_answered_by_an_ask_and_goes_with_it() -> None:
+    view = AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}})
+    request = SyncRequestView(4, "a: topic u has changed")
+    channels = {"a": settled("a", P0)}
+
+    found = decided(
+        group(
+            "a", state=adopted("a"), asks=(view,), channels=channels, owners=frozenset({P0}), sync_request=request
+        )
+    )  # fmt: skip
+
+    assert found.asking.made is not None and found.asking.made[1].reason == request.reason
+    assert found.asking.answered == request
+
+
+def test_old_asks_go_when_every_member_has_been_told_of_a_later_one() -> None:
+    asks = (
+        AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}}),
+        AskView(ASK2, ask("a", asked("a", "b")), **{**answer(a=P0, b=P1), "entries": {}}),
+    )
+    state = adopted("a", "b", view=ASK2)
+    channels = {"a": settled("a", P0), "b": Channel("b-1")}
+
+    waits = decided(group("a", "b", state=state, asks=asks, channels=channels, owners=frozenset({P0})))
+    stable = decided(
+        group(
+            "a", "b", state=state, asks=asks, channels={**channels, "b": settled("b", P1)}, owners=frozenset({P0, P1})
+        )
+    )  # fmt: skip
+
+    assert waits.state.state == "CompletingRebalance" and waits.removed_asks == ()
+    assert stable.state.state == "Stable" and [view.name for view in stable.removed_asks] == [ASK1]
+
+
+def test_a_group_without_members_keeps_no_asks() -> None:
+    view = AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}})
+
+    found = decided(group(state=adopted("a"), asks=(view,)))
+
+    assert found.state.state == "Empty" and found.state.client is None
+    assert found.removed_asks == (view,)
+
+
+# ---- other protocol types (rule 10)
+
+
+def jobs(*names: str, **options: Any) -> Snapshot:
+    registered = {name: registration(name, protocol_type="jobs") for name in names}
+    return group(*names, registered={**registered, **options.pop("registered", {})}, **options)
+
+
+def runs(name: str, view: str, life: int = 1) -> Channel:
+    return Channel(f"{name}-{life}", 1, 1, "command-x", ask=view)
+
+
+def job_state(*names: str, view: str, **options: Any) -> GroupState:
+    target = {name: Target(f"{name}-1", {}, is_sent=options.pop("sent", True)) for name in names}
+    return GroupState("Stable", 1, 1, "p", target, client=ClientSide("jobs", view), **options)
+
+
+def job_ask(name: str, *members: str) -> AskView:
+    said = Answer(tuple(sorted(members)))
+    entries = {member: MemberAnswer(member_state="eA==") for member in members}
+    return AskView(name, ask("a", asked(*members), protocol_type="jobs"), said, "", entries, ("answer",))
+
+
+def test_a_new_answer_stops_everybody_who_runs_an_earlier_one_before_anybody_starts() -> None:
+    found = decided(
+        jobs(
+            "a", "b", state=job_state("a", view=ASK1), asks=(job_ask(ASK1, "a"), job_ask(ASK2, "a", "b")),
+            channels={"a": runs("a", ASK1)},
+        )
+    )  # fmt: skip
+
+    assert found.is_new_generation
+    assert [(name, command.option) for name, command in found.stops] == [("a", STOP_FETCHER)]
+    assert found.starts == () and found.state.state == "PreparingRebalance"
+
+
+def test_nobody_starts_while_the_lease_of_an_evicted_member_may_run() -> None:
+    mark = Mark("b", "b-1", frozenset(), 5000, "evicted")
+    snapshot = jobs("a", state=job_state("a", view=ASK2, marks=(mark,)), asks=(job_ask(ASK2, "a"),))
+
+    waits = decided(replace(snapshot, mark_age_s={("b", "b-1"): 4.9}))
+    starts = decided(replace(snapshot, mark_age_s={("b", "b-1"): 5.0}))
+
+    assert waits.starts == () and waits.state.reason == "the lease of b may still run"
+    assert [(name, command.option) for name, command in starts.starts] == [("a", START_FETCHER)]
+    assert starts.state.target["a"].is_sent
+
+
+def test_a_member_that_is_lost_while_it_runs_something_is_marked_whole() -> None:
+    snapshot = jobs("a", "b", state=job_state("a", "b", view=ASK1), asks=(job_ask(ASK1, "a", "b"),),
+                    channels={"a": runs("a", ASK1), "b": runs("b", ASK1)})  # fmt: skip
+    members = {name: member for name, member in snapshot.members.items() if name != "b"}
+
+    found = decided(replace(snapshot, members=members))
+
+    assert [(mark.consumer, mark.partitions, mark.lease_ms) for mark in found.state.marks] == [("b", frozenset(), 5000)]
+
+
+@pytest.mark.parametrize(("was_sent", "marked"), [(True, ["b"]), (False, [])])
+def test_a_name_that_was_taken_over_is_marked_when_its_older_life_was_sent_a_start(
+    was_sent: bool, marked: list[str]
+) -> None:
+    state = job_state("a", "b", view=ASK1)
+    state = replace(state, target={**state.target, "b": Target("b-1", {}, is_sent=was_sent)})
+    again = {"b": registration("b", life=2, protocol_type="jobs")}
+    members = {**asked("a"), **asked("b", life=2)}
+    view = replace(job_ask(ASK2, "a", "b"), ask=ask("a", members, protocol_type="jobs"))
+
+    found = decided(
+        jobs(
+            "a", "b", registered=again, state=state, asks=(job_ask(ASK1, "a", "b"), view),
+            channels={"a": runs("a", ASK1), "b": Channel("b-2")},
+        )
+    )  # fmt: skip
+
+    assert found.is_new_generation
+    assert [mark.consumer for mark in found.state.marks] == marked
+
+
+def test_a_state_that_was_lost_covers_everybody_with_one_mark_and_knows_who_runs_by_the_channels() -> None:
+    found = decided(
+        jobs("a", "b", state=GroupState(epoch=1), channels={"a": runs("a", ASK1)}, asks=(job_ask(ASK1, "a"),))
+    )
+
+    assert [(mark.consumer, mark.lease_ms) for mark in found.state.marks] == [("unknown", 40_000)]
+    assert found.state.target == {"a": Target("a-1", {}, is_sent=True)}
+    assert not found.is_new_generation and found.starts == () and found.stops == ()
+    assert found.asking.made is not None and found.asking.made[0] == ASK2
