@@ -274,13 +274,15 @@ class ClientAssignment:
         still_asked: list[Operation] = [Check(paths.ask(ask), -1), Check(paths.command(self._consumer, name), -1)]
         listing = store.children(paths.ask(ask))
         units = _entry_units(paths, ask, entries, listing.names if listing else ())
-        steps = list(batches(units, ROOM, MAX_COMMIT_BYTES // 2))
-        for some in steps:
+        *early, last = list(batches(units, ROOM, MAX_COMMIT_BYTES // 2)) or [[]]
+        for some in early:
             # Set, not checked: one that comes late must not write over what a second try has put there.
             fenced.commit(replace(fenced.channel, touched=fenced.channel.touched + 1), [*still_asked, *some])
-        after = _heard(fenced.channel, name, command)
-        done: list[Operation] = [Create(paths.answer(ask), answer.to_bytes()), Delete(paths.command(self._consumer, name))]
-        fenced.commit(after, [Check(paths.ask(ask), -1), *done])
+        answered: list[Operation] = [
+            Create(paths.answer(ask), answer.to_bytes()),
+            Delete(paths.command(self._consumer, name)),
+        ]
+        fenced.commit(_heard(fenced.channel, name, command), [Check(paths.ask(ask), -1), *last, *answered])
 
 
 def _entry_units(

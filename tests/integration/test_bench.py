@@ -44,6 +44,18 @@ def test_a_rebalance_bench_tells_every_figure_in_its_last_line(
     assert {"busy_before_percent", "load_1m_before", "cpus", "coordinator_peak_mb"} <= set(told)
 
 
+def test_a_rebalance_bench_of_both_sides_tells_how_their_joins_compare() -> None:
+    sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
+
+    done = bench("rebalance", *sizes, "--json", "--assignment", "client,coordinator")
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    joins = [told[side]["join_ms"]["median"] for side in ("client", "coordinator")]
+    assert told["ratio"] == pytest.approx(joins[0] / joins[1], abs=0.001)
+    assert told["client"]["commands"]["median"] == told["coordinator"]["commands"]["median"] + 1, "the ask"
+
+
 def test_a_bench_of_assignors_tells_every_step_also_where_the_peers_are_not_installed() -> None:
     done = bench("assignors", "--consumers", "3", "--partitions", "200", "--rounds", "1", "--json")
 

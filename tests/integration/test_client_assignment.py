@@ -151,11 +151,13 @@ def test_a_leader_that_hangs_is_followed_by_the_next(world: World) -> None:
     world.coordinator(assignment_timeout_ms=500)
     world.topic("t", 2)
     going_on = threading.Event()
-    scripted(world, "c1", lambda: going_on.wait(5))
+    _, hanging = scripted(world, "c1", lambda: going_on.wait(30))
+    eventually(lambda: hanging.calls, 10, "c1 is asked")
 
-    scripted(world, "c2")
+    two, good = scripted(world, "c2")
 
-    eventually(lambda: world.state("g").client and "c2" in (world.state("g").reason or ""), 10, "c2 is asked")
+    eventually(lambda: good.calls and world.state("g").target.get("c2"), 10, "the answer of c2 is adopted")
+    eventually(lambda: two.held, 10, "c2 fetches what it was given, whatever c1 does")
     going_on.set()
     world.stable("g", 2)
 

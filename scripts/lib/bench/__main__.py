@@ -38,6 +38,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The last lin
     show_default=True,
     help="What the members support.",
 )
+@click.option(
+    "--assignment",
+    "assignments",
+    default="coordinator",
+    show_default=True,
+    metavar="SIDE,...",
+    callback=lambda context, parameter, text: side_names(text),
+    help="Who assigns: coordinator, client, or both in turns; `ratio` is of the first's joins to the second's.",
+)
 @click.option("--processes", is_flag=True, help="Each member a process of its own instead of a thread.")
 @json_option
 def rebalance(**options: Any) -> None:
@@ -48,6 +57,14 @@ def rebalance(**options: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         found = measure(Path(folder), as_processes=options.pop("processes"), tell=tell, **options)
     show(found, as_json)
+
+
+def side_names(text: str) -> tuple[str, ...]:
+    """What `--assignment` names."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names or set(names) - {"coordinator", "client"}:
+        raise click.BadParameter("name coordinator, client, or both")
+    return names
 
 
 def peer_names(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:

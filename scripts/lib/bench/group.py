@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
-from consumer.config import ConsumerConfig, Subscription
+from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from coordinator.topics import alter_topic, create_topic, get_topic
 from coordinator.zk.ensemble import Ensemble, EnsembleConfig
@@ -103,8 +103,15 @@ class Group:
     """One group with everything around it. A context manager: nothing is left running."""
 
     def __init__(
-        self, folder: Path, partitions: int, session_timeout_ms: int, as_processes: bool, strategy: str
+        self,
+        folder: Path,
+        partitions: int,
+        session_timeout_ms: int,
+        as_processes: bool,
+        strategy: str,
+        assignment: str = COORDINATOR_SIDE,
     ) -> None:
+        self.assignment = assignment
         self._folder = folder
         self._partitions = partitions
         self._session_timeout_ms = session_timeout_ms
@@ -181,6 +188,7 @@ class Group:
         if self._as_processes:
             options = ["--zk", hosts, "--group", GROUP, "--consumer", name, "--log-dir", str(self._folder / "log")]
             options += ["--topics", TOPIC, "--session-timeout-ms", str(timeout), "--protocols", self._strategy]
+            options += ["--assignment", self.assignment]
             self.members[name] = Process(self._folder, name, "consumer.cli", "run", *options)
         else:
             config = ConsumerConfig(
@@ -188,6 +196,7 @@ class Group:
                 group=GROUP,
                 consumer=name,
                 log_dir=str(self._folder / "log"),
+                assignment=self.assignment,
                 protocols=(self._strategy,),
                 session_timeout_ms=timeout,
             )

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from consumer.config import COORDINATOR_SIDE
 from coordinator.zk.paths import COORDINATOR
 
 from .figures import machine, peak_memory_mb, summary
@@ -27,29 +29,31 @@ class Rounds:
     """The measured rounds of one group."""
 
     def __init__(self, group: Group, members: int, tell: Tell) -> None:
-        self._group = group
+        self.group = group
         self._members = members
         self._tell = tell
         self.measured: dict[str, list[float]] = {}
         self.counted: dict[str, list[int]] = {}
 
-    def run(self, rounds: int) -> None:
-        """A first round that warms up and is left out, then `rounds` that count."""
+    def begin(self) -> None:
+        """All members but the one that will join."""
         for _ in range(self._members):
-            self._group.add_member()
-        self._group.settled(0)
-        for number in range(rounds + 1):
-            if number == 1:
-                self.measured.clear()
-                self.counted.clear()
-            self._join_and_leave()
-            self._change_coordinator("resign_ms", signal.SIGTERM)
-            self._change_coordinator("kill_ms", signal.SIGKILL)
-            shown = {name: values[-1] for name, values in (self.measured | self.counted).items()}
-            self._tell(f"round {number}{' (warms up)' if number == 0 else ''}: {shown}")
+            self.group.add_member()
+        self.group.settled(0)
+
+    def round(self, number: int) -> None:
+        """A round; the first, 0, warms up and is left out."""
+        if number == 1:
+            self.measured.clear()
+            self.counted.clear()
+        self._join_and_leave()
+        self._change_coordinator("resign_ms", signal.SIGTERM)
+        self._change_coordinator("kill_ms", signal.SIGKILL)
+        shown = {name: values[-1] for name, values in (self.measured | self.counted).items()}
+        self._tell(f"round {number}{' (warms up)' if number == 0 else ''}, {self.group.assignment}: {shown}")
 
     def _join_and_leave(self) -> None:
-        group = self._group
+        group = self.group
         before, commands, owners = group.state_node(), group.commands_ever(), group.owners()
         name = group.add_member()
         after = group.settled(before[0].generation)
@@ -66,13 +70,13 @@ class Rounds:
         It stands still from the commit that gives it up, the last one to its old owner's channel when that keeps the
         rest without hearing more, to the claim by the new one.
         """
-        after = self._group.owners()
+        after = self.group.owners()
         moved = [number for number, owner in after.items() if owner.consumer != before[number].consumer]
         stopped = sum(owner.czxid != before[number].czxid for number, owner in after.items())
         self.counted.setdefault("stopped", []).append(stopped)
         self.counted.setdefault("had_to_stop", []).append(len(after) // (self._members + 1))
         if stopped == len(moved):
-            given_up = {owner.consumer: self._group.written_at(owner.consumer) for owner in before.values()}
+            given_up = {owner.consumer: self.group.written_at(owner.consumer) for owner in before.values()}
             stood = [after[number].since_ms - given_up[before[number].consumer] for number in moved]
             self.measured.setdefault("moved_standstill_ms", []).extend(float(each) for each in stood)
 
@@ -85,10 +89,11 @@ class Rounds:
         turns = state.stat.version - first.stat.version
         self.counted.setdefault("transactions", []).append(state.stat.mzxid - registered.stat.czxid)
         self.counted.setdefault("commands", []).append(group.commands_ever() - commands)
-        self.counted.setdefault("waves", []).append(turns - 2)  # but for the first turn, and the one that says Stable
+        # But for the first turn, the one that says Stable, and under a leader the one that asks it.
+        self.counted.setdefault("waves", []).append(turns - 2 - (group.assignment != COORDINATOR_SIDE))
 
     def _change_coordinator(self, figure: str, number: signal.Signals) -> None:
-        group = self._group
+        group = self.group
         old, epoch = group.elected(), group.epoch()
         before = group.state()
         sent_ms = time.time() * 1000
@@ -125,26 +130,49 @@ def measure(
     session_timeout_ms: int,
     as_processes: bool,
     strategy: str,
+    assignments: Sequence[str],
     tell: Tell,
 ) -> dict[str, Any]:
-    """Measure, and return one object for `--json`."""
+    """Measure, and return one object for `--json`.
+
+    :param assignments: who assigns; with several, each has a group and a server of its own, and they take turns.
+    """
     loaded = machine()
-    with Group(folder, partitions, session_timeout_ms, as_processes, strategy) as group:
-        done = Rounds(group, members, tell)
-        done.run(rounds)
-        memory = max(peak_memory_mb(node.process.pid) for node in group.nodes)
-        bound_ms = round(1000 * (group.negotiated_timeout_s + 2 * group.tick_s + 0.5))
-    return {
+    with ExitStack() as stack:
+        measured = {}
+        for assignment in assignments:
+            place = folder / assignment
+            place.mkdir()
+            group = stack.enter_context(
+                Group(place, partitions, session_timeout_ms, as_processes, strategy, assignment)
+            )
+            measured[assignment] = Rounds(group, members, tell)
+            measured[assignment].begin()
+        for number in range(rounds + 1):
+            for done in measured.values():
+                done.round(number)
+        figures = {assignment: _figures(done) for assignment, done in measured.items()}
+    common = {
         "bench": "rebalance",
         "strategy": strategy,
         "members": members,
         "partitions": partitions,
         "rounds": rounds,
         "processes": as_processes,
+        "assignment": ",".join(assignments),
+    }
+    if len(figures) == 1:
+        return {**common, **next(iter(figures.values())), **loaded}
+    joins = [figures[assignment]["join_ms"]["median"] for assignment in assignments]
+    return {**common, **figures, "ratio": round(joins[0] / joins[1], 3), **loaded}
+
+
+def _figures(done: Rounds) -> dict[str, Any]:
+    group = done.group
+    return {
         **{name: summary(done.measured.get(name, [])) for name in ("join_ms", "leave_ms", "resign_ms", "kill_ms")},
         "moved_standstill_ms": summary(done.measured.get("moved_standstill_ms", [])),
         **{name: summary(done.counted.get(name, []), 0) for name in COUNTED},
-        "kill_bound_ms": bound_ms,
-        "coordinator_peak_mb": memory,
-        **loaded,
+        "kill_bound_ms": round(1000 * (group.negotiated_timeout_s + 2 * group.tick_s + 0.5)),
+        "coordinator_peak_mb": max(peak_memory_mb(node.process.pid) for node in group.nodes),
     }
