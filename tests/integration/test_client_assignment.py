@@ -98,6 +98,7 @@ def test_a_protocol_need_not_be_installed_on_a_coordinator_and_each_member_hears
     world.topic("t", 2)
 
     _, one = scripted(world, "c1")
+    world.stable("g", 1)
     _, two = scripted(world, "c2")
 
     generation = world.stable("g", 2).generation
