@@ -56,6 +56,15 @@ def test_a_rebalance_bench_of_both_sides_tells_how_their_joins_compare() -> None
     assert told["client"]["commands"]["median"] == told["coordinator"]["commands"]["median"] + 1, "the ask"
 
 
+def test_a_skewed_backlog_is_balanced_by_the_protocol_lag_on_a_real_log() -> None:
+    done = bench("lag", "--consumers", "3", "--partitions", "12", "--records", "3000", "--json")
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert sum(told["backlog_before"]) == sum(told["backlog_after"]) == told["records"]
+    assert told["spread_after"] < 0.2 < told["spread_before"]
+
+
 def test_a_bench_of_assignors_tells_every_step_also_where_the_peers_are_not_installed() -> None:
     done = bench("assignors", "--consumers", "3", "--partitions", "200", "--rounds", "1", "--json")
 

@@ -149,6 +149,24 @@ def poll(**options: Any) -> None:
 
 
 @main.command()
+@click.option("--consumers", type=click.IntRange(1, 100), default=4, show_default=True)
+@click.option("--partitions", type=click.IntRange(1, 1000), default=32, show_default=True)
+@click.option(
+    "--records", type=click.IntRange(1), default=20_000, show_default=True, help="Of partition 0; 1/n of it in the nth."
+)
+@click.option("--before", default="cooperative-sticky", show_default=True, help="The protocol that `lag` replaces.")
+@json_option
+def lag(**options: Any) -> None:
+    """How a skewed backlog is spread over consumers, under a protocol that counts partitions and under `lag`."""
+    from .lag import measure
+
+    as_json = options.pop("as_json")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        found = measure(Path(folder), tell=tell, **options)
+    show(found, as_json)
+
+
+@main.command()
 @click.option(
     "--consumers", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Before one more joins."
 )

@@ -1,0 +1,106 @@
+"""`bench lag`: how a skewed backlog is spread over consumers, by number of partitions and by records behind.
+
+Everything is real: consumers in a group with a coordinator, one embedded server, and the embedded log. Nobody commits
+meanwhile, so the backlog is what was written. The group changes its protocol by a rolling restart, as operators do it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from consumer.logs.columns import stored_batches
+
+from .figures import machine
+from .group import eventually
+from .poll import RECORD_BYTES, Stage
+
+TOPIC = "skewed"
+
+
+class Reader:
+    """A consumer whose thread polls and commits nothing."""
+
+    def __init__(self, stage: Stage, name: str, protocols: tuple[str, ...]) -> None:
+        config = ConsumerConfig(
+            stage.hosts, "g", name, log_dir=str(stage.log_dir), assignment="client", protocols=protocols
+        )
+        self.consumer = Consumer(config, Subscription({TOPIC: 1}))
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name=name, daemon=True)
+        self._thread.start()
+
+    def _poll(self) -> None:
+        while not self._stopping.is_set():
+            self.consumer.poll(100, 1)
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._stopping.set()
+        self._thread.join()
+        self.consumer.close()
+
+
+def measure(
+    folder: Path, consumers: int, partitions: int, records: int, before: str, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """The backlog of each consumer under `before`, and under `lag`.
+
+    :param records: of the first partition; the second has half as many, the third a third, and so on.
+    """
+    loaded = machine()
+    sizes = [max(1, records // (number + 1)) for number in range(partitions)]
+    with contextlib.ExitStack() as stack:
+        stage = Stage(folder, stack)
+        topic_id = stage.write(TOPIC, partitions, 0)
+        for number, size in enumerate(sizes):
+            stage.append(TOPIC, topic_id, number, stored_batches([b"%0*d" % (RECORD_BYTES, n) for n in range(size)]))
+        readers: dict[str, Reader] = {}
+        stack.callback(lambda: [reader.close() for reader in readers.values()])
+
+        def restart(name: str, protocols: tuple[str, ...]) -> None:
+            if name in readers:
+                readers.pop(name).close()
+            readers[name] = Reader(stage, name, protocols)
+
+        names = [f"c{number}" for number in range(consumers)]
+        found = {}
+        for protocols in ((before,), ("lag", before), ("lag",)):
+            for name in names:
+                restart(name, protocols)
+            eventually(lambda: _is_whole(readers, partitions), f"{consumers} consumers hold {partitions} partitions")
+            tell(f"protocols {','.join(protocols)}: {_backlogs(readers, sizes)}")
+            found[protocols] = _backlogs(readers, sizes)
+    shown = {"before": found[before,], "after": found["lag",]}
+    return {
+        "bench": "lag",
+        "consumers": consumers,
+        "partitions": partitions,
+        "records": sum(sizes),
+        "protocol_before": before,
+        **{f"backlog_{name}": backlogs for name, backlogs in shown.items()},
+        **{f"spread_{name}": _spread(backlogs) for name, backlogs in shown.items()},
+        **loaded,
+    }
+
+
+def _is_whole(readers: dict[str, Reader], partitions: int) -> bool:
+    held = [part for reader in readers.values() for part in reader.consumer.assignment()]
+    return len(held) == len(set(held)) == partitions and all(r.consumer.assignment() for r in readers.values())
+
+
+def _backlogs(readers: dict[str, Reader], sizes: list[int]) -> list[int]:
+    """Records behind, the most first."""
+    held = [reader.consumer.assignment() for reader in readers.values()]
+    return sorted((sum(sizes[part.partition] for part in parts) for parts in held), reverse=True)
+
+
+def _spread(backlogs: list[int]) -> float:
+    """From the smallest to the largest, in shares of the mean."""
+    return round((max(backlogs) - min(backlogs)) / mean(backlogs), 3)
