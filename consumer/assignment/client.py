@@ -183,21 +183,22 @@ class ClientAssignment:
     # ---- the member's own entry
 
     def _hear(self, store: Store, channel: Channel) -> None:
-        ask, entry = store.get_many(
-            [self._paths.ask(self._untold), self._paths.member_answer(self._untold, self._consumer)]
-        )
-        name, self._untold = self._untold, ""
-        if ask is None:
-            return  # a later one has been adopted: the next start names it
-        found = MemberAnswer()
-        where = self._paths.member_answer(name, self._consumer)
+        """Read the own entry. Where there is none the leader has left this member out, or a later ask is adopted."""
+        name, where = self._untold, self._paths.member_answer(self._untold, self._consumer)
+        node = store.get(where)
         try:
-            protocol = Ask.parse(self._paths.ask(name), ask.data).protocol
-            found = MemberAnswer.parse(where, entry.data) if entry is not None else found
+            entry = MemberAnswer.parse(where, node.data) if node is not None else MemberAnswer()
         except BadData as error:
             log.warning("bad data set aside: path=%s problem=%s", where, error)
-            return
-        self._role.assigned(protocol, found, channel)
+            entry = None
+        protocol = entry.protocol if entry is not None else ""
+        if entry is not None and not protocol:
+            asked = store.get(self._paths.ask(name))
+            ask = self._parsed(self._paths.ask(name), asked.data) if asked is not None else None
+            protocol = ask.protocol if ask is not None else ""
+        self._untold = ""
+        if entry is not None and protocol:  # else the next start names a later ask
+            self._role.assigned(protocol, entry, channel)
 
     # ---- the leader
 
@@ -215,7 +216,7 @@ class ClientAssignment:
         """
         try:
             decision = self._role.assign(store, name, ask, self._members(store, ask))
-            entries = dict(decision.entries)
+            entries = {name: replace(entry, protocol=ask.protocol) for name, entry in decision.entries.items()}
             size = sum(len(entry.to_bytes()) for entry in entries.values())
             if size > MAX_ANSWER_BYTES:
                 raise BadData(f"the assignment has {size} bytes, over the {MAX_ANSWER_BYTES} that it may have")

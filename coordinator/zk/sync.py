@@ -169,19 +169,26 @@ class MemberAnswer:
 
     :ivar threads: thread -> partitions; empty for another protocol type.
     :ivar member_state: base64 of the assignor's own bytes.
+    :ivar protocol: whose assignor that was; empty where the leader does not say: then the ask does.
     """
 
     threads: Mapping[str, PartitionSet] = field(default_factory=dict)
     member_state: str = ""
+    protocol: str = ""
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> MemberAnswer:
         fields = Fields.parse(where, data)
-        return cls(read_ownership(fields), fields.text("member_state", "", most=MAX_MEMBER_STATE_BYTES * 2))
+        return cls(
+            read_ownership(fields),
+            fields.text("member_state", "", most=MAX_MEMBER_STATE_BYTES * 2),
+            fields.text("protocol", "", most=250),
+        )
 
     def to_bytes(self) -> bytes:
         state = {"member_state": self.member_state} if self.member_state else {}
-        return compact({"ownershipMap": ownership_json(self.threads), **state})
+        protocol = {"protocol": self.protocol} if self.protocol else {}
+        return compact({**protocol, "ownershipMap": ownership_json(self.threads), **state})
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,24 @@ def test_every_record_comes_out_of_a_query_exactly_once(spark: SparkSession, wor
         assert [status.state for status in fetchers.status()] == ["ended", "ended"]
 
 
+def test_a_slot_leads_a_pool_that_assigns_by_itself_and_no_record_is_lost_when_its_process_is_killed(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    sink = Delivered()
+    with pool(spark, world, "g", tmp_path, {"t": 1}, assignment="client", protocols="lag"):
+        stream = query(read(spark, world, "g"), sink, tmp_path / "checkpoint")
+        produce(world, tmp_path / "log", "t", 1000)
+        state = world.stable("g", 2, timeout_s=90)
+        assert state.strategy == "lag" and state.client is not None
+        eventually(lambda: sink.count > 0, 60, "some of these came")
+        os.kill(slots(os.getpid(), zk_port(world))[0], signal.SIGKILL)
+        produce(world, tmp_path / "log", "t", 1000)
+        eventually(lambda: sink.has_exactly("t", 4, 2000), 90, "every record came once")
+        stream.stop()
+
+
 @pytest.mark.parametrize("find", [slots, lambda root, port: executors(root)], ids=["python worker", "executor"])
 def test_a_killed_process_costs_no_record_and_brings_none_twice(
     spark: SparkSession, world: World, tmp_path: Path, find: Callable[[int, int], list[int]]

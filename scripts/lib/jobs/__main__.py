@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from demo.processes import Node, environment
 
 from coordinator.zk.cli import exit_code_of
 from coordinator.zk.ensemble import Ensemble
-from demo.processes import Node, environment
 
 from .worker import SESSION_TIMEOUT_MS
 
