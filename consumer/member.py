@@ -89,6 +89,8 @@ class Member:
         self._meter = meter or unread()
         self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets, self._meter, client)
         self._keeper = Keeper(config, runtime, self._offsets, self._drain.dirty)
+        if client is not None:
+            client.reports_to(self._meter, runtime)
         self._meter.reads_member(lambda: self.lease_left_s, lambda: runtime.monotonic() - self._keeper.last_poll)
         self.wake = self._drain.dirty
         self.registrations = 0

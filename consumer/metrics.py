@@ -19,6 +19,9 @@ from coordinator.zk.partitions import TopicPartition
 LABELS = ("group", "consumer")
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
+ASSIGNED, ERROR = "assigned", "error"
+"""Results of an ask that this consumer answered."""
+
 MOST_PARTITIONS = 100
 """Of one consumer, partitions that have a series of their own: those that are furthest behind."""
 
@@ -93,6 +96,9 @@ class ConsumerMetrics:
         self.offset_resets = self._counter("offset_resets", "Positions that the log did not have, and that were moved.")
         self.registrations = self._counter("registrations", "Incarnations that began.")
         self.rebalances = self._counter("rebalances", "Generations that were taken part in.")
+        self.assignments = self._counter("assignments", "Asks answered as the leader.", "result")
+        self.assignment_s = self._histogram("assignment_duration_seconds", "From the start of an ask to its answer.")
+        self.failed_assignments = self._counter("failed_assignments", "Failures of the leader heard.")
         self.applied = self._counter("commands_applied", "Commands obeyed.", "option")
         self.stale = self._counter("commands_stale", "Commands removed unapplied.")
 
@@ -150,6 +156,9 @@ class Meter:
         self._registrations, self._rebalances = metrics.registrations.labels(*own), metrics.rebalances.labels(*own)
         self._applied = {option: metrics.applied.labels(*own, option) for option in OPTIONS}
         self._stale = metrics.stale.labels(*own)
+        self._assignments = {result: metrics.assignments.labels(*own, result) for result in (ASSIGNED, ERROR)}
+        self._assignment_s = metrics.assignment_s.labels(*own)
+        self._failed_assignments = metrics.failed_assignments.labels(*own)
         self._last_held = (0, 0, 0)
 
     # ---- what is read when somebody wants to know
@@ -239,6 +248,18 @@ class Meter:
     def command_removed(self) -> None:
         """A command was removed unapplied."""
         self._stale.inc()
+
+    def assignment_answered(self, seconds: float, is_error: bool = False) -> None:
+        """As the leader: an ask was answered, so long after it was taken up.
+
+        :param is_error: whether the answer says only that the assignor failed.
+        """
+        self._assignments[ERROR if is_error else ASSIGNED].inc()
+        self._assignment_s.observe(seconds)
+
+    def assignment_failed(self) -> None:
+        """The coordinator said that the leader gave no assignment."""
+        self._failed_assignments.inc()
 
     def gone(self) -> None:
         """The consumer has ended: nothing of it is shown any more."""

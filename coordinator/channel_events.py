@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .zk.commands import START_FETCHER, Command
+from .zk.commands import START_FETCHER, STOP_FETCHER, Command
 from .zk.partitions import range_texts
 from .zk.paths import sequence
 from .zk.records import Channel, Registration
@@ -24,8 +24,11 @@ class Told:
     :ivar event: `command` (sent), `acknowledged`, `withdrawn`, `removed` (nobody can tell which of the two),
         `registered` and `ended` (a consumer's incarnation), `missed` (events may have been).
     :ivar at_ms: wall clock.
-    :ivar partitions: topic -> ranges: what a start names, or what a stop gives up; None for a stop of everything.
+    :ivar partitions: topic -> ranges: what a start names, or what a stop gives up; None for a stop of everything, and
+        for a command of client-side assignment.
     :ivar took_ms: since the command was seen.
+    :ivar ask: the ask that the command names.
+    :ivar reason: of `assignment-failed`, why the assignment failed.
     """
 
     event: str
@@ -39,6 +42,8 @@ class Told:
     partitions: Mapping[str, str] | None = None
     took_ms: float | None = None
     note: str | None = None
+    ask: str | None = None
+    reason: str | None = None
 
     def to_json(self, group: str) -> dict[str, Any]:
         """The object that `-o jsonl` prints."""
@@ -55,6 +60,8 @@ class Told:
             "partitions": dict(self.partitions) if self.partitions is not None else None,
             "took_ms": self.took_ms,
             "note": self.note,
+            "ask": self.ask,
+            "reason": self.reason,
         }
 
 
@@ -104,7 +111,9 @@ def registered(consumer: str, registration: Registration | None, problem: str | 
     if registration is None:
         return Told(REGISTERED, at_ms, consumer, note=problem)
     wants = ", ".join(f"{topic}:{threads}" for topic, threads in sorted(registration.subscription.items()))
-    note = f"host {registration.host}, {registration.pattern} {wants}"
+    note = f"host {registration.host}, {registration.pattern} {wants}".rstrip()
+    if registration.client is not None:
+        note += f", client-side {', '.join(registration.client.protocols)}"
     return Told(REGISTERED, at_ms, consumer, incarnation=registration.incarnation, note=note)
 
 
@@ -130,7 +139,7 @@ def _of(seen: Seen, event: str, at_ms: int) -> Told:
     if command is None:
         return Told(event, at_ms, seen.consumer, seen.name)
     named = range_texts(command.started if command.option == START_FETCHER else command.partitions)
-    is_all = command.option != START_FETCHER and not named
+    is_named = command.option == START_FETCHER or (command.option == STOP_FETCHER and bool(named))
     return Told(
         event,
         at_ms,
@@ -140,7 +149,9 @@ def _of(seen: Seen, event: str, at_ms: int) -> Told:
         command.epoch,
         command.generation,
         command.incarnation,
-        None if is_all else named,
+        named if is_named else None,
+        ask=command.ask or None,
+        reason=command.reason or None,
     )
 
 

@@ -11,12 +11,13 @@ from .zk.commands import Command
 from .zk.errors import BadData, UsageError
 from .zk.names import is_name, shown
 from .zk.partitions import TopicPartition
-from .zk.paths import COMMAND_PREFIX, GROUPS, REBALANCE_PREFIX, GroupPaths, sequence
+from .zk.paths import ANSWER, COMMAND_PREFIX, GROUPS, REBALANCE_PREFIX, GroupPaths, ask_name, ask_number, sequence
 from .zk.ranges import is_partition
 from .zk.records import Channel, OffsetRecord, OwnerRecord, Registration, parsed_channel
 from .zk.seats import Seat
 from .zk.state import DEAD, GROUP_STATES, GroupState, Rebalance
 from .zk.store import Node, Store
+from .zk.sync import Ask
 
 T = TypeVar("T")
 
@@ -111,10 +112,24 @@ class ShownPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownAsk:
+    """An ask to a leader.
+
+    :ivar ask: None when it cannot be read.
+    :ivar is_answered: whether the leader's answer stands below it.
+    """
+
+    name: str
+    ask: Ask | None
+    is_answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ShownGroup:
     """A group, as `groups describe` shows it.
 
     :ivar state_ms: when its state was last written, by the server's wall clock.
+    :ivar asks: under client-side assignment, in the order of their numbers.
     """
 
     group: str
@@ -122,6 +137,22 @@ class ShownGroup:
     members: tuple[ShownMember, ...]
     partitions: tuple[ShownPartition, ...]
     state_ms: int | None = None
+    asks: tuple[ShownAsk, ...] = ()
+
+    @property
+    def adopted(self) -> ShownAsk | None:
+        """The ask whose answer is the target."""
+        name = self.state.client.ask if self.state.client is not None else ""
+        return next((ask for ask in self.asks if ask.name == name), ShownAsk(name, None) if name else None)
+
+    @property
+    def pending(self) -> ShownAsk | None:
+        """The newest ask that has neither been adopted nor failed."""
+        client = self.state.client
+        if client is None:
+            return None
+        handled = max(map(ask_number, (client.ask, client.failed_ask, client.floor)))
+        return next((ask for ask in reversed(self.asks) if ask_number(ask.name) > handled), None)
 
 
 def parse_states(text: str) -> frozenset[str]:
@@ -189,7 +220,8 @@ def read_group(reading: Reading, group: str) -> ShownGroup:
     consumers = sorted({name for path in (paths.channels, paths.ids, paths.seats) for name in reading.names(path)})
     members = tuple(_member(reading, paths, consumer) for consumer in consumers)
     partitions = tuple(_partitions(reading, paths, members))
-    return ShownGroup(group, state or GroupState(state=DEAD), members, partitions, state_ms)
+    asks = tuple(_asks(reading, paths))
+    return ShownGroup(group, state or GroupState(state=DEAD), members, partitions, state_ms, asks)
 
 
 def read_history(reading: Reading, group: str) -> list[Rebalance]:
@@ -198,6 +230,15 @@ def read_history(reading: Reading, group: str) -> list[Rebalance]:
     names = [name for name in reading.names(paths.history) if name.startswith(REBALANCE_PREFIX)]
     found = reading.parsed_many([f"{paths.history}/{name}" for name in names], lambda p, n: Rebalance.parse(p, n.data))
     return in_order([record for record in found if record is not None])
+
+
+def _asks(reading: Reading, paths: GroupPaths) -> Iterator[ShownAsk]:
+    for name in sorted(reading.names(paths.sync), key=ask_number):
+        if ask_number(name) and ask_name(ask_number(name)) == name:
+            ask = reading.parsed(paths.ask(name), lambda p, n: Ask.parse(p, n.data))
+            yield ShownAsk(name, ask, reading.store.get(f"{paths.ask(name)}/{ANSWER}") is not None)
+        else:
+            reading.problems[f"{paths.sync}/{name}"] = "no ask has such a name"
 
 
 def _member(reading: Reading, paths: GroupPaths, consumer: str) -> ShownMember:

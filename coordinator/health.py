@@ -123,7 +123,7 @@ def _assignment(status: Status, group: GroupStatus, clock: _Clock) -> Found:
         if state.topics.get(topic.name) == topic.id
         for number in topic.partitions
     } - assigned
-    missing = {partition for partition in missing if str(partition) not in state.left_out}
+    missing = {part for part in missing if not {str(part), part.topic} & state.left_out.keys()}
     if missing and state.target:
         yield "not-assigned", f"nobody is assigned {_ranges(missing)}"
 

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from .snapshot import Snapshot
 from .zk.state import EMPTY, STABLE, GroupState, Rebalance
+from .zk.sync import Ask
 
 
 def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str) -> Rebalance | None:
     """The record of the generation of `state`: begun, or with the times that are known now; None to leave it."""
     before = snapshot.state
     if is_new:
+        ask = adopted_ask(snapshot, state)
         joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
         return Rebalance(
             generation=state.generation,
@@ -25,6 +27,8 @@ def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bo
             stopped_ms=None if stopping else snapshot.now_ms,
             finished_ms=snapshot.now_ms if state.state in (STABLE, EMPTY) else None,
             standing_since_ms=_standing_since(snapshot.rebalance) or (snapshot.now_ms if stopping else None),
+            assignment_ms=max(0, snapshot.now_ms - ask.since_ms) if ask is not None else None,
+            attempts=ask.attempt if ask is not None else None,
         )
     record = snapshot.rebalance
     if record is None or record.generation != state.generation or record.finished_ms is not None:
@@ -41,6 +45,13 @@ def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bo
         standstill_ms=stood_ms,
     )
     return updated if updated != record else None
+
+
+def adopted_ask(snapshot: Snapshot, state: GroupState) -> Ask | None:
+    """The ask whose answer becomes the target with `state`; None when no answer does."""
+    before = snapshot.state.client.ask if snapshot.state.client is not None else ""
+    name = state.client.ask if state.client is not None else ""
+    return next((view.ask for view in snapshot.asks if name not in ("", before) and view.name == name), None)
 
 
 def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:

@@ -18,6 +18,7 @@ from .zk.state import FAILED, GROUP_STATES, GroupState, Rebalance
 
 TAKEN, PUT_OFF, FAILED_TURN = "taken", "put_off", "failed"
 COMPLETED, REPLACED, FAILED_REBALANCE = "completed", "replaced", "failed"
+ADOPTED, FAILED_ASSIGNMENT, OUTDATED = "adopted", "failed", "outdated"
 UNREADABLE = "unreadable"
 TURN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 REBALANCE_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -75,6 +76,10 @@ class CoordinatorMetrics:
         self._stop_s = histogram(
             "rebalance_stop_duration_seconds", "Until the last stop was acknowledged.", REBALANCE_BUCKETS, "trigger"
         )
+        self._assignments = counter("assignments", "Asks to leaders by result.", "group", "result")
+        self._assignment_s = histogram(
+            "assignment_duration_seconds", "From an ask to its adoption or failure.", REBALANCE_BUCKETS, "result"
+        )
         self._evictions = counter("evictions", "Consumers that were evicted.", "group")
         self._sent = counter("commands_sent", "Commands put into channels.", "group", "option")
         self._withdrawn = counter("commands_withdrawn", "Commands taken out again.", "group", "option")
@@ -94,7 +99,7 @@ class CoordinatorMetrics:
         self._gauges = (self._failed, self._members, self._partitions, self._generation)
         self._counters = (
             self._turns, self._rebalances, self._evictions, self._sent, self._withdrawn, self._stale,
-            self._segments, self._channels,
+            self._segments, self._channels, self._assignments,
         )  # fmt: skip
 
     # ---- the term
@@ -148,13 +153,29 @@ class CoordinatorMetrics:
         for end in decided.ends:
             if end.evicted:
                 self._evictions.labels(group).inc()
-        for _, command in (*decided.stops, *decided.starts):
+        for _, command in decided.commands:
             self._sent.labels(group, command.option).inc()
         for consumer, sent in decided.withdrawn:
             self._withdrawn.labels(group, sent.command.option if sent.command else UNREADABLE).inc()
             if _is_stale(snapshot, consumer, sent):
                 self._stale.labels(group).inc()
         self._rebalanced(snapshot, decided)
+        self._assigned(snapshot, decided)
+
+    def _assigned(self, snapshot: Snapshot, decided: Plan) -> None:
+        """What became of the ask that was out, under client-side assignment."""
+        before, after, made = snapshot.state.client, decided.state.client, decided.asking.made
+        result, name = "", ""
+        if after is not None and decided.asking.is_adopted:
+            result, name = ADOPTED, after.ask
+        elif after is not None and after.failed_ask != (before.failed_ask if before is not None else ""):
+            result, name = FAILED_ASSIGNMENT, after.failed_ask
+        elif made is not None and made[1].outdated:
+            result = OUTDATED
+        if result:
+            self._assignments.labels(snapshot.group, result).inc()
+        for ask in (view.ask for view in snapshot.asks if view.name == name and view.ask is not None):
+            self._assignment_s.labels(result).observe(_seconds(ask.since_ms, snapshot.now_ms))
 
     def _rebalanced(self, snapshot: Snapshot, decided: Plan) -> None:
         before, now = snapshot.rebalance, decided.rebalance

@@ -16,6 +16,7 @@ from .zk.patterns import TopicFilter
 from .zk.ranges import is_partition
 from .zk.records import STATIC, BegunRecord, OffsetRecord, Registration, Topic
 from .zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
+from .zk.sync import CLIENT
 
 TRIES = 20
 ROOM = MAX_OPERATIONS - 10
@@ -215,6 +216,8 @@ class _Subscribed:
     def __init__(self, store: Store, standing: Standing) -> None:
         paths = standing.paths
         self._topics = {p.topic for target in standing.state.target.values() for p in target.partitions}
+        if standing.state.client is not None:  # a leader decides which topics a wildcard matches
+            self._topics |= set(standing.state.topics)
         self._topics |= {p.topic for p in standing.owned}
         self._topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
         self._filters: list[TopicFilter] = []
@@ -227,7 +230,7 @@ class _Subscribed:
     def _add(self, node: Node) -> None:
         try:
             registration = Registration.parse("", node.data)
-            if registration.pattern == STATIC:
+            if registration.pattern in (STATIC, CLIENT):
                 self._topics |= set(registration.subscription)
             else:
                 self._filters += [TopicFilter(registration.pattern, text) for text in registration.subscription]

@@ -14,6 +14,7 @@ from .zk.records import STATIC, CoordinatorRecord, EpochRecord, Topic
 from .zk.sealed import SegmentsRecord
 from .zk.state import Rebalance
 from .zk.store import Store
+from .zk.sync import CLIENT
 
 ELECTIONS = 3
 """So often the coordinator is read again before its epoch is believed not to be the one that counts."""
@@ -95,7 +96,7 @@ def _bad_patterns(group: ShownGroup) -> dict[str, str]:
     found = {}
     for member in group.members:
         registration = member.registration
-        if registration is None or registration.pattern == STATIC:
+        if registration is None or registration.pattern in (STATIC, CLIENT):
             continue
         for text in registration.subscription:
             try:

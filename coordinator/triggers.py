@@ -29,6 +29,8 @@ def kind_of(rebalance: Rebalance) -> str:
 
 
 def _kind(words: list[str]) -> str:
+    if words and words[0].endswith(":"):  # the leader that made a `sync_request`
+        words = words[1:]
     if words[:1] == ["topic"] and len(words) >= 3:
-        return PARTITIONS if words[2] == "has" else TOPIC
+        return PARTITIONS if words[2] == "has" and "partitions" in words[3:] else TOPIC
     return _BY_FIRST_WORD.get(words[0], OTHER) if words else OTHER

@@ -75,6 +75,9 @@ def _not_live(member: ShownMember) -> str | None:
 
 def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str, _Live]) -> Iterator[Problem]:
     subscribed = {topic for each in live.values() for topic in each.threads}
+    is_client_side = group.state.client is not None
+    if is_client_side:  # metadata is the leader's to interpret: its answer says which topics the group consumes
+        subscribed |= set(group.state.topics)
     shown = {each.partition: each for each in group.partitions}
     for name in sorted(subscribed):
         topic = topics.get(name)
@@ -84,7 +87,8 @@ def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str
             yield Problem(name, "the topic has no partitions")
         for number in topic.partitions if topic else ():
             partition = TopicPartition(name, number)
-            why = _unowned(group, shown.get(partition), partition) or _misowned(shown[partition], topic, live)
+            why = _unowned(group, shown.get(partition), partition)
+            why = why or _misowned(shown[partition], topic, live, is_client_side)
             if why is not None:
                 yield Problem(str(partition), why)
     for partition, each in sorted(shown.items()):
@@ -98,7 +102,7 @@ def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str
 def _unowned(group: ShownGroup, shown: ShownPartition | None, partition: TopicPartition) -> str | None:
     if shown is not None and shown.thread is not None:
         return None
-    if why := group.state.left_out.get(str(partition)):
+    if why := group.state.left_out.get(str(partition)) or _left_out_by_the_leader(group, partition):
         return why
     for mark in group.state.marks:
         if partition in mark.partitions:
@@ -109,8 +113,18 @@ def _unowned(group: ShownGroup, shown: ShownPartition | None, partition: TopicPa
     return "nobody owns it"
 
 
-def _misowned(shown: ShownPartition, topic: Topic | None, live: Mapping[str, _Live]) -> str | None:
-    """Why the owner must not have the partition, None when all is well."""
+def _left_out_by_the_leader(group: ShownGroup, partition: TopicPartition) -> str | None:
+    is_assigned = any(partition in target.partitions for target in group.state.target.values())
+    return None if is_assigned else group.state.left_out.get(partition.topic)
+
+
+def _misowned(
+    shown: ShownPartition, topic: Topic | None, live: Mapping[str, _Live], is_client_side: bool = False
+) -> str | None:
+    """Why the owner must not have the partition, None when all is well.
+
+    :param is_client_side: whether the threads are the leader's choice.
+    """
     owner = live.get(shown.consumer or "")
     number = (shown.thread or "").removeprefix(f"{shown.consumer}-")
     if owner is None:
@@ -118,9 +132,9 @@ def _misowned(shown: ShownPartition, topic: Topic | None, live: Mapping[str, _Li
     if shown.incarnation != owner.incarnation:
         return f"its owner {shown.thread} is of an earlier life of {shown.consumer}"
     threads = owner.threads.get(shown.partition.topic, 0)
-    if not threads:
+    if not threads and not is_client_side:
         return f"its owner {shown.thread} has not subscribed to the topic"
-    if not number.isdecimal() or int(number) >= threads:
+    if not is_client_side and (not number.isdecimal() or int(number) >= threads):
         return f"its owner {shown.thread} is none of the {threads} threads with which {shown.consumer} subscribed"
     channel = owner.member.channel
     if channel is None or shown.partition not in channel.running:

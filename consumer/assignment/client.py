@@ -18,6 +18,7 @@ from coordinator.zk.fenced import batches
 from coordinator.zk.names import printable
 from coordinator.zk.paths import ANSWER, MEMBER_PREFIX, GroupPaths
 from coordinator.zk.records import Channel, Registration
+from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
 from coordinator.zk.sync import (
     MAX_ANSWER_BYTES,
@@ -33,6 +34,7 @@ from coordinator.zk.sync import (
 from ..channel import FencedChannel
 from ..config import Subscription
 from ..errors import AssignmentFailed
+from ..metrics import Meter
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,12 @@ class ClientAssignment:
         self._untold = ""
         self._failure: AssignmentFailed | None = None
         self._failed_asks: set[str] = set()
+        self._meter: Meter | None = None
+        self._runtime: Runtime | None = None
+
+    def reports_to(self, meter: Meter, runtime: Runtime) -> None:
+        """Where answers and failures are counted."""
+        self._meter, self._runtime = meter, runtime
 
     def offer(self, subscription: Subscription | None) -> ClientProtocols:
         """See `Role`."""
@@ -162,6 +170,8 @@ class ClientAssignment:
             if command.ask not in self._failed_asks:
                 self._failed_asks = {command.ask}
                 self._failure = AssignmentFailed(command.reason, command.ask)
+                if self._meter is not None:
+                    self._meter.assignment_failed()
             return True
         store.sync()
         node = store.get(self._paths.ask(command.ask))
@@ -172,8 +182,11 @@ class ClientAssignment:
             "assignment begins: group=%s consumer=%s ask=%s protocol=%s members=%d",
             self._paths.group, self._consumer, command.ask, ask.protocol, len(ask.members),
         )  # fmt: skip
+        began = self._runtime.monotonic() if self._runtime is not None else 0.0
         answer, entries = self._decided(store, command.ask, ask)
         self._write(store, fenced, name, command, answer, entries)
+        if self._meter is not None and self._runtime is not None:
+            self._meter.assignment_answered(self._runtime.monotonic() - began, answer.error is not None)
         log.info(
             "assignment answered: group=%s consumer=%s ask=%s error=%s",
             self._paths.group, self._consumer, command.ask, answer.error or "-",

@@ -15,16 +15,16 @@ from coordinator.zk.names import is_name
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import Brokers, GroupPaths, ask_number
 from coordinator.zk.patterns import TopicFilter
-from coordinator.zk.records import STATIC, Channel, Topic, parsed_channel
+from coordinator.zk.records import STATIC, Channel, Registration, Topic, parsed_channel
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.state import GroupState
 from coordinator.zk.store import Node, Store
-from coordinator.zk.sync import Ask, ClientProtocols, MemberAnswer, decoded, encoded
+from coordinator.zk.sync import Answer, Ask, ClientProtocols, MemberAnswer, decoded, encoded
 
 from ..config import CLIENT_SIDE, ConsumerConfig, Subscription
 from ..logs import Log
 from .base import Assignment, ClientAssignor, Cluster, Held
-from .client import Decision, Known
+from .client import IDS_AT_ONCE, Decision, Known
 from .lookup import LeaderLookup
 from .metadata import ConsumerMetadata
 
@@ -98,6 +98,7 @@ class ConsumerRole:
         self._brokers = Brokers(config.brokers_path)
         self._paths = GroupPaths(config.group)
         self._led: _Led | None = None
+        self._may_have_led = bool(config.group_instance_id)
         self._changed = runtime.event()
 
     def offer(self, subscription: Subscription | None) -> ClientProtocols:
@@ -119,6 +120,7 @@ class ConsumerRole:
         metadata = {consumer: known.metadata for consumer, known in members.items()}
         wanted = _Wanted.of(metadata.values())
         topics, data = self._read_topics(store, wanted)
+        self._may_have_led = False
         self._led = _Led(name, wanted, topics, self._runtime.monotonic())
         channels = self._read_channels(store, sorted(members))
         lookup = LeaderLookup(store, self._paths, self._brokers, self._log, topics, data, channels)
@@ -188,6 +190,9 @@ class ConsumerRole:
 
     def wants_rebalance(self, store: Store) -> str:
         """See `Role`. A watch that was lost hides nothing: topics are read again once a session timeout."""
+        if self._may_have_led:
+            self._led = self._led_before(store)
+            self._may_have_led = False
         led = self._led
         if led is None:
             return ""
@@ -203,6 +208,55 @@ class ConsumerRole:
         if now - led.differs_since < self._config.assignment_delay_ms / 1000:
             return ""
         return self._request(store, led)
+
+    def _led_before(self, store: Store) -> _Led | None:
+        """What an earlier life of a static member has assigned: a bounce is not followed by another ask, and the topics
+        need somebody who watches them."""
+        client = self._state(store).client
+        if client is None:
+            return None
+        listing = store.children(self._paths.sync)
+        first = max(1, ask_number(client.ask))
+        names = [name for name in (listing.names if listing is not None else ()) if ask_number(name) >= first]
+        names.sort(key=ask_number)
+        nodes = store.get_many([path for name in names for path in (self._paths.ask(name), self._paths.answer(name))])
+        for name, asked, answered in reversed(list(zip(names, nodes[::2], nodes[1::2], strict=True))):
+            try:
+                if asked is None or answered is None:
+                    continue
+                ask = Ask.parse(self._paths.ask(name), asked.data)
+                answer = Answer.parse(self._paths.answer(name), answered.data)
+            except BadData:
+                continue
+            if answer.error is None:
+                return self._taken_up(store, name, ask, answer) if ask.leader == self._config.consumer else None
+        return None
+
+    def _taken_up(self, store: Store, name: str, ask: Ask, answer: Answer) -> _Led:
+        wanted = _Wanted.of(self._read_metadata(store, ask))
+        topics, _ = self._read_topics(store, wanted)
+        seen = {topic: known for topic, known in topics.items() if topic in answer.topics or not known.partitions}
+        for topic, topic_id in answer.topics.items():
+            numbers, known = answer.partitions.get(topic, frozenset()), topics.get(topic)
+            if known is None or (known.id, frozenset(known.partitions)) != (topic_id, numbers):
+                seen[topic] = Topic(topic, topic_id, tuple(sorted(numbers)))
+        return _Led(name, wanted, seen, self._runtime.monotonic(), self._runtime.monotonic())
+
+    def _read_metadata(self, store: Store, ask: Ask) -> list[bytes]:
+        found = []
+        for first in range(0, len(ask.members), IDS_AT_ONCE):
+            some = sorted(ask.members)[first : first + IDS_AT_ONCE]
+            paths = [path for name in some for path in (self._paths.id(name), self._paths.seat(name))]
+            nodes = store.get_many(paths)
+            for path, here, seat in zip(paths[::2], nodes[::2], nodes[1::2], strict=True):
+                node = here or seat  # who is away from its seat has its part all the same
+                try:
+                    client = Registration.parse(path, node.data).client if node is not None else None
+                    if client is not None and ask.protocol in client.metadata:
+                        found.append(decoded(path, client.metadata[ask.protocol]))
+                except BadData:
+                    continue  # the next ask leaves it out
+        return found
 
     def _differs(self, store: Store, led: _Led) -> str:
         topics, _ = self._read_topics(store, led.wanted)
@@ -246,8 +300,9 @@ class ConsumerRole:
         """The commands of a consumer name its partitions."""
 
     def lost(self, reason: str) -> None:
-        """Another incarnation leads anew, when it is asked."""
+        """Another incarnation leads anew, when it is asked; that of a static member may lead already."""
         self._led = None
+        self._may_have_led = bool(self._config.group_instance_id)
 
 
 def _topic(path: str, name: str, node: Node) -> Topic | None:

@@ -34,6 +34,7 @@ def client_assignment(
         return None
     names = [each.name for each in given] or list(config.protocols)
     if COORDINATOR_SIDE in config.sides and not given:
-        names = [name for name in names if name in client_assignors()] or names
+        installed = client_assignors()
+        names = [name for name in names if name in installed] or names
     role = ConsumerRole(config, runtime, source, named(names, given), wake)
     return ClientAssignment(GroupPaths(config.group), config.consumer, role)

@@ -8,7 +8,7 @@ has more matches. With unequal ones, exchanges stay within topics that have the 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
 from coordinator.assignors.claims import by_number, claims_of
@@ -20,8 +20,8 @@ from .base import Assignment, ClientAssignor, Cluster
 
 Racks = tuple[str, ...]
 """Racks with a replica of a partition, of those that have a thread for it; in order."""
-Step = tuple[str, str, Racks]
-"""From one rack to another, a partition with replicas in these racks."""
+Step = tuple[str, str, Racks | None]
+"""From one rack to another, a partition with replicas in these racks; None: one gets one more, the other one less."""
 
 
 class RackAssignor(ClientAssignor):
@@ -133,7 +133,7 @@ class _Flow:
 
     A partition matches when its rack has a replica. It moves freely while it does not match, and between the racks of
     its replicas when it does. Where a partition could match in another rack, a path of such moves is looked for that
-    leads from there back to its own rack, or to one that may have a partition more: that is one match more.
+    leads from there back to its own rack: that is one match more. On its way one rack may grow and another shrink.
 
     :ivar place: partition -> rack; what changes.
     :ivar counts: rack -> how many partitions; between `least` and `most`.
@@ -145,7 +145,7 @@ class _Flow:
         self._least, self._most = least, most
         self._homes: dict[TopicPartition, str | None] = {}
         self._having: dict[str, dict[Racks, list[tuple[bool, int, str]]]] = {rack: {} for rack in sorted(least)}
-        self._dead: dict[bool, set[str]] = {}
+        self._dead: set[str] = set()
 
     def add(self, part: TopicPartition, rack: str, racks: Racks, home: str | None) -> None:
         """A partition, with the racks of its replicas in order.
@@ -164,51 +164,54 @@ class _Flow:
 
     def _gains(self) -> bool:
         """One pass over the racks, with what does not match in each."""
-        self._dead = {True: set(), False: set()}
+        self._dead = set()
         has_gained = False
         for rack, having in self._having.items():
             for racks in sorted(having):
-                while racks and rack not in racks and having[racks] and self._gain(rack, racks):
+                while racks and rack not in racks and racks in having and self._gain(rack, racks):
                     has_gained = True
         return has_gained
 
     def _gain(self, rack: str, racks: Racks) -> bool:
         """One match more, by moving one of these partitions away from its rack."""
-        path = self._path(rack, racks, self.counts[rack] > self._least[rack])
-        if path and path[-1][1] != rack:
-            self._dead[False].clear()  # of what could not be reached by going round
-        moving = [(self._pop(source, has), target, has) for source, target, has in path]
+        path = self._path(rack, racks)
+        moving = [(self._pop(source, has), target, has) for source, target, has in path if has is not None]
         for step in moving:
             self._put(*step)
         return bool(path)
 
-    def _path(self, start: str, racks: Racks, may_shrink: bool) -> list[Step]:
-        """The shortest; empty when there is none, and what was reached then is a dead end for the whole pass.
-
-        :param may_shrink: whether it may end elsewhere than at its start.
-        """
-        dead = self._dead[True] | self._dead[may_shrink]
-        came: dict[str, Step] = {rack: (start, rack, racks) for rack in racks if rack not in dead}
+    def _path(self, start: str, racks: Racks) -> list[Step]:
+        """The shortest; empty when there is none, and what was reached then is a dead end for the whole pass."""
+        came: dict[str, Step] = {rack: (start, rack, racks) for rack in racks if rack not in self._dead}
         queue = deque(came)
         while queue:
             rack = queue.popleft()
-            if may_shrink and self.counts[rack] < self._most[rack]:
-                return _steps(came, start, rack)
-            for has in self._choices(rack):
-                if rack not in has or start in has:
-                    return [*_steps(came, start, rack), (rack, start, has)]
-                further = [other for other in has if other not in came and other not in dead]
-                came.update({other: (rack, other, has) for other in further})
-                queue += further
-        self._dead[may_shrink] |= came.keys()
+            for source, target, has in self._steps_from(rack, start):
+                if target == start:
+                    return _way(came, start, (source, target, has))
+                if target not in came and target not in self._dead:
+                    came[target] = (source, target, has)
+                    queue.append(target)
+        self._dead |= came.keys()
         return []
 
-    def _choices(self, rack: str) -> list[Racks]:
+    def _steps_from(self, rack: str, start: str) -> Iterator[Step]:
+        """Steps that lose no match: of partitions, and of growing here while another rack shrinks."""
+        may_grow = self.counts[rack] < self._most[rack]
+        if may_grow and self.counts[start] > self._least[start]:
+            yield rack, start, None
+        for has in self._choices(rack):
+            if rack not in has or start in has:
+                yield rack, start, has
+            yield from ((rack, other, has) for other in has)
+        if may_grow:
+            yield from ((rack, other, None) for other in self._least if self.counts[other] > self._least[other])
+
+    def _choices(self, rack: str) -> Iterator[Racks]:
         """Those first of which a partition would go that has no claim to stay."""
         having = self._having[rack]
-        return sorted(
-            (racks for racks, parts in having.items() if parts), key=lambda racks: (having[racks][0][0], racks)
-        )
+        for stays in (False, True):
+            yield from (racks for racks, parts in having.items() if parts[0][0] == stays)
 
     def _put(self, part: TopicPartition, rack: str, racks: Racks) -> None:
         self.place[part] = rack
@@ -216,14 +219,17 @@ class _Flow:
         heappush(self._having[rack].setdefault(racks, []), (self._homes[part] == rack, part.partition, part.topic))
 
     def _pop(self, rack: str, racks: Racks) -> TopicPartition:
-        _, number, topic = heappop(self._having[rack][racks])
+        parts = self._having[rack][racks]
+        _, number, topic = heappop(parts)
+        if not parts:
+            del self._having[rack][racks]
         self.counts[rack] -= 1
         return TopicPartition(topic, number)
 
 
-def _steps(came: Mapping[str, Step], start: str, end: str) -> list[Step]:
-    """The way from start to end, by the step that led to each rack."""
-    found = [came[end]]
+def _way(came: Mapping[str, Step], start: str, last: Step) -> list[Step]:
+    """The steps from start, each by the one that led to its source, with the last one."""
+    found = [last]
     while found[-1][0] != start:
         found.append(came[found[-1][0]])
     return found[::-1]

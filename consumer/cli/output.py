@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from consumer.consumer import Callbacks, Record
+from consumer.errors import AssignmentFailed
 from coordinator.zk.partitions import PartitionSet, TopicPartition
+
+log = logging.getLogger(__name__)
 
 Polled = Mapping[TopicPartition, Sequence[Record]]
 
 
 class RecordLines(Callbacks):
-    """A line a record. What else happens is for stderr and the log; other outputs tell that too."""
+    """A line a record. What else happens is for stderr and the log; other outputs tell that too.
+
+    :param consumer: its name, for the log.
+    """
+
+    def __init__(self, consumer: str) -> None:
+        self.consumer = consumer
 
     def started(self) -> None:
         """The consumer is made, and will be polled."""
@@ -34,6 +44,10 @@ class RecordLines(Callbacks):
         """These are not, or nobody knows."""
         click.echo(f"error: {error}", err=True)
 
+    def assignment_failed(self, failure: AssignmentFailed) -> None:
+        """The leader gave no assignment; what is assigned is fetched on."""
+        log.warning("assignment failed: consumer=%s reason=%s", self.consumer, failure)
+
     def ended(self) -> None:
         """The consumer is closed, for whatever reason."""
 
@@ -45,7 +59,8 @@ class EventLines(RecordLines):
     :param is_verbose: whether to print each record, too.
     """
 
-    def __init__(self, wall_ms: Callable[[], int], is_verbose: bool = False) -> None:
+    def __init__(self, consumer: str, wall_ms: Callable[[], int], is_verbose: bool = False) -> None:
+        super().__init__(consumer)
         self._wall_ms = wall_ms
         self._is_verbose = is_verbose
 
@@ -92,6 +107,10 @@ class EventLines(RecordLines):
     def not_committed(self, offsets: Mapping[TopicPartition, int], error: Exception) -> None:
         """See `RecordLines`."""
         self._event("offsets_committed", offsets=_with_offsets(offsets), success=False, error=str(error))
+
+    def assignment_failed(self, failure: AssignmentFailed) -> None:
+        """See `RecordLines`."""
+        self._event("assignment_failed", ask=failure.ask, error=str(failure))
 
     def ended(self) -> None:
         """See `RecordLines`."""

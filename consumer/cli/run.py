@@ -9,7 +9,7 @@ import click
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.errors import CommitFailed
+from consumer.errors import AssignmentFailed, CommitFailed
 from coordinator.zk.cli import kafka_option
 from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
@@ -26,7 +26,7 @@ HELPS = {
     "assignment": "Who assigns: coordinator, client (the group's leader), or both, the preferred first.",
     "assignment_delay_ms": "As the leader: how long to wait for more changes of topics before a rebalance.",
     "client_rack": "The rack of this consumer.",
-    "protocols": "Assignment strategies, the preferred first.",
+    "protocols": "Assignment strategies, the preferred first; lag and rack for client-side assignment only.",
     "start_position": "Where the group begins: beginning, end, committed, or a time (ISO 8601, or epoch milliseconds).",
     "auto_offset_reset": "Without an offset, or with one that the log does not have: earliest, latest or none.",
     "log_dir": "The embedded log's folder; kafka: or kafka://HOST:PORT for Kafka.",
@@ -85,7 +85,7 @@ def run(
     runtime = ThreadRuntime()
     stopping = runtime.event()
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
-    output = EventLines(runtime.wall_ms, verbose) if events else RecordLines()
+    output = EventLines(config.consumer, runtime.wall_ms, verbose) if events else RecordLines(config.consumer)
     consumer = Consumer(config, subscription, output)
     output.started()
     try:
@@ -101,7 +101,11 @@ def _consume(consumer: Consumer, output: RecordLines, stopping: Event, max_recor
     count = 0
     while not stopping.is_set() and (max_records is None or count < max_records):
         most = None if max_records is None else max_records - count
-        polled = consumer.poll(500, most)
+        try:
+            polled = consumer.poll(500, most)
+        except AssignmentFailed as failure:
+            output.assignment_failed(failure)
+            continue
         output.polled(polled)
         count += sum(map(len, polled.values()))
         if not commits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import click
@@ -13,6 +14,7 @@ from coordinator import channel_events
 from coordinator.channel_events import Told
 from coordinator.channel_watch import ChannelWatch
 from coordinator.groups import Reading, ShownMember, checked_group, existing_group
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.errors import UsageError
 from coordinator.zk.kazoo_store import open_tree_store
 from coordinator.zk.names import is_name
@@ -31,13 +33,17 @@ from .common import (
 )
 from .groups import tell_problems
 
-CHANNEL = ("CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "PARTITIONS")
+CHANNEL = (
+    "CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "PARTITIONS", "ASK", "REASON",
+)  # fmt: skip
 JSONL = "jsonl"
 WIDTHS = (12, 12, 16, 18, 13, 6, 10, 11, 9)
 HEADER = (
     "TIME", "EVENT", "CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "MS", "PARTITIONS, NOTE",
 )  # fmt: skip
 LONGEST_CELL = 300
+UNNAMED = {START_FETCHER: "none", STOP_FETCHER: "all"}
+"""What a command without partitions means."""
 
 
 @click.group()
@@ -93,7 +99,8 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
     Keys of -o jsonl, null where one does not apply:
       event, at_ms (wall clock), group, consumer, command, option, epoch,
       generation, incarnation, partitions (topic -> ranges; null for a stop of
-      everything), took_ms (from the command to its end, as seen here), note
+      everything), took_ms (from the command to its end, as seen here), note,
+      ask (of client-side assignment), reason (of assignment-failed)
     """
     with opened(zk) as store:
         checked_group(Reading(store), group)
@@ -129,10 +136,10 @@ def _columns(cells: tuple[str, ...]) -> str:
 
 def _cells(told: Told) -> tuple[str, ...]:
     named = " ".join(f"{topic}({text})" for topic, text in (told.partitions or {}).items())
-    if told.option is not None and not named:
+    if told.option in (START_FETCHER, STOP_FETCHER) and not named:
         named = "all" if told.partitions is None else "none"
     if told.event in (channel_events.ACKNOWLEDGED, channel_events.WITHDRAWN) and told.option is not None:
-        named = ""  # said when it was sent
+        told, named = replace(told, reason=None), ""  # said when it was sent
     found = (
         datetime.fromtimestamp(told.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3],
         told.event,
@@ -144,7 +151,7 @@ def _cells(told: Told) -> tuple[str, ...]:
         told.incarnation[:8] if told.incarnation else None,
         told.took_ms,
     )
-    said = "; ".join(text for text in (named, told.note) if text)
+    said = "; ".join(text for text in (named, told.ask, told.reason, told.note) if text)
     cut = said if len(said) <= LONGEST_CELL else said[: LONGEST_CELL - 1] + "…"
     return (*("-" if cell is None else printable(cell) for cell in found), printable(cut))
 
@@ -154,12 +161,10 @@ def _command_rows(member: ShownMember) -> list[tuple[object, ...]]:
     for sent in member.commands:
         command = sent.command
         if command is None:
-            rows.append((member.consumer, sent.name, None, None, None, None, None))
+            rows.append((member.consumer, sent.name, *[None] * (len(CHANNEL) - 2)))
             continue
         named = range_texts(command.started or command.partitions)
-        partitions = " ".join(f"{topic}({text})" for topic, text in named.items()) or (
-            "all" if command.option == "stop-fetcher" else "none"
-        )
+        partitions = " ".join(f"{topic}({text})" for topic, text in named.items()) or UNNAMED.get(command.option)
         rows.append(
             (
                 member.consumer,
@@ -169,6 +174,8 @@ def _command_rows(member: ShownMember) -> list[tuple[object, ...]]:
                 command.generation,
                 command.incarnation[:8],
                 partitions,
+                command.ask or None,
+                command.reason or None,
             )
         )
     return rows

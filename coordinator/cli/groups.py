@@ -26,8 +26,9 @@ from coordinator.verify import problems
 from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import TopicPartition, by_topic
 from coordinator.zk.paths import COORDINATOR, Brokers
-from coordinator.zk.records import CoordinatorRecord
+from coordinator.zk.records import CoordinatorRecord, Registration
 from coordinator.zk.state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
+from coordinator.zk.sync import CLIENT, CONSUMER, Ask
 
 from .common import (
     JSON,
@@ -60,7 +61,21 @@ OFFSETS = (
     "CLIENT-ID",
     "OWNER",
 )
-STATE = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
+STATE = (
+    "GROUP",
+    "COORDINATOR (ID)",
+    "ASSIGNMENT-STRATEGY",
+    "STATE",
+    "#MEMBERS",
+    "ASSIGNMENT",
+    "PROTOCOL-TYPE",
+    "LEADER",
+    "ASK",
+    "PENDING-LEADER",
+    "PENDING-ASK",
+    "ATTEMPT",
+)
+CLIENT_SIDE = ("PROTOCOLS", "METADATA-BYTES", "LEADER")
 VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
 
 
@@ -239,9 +254,11 @@ def _members_of(group: ShownGroup) -> list[ShownMember]:
 
 def _members(found: Sequence[ShownGroup], verbose: bool) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
     """The columns, and a row for each member; those with most partitions first."""
-    has_static = any(m.wants.instance_id for group in found for m in group.members if m.wants)
+    wanted = [member.wants for group in found for member in group.members if member.wants]
+    has_static, has_client = any(one.instance_id for one in wanted), any(one.client for one in wanted)
     instance = ("GROUP-INSTANCE-ID",) if has_static else ()
-    columns = ("GROUP", "CONSUMER-ID", *instance, "HOST", "CLIENT-ID", "#PARTITIONS", *(VERBOSE if verbose else ()))
+    more = (*(CLIENT_SIDE if has_client else ()), *(VERBOSE if verbose else ()))
+    columns = ("GROUP", "CONSUMER-ID", *instance, "HOST", "CLIENT-ID", "#PARTITIONS", *more)
     rows: list[tuple[object, ...]] = []
     for group in found:
         has = {member.consumer: _has(group, member) for member in group.members}
@@ -250,8 +267,37 @@ def _members(found: Sequence[ShownGroup], verbose: bool) -> tuple[tuple[str, ...
             static = ((wants.instance_id or None) if wants else None,) if has_static else ()
             host = wants.host if wants else None
             row = (group.group, member.consumer, *static, host, member.consumer, len(partitions))
-            rows.append((*row, *(_details(member, partitions) if verbose else ())))
+            offer = _offer(group, member) if has_client else ()
+            rows.append((*row, *offer, *(_details(member, partitions) if verbose else ())))
     return columns, rows
+
+
+def _offer(group: ShownGroup, member: ShownMember) -> tuple[object, ...]:
+    """What a member offers on which side, its metadata's size, and whether it leads."""
+    client = member.wants.client if member.wants is not None else None
+    adopted = group.adopted.ask if group.adopted is not None else None
+    is_leader = adopted is not None and adopted.leader == member.consumer and _is_as_asked(adopted, member)
+    return (
+        offered(member.wants) if member.wants is not None else None,
+        client.metadata_bytes if client is not None else None,
+        "leader" if is_leader else None,
+    )
+
+
+def _is_as_asked(ask: Ask, member: ShownMember) -> bool:
+    """Whether a member is in the incarnation that the ask names; a seat outlives incarnations."""
+    known = ask.members.get(member.consumer)
+    life = member.wants.incarnation if member.wants is not None else ""
+    return known is not None and (known.identity.startswith("seat-") or known.identity == life)
+
+
+def offered(registration: Registration) -> str:
+    """The protocols of a member by side, the preferred side first: `client: lag, sticky; coordinator: range`."""
+    client = registration.client
+    here = [] if registration.pattern == CLIENT else [f"coordinator: {', '.join(registration.protocols)}"]
+    there = [f"client: {', '.join(client.protocols)}"] if client is not None else []
+    is_first = client is not None and client.is_preferred
+    return "; ".join([*there, *here] if is_first else [*here, *there])
 
 
 def _details(member: ShownMember, partitions: Iterable[TopicPartition]) -> tuple[object, ...]:
@@ -282,7 +328,24 @@ def assignment_text(partitions: Iterable[TopicPartition]) -> str | None:
 def _states(reading: Reading, found: Sequence[ShownGroup]) -> list[tuple[object, ...]]:
     elected = reading.parsed(COORDINATOR, lambda p, n: CoordinatorRecord.parse(p, n.data))
     who = f"{elected.host} ({elected.node})" if elected is not None else None
-    return [(g.group, who, g.state.strategy or None, g.state.state, len(_members_of(g))) for g in found]
+    return [
+        (g.group, who, g.state.strategy or None, g.state.state, len(_members_of(g)), *_assignment(g)) for g in found
+    ]
+
+
+def _assignment(group: ShownGroup) -> tuple[object, ...]:
+    """Who assigns, what, and under client-side assignment by which ask; the ask that waits for its answer."""
+    client, adopted, pending = group.state.client, group.adopted, group.pending
+    asked = pending.ask if pending is not None else None
+    return (
+        "client" if client is not None else "coordinator",
+        client.protocol_type if client is not None else CONSUMER,
+        adopted.ask.leader if adopted is not None and adopted.ask is not None else None,
+        adopted.name if adopted is not None else None,
+        asked.leader if asked is not None else None,
+        pending.name if pending is not None else None,
+        asked.attempt if asked is not None else None,
+    )
 
 
 # ---- offsets

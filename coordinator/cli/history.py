@@ -21,6 +21,8 @@ COLUMNS = (
     "LAST-STOP-MS",
     "LAST-START-MS",
     "STANDSTILL-MS",
+    "ASSIGNMENT-MS",
+    "ATTEMPTS",
     "RESULT",
 )
 NAMED = 3
@@ -36,6 +38,9 @@ def history(group: str, zk: str, output: str) -> None:
     LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last stop and the last start that was
     acknowledged. STANDSTILL-MS counts from the first stop to the last start, over all rebalances that replaced each
     other meanwhile; `-` where nothing that ran had to stop.
+
+    Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
+    the assignments that failed before it.
     """
     with opened(zk) as store:
         reading = Reading(store)
@@ -60,6 +65,8 @@ def _row(record: Rebalance) -> tuple[object, ...]:
         record.to_last_stop_ms,
         record.to_last_start_ms,
         record.standstill_ms,
+        record.assignment_ms,
+        record.attempts,
         _result(record),
     )
 
@@ -90,4 +97,6 @@ def _document(record: Rebalance) -> dict[str, object]:
         "stopped_ms": record.stopped_ms,
         "finished_ms": record.finished_ms,
         "replaced_by": record.replaced_by,
+        "assignment_ms": record.assignment_ms,
+        "attempts": record.attempts,
     }

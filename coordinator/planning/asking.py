@@ -21,7 +21,7 @@ from ..zk.paths import ask_name, ask_number
 from ..zk.records import Registration
 from ..zk.state import ClientSide, Target
 from ..zk.store import MAX_COMMIT_BYTES
-from ..zk.sync import CONSUMER, MAX_REASON, Ask, AskMember
+from ..zk.sync import CONSUMER, MAX_REASON, Answer, Ask, AskMember
 from .answers import outdated_topic, verdict_on
 
 FIRST_BACKOFF_S = 0.2
@@ -79,6 +79,7 @@ class _Group:
     snapshot: Snapshot
     who: Membership
     trigger: str
+    timeout_s: float
     members: Mapping[str, AskMember] = field(default_factory=dict)
 
     @property
@@ -117,9 +118,9 @@ def asking(snapshot: Snapshot, who: Membership, trigger: str, timeout_s: float) 
     :param trigger: what asked for the turn.
     :param timeout_s: seconds that a leader has to answer.
     """
-    group = _Group(snapshot, who, trigger)
+    group = _Group(snapshot, who, trigger, timeout_s)
     group.members = {name: _as_asked(snapshot, name, one) for name, one in who.everybody.items()}
-    found = _about_the_one_that_is_out(group, timeout_s)
+    found = _about_the_one_that_is_out(group)
     if found is None:
         found = _about_a_new_one(group)
     return _tidied(group, found)
@@ -141,7 +142,7 @@ def _as_asked(snapshot: Snapshot, consumer: str, one: Registration) -> AskMember
 # ---- the ask that is out
 
 
-def _about_the_one_that_is_out(group: _Group, timeout_s: float) -> Asking | None:
+def _about_the_one_that_is_out(group: _Group) -> Asking | None:
     """What becomes of the ask that is out; None when there is none, or it is no use any more."""
     view = group.out
     if view is None or view.ask is None or not group.who.everybody:
@@ -150,9 +151,9 @@ def _about_the_one_that_is_out(group: _Group, timeout_s: float) -> Asking | None
         return _judged(group, view, view.ask)
     if not _is_there(group, view.ask) or view.ask.protocol_type != group.who.protocol_type:
         return None
-    if view.age_s >= timeout_s:
-        return _failed(group, view, view.ask, f"it has not answered for {timeout_s * 1000:.0f} ms")
-    return _waited_for(group, view, view.ask, timeout_s)
+    if view.age_s >= group.timeout_s:
+        return _failed(group, view, view.ask, f"it has not answered for {group.timeout_s * 1000:.0f} ms")
+    return _waited_for(group, view, view.ask)
 
 
 def _is_there(group: _Group, ask: Ask) -> bool:
@@ -163,7 +164,7 @@ def _is_there(group: _Group, ask: Ask) -> bool:
     return registration.incarnation == ask.incarnation and ask.protocol in registration.client.protocols
 
 
-def _waited_for(group: _Group, view: AskView, ask: Ask, timeout_s: float) -> Asking:
+def _waited_for(group: _Group, view: AskView, ask: Ask) -> Asking:
     """The leader has been asked; where its command is another epoch's, or went with one, it is asked again, for the
     same. Where it is gone though this coordinator has sent it, its leader has removed it without an answer."""
     sent = _assign_command(group, ask.leader, view.name)
@@ -179,7 +180,7 @@ def _waited_for(group: _Group, view: AskView, ask: Ask, timeout_s: float) -> Ask
         group.snapshot.state.strategy,
         assign=None if stands else (ask.leader, sent),
         waits=f"{ask.leader} is asked for an assignment ({ask.protocol}{tries})",
-        timers=(timeout_s - view.age_s,),
+        timers=(group.timeout_s - view.age_s,),
     )
 
 
@@ -221,7 +222,16 @@ def _adopted(group: _Group, view: AskView, ask: Ask, left_out: Mapping[str, str]
         _standing_notices(group),
     )
     client = ClientSide(ask.protocol_type, view.name, answer is not None and answer.is_cooperative)
-    return Asking(want, client, ask.protocol, is_adopted=True, reason=ask.reason, timers=(0.0,))
+    differs = _differs(group, ask, answer) if answer is not None else ""
+    return Asking(
+        want,
+        client,
+        ask.protocol,
+        is_adopted=True,
+        waits=f"the next ask is due: {differs}" if differs else "",
+        reason=ask.reason,
+        timers=(0.0,),
+    )
 
 
 def _too_large(group: _Group, found: Asking) -> str:
@@ -310,6 +320,7 @@ def _asked(group: _Group, leader: str, client: ClientSide, reason: str) -> Askin
         assign=(leader, _assign_command(group, leader, name)),
         answered=group.snapshot.sync_request,
         waits=f"{leader} is asked for an assignment ({ask.protocol})",
+        timers=(group.timeout_s,),
     )
 
 
@@ -364,16 +375,20 @@ def _why_ask(group: _Group) -> str:
     view = group.view(group.before.ask)
     if view is None or view.ask is None or view.answer is None:
         return group.trigger or "no answer has been adopted"
-    ask = view.ask
+    if differs := _differs(group, view.ask, view.answer):
+        return differs
+    if idle := sorted(group.who.live.keys() - group.snapshot.state.target.keys()):
+        return f"joined {idle[0]}"
+    return group.snapshot.sync_request.reason if group.snapshot.sync_request is not None else ""
+
+
+def _differs(group: _Group, ask: Ask, answer: Answer) -> str:
+    """In what the group differs from what an answer was for; empty when in nothing."""
     if changed := _changed(ask.members, group.members):
         return changed
     if (ask.protocol_type, ask.protocol) != (group.who.protocol_type, group.who.strategy):
         return f"protocol {group.who.strategy}"
-    if outdated := outdated_topic(view.answer, group.snapshot.topics):
-        return outdated
-    if idle := sorted(group.who.live.keys() - group.snapshot.state.target.keys()):
-        return f"joined {idle[0]}"
-    return group.snapshot.sync_request.reason if group.snapshot.sync_request is not None else ""
+    return outdated_topic(answer, group.snapshot.topics)
 
 
 def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> str:
@@ -441,7 +456,8 @@ def _tidied(group: _Group, found: Asking) -> Asking:
         names.add(group.out.name)
     old = [view for view in group.snapshot.asks if view.name not in names]
     adopted = ask_number(client.ask) if client is not None else 0
-    was_adopted = [view for view in old if view.answer is not None and ask_number(view.name) < adopted]
+    told = _told_of(group)
+    was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in told]
     unneeded = tuple(view for view in old if view not in was_adopted)
     answered = found.answered if client is not None else group.snapshot.sync_request
     return replace(
@@ -451,6 +467,13 @@ def _tidied(group: _Group, found: Asking) -> Asking:
         answered=answered,
         notices=found.notices or _told_again(group),
     )
+
+
+def _told_of(group: _Group) -> set[str]:
+    """Asks whose entries somebody may still read; a group that is never Stable keeps no others."""
+    views = group.snapshot.channels.values()
+    sent = {each.command.ask for view in views for each in view.commands if each.command is not None}
+    return sent | {view.channel.ask for view in views if view.channel is not None}
 
 
 def _told_again(group: _Group) -> tuple[tuple[str, Command], ...]:

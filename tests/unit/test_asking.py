@@ -108,6 +108,7 @@ def test_the_member_of_longest_standing_is_asked_and_its_command_goes_with_the_a
     assert made.members == asked("a", "b")
     assert found.asking.assign == ("b", assign(ASK1, "b"))
     assert (found.state.state, found.state.generation, found.state.target) == ("CompletingRebalance", 0, {})
+    assert found.again_s == 30.0, "whatever else happens, the next turn looks whether it has answered"
 
 
 def test_a_seat_counts_for_a_static_member_and_not_its_lives() -> None:
@@ -220,6 +221,29 @@ def test_a_newcomer_is_not_in_the_target_and_the_next_ask_is_for_it() -> None:
 
     assert "b" not in first.state.target and first.again_s == 0.0
     assert second.asking.made is not None and second.asking.made[1].reason == "joined b"
+
+
+@pytest.mark.parametrize("what", ["a member came", "a member went", "metadata changed", "nothing"])
+def test_a_group_is_not_stable_with_an_answer_that_is_outdated_when_it_is_adopted(what: str) -> None:
+    names = ("a", "b", "c") if what == "a member came" else ("a",) if what == "a member went" else ("a", "b")
+    one = AskView(ASK1, ask("a", asked("a", "b")), **answer(a=P0, b=P1))
+    state = replace(adopted("a", "b"), client=ClientSide("consumer"))
+    channels = {"a": replace(settled("a", P0), generation=2), "b": replace(settled("b", P1), generation=2)}
+    snapshot = group(*names, asks=(one,), channels=channels, state=state)
+    snapshot = replace(snapshot, owners=frozenset({P0, P1}))
+    if what == "metadata changed":
+        snapshot = replace(
+            snapshot,
+            members={
+                **snapshot.members,
+                "b": replace(snapshot.members["b"], registration=registration("b", digest="other")),
+            },
+        )
+
+    found = decided(snapshot)
+
+    assert found.is_new_generation and found.state.client is not None and found.state.client.ask == ASK1
+    assert found.state.state == ("Stable" if what == "nothing" else "CompletingRebalance")
 
 
 def test_an_adopted_answer_is_not_adopted_again() -> None:
@@ -386,6 +410,29 @@ def test_old_asks_go_when_every_member_has_been_told_of_a_later_one() -> None:
 
     assert waits.state.state == "CompletingRebalance" and waits.removed_asks == ()
     assert stable.state.state == "Stable" and [view.name for view in stable.removed_asks] == [ASK1]
+
+
+def test_a_group_that_is_never_stable_keeps_no_asks_but_those_that_somebody_was_told_of() -> None:
+    asks = tuple(
+        AskView(f"ask-{number:010d}", ask("a", asked("a", "b")), **answer(a=P0, b=P1)) for number in range(1, 10)
+    )
+    out = AskView("ask-0000000010", ask("a", asked("a", "b", "c")), children=())
+    channels = {"a": replace(settled("a", P0), ask="ask-0000000003"), "b": replace(settled("b", P1), ask="")}
+    start = Command(START_FETCHER, 1, 1, "b-1", {"b-0": frozenset({P1})}, topics={"t": "id-t"}, ask="ask-0000000007")
+    snapshot = group(
+        "a",
+        "b",
+        "c",
+        channels=channels,
+        commands={"a": (assign("ask-0000000010", generation=1),), "b": (start,)},
+        asks=(*asks, out),
+        state=adopted("a", "b", view="ask-0000000009"),
+    )
+
+    found = decided(replace(snapshot, owners=frozenset({P0})))
+
+    assert found.state.state == "CompletingRebalance"
+    assert sorted(view.name[-2:] for view in found.removed_asks) == ["01", "02", "04", "05", "06", "08"]
 
 
 def test_a_group_without_members_keeps_no_asks() -> None:

@@ -63,12 +63,15 @@ def importers(top: str) -> list[Import]:
     return [each for each in IMPORTS if each.top == top]
 
 
-def test_the_consumer_imports_from_coordinator_zk_and_nothing_else_of_the_coordinator() -> None:
+def test_the_consumer_imports_coordinator_zk_and_its_assignment_also_the_assignors_which_are_pure() -> None:
     from_there = [each for each in importers("coordinator") if each.file.startswith("consumer/")]
 
     assert from_there
     # The bare package is its version, and what is shipped to executors; it imports nothing itself.
-    assert_none([each for each in from_there if not each.is_of("coordinator.zk") and each.module != "coordinator"])
+    others = [each for each in from_there if not each.is_of("coordinator.zk") and each.module != "coordinator"]
+    assert_none(
+        [e for e in others if not (e.file.startswith("consumer/assignment/") and e.is_of("coordinator.assignors"))]
+    )
     assert_none([each for each in IMPORTS if each.file == "coordinator/__init__.py"])
 
 
@@ -144,6 +147,7 @@ def test_nothing_that_decides_imports_anything_that_acts() -> None:
         "coordinator/offsets_reset.py",
         "coordinator/verify.py",
         "coordinator/assignors/",
+        "coordinator/planning/",
         "consumer/ownership.py",
     )
     acting = ("kazoo_store", "runtime", "lease", "fenced", "ensemble")

@@ -1,0 +1,348 @@
+"""What an operator sees of a group that a leader assigns, and what the commands that change groups do with it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.assignment.base import Assignment, ClientAssignor, Cluster
+from consumer.assignment.registry import client_assignors
+from consumer.logs.producer import Producer
+from coordinator.zk.paths import GROUPS, GroupPaths
+from coordinator.zk.state import EMPTY
+from coordinator.zk.sync import Ask, SyncRequest
+from tests.integration.test_channel_watch import watching
+from tests.support.cli import run, run_json, run_ok
+from tests.support.processes import consumer_process
+from tests.support.wait import eventually
+from tests.support.world import World, a_world, parts
+
+PATHS = GroupPaths("g")
+STATE = [
+    "GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS", "ASSIGNMENT", "PROTOCOL-TYPE", "LEADER",
+    "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT",
+]  # fmt: skip
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        yield made
+
+
+@pytest.fixture
+def processes() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+class Held(ClientAssignor):
+    """`range`, under its name, but for what a test has it do first."""
+
+    name = "range"
+    is_cooperative = False
+
+    def __init__(self) -> None:
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.error: Exception | None = None
+
+    def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> Mapping[str, Assignment]:
+        self.may_answer.wait(20)
+        if self.error is not None:
+            raise self.error
+        return client_assignors()["range"].assign(cluster, metadata)
+
+
+def client(world: World, name: str, topics: dict[str, int] | None = None, **options: Any) -> Any:
+    return world.consumer("g", name, topics or {"t": 1}, **{"assignment": "client", **options})
+
+
+def led_by_c1(world: World, **options: Any) -> Held:
+    """Group `g` with c1, which leads, and c2, Stable over the four partitions of topic `t`."""
+    world.coordinator(**options)
+    world.topic("t", 4)
+    leader = Held()
+    client(world, "c1", assignors=[leader])
+    world.stable("g", 1)
+    client(world, "c2")
+    world.stable("g", 2)
+    return leader
+
+
+def state_of(world: World) -> dict[str, Any]:
+    (row,) = run_json(world.zk, "groups", "describe", "g", "--state")
+    return dict(row)
+
+
+# ---- describe
+
+
+def test_the_state_names_the_leader_its_ask_and_the_one_that_waits_for_an_answer(world: World) -> None:
+    leader = led_by_c1(world)
+    settled = state_of(world)
+    header, _ = run_ok(world.zk, "groups", "describe", "g", "--state").stdout.splitlines()
+    leader.may_answer.clear()
+    world.more_partitions("t", 5)
+    asked = eventually(
+        lambda: (row := state_of(world))["pending_ask"] and row["state"] != "Stable" and row, 10, "it is asked"
+    )
+    leader.may_answer.set()
+    world.stable("g", 2, above=2)
+
+    client_side = world.state("g").client
+    assert header.split() == STATE and client_side is not None
+    assert (settled["assignment"], settled["protocol_type"], settled["leader"]) == ("client", "consumer", "c1")
+    assert settled["assignment_strategy"] == "range" and settled["ask"] < client_side.ask
+    assert (settled["pending_leader"], settled["pending_ask"], settled["attempt"]) == (None, None, None)
+    assert (asked["leader"], asked["pending_leader"], asked["attempt"]) == ("c1", "c1", 1)
+    assert asked["ask"] == settled["ask"] < asked["pending_ask"] and asked["state"] == "CompletingRebalance"
+
+
+def test_members_are_described_with_what_they_offer_and_who_leads(world: World) -> None:
+    led_by_c1(world)
+    client(world, "c3", assignment="coordinator,client", protocols=("range", "lag"))
+    eventually(lambda: world.names(PATHS.ids) == ["c1", "c2", "c3"], 10, "c3 is registered")
+
+    rows = run_json(world.zk, "groups", "describe", "g", "--members")
+
+    offers = {row["consumer_id"]: row["protocols"] for row in rows}
+    assert offers == {
+        "c1": "client: range",
+        "c2": "client: range, cooperative-sticky",
+        "c3": "coordinator: range, lag; client: range, lag",
+    }
+    assert [row["consumer_id"] for row in rows if row["leader"] == "leader"] == ["c1"]
+    assert all(row["metadata_bytes"] > 40 for row in rows)
+
+
+def test_a_group_without_client_side_assignment_shows_that_side_and_no_leader(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    world.consumer("g", "c1", {"t": 1})
+    world.stable("g", 1)
+
+    row = state_of(world)
+    members = run_json(world.zk, "groups", "describe", "g", "--members")
+
+    assert (row["assignment"], row["protocol_type"], row["leader"], row["ask"]) == (
+        "coordinator", "consumer", None, None,
+    )  # fmt: skip
+    assert "protocols" not in members[0]
+
+
+# ---- status, verify
+
+
+def test_a_group_that_a_leader_assigns_is_healthy_and_nothing_below_it_is_unknown(world: World) -> None:
+    led_by_c1(world)
+    world.topic("t2", 2)
+    client(world, "c3", {"t.*": 1}, pattern="white_list")
+    eventually(lambda: world.consumers[2].held == parts("t2", 0, 1) | (world.consumers[2].held & parts("t", 0, 1, 2, 3))
+               and world.consumers[2].held > parts("t2", 0, 1), 10, "c3 fetches both")  # fmt: skip
+    world.stable("g", 3)
+
+    status, check = run_json(world.zk, "status"), run(world.zk, "status", "--check")
+    verified = run(world.zk, "groups", "verify", "g")
+
+    assert status["problems"] == {} and (check.exit_code, verified.exit_code) == (0, 0), check.output + verified.output
+
+
+def test_what_is_no_ask_is_said_with_its_path(world: World) -> None:
+    led_by_c1(world)
+    world.put(f"{PATHS.sync}/stray", b"{}")
+
+    assert run_json(world.zk, "status")["problems"] == {f"{PATHS.sync}/stray": "no ask has such a name"}
+
+
+# ---- channel watch, history
+
+
+def test_an_ask_and_its_failure_are_watched_and_the_history_counts_the_attempts(world: World) -> None:
+    leader = led_by_c1(world)
+    generation = world.state("g").generation
+    leader.error = ValueError("no data today")
+    with watching(world.zk) as watch:
+        world.more_partitions("t", 5)
+        world.stable("g", 2, above=generation)
+        eventually(lambda: {told.option for told in watch.of("command")} >= {"start-fetcher"}, 10, "it is watched")
+        told = [each.to_json("g") for each in watch.of("command")]
+
+    commands = {(each["option"], each["consumer"]): each for each in told}
+    asked, failed = commands["assign", "c1"], commands["assignment-failed", "c2"]
+    assert asked["ask"] == failed["ask"] and asked["partitions"] is None
+    assert failed["reason"] == "leader c1 (range) failed: its assignor 'range' failed: ValueError: no data today"
+    assert commands["assign", "c2"]["ask"] > asked["ask"]
+    assert ("assignment-failed", "c1") in commands
+    last = run_json(world.zk, "history", "g")[-1]
+    table = run_ok(world.zk, "history", "g").stdout.splitlines()
+    assert last["attempts"] == 2 and 0 <= last["assignment_ms"] < 10_000
+    assert last["trigger"].startswith("topic t") and table[0].split()[-3:] == ["ASSIGNMENT-MS", "ATTEMPTS", "RESULT"]
+
+
+def watched(zk: str, seconds: float) -> list[dict[str, Any]]:
+    lines = run_ok(zk, "channel", "watch", "g", "--for", str(seconds), "-o", "jsonl").stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_an_ask_that_a_leader_has_not_answered_yet_is_shown_with_its_command(world: World) -> None:
+    leader = led_by_c1(world)
+    leader.may_answer.clear()
+    world.more_partitions("t", 5)
+    ask = eventually(lambda: state_of(world)["pending_ask"], 10, "the leader is asked")
+
+    (row,) = run_json(world.zk, "channel", "show", "g", "c1")
+    first = watched(world.zk, 1)[0]
+    table = run_ok(world.zk, "channel", "watch", "g", "--for", "1").stdout
+    leader.may_answer.set()
+
+    assert (row["option"], row["ask"], row["partitions"], row["reason"]) == ("assign", ask, None, None)
+    assert (first["option"], first["ask"], first["note"]) == ("assign", ask, "it stood there already")
+    assert f"{ask}; it stood there already" in table
+
+
+# ---- commands that change groups
+
+
+def test_offsets_of_a_group_that_a_leader_assigns_are_spared_while_its_topics_are_consumed(
+    world: World, tmp_path: Path
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    world.topic("other", 1)
+    world.put(PATHS.offset("other", 0), b'{"version":1,"offset":5,"topic_id":"x","generation":1}')
+    client(world, "c1", {"t.*": 1}, pattern="white_list")
+    client(world, "c2")
+    world.stable("g", 2)
+
+    to_0 = ["--topic", "t", "--to-offset", "0", "--log-dir", str(tmp_path), "--execute"]
+    reset = run(world.zk, "groups", "reset-offsets", "g", *to_0)
+    kept = run(world.zk, "groups", "delete-offsets", "g", "--topic", "t")
+    gone = run_ok(world.zk, "groups", "delete-offsets", "g", "--topic", "other")
+    deleted = run(world.zk, "groups", "delete", "g")
+
+    assert (reset.exit_code, kept.exit_code, deleted.exit_code) == (1, 1, 1)
+    assert "Assignments can only be reset if the group 'g' is inactive" in reset.stderr
+    assert kept.stdout.count("GROUP_SUBSCRIBED_TO_TOPIC") == 2 and "Successful" in gone.stdout
+    assert "GroupNotEmpty" in deleted.stdout and world.data(PATHS.offset("other", 0)) is None
+
+
+def test_a_group_that_its_members_have_left_is_reset_exported_and_deleted_with_its_asks(
+    world: World, tmp_path: Path
+) -> None:
+    led_by_c1(world)
+    for consumer in world.consumers:
+        consumer.close()
+    eventually(lambda: world.state("g").state == EMPTY and not world.names(PATHS.sync), 10, "the group is Empty")
+    ask = Ask("range", "c1", "i1", {}).to_bytes()
+    for path, data in (  # what a coordinator that died has left
+        (PATHS.ask("ask-0000000077"), ask),
+        (PATHS.answer("ask-0000000077"), b"{}"),
+        (PATHS.member_answer("ask-0000000077", "c1"), b"{}"),
+        (PATHS.sync_request, SyncRequest("c1", "i1", "topic t has changed").to_bytes()),
+    ):
+        world.put(path, data)
+    world.stop_coordinator(world._services[0][0])
+    log = tmp_path / "log"
+    with Producer.for_store(world.store, log, world.brokers) as producer:
+        producer.send_batch("t", 0, [b"x"] * 9)
+
+    arguments = ["--topic", "t:0", "--to-offset", "7", "--log-dir", str(log), "--execute", "-o", "json"]
+    (row,) = json.loads(run_ok(world.zk, "groups", "reset-offsets", "g", *arguments).stdout)
+    described = {each["partition"]: each["current_offset"] for each in run_json(world.zk, "groups", "describe", "g")}
+    run_ok(world.zk, "groups", "delete", "g")
+
+    assert row["new_offset"] == described[0] == 7
+    assert world.names(GROUPS) == []
+
+
+# ---- zk-consumer run
+
+
+def test_a_process_with_lag_and_sticky_has_a_leader_and_says_so(
+    world: World, processes: ExitStack, tmp_path: Path
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    with Producer.for_store(world.store, tmp_path / "log", world.brokers) as producer:
+        for partition in range(4):
+            producer.send_batch("t", partition, [b"x"] * 10)
+    options = ["--assignment", "client", "--protocols", "lag,sticky"]
+    for name in ("c1", "c2"):
+        processes.enter_context(consumer_process(tmp_path, world.zk, "g", name, tmp_path / "log", *options))
+
+    state = world.stable("g", 2, timeout_s=30)
+
+    assert state.strategy == "lag" and state.client is not None
+    assert sorted(len(target.partitions) for target in state.target.values()) == [2, 2]
+
+
+@pytest.mark.parametrize("events", [True, False], ids=["events", "records"])
+def test_a_process_says_that_an_assignment_failed_and_goes_on(
+    world: World, processes: ExitStack, tmp_path: Path, events: bool
+) -> None:
+    leader = led_by_c1(world, assignment_timeout_ms=1000)
+    options = ["--assignment", "client", *(["--events"] if events else [])]
+    process = processes.enter_context(consumer_process(tmp_path, world.zk, "g", "c3", tmp_path / "log", *options))
+    generation = world.stable("g", 3, timeout_s=30).generation
+    leader.may_answer.clear()
+
+    world.more_partitions("t", 5)
+
+    why = "leader c1 (range) failed: it has not answered for 1000 ms"
+    if events:
+        failures = eventually(
+            lambda: [each for each in process.printed() if each["name"] == "assignment_failed"], 10, "the event"
+        )
+        assert [each["error"] for each in failures] == [f"{why} ({failures[0]['ask']})"]
+        assert not any("assignment failed" in line for line in process.said().splitlines())
+    else:
+        said = eventually(lambda: [line for line in process.said().splitlines() if why in line], 10, "the log line")
+        assert len(said) == 1 and "WARNING" in said[0] and "assignment failed: consumer=c3 reason=" in said[0]
+    leader.may_answer.set()
+    assert world.stable("g", 3, timeout_s=30, above=generation).generation == generation + 1
+
+
+@pytest.mark.parametrize("assignment", ["client", "client,coordinator"])
+def test_a_protocol_that_is_not_installed_is_a_usage_error_in_one_sentence(
+    world: World, processes: ExitStack, tmp_path: Path, assignment: str
+) -> None:
+    options = ["--assignment", assignment, "--protocols", "nonsense"]
+    process = processes.enter_context(consumer_process(tmp_path, world.zk, "g", "c1", tmp_path / "log", *options))
+
+    assert process.ends(30) == 2
+    assert process.said().startswith("error: client assignor not installed: 'nonsense'; installed: ")
+    assert len(process.said().splitlines()) == 1
+
+
+# ---- a rolling change
+
+
+def test_a_rolling_change_of_a_leaders_protocol_switches_once(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    seen: list[tuple[int, str]] = []
+
+    def restart_with(*protocols: str) -> None:
+        for name in ("c1", "c2", "c3"):
+            old = next((each for each in world.consumers if each.name == name), None)
+            if old is not None:
+                old.close()
+                world.consumers.remove(old)
+            client(world, name, protocols=protocols)
+            state = world.stable("g", len(world.consumers), above=seen[-1][0] if seen else 0)
+            seen.append((state.generation, state.strategy))
+
+    restart_with("range")
+    restart_with("sticky", "range")
+    restart_with("sticky")
+
+    used = [strategy for _, strategy in seen]
+    assert used == ["range"] * used.count("range") + ["sticky"] * used.count("sticky")
+    assert used.index("sticky") in (4, 5) and world.state("g").client is not None

@@ -1,0 +1,412 @@
+"""What holds of every client assignor, for any members, threads, topics, lags and racks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from consumer.assignment.adapter import CoordinatorStrategy
+from consumer.assignment.base import Assignment, Held
+from consumer.assignment.lag import LagAssignor
+from consumer.assignment.metadata import MAX_THREADS, ConsumerMetadata
+from consumer.assignment.registry import client_assignors
+from coordinator import assignors
+from coordinator.assignors import Subscriber
+from coordinator.snapshot import ChannelView, Snapshot
+from coordinator.target import wanted
+from coordinator.zk.names import is_name
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.records import Channel, Registration, Topic
+from coordinator.zk.state import GroupState, Target
+from tests.property.effort import effort
+from tests.property.test_strategies import groups
+from tests.unit.strategies import STRATEGIES, told
+from tests.unit.test_client_cluster import KnownOffsets, assigned_by, settled
+
+EVERY = client_assignors([])
+OWN = ("lag", "rack")
+STICKY = CoordinatorStrategy(STRATEGIES["cooperative-sticky"])
+RACKS = ("", "r1", "r2", "r3")
+every_assignor = st.sampled_from(sorted(EVERY))
+own_assignors = st.sampled_from(OWN)
+LAGS = st.one_of(st.integers(0, 5), st.integers(0, 1000), st.sampled_from([0, 0, 10**6]))
+
+
+@dataclass(frozen=True)
+class World:
+    """A group with its topics and logs."""
+
+    members: Sequence[Subscriber]
+    topics: Mapping[str, Topic]
+    metadata: Mapping[str, bytes]
+    racks: Mapping[str, str]
+    lookup: KnownOffsets
+
+    @property
+    def held(self) -> dict[str, Held]:
+        return {one.consumer: Held(one.running, one.generation, one.on_thread, one.instance_id) for one in self.members}
+
+    def assigned(self, name: str, held: Mapping[str, Held] | None = None) -> dict[str, Assignment]:
+        return assigned_by(EVERY[name], self.topics, self.metadata, self.lookup, self.held if held is None else held)
+
+    def weight(self, part: TopicPartition) -> int:
+        return self.lookup.ends[part] - self.lookup.commits[part] + 1
+
+    def loads(self, found: Mapping[str, Assignment]) -> list[int]:
+        """Records behind, of each thread."""
+        return [
+            sum(map(self.weight, found[one.consumer].threads.get(thread, ())))
+            for one in self.members
+            for thread in one.thread_ids()
+        ]
+
+    def sizes(self, found: Mapping[str, Assignment]) -> list[int]:
+        """Numbers of partitions of threads, in order."""
+        return sorted(
+            len(found[one.consumer].threads.get(thread, ())) for one in self.members for thread in one.thread_ids()
+        )
+
+    def matches(self, found: Mapping[str, Assignment]) -> int:
+        return sum(
+            self.racks[name] in self.lookup.racks(part) for name, one in found.items() for part in one.partitions
+        )
+
+    def sharing_with(self, member: Subscriber) -> set[str]:
+        """Consumers that share topics with a member, directly or through others."""
+        topics, found = set(member.threads), {member.consumer}
+        for _ in self.members:
+            near = [one for one in self.members if topics & set(one.threads)]
+            topics = topics.union(*[one.threads for one in near])
+            found |= {one.consumer for one in near}
+        return found
+
+
+def topic_of(name: str, numbers: Sequence[int]) -> Topic:
+    return Topic(name, f"{name}-id", tuple(numbers))
+
+
+@st.composite
+def worlds(draw: st.DrawFn, are_equal: bool = False, most_threads: int = 3) -> World:
+    """Members that have a last target for some partitions, and run others."""
+    members, numbers = draw(groups(most_threads, are_equal))
+    every = [TopicPartition(topic, number) for topic in sorted(numbers) for number in numbers[topic]]
+    before = {part: draw(st.sampled_from(["", *[one.consumer for one in members]])) for part in every}
+    members = [
+        replace(
+            one,
+            on_thread={
+                part: draw(st.sampled_from([*one.thread_ids(), f"{one.consumer}-9"]))
+                for part, consumer in before.items()
+                if consumer == one.consumer
+            },
+        )
+        for one in members
+    ]
+    racks = {one.consumer: draw(st.sampled_from(RACKS)) for one in members}
+    lags = draw(st.lists(LAGS, min_size=len(every), max_size=len(every)))
+    lookup = KnownOffsets(
+        ends={part: 7 + lag for part, lag in zip(every, lags, strict=True)},
+        commits=dict.fromkeys(every, 7),
+        on_racks={part: draw(st.frozensets(st.sampled_from(["r1", "r2", "r3", "r4"]), max_size=2)) for part in every},
+    )
+    metadata = {one.consumer: ConsumerMetadata(one.threads, rack=racks[one.consumer]).to_bytes() for one in members}
+    return World(members, {topic: topic_of(topic, has) for topic, has in numbers.items()}, metadata, racks, lookup)
+
+
+equal_worlds = worlds(are_equal=True)
+
+
+def shuffled(world: World, random: st.DataObject) -> World:
+    """The same with everything in another order."""
+    members = list(world.members)
+    random.shuffle(members)  # type: ignore[attr-defined]
+    members = [replace(one, on_thread=dict(reversed(list(one.on_thread.items())))) for one in members]
+    metadata = {one.consumer: world.metadata[one.consumer] for one in members}
+    topics = {
+        name: topic_of(name, list(reversed(topic.partitions))) for name, topic in reversed(list(world.topics.items()))
+    }
+    return replace(world, members=members, metadata=metadata, topics=topics)
+
+
+# ---- every client assignor
+
+
+@effort(25)
+@given(every_assignor, worlds())
+def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(name: str, world: World) -> None:
+    found = world.assigned(name)
+
+    assert set(found) == set(world.metadata)
+    shares = {topic.name: topic.partitions for topic in world.topics.values()}
+    assignors.checked(name, {each: one.threads for each, one in found.items()}, world.members, shares)
+    assert all(has for one in found.values() for has in one.threads.values())
+
+
+@effort(25)
+@given(every_assignor, worlds(), st.randoms(use_true_random=False))
+def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
+    name: str, world: World, random: st.DataObject
+) -> None:
+    found = world.assigned(name)
+
+    assert shuffled(world, random).assigned(name) == found
+    assert world.assigned(name) == found
+
+
+WORLD_WITH_A_SEED = """
+import random
+from tests.property.test_client_assignors import EVERY, OWN
+from tests.unit.test_client_cluster import KnownOffsets, assigned_by, every, subscribes, texts, there
+draw, topics = random.Random(5), there("t:20 u:9")
+parts = sorted(every(topics.values()))
+lookup = KnownOffsets(
+    ends={part: draw.randrange(5) for part in parts},
+    commits=dict.fromkeys(parts, 0),
+    on_racks={part: frozenset(draw.sample(["r1", "r2", "r3"], 2)) for part in parts},
+)
+metadata = {f"c{n}": subscribes("t u", f"r{n % 4}") for n in range(7)}
+for name in OWN:
+    print(texts(assigned_by(EVERY[name], topics, metadata, lookup)))
+"""
+
+
+def test_two_processes_come_to_the_same_result_whatever_their_hash_seeds() -> None:
+    root = Path(__file__).parents[2]
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", WORLD_WITH_A_SEED],
+            cwd=root,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+
+    assert said[0] == said[1] != ""
+
+
+@pytest.mark.parametrize("knows_threads", [True, False])
+@effort(40)
+@given(own_assignors, st.data())
+def test_an_assignor_that_gets_its_own_result_changes_nothing(
+    knows_threads: bool, name: str, data: st.DataObject
+) -> None:
+    world = data.draw(worlds(most_threads=3 if knows_threads else 1))
+    first = world.assigned(name)
+    held = settled(first, world.held)
+    if not knows_threads:
+        held = {consumer: replace(one, on_thread={}) for consumer, one in held.items()}
+
+    assert world.assigned(name, held) == first
+
+
+# ---- the adapter
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> tuple[Snapshot, dict[str, Registration]]:
+    """A group as a coordinator reads it, with static and wildcard members, a last target, and topics of all kinds."""
+    members, numbers = draw(groups())
+    if draw(st.booleans()):
+        shares = assignors.assigned(STRATEGIES[draw(st.sampled_from(sorted(STRATEGIES)))], members, numbers)
+        members = told(members, shares)
+    topics = {topic: topic_of(topic, has) for topic, has in numbers.items() if draw(st.integers(0, 9))}
+    topics["empty"] = topic_of("empty", ())
+    registrations = {}
+    for one in members:
+        pattern, subscription = draw(
+            st.sampled_from(
+                [
+                    ("static", dict(one.threads)),
+                    ("static", {**one.threads, "gone": 1, "empty": 2}),
+                    ("white_list", {"[t-u]": 2}),
+                    ("black_list", {"t": 1}),
+                    ("white_list", {"(": 1}),
+                ]
+            )
+        )
+        registrations[one.consumer] = Registration(
+            "life", subscription, pattern, user_data=draw(st.text(max_size=3)), instance_id=one.instance_id
+        )
+    snapshot = Snapshot(
+        group="g",
+        epoch=1,
+        state=GroupState(target={one.consumer: Target("life", by_thread(one)) for one in members if one.on_thread}),
+        state_version=1,
+        channels={
+            one.consumer: ChannelView(
+                one.consumer, 1, Channel("life", generation=one.generation, running=dict.fromkeys(one.running, 1))
+            )
+            for one in members
+            if draw(st.integers(0, 5))
+        },
+        topics=topics,
+    )
+    return snapshot, registrations
+
+
+def by_thread(one: Subscriber) -> dict[str, PartitionSet]:
+    found: dict[str, set[TopicPartition]] = {}
+    for part, thread in one.on_thread.items():
+        found.setdefault(thread, set()).add(part)
+    return {thread: frozenset(has) for thread, has in found.items()}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@effort(40)
+@given(snapshots())
+def test_the_adapter_gives_what_a_coordinator_gives_the_same_members(
+    strategy: str, group: tuple[Snapshot, dict[str, Registration]]
+) -> None:
+    snapshot, registrations = group
+    held = {
+        consumer: Held(
+            snapshot.channels[consumer].running if consumer in snapshot.channels else frozenset(),
+            channel.generation
+            if consumer in snapshot.channels and (channel := snapshot.channels[consumer].channel)
+            else 0,
+            {part: thread for thread, has in target.threads.items() for part in has}
+            if (target := snapshot.state.target.get(consumer))
+            else {},
+            registration.instance_id,
+        )
+        for consumer, registration in registrations.items()
+    }
+    metadata = {
+        consumer: ConsumerMetadata(one.subscription, one.pattern, user_data=one.user_data.encode()).to_bytes()
+        for consumer, one in registrations.items()
+    }
+
+    found = assigned_by(CoordinatorStrategy(STRATEGIES[strategy]), snapshot.topics, metadata, members=held)
+
+    on_a_coordinator = wanted(snapshot, registrations, STRATEGIES[strategy]).target
+    assert {consumer: one.threads for consumer, one in found.items()} == {
+        consumer: target.threads for consumer, target in on_a_coordinator.items()
+    }
+
+
+# ---- metadata
+
+
+names = st.text("abcXYZ019._-", min_size=1, max_size=20).filter(is_name)
+
+
+@effort(50)
+@given(
+    st.dictionaries(names, st.one_of(st.just(1), st.integers(1, MAX_THREADS)), max_size=6),
+    st.text(max_size=20),
+    st.binary(max_size=50),
+    st.integers(1, 9),
+)
+def test_metadata_is_read_as_it_was_written(
+    subscription: dict[str, int], rack: str, user_data: bytes, version: int
+) -> None:
+    metadata = ConsumerMetadata(subscription, "static", rack, user_data, version)
+
+    assert ConsumerMetadata.parse("here", metadata.to_bytes()) == metadata
+
+
+# ---- lag
+
+
+@effort(60)
+@given(equal_worlds)
+def test_the_spread_of_lag_exceeds_that_of_sticky_by_the_tolerance_at_most(world: World) -> None:
+    assume(any(one.threads for one in world.members))
+    lag, sticky = world.loads(world.assigned("lag")), world.loads(world.assigned("cooperative-sticky"))
+
+    tolerance = LagAssignor().tolerance * sum(lag) / len(lag)
+
+    assert max(lag) - min(lag) <= max(sticky) - min(sticky) + tolerance + 1e-9
+
+
+@effort(40)
+@given(worlds())
+def test_no_single_move_brings_two_threads_closer_by_more_than_the_tolerance(world: World) -> None:
+    found = world.assigned("lag")
+    loads = {
+        (one.consumer, number): sum(map(world.weight, found[one.consumer].threads.get(thread, ())))
+        for one in world.members
+        for number, thread in enumerate(one.thread_ids())
+    }
+    takers = [(one, number) for one in world.members for number in range(len(one.thread_ids()))]
+
+    for one in world.members:
+        sharing = world.sharing_with(one)
+        near = [load for (consumer, _), load in loads.items() if consumer in sharing]
+        tolerance = LagAssignor().tolerance * sum(near) / max(1, len(near))
+        for number, thread in enumerate(one.thread_ids()):
+            for part in found[one.consumer].threads.get(thread, ()):
+                for taker, other in takers:
+                    if taker.threads.get(part.topic, 0) > other:
+                        gap = loads[one.consumer, number] - loads[taker.consumer, other]
+                        assert gap - abs(gap - 2 * world.weight(part)) <= max(0, tolerance) + 1e-9
+
+
+@effort(25)
+@given(equal_worlds)
+def test_with_no_lag_the_numbers_of_a_new_group_differ_by_one_at_most(world: World) -> None:
+    assume(any(one.threads for one in world.members))
+    idle = replace(world, lookup=KnownOffsets(ends=world.lookup.commits, commits=world.lookup.commits))
+
+    sizes = idle.sizes(idle.assigned("lag", {}))
+
+    assert sizes[-1] - sizes[0] <= 1
+
+
+# ---- rack
+
+
+@effort(60)
+@given(worlds())
+def test_rack_is_balanced_as_sticky_is_with_as_many_matches_or_more(world: World) -> None:
+    found, sticky = world.assigned("rack"), world.assigned("cooperative-sticky")
+
+    assert world.sizes(found) == world.sizes(sticky)
+    assert world.matches(found) >= world.matches(sticky)
+
+
+@effort(25)
+@given(worlds())
+def test_without_racks_of_replicas_rack_is_cooperative_sticky(world: World) -> None:
+    bare = replace(world, lookup=KnownOffsets())
+
+    assert bare.assigned("rack") == bare.assigned("cooperative-sticky")
+
+
+@effort(40)
+@given(st.data())
+def test_no_balanced_assignment_has_more_matches_with_equal_subscriptions(data: st.DataObject) -> None:
+    count, among = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
+    members = "abcd"[:among]
+    racks = {name: data.draw(st.sampled_from(RACKS)) for name in members}
+    replicas = [data.draw(st.frozensets(st.sampled_from(RACKS[1:]), max_size=2)) for _ in range(count)]
+    holders = [data.draw(st.sampled_from(members)) for _ in range(count)]
+    parts = [TopicPartition("t", number) for number in range(count)]
+    held = {
+        name: Held(on_thread={part: f"{name}-0" for part, holder in zip(parts, holders, strict=True) if holder == name})
+        for name in members
+    }
+    metadata = {name: ConsumerMetadata({"t": 1}, rack=racks[name]).to_bytes() for name in members}
+    lookup = KnownOffsets(on_racks=dict(zip(parts, replicas, strict=True)))
+
+    found = assigned_by(EVERY["rack"], {"t": topic_of("t", range(count))}, metadata, lookup, held)
+
+    balanced = [
+        way
+        for way in product(members, repeat=count)
+        if max(map(way.count, members)) - min(map(way.count, members)) <= 1
+    ]
+    best = max(sum(racks[name] in has for name, has in zip(way, replicas, strict=True)) for way in balanced)
+    assert sum(racks[name] in lookup.racks(part) for name, one in found.items() for part in one.partitions) == best
