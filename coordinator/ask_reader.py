@@ -24,6 +24,7 @@ from .zk.sync import (
     Ask,
     MemberAnswer,
     SyncRequest,
+    decoded_bytes,
 )
 
 T = TypeVar("T")
@@ -134,6 +135,6 @@ class AskReader:
 
 def _checked(path: str, data: bytes) -> MemberAnswer:
     entry = MemberAnswer.parse(path, data)
-    if (size := len(entry.member_state) * 3 // 4) > MAX_MEMBER_STATE_BYTES:
+    if (size := decoded_bytes(entry.member_state)) > MAX_MEMBER_STATE_BYTES:
         raise BadData(f"{path} has a member state of {size} bytes, over the {MAX_MEMBER_STATE_BYTES} that it may have")
     return entry

@@ -59,10 +59,11 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
             yield Step(before, operations)
     units = parents + [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
     gone = {(end.view.consumer, sent.name) for end in torn for sent in _gone_with_the_fence(end)}
+    again = _sent_again(plan)
     units += [
         [Delete(paths.command(consumer, sent.name))]
         for consumer, sent in plan.withdrawn
-        if (consumer, sent.name) not in gone
+        if (consumer, sent.name) not in gone and (consumer, sent) not in again
     ]
     units += [_given_up(snapshot, paths, seat) for seat in plan.given_up]
     units += _asks(snapshot, plan, paths)
@@ -85,6 +86,21 @@ def _sent(paths: GroupPaths, consumer: str, command: Command) -> Operation:
     return Create(paths.command_prefix(consumer), command.to_bytes(), sequential=True)
 
 
+def _sent_again(plan: Plan) -> list[tuple[str, SentCommand]]:
+    """The earlier command of an ask that is sent again: removed in an earlier multi, it would look acknowledged."""
+    if plan.asking.assign is None:
+        return []
+    leader, now = plan.asking.assign
+    return [
+        (name, sent)
+        for name, sent in plan.withdrawn
+        if name == leader
+        and sent.command is not None
+        and sent.command.option == now.option
+        and sent.command.ask == now.ask
+    ]
+
+
 def _asks(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
     """Asks removed; the one that is made, in one multi with the command that tells its leader and what it answers."""
     asking = plan.asking
@@ -97,6 +113,7 @@ def _asks(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
         name, ask = asking.made
         made += [] if snapshot.has_sync else [Create(paths.sync)]
         made.append(Create(paths.ask(name), ask.to_bytes()))
+    made += [Delete(paths.command(consumer, sent.name)) for consumer, sent in _sent_again(plan)]
     if asking.assign is not None:
         made.append(_sent(paths, *asking.assign))
     if asking.answered is not None:

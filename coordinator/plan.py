@@ -13,8 +13,9 @@ from .assignors import Assignor
 from .history import history_of, replaced_of
 from .membership import End, GroupRules, Membership, membership, unusable
 from .moves import STRAGGLER_AFTER_S, Moves, has_settled, moves
-from .planning.asking import Asking, asking, without_asks
+from .planning.asking import asking, without_asks
 from .planning.exclusive import exclusive_moves, mark_the_replaced, with_sent
+from .planning.group import Asking
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import Wanted, wanted
 from .zk.commands import Command

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from .ask_reader import AskReader
+from .planning.answers import outdated_topic
 from .problems import Findings, Problems
-from .snapshot import ChannelView, Member, SeatView, SentCommand, Snapshot
+from .snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot
 from .target import is_live
 from .zk.commands import Command
 from .zk.errors import BadData
@@ -143,6 +144,7 @@ class GroupReader:
         }
         failed = state.client.failed_ask if state.client is not None else ""
         failed_age_s = self._memory.age_s("failed ask", failed) if failed else 0.0
+        grown_age_s = self._grown_age_s(state, asks, topics)
         self._memory.forget_unseen()
         self._records.forget_unseen()
         self._problems.done()
@@ -168,7 +170,16 @@ class GroupReader:
             has_sync=sync is not None,
             sync_request=sync_request,
             failed_age_s=failed_age_s,
+            grown_age_s=grown_age_s,
         )
+
+    def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
+        """Seconds for which a topic of the adopted answer has had more partitions than the answer says."""
+        adopted = state.client.ask if state.client is not None else ""
+        answer = next((view.answer for view in asks if view.name == adopted), None)
+        if answer is None or not outdated_topic(answer, topics):
+            return 0.0
+        return max(0.001, self._memory.age_s("grown", adopted))
 
     def _czxid(self, state: Node) -> int:
         """When the group was made; read again with another state only, for that goes whenever the group does."""

@@ -127,6 +127,7 @@ class Snapshot:
     :ivar seats: instance id -> seat, of static members, here or away.
     :ivar mark_age_s: (consumer, incarnation) of each eviction mark -> seconds since it was made or first read here.
     :ivar asks: in the order of their numbers.  :ivar has_sync: whether their parent exists.
+    :ivar grown_age_s: seconds since this coordinator saw that a topic of the adopted answer has more partitions by now.
     :ivar failed_age_s: seconds since this coordinator saw the last ask fail.
     :ivar history: generations that have a history znode.  :ivar rebalance: the newest one's record.
     """
@@ -152,3 +153,4 @@ class Snapshot:
     has_sync: bool = False
     sync_request: SyncRequestView | None = None
     failed_age_s: float = 0.0
+    grown_age_s: float = 0.0

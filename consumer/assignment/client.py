@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from coordinator.zk.commands import ASSIGN, Command
-from coordinator.zk.errors import BadData, Refused, StoreError
+from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
 from coordinator.zk.fenced import batches
-from coordinator.zk.names import printable
+from coordinator.zk.names import printable, shown
 from coordinator.zk.paths import ANSWER, MEMBER_PREFIX, GroupPaths
 from coordinator.zk.records import Channel, Registration
 from coordinator.zk.runtime import Runtime
@@ -23,12 +23,15 @@ from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create
 from coordinator.zk.sync import (
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
+    MAX_MEMBER_STATE_BYTES,
+    MAX_METADATA_BYTES,
     Answer,
     Ask,
     ClientProtocols,
     MemberAnswer,
     SyncRequest,
     decoded,
+    decoded_bytes,
 )
 
 from ..channel import FencedChannel
@@ -118,7 +121,10 @@ class ClientAssignment:
 
     def offer(self, subscription: Subscription | None) -> ClientProtocols:
         """See `Role`."""
-        return self._role.offer(subscription)
+        offered = self._role.offer(subscription)
+        if (size := offered.metadata_bytes) > MAX_METADATA_BYTES:
+            raise UsageError(f"member metadata of {size} bytes, limit is {MAX_METADATA_BYTES}")
+        return offered
 
     def stopped(self) -> None:
         """See `Role`."""
@@ -230,6 +236,13 @@ class ClientAssignment:
         try:
             decision = self._role.assign(store, name, ask, self._members(store, ask))
             entries = {name: replace(entry, protocol=ask.protocol) for name, entry in decision.entries.items()}
+            for member, entry in sorted(entries.items()):
+                if member not in ask.members:
+                    raise BadData(f"it names {shown(member)}, which is no member of the ask")
+                if (state := decoded_bytes(entry.member_state)) > MAX_MEMBER_STATE_BYTES:
+                    raise BadData(
+                        f"the state of {member} has {state} bytes, over the {MAX_MEMBER_STATE_BYTES} that it may have"
+                    )
             size = sum(len(entry.to_bytes()) for entry in entries.values())
             if size > MAX_ANSWER_BYTES:
                 raise BadData(f"the assignment has {size} bytes, over the {MAX_ANSWER_BYTES} that it may have")

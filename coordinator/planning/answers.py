@@ -74,15 +74,19 @@ def _wrong_threads(ask: Ask, entries: Mapping[str, MemberAnswer]) -> str:
     return ""
 
 
-def outdated_topic(answer: Answer, topics: Mapping[str, Topic]) -> str:
-    """Which topic is not, or no longer, as the answer has it, and in what; empty when all are."""
+def outdated_topic(answer: Answer, topics: Mapping[str, Topic], but_grown: bool = False) -> str:
+    """Which topic is not, or no longer, as the answer has it, and in what; empty when all are.
+
+    :param but_grown: a topic that has got partitions, and lost none, does not count.
+    """
     for name, topic_id in sorted(answer.topics.items()):
         topic = topics.get(name)
         if topic is None:
             return f"topic {name} does not exist"
         if topic.id != topic_id:
             return f"topic {name} has the id {shown(topic.id)}, not {shown(topic_id)}"
-        if frozenset(topic.partitions) != answer.partitions.get(name, frozenset()):
+        before = answer.partitions.get(name, frozenset())
+        if not (before <= frozenset(topic.partitions) if but_grown else before == frozenset(topic.partitions)):
             return f"topic {name} has the partitions {_ranges(topic.partitions)}"
     return ""
 

@@ -11,18 +11,22 @@ when an answer is adopted, and from there stops and starts are those of every re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ..membership import Membership
-from ..snapshot import AskView, Snapshot, SyncRequestView
+from ..snapshot import AskView, Snapshot
 from ..target import Wanted
 from ..zk.commands import ASSIGN, ASSIGNMENT_FAILED, Command
-from ..zk.paths import ask_name, ask_number
+from ..zk.paths import ask_name
 from ..zk.records import Registration
 from ..zk.state import ClientSide, Target
 from ..zk.store import MAX_COMMIT_BYTES
 from ..zk.sync import CONSUMER, MAX_REASON, Answer, Ask, AskMember
 from .answers import outdated_topic, verdict_on
+from .group import Asking as Asking
+from .group import Group
+from .kept import kept_as_it_is as _kept
+from .kept import standing_notices, tidied
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
@@ -31,80 +35,6 @@ MAX_STATE_BYTES = MAX_COMMIT_BYTES - 64_000
 
 OUTDATED_AT_MOST = 5
 """So many answers in a row may be for topics as they were before; the next one counts as a failure of its leader."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What a turn does about asks.
-
-    :ivar want: the target that holds: the adopted answer's, or the one that the group has.
-    :ivar client: what `state` says of it afterwards.
-    :ivar is_adopted: whether an answer becomes the target in this turn.
-    :ivar made: the name and content of an ask to create.
-    :ivar assign: the command for its leader, or the one that is sent again.
-    :ivar notices: who is told that the assignment has failed.
-    :ivar unneeded: asks to remove.  :ivar superseded: those to remove when every member has been told of a later one.
-    :ivar answered: the request of a leader that the new ask is made for.
-    :ivar waits: why the group is not Stable; empty when there is nothing to wait for.
-    :ivar has_failed: whether the last leader failed and no other has been asked yet.
-    :ivar timers: seconds until something of this is due.
-    :ivar reason: what asked for the adopted answer.
-    """
-
-    want: Wanted
-    client: ClientSide | None = None
-    strategy: str = ""
-    is_adopted: bool = False
-    made: tuple[str, Ask] | None = None
-    assign: tuple[str, Command] | None = None
-    notices: tuple[tuple[str, Command], ...] = ()
-    unneeded: tuple[AskView, ...] = ()
-    superseded: tuple[AskView, ...] = ()
-    answered: SyncRequestView | None = None
-    waits: str = ""
-    has_failed: bool = False
-    timers: tuple[float, ...] = ()
-    reason: str = ""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether an answer is to come before the group can be Stable."""
-        return bool(self.waits)
-
-
-@dataclass(slots=True)
-class _Group:
-    """A group in one turn, with what is derived from its snapshot once."""
-
-    snapshot: Snapshot
-    who: Membership
-    trigger: str
-    timeout_s: float
-    members: Mapping[str, AskMember] = field(default_factory=dict)
-
-    @property
-    def before(self) -> ClientSide:
-        """What `state` says; where it says nothing, every answer that stands is of an earlier time."""
-        if self.snapshot.state.client is not None:
-            return self.snapshot.state.client
-        asks = self.snapshot.asks
-        return ClientSide(self.who.protocol_type, floor=asks[-1].name if asks else "")
-
-    def view(self, name: str) -> AskView | None:
-        return next((view for view in self.snapshot.asks if view.name == name), None)
-
-    @property
-    def newest(self) -> int:
-        """The highest number of an ask that is known of."""
-        names = [view.name for view in self.snapshot.asks]
-        return max(map(ask_number, (*names, self.before.ask, self.before.failed_ask, self.before.floor)))
-
-    @property
-    def out(self) -> AskView | None:
-        """The ask that has neither been adopted nor failed."""
-        handled = max(map(ask_number, (self.before.ask, self.before.failed_ask, self.before.floor)))
-        open_ones = [view for view in self.snapshot.asks if ask_number(view.name) > handled]
-        return open_ones[-1] if open_ones else None
 
 
 def without_asks(snapshot: Snapshot, want: Wanted) -> Asking:
@@ -118,12 +48,12 @@ def asking(snapshot: Snapshot, who: Membership, trigger: str, timeout_s: float) 
     :param trigger: what asked for the turn.
     :param timeout_s: seconds that a leader has to answer.
     """
-    group = _Group(snapshot, who, trigger, timeout_s)
+    group = Group(snapshot, who, trigger, timeout_s)
     group.members = {name: _as_asked(snapshot, name, one) for name, one in who.everybody.items()}
     found = _about_the_one_that_is_out(group)
     if found is None:
         found = _about_a_new_one(group)
-    return _tidied(group, found)
+    return tidied(group, found)
 
 
 def identity(snapshot: Snapshot, consumer: str, registration: Registration) -> str:
@@ -142,7 +72,7 @@ def _as_asked(snapshot: Snapshot, consumer: str, one: Registration) -> AskMember
 # ---- the ask that is out
 
 
-def _about_the_one_that_is_out(group: _Group) -> Asking | None:
+def _about_the_one_that_is_out(group: Group) -> Asking | None:
     """What becomes of the ask that is out; None when there is none, or it is no use any more."""
     view = group.out
     if view is None or view.ask is None or not group.who.everybody:
@@ -156,7 +86,7 @@ def _about_the_one_that_is_out(group: _Group) -> Asking | None:
     return _waited_for(group, view, view.ask)
 
 
-def _is_there(group: _Group, ask: Ask) -> bool:
+def _is_there(group: Group, ask: Ask) -> bool:
     """Whether the leader of an ask lives, in the life that was asked, and still knows the protocol."""
     registration = group.who.live.get(ask.leader)
     if registration is None or registration.client is None:
@@ -164,7 +94,7 @@ def _is_there(group: _Group, ask: Ask) -> bool:
     return registration.incarnation == ask.incarnation and ask.protocol in registration.client.protocols
 
 
-def _waited_for(group: _Group, view: AskView, ask: Ask) -> Asking:
+def _waited_for(group: Group, view: AskView, ask: Ask) -> Asking:
     """The leader has been asked; where its command is another epoch's, or went with one, it is asked again, for the
     same. Where it is gone though this coordinator has sent it, its leader has removed it without an answer."""
     sent = _assign_command(group, ask.leader, view.name)
@@ -184,12 +114,12 @@ def _waited_for(group: _Group, view: AskView, ask: Ask) -> Asking:
     )
 
 
-def _assign_command(group: _Group, leader: str, ask: str) -> Command:
+def _assign_command(group: Group, leader: str, ask: str) -> Command:
     state, incarnation = group.snapshot.state, group.who.live[leader].incarnation
     return Command(ASSIGN, group.snapshot.epoch, state.generation, incarnation, ask=ask)
 
 
-def _judged(group: _Group, view: AskView, ask: Ask) -> Asking | None:
+def _judged(group: Group, view: AskView, ask: Ask) -> Asking | None:
     """The answer adopted, or its leader's failure; None where the leader is to be asked again: topics have changed."""
     verdict = verdict_on(group.snapshot.group, view, group.snapshot.topics)
     if verdict.failure:
@@ -203,7 +133,7 @@ def _judged(group: _Group, view: AskView, ask: Ask) -> Asking | None:
     return None
 
 
-def _adopted(group: _Group, view: AskView, ask: Ask, left_out: Mapping[str, str]) -> Asking:
+def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str]) -> Asking:
     """The leader's whole answer, less those who have gone; who was left out of it is idle."""
     answer = view.answer
     target = {}
@@ -219,7 +149,7 @@ def _adopted(group: _Group, view: AskView, ask: Ask, left_out: Mapping[str, str]
         left_out,
         view.name,
         ask.protocol_type != CONSUMER,
-        _standing_notices(group),
+        standing_notices(group),
     )
     client = ClientSide(ask.protocol_type, view.name, answer is not None and answer.is_cooperative)
     differs = _differs(group, ask, answer) if answer is not None else ""
@@ -234,7 +164,7 @@ def _adopted(group: _Group, view: AskView, ask: Ask, left_out: Mapping[str, str]
     )
 
 
-def _too_large(group: _Group, found: Asking) -> str:
+def _too_large(group: Group, found: Asking) -> str:
     """Why the target does not fit into `state`; empty when it does."""
     want = found.want
     after = replace(group.snapshot.state, target=want.target, topics=want.topics, left_out=want.left_out)
@@ -242,7 +172,7 @@ def _too_large(group: _Group, found: Asking) -> str:
     return f"the target takes {size} bytes, and `state` may have {MAX_STATE_BYTES}" if size > MAX_STATE_BYTES else ""
 
 
-def _failed(group: _Group, view: AskView, ask: Ask, why: str) -> Asking:
+def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
     """Rule 6: the group runs on, who waits for the answer is told, and the next leader is asked after a backoff."""
     before = group.before
     known = ask.members.get(ask.leader)
@@ -260,7 +190,7 @@ def _failed(group: _Group, view: AskView, ask: Ask, why: str) -> Asking:
     )
 
 
-def _notices(group: _Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str, Command], ...]:
+def _notices(group: Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str, Command], ...]:
     """`assignment-failed` for every member of the ask that lives."""
     epoch, generation = group.snapshot.epoch, group.snapshot.state.generation
     return tuple(
@@ -280,14 +210,15 @@ def _backoff_s(attempts: int) -> float:
 # ---- another one
 
 
-def _about_a_new_one(group: _Group) -> Asking:
+def _about_a_new_one(group: Group) -> Asking:
     before = group.before
     quiet = Asking(_kept(group), before, group.snapshot.state.strategy)
     if not group.who.everybody:
         return Asking(Wanted({}, {}, {}))
     reason = _why_ask(group)
     if not reason:
-        return quiet
+        grown_s = group.snapshot.grown_age_s
+        return replace(quiet, timers=(group.timeout_s - grown_s,)) if grown_s else quiet
     if before.attempts and (left_s := _backoff_s(before.attempts) - group.snapshot.failed_age_s) > 0:
         failure = group.snapshot.state.reason or "the last assignment failed"
         return replace(quiet, waits=failure, has_failed=True, timers=(left_s,))
@@ -297,7 +228,7 @@ def _about_a_new_one(group: _Group) -> Asking:
     return _asked(group, leader, client, reason)
 
 
-def _asked(group: _Group, leader: str, client: ClientSide, reason: str) -> Asking:
+def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking:
     previous = group.out  # one that is of no use any more
     name = ask_name(group.newest + 1)
     outdated = previous.ask.outdated + 1 if previous is not None and previous.ask and previous.answer else 0
@@ -324,7 +255,7 @@ def _asked(group: _Group, leader: str, client: ClientSide, reason: str) -> Askin
     )
 
 
-def _leader(group: _Group) -> tuple[str, ClientSide]:
+def _leader(group: Group) -> tuple[str, ClientSide]:
     """Rule 2: of longest standing, and has not failed; when all have, the first again. A seat counts, not its lives.
 
     Who came after an ask that brought no answer is not asked before one is adopted: else a member that dies whenever it
@@ -350,13 +281,13 @@ def _leader(group: _Group) -> tuple[str, ClientSide]:
     return (in_order[0] if in_order else ""), replace(before, failed=())
 
 
-def _without_answer(group: _Group) -> Ask | None:
+def _without_answer(group: Group) -> Ask | None:
     """The last ask, where nothing has been adopted since: it failed, or is of no use any more."""
     view = group.out or (group.view(group.before.failed_ask) if group.before.attempts else None)
     return view.ask if view is not None else None
 
 
-def _with_the_gone(group: _Group) -> ClientSide:
+def _with_the_gone(group: Group) -> ClientSide:
     """A leader that is gone without an answer counts as one that has failed; nobody need hear of it."""
     view, before = group.out, group.before
     if view is None or view.ask is None or view.is_answered or view.ask.leader not in view.ask.members:
@@ -365,7 +296,7 @@ def _with_the_gone(group: _Group) -> ClientSide:
     return replace(before, failed=tuple(dict.fromkeys((*before.failed, gone))))
 
 
-def _why_ask(group: _Group) -> str:
+def _why_ask(group: Group) -> str:
     """Rule 3: in what the group differs from what the adopted answer was for; empty when in nothing.
 
     An ask without an answer that was adopted is followed by another, whatever it was made for.
@@ -382,13 +313,16 @@ def _why_ask(group: _Group) -> str:
     return group.snapshot.sync_request.reason if group.snapshot.sync_request is not None else ""
 
 
-def _differs(group: _Group, ask: Ask, answer: Answer) -> str:
+def _differs(group: Group, ask: Ask, answer: Answer) -> str:
     """In what the group differs from what an answer was for; empty when in nothing."""
     if changed := _changed(ask.members, group.members):
         return changed
     if (ask.protocol_type, ask.protocol) != (group.who.protocol_type, group.who.strategy):
         return f"protocol {group.who.strategy}"
-    return outdated_topic(answer, group.snapshot.topics)
+    if outdated := outdated_topic(answer, group.snapshot.topics, but_grown=True):
+        return outdated
+    # Partitions that were added are the leader's business, which may wait for more; but not for ever.
+    return outdated_topic(answer, group.snapshot.topics) if group.snapshot.grown_age_s >= group.timeout_s else ""
 
 
 def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> str:
@@ -401,90 +335,3 @@ def _changed(asked: Mapping[str, AskMember], now: Mapping[str, AskMember]) -> st
         if names
     ]
     return "; ".join(said)
-
-
-# ---- what holds, and what goes
-
-
-def _kept(group: _Group, commands: set[tuple[str, str]] | None = None) -> Wanted:
-    """The target as it is; a static member's is meant for the life that it is in."""
-    state = group.snapshot.state
-    target = {name: _in_its_life(group, name, one) for name, one in (state.target or still_told(group)).items()}
-    left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
-    client = group.before
-    kept = frozenset(commands or ()) | _standing_notices(group)
-    is_exclusive = client.protocol_type != CONSUMER
-    return Wanted(target, state.topics, left_out, client.ask, is_exclusive, kept)
-
-
-def _in_its_life(group: _Group, name: str, one: Target) -> Target:
-    """What a member has in the target, meant for the life that it is in, where it has come back to its seat."""
-    now = group.who.everybody.get(name)
-    if now is None or now.instance_id != name or name not in group.snapshot.seats or now.incarnation == one.incarnation:
-        return one
-    return replace(one, incarnation=now.incarnation, is_sent=False)
-
-
-def still_told(group: _Group) -> dict[str, Target]:
-    """Who was told to run something without owners, by channels, where the target that said so is lost."""
-    if group.before.protocol_type == CONSUMER:
-        return {}
-    channels = {name: group.snapshot.channels[name].channel for name in group.who.live}
-    return {name: Target(one.incarnation, {}, is_sent=True) for name, one in channels.items() if one and one.ask}
-
-
-def _standing_notices(group: _Group) -> frozenset[tuple[str, str]]:
-    """`assignment-failed` that nobody has read yet: it is told whatever has come since."""
-    return frozenset(
-        (name, sent.name)
-        for name, view in group.snapshot.channels.items()
-        for sent in view.commands
-        if sent.command is not None
-        and sent.command.option == ASSIGNMENT_FAILED
-        and name in group.who.live
-        and sent.command.incarnation == group.who.live[name].incarnation
-        and sent.command.epoch == group.snapshot.epoch
-    )
-
-
-def _tidied(group: _Group, found: Asking) -> Asking:
-    """Which asks nobody needs: not the adopted one, the one that is out, the last one that failed, and, until every
-    member has been told of the new target, those whose entries a start may name."""
-    client = found.client
-    names = {client.ask, client.failed_ask} if client is not None else set()
-    if found.made is None and not found.is_adopted and group.out is not None and found.waits:
-        names.add(group.out.name)
-    old = [view for view in group.snapshot.asks if view.name not in names]
-    adopted = ask_number(client.ask) if client is not None else 0
-    told = _told_of(group)
-    was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in told]
-    unneeded = tuple(view for view in old if view not in was_adopted)
-    answered = found.answered if client is not None else group.snapshot.sync_request
-    return replace(
-        found,
-        unneeded=unneeded,
-        superseded=tuple(was_adopted),
-        answered=answered,
-        notices=found.notices or _told_again(group),
-    )
-
-
-def _told_of(group: _Group) -> set[str]:
-    """Asks whose entries somebody may still read; a group that is never Stable keeps no others."""
-    views = group.snapshot.channels.values()
-    sent = {each.command.ask for view in views for each in view.commands if each.command is not None}
-    return sent | {view.channel.ask for view in views if view.channel is not None}
-
-
-def _told_again(group: _Group) -> tuple[tuple[str, Command], ...]:
-    """`assignment-failed` of an earlier epoch that nobody has read: it is withdrawn with the others, and sent anew."""
-    return tuple(
-        (name, replace(sent.command, epoch=group.snapshot.epoch, generation=group.snapshot.state.generation))
-        for name, view in sorted(group.snapshot.channels.items())
-        for sent in view.commands[-1:]
-        if sent.command is not None
-        and sent.command.option == ASSIGNMENT_FAILED
-        and sent.command.epoch != group.snapshot.epoch
-        and name in group.who.live
-        and sent.command.incarnation == group.who.live[name].incarnation
-    )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import BadData
-from .fields import Fields, compact
+from .fields import MAX_ZNODE_BYTES, Fields, compact
 from .names import is_name
 from .partitions import PartitionSet
 from .ranges import encode
@@ -86,7 +86,7 @@ class ClientProtocols:
     @property
     def metadata_bytes(self) -> int:
         """Bytes of metadata over all protocols."""
-        return sum(len(text) * 3 // 4 for text in self.metadata.values())
+        return sum(map(decoded_bytes, self.metadata.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class MemberAnswer:
         fields = Fields.parse(where, data)
         return cls(
             read_ownership(fields),
-            fields.text("member_state", "", most=MAX_MEMBER_STATE_BYTES * 2),
+            fields.text("member_state", "", most=MAX_ZNODE_BYTES),
             fields.text("protocol", "", most=250),
         )
 
@@ -253,6 +253,11 @@ class SyncRequest:
 def encoded(data: bytes) -> str:
     """Opaque bytes as they stand in a znode."""
     return b64encode(data).decode()
+
+
+def decoded_bytes(text: str) -> int:
+    """How many bytes base64 stands for."""
+    return len(text) * 3 // 4 - text.endswith("=") - text.endswith("==")
 
 
 def decoded(where: str, text: str) -> bytes:

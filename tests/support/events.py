@@ -95,6 +95,8 @@ class GroupEvents:
             self._consumed(consumer, seen, event)
         elif name == "offsets_committed":
             self._committed(consumer, seen, event)
+        elif name == "assignment_failed":
+            _rule(bool(event.get("error")), f"{consumer} hears of a failed assignment and does not say why")
         else:
             _rule(name == "record_data", f"{consumer} prints an event that is not known: {line}")
 

@@ -1,0 +1,414 @@
+"""Client-side assignment in tests: assignors that do as a test says, members that it polls, commits that it gets at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from consumer.assignment.base import Assignment, ClientAssignor, Cluster
+from consumer.assignment.client import ClientAssignment
+from consumer.assignment.consumers import ConsumerRole
+from consumer.assignment.metadata import ConsumerMetadata
+from consumer.assignment.registry import client_assignors
+from consumer.channel import FencedChannel
+from consumer.commands import CommandDrain
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Callbacks, Consumer
+from consumer.errors import AssignmentFailed
+from consumer.offsets import Offsets
+from coordinator.rebalance import Turn
+from coordinator.zk.commands import ASSIGN, Command
+from coordinator.zk.errors import SessionLost
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.partitions import PartitionSet
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import parsed_channel
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.state import STABLE, GroupState
+from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.sync import CLIENT, Ask, ClientProtocols, encoded
+from tests.support.hand import SESSION_MS, Hand, Stage
+from tests.support.memlog import MemoryLog
+from tests.support.starts import from_the_beginning
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World
+
+PATHS = GroupPaths("g")
+Given = Mapping[str, Assignment]
+Action = Callable[[], None]
+Match = Callable[[Sequence[Operation]], bool]
+
+
+class Killed(BaseException):
+    """The process ends here: nobody catches it."""
+
+
+def nothing() -> None:
+    """What a test does when it does nothing."""
+
+
+def unchanged(found: Given) -> Given:
+    return found
+
+
+class Scripted(ClientAssignor):
+    """Decides as a built-in strategy does; before it the test acts, and after it the test may change the answer.
+
+    :ivar before: called when the leader begins to assign.  :ivar answer: makes of the strategy's answer what is given.
+    :ivar writes: makes of the member's metadata what is registered.
+    :ivar calls: how often it was asked.  :ivar seen: the metadata of each call.
+    :ivar heard: (member state, generation) of each `on_assignment`.
+    """
+
+    def __init__(self, like: str = "range", name: str = "scripted") -> None:
+        strategy = client_assignors()[like]
+        self.name, self.is_cooperative, self._strategy = name, strategy.is_cooperative, strategy
+        self.before: Action = nothing
+        self.answer: Callable[[Given], Given] = unchanged
+        self.writes: Callable[[bytes], bytes] = bytes
+        self.calls = 0
+        self.seen: list[Mapping[str, bytes]] = []
+        self.heard: list[tuple[bytes, int]] = []
+
+    def metadata(self, subscription: ConsumerMetadata) -> bytes:
+        return self.writes(self._strategy.metadata(subscription))
+
+    def assign(self, cluster: Cluster, metadata: Mapping[str, bytes]) -> Given:
+        self.calls += 1
+        self.seen.append(dict(metadata))
+        self.before()
+        found = self._strategy.assign(cluster, metadata)
+        return self.answer({name: Assignment(one.threads, f"for {name}".encode()) for name, one in found.items()})
+
+    def on_assignment(self, assignment: Assignment, member_state: bytes, generation: int) -> None:
+        self.heard.append((member_state, generation))
+
+
+class Gate:
+    """Where a thread stands until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self._open = threading.Event()
+
+    def __call__(self) -> None:
+        self.reached.set()
+        assert self._open.wait(30)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+# ---- members that the test polls
+
+
+class Polled(Callbacks):
+    """A member of group `g` with client-side assignment that takes part only while the test polls it."""
+
+    def __init__(
+        self,
+        zk: str,
+        name: str,
+        assignors: Sequence[ClientAssignor],
+        topics: dict[str, int],
+        pattern: str,
+        wrap: Callable[[Store], Store] = lambda store: store,
+        **options: Any,
+    ) -> None:
+        self.name = name
+        self.stops: list[PartitionSet] = []
+        self.failures: list[AssignmentFailed] = []
+        opener = kazoo_factory(zk, SESSION_MS)
+        options = {"assignment": "client", "session_timeout_ms": SESSION_MS, **options}
+        config = ConsumerConfig(zk=zk, group="g", consumer=name, **options)
+        self.consumer = Consumer(
+            config, Subscription(topics, pattern), self, MemoryLog(), lambda: wrap(opener()), assignors=assignors
+        )
+        self.obey()
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        self.stops.append(partitions)
+
+    on_partitions_lost = on_partitions_revoked
+
+    def obey(self) -> None:
+        """Register, and apply every command that stands in the channel, whether or not its watch was heard."""
+        self.consumer.member.wake.set()
+        try:
+            self.consumer.poll(0)
+        except AssignmentFailed as failure:
+            self.failures.append(failure)
+
+    def commands(self) -> list[Command]:
+        """What stands in its channel, the oldest first."""
+        store = self.store
+        listing = store.children(PATHS.channel(self.name))
+        nodes = store.get_many([PATHS.command(self.name, name) for name in sorted(listing.names if listing else [])])
+        return [Command.parse("command", node.data) for node in nodes if node is not None]
+
+    @property
+    def store(self) -> Store:
+        found = self.consumer.member.store
+        assert found is not None
+        return found
+
+    @property
+    def held(self) -> PartitionSet:
+        return self.consumer.assignment()
+
+    def vanish(self) -> None:
+        """End without a word to the group."""
+        self.store.close()
+
+    def close(self) -> None:
+        self.consumer.close()
+
+
+class HandStage:
+    """Group `g` of members that the test polls, with a coordinator whose every turn it takes."""
+
+    def __init__(self, world: World, stage: Stage) -> None:
+        self.world = world
+        self.stage = stage
+        self.members: list[Polled] = []
+        self.assignors: dict[str, Scripted] = {}
+
+    def topic(self, name: str, partitions: int) -> None:
+        self.stage.topics[name] = self.world.topic(name, partitions)
+
+    def more_partitions(self, name: str, partitions: int) -> None:
+        """Coordinators take it for so many from now on, and so does who reads it."""
+        self.world.more_partitions(name, partitions)
+        self.stage.topics[name] = replace(self.stage.topics[name], partitions=tuple(range(partitions)))
+
+    def member(
+        self,
+        name: str,
+        *,
+        like: str = "range",
+        topics: dict[str, int] | None = None,
+        pattern: str = "static",
+        **rest: Any,
+    ) -> Polled:
+        """A member that has registered; its assignor is `assignors[name]`."""
+        assignor = self.assignors.setdefault(name, Scripted(like))
+        made = Polled(self.world.zk, name, [assignor], topics or {"t": 1}, pattern, **rest)
+        self.members.append(made)
+        return made
+
+    def coordinator(self, node: str) -> tuple[Hand, Hooked]:
+        """An elected coordinator, and what stands in front of its session."""
+        fronts: list[Hooked] = []
+
+        def wrap(store: Store) -> Store:
+            fronts.append(Hooked(store))
+            return fronts[-1]
+
+        return self.stage.hand(node, wrap=wrap), fronts[0]
+
+    @property
+    def state(self) -> GroupState:
+        return self.world.state("g")
+
+    @property
+    def stops(self) -> list[int]:
+        """How often each member has stopped something, or lost it."""
+        return [len(member.stops) for member in self.members]
+
+    @property
+    def calls(self) -> int:
+        """How often any leader's assignor was called."""
+        return sum(assignor.calls for assignor in self.assignors.values())
+
+    def asked(self, hand: Hand, leader: str) -> Command:
+        """Turns until a command to assign stands in the leader's channel, which nobody has read; what it says."""
+
+        def look() -> Command | None:
+            hand.turn("g")
+            return next((each for each in self.world.commands("g", leader) if each.option == ASSIGN), None)
+
+        found = eventually(look, 5, f"{leader} is asked")
+        assert found is not None
+        return found
+
+    def settled(self, hand: Hand, *members: Polled) -> GroupState:
+        """Turns, with the members obeying in between, until the group is Stable and nobody has a command."""
+        some = members or tuple(self.members)
+
+        def step() -> Turn | None:
+            turn = hand.turn("g")
+            if turn.state is not None and turn.state.state == STABLE and not any(one.commands() for one in some):
+                for one in some:
+                    one.obey()
+                return turn
+            for one in some:
+                one.obey()
+            return None
+
+        eventually(step, 10, "g is Stable")
+        return self.state
+
+    def close(self) -> None:
+        for member in self.members:
+            with suppress(Exception):
+                member.close()
+
+
+@contextmanager
+def a_hand_stage(world: World, stage: Stage) -> Iterator[HandStage]:
+    """One whose members are closed at the end."""
+    made = HandStage(world, stage)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+# ---- what stands in ZooKeeper
+
+
+def asks(world: World) -> list[str]:
+    """The asks there are, in the order in which they were made."""
+    return world.names(PATHS.sync)
+
+
+def answered(world: World) -> list[str]:
+    """Those that have an answer."""
+    return [name for name in asks(world) if world.data(PATHS.answer(name)) is not None]
+
+
+# ---- sessions
+
+
+def writes(path: str, data: bytes = b"") -> Match:
+    """A commit that creates or sets such a znode: `path` and `data` anywhere in its path and data."""
+    return lambda operations: any(
+        isinstance(each, Create | SetData) and path in each.path and data in each.data for each in operations
+    )
+
+
+def creates(path: str, data: bytes = b"") -> Match:
+    """A commit that creates such a znode."""
+    return lambda operations: any(
+        isinstance(each, Create) and path in each.path and data in each.data for each in operations
+    )
+
+
+class Hooked(FrontStore):
+    """A session at whose commits the test does something, and which notes them.
+
+    :ivar commits: what has happened.  :ivar sent: how many commits were sent since somebody has set it to 0.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._before: list[tuple[Match, Action]] = []
+        self._after: list[tuple[Match, Action]] = []
+        self.commits: list[Sequence[Operation]] = []
+        self.sent = 0
+        self.is_over = False
+
+    def before(self, match: Match, action: Action) -> None:
+        """Do this once, just before a commit that matches is sent."""
+        self._before.append((match, action))
+
+    def after(self, match: Match, action: Action) -> None:
+        """Do this once, just after it has happened and before its sender knows."""
+        self._after.append((match, action))
+
+    def die(self) -> None:
+        """The process is killed: its session ends, and nothing more is sent."""
+        self.is_over = True
+        self.behind.close()
+        raise SessionLost("the test has killed the process")
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if self.is_over:
+            raise SessionLost("the test has killed the process")
+        self._do(self._before, operations)
+        done = self.behind.commit(operations)
+        self.sent += 1
+        self.commits.append(tuple(operations))
+        self._do(self._after, operations)
+        return done
+
+    def _do(self, hooks: list[tuple[Match, Action]], operations: Sequence[Operation]) -> None:
+        for hook in hooks.copy():
+            if hook[0](operations):
+                hooks.remove(hook)
+                hook[1]()
+
+    # ---- what a coordinator has written
+
+    def states(self) -> list[GroupState]:
+        """Every state of group `g`, in order, without those that repeat the one before."""
+        data = [
+            each.data
+            for commit in self.commits
+            for each in commit
+            if isinstance(each, Create | SetData) and each.path == PATHS.state
+        ]
+        found: list[GroupState] = []
+        for one in data:
+            state = GroupState.parse("state", one)
+            if not found or found[-1] != state:
+                found.append(state)
+        return found
+
+    def sent_commands(self) -> list[tuple[str, Command]]:
+        """Every command that was sent in group `g`, with its consumer, in order."""
+        return [
+            (each.path.split("/")[-2], Command.parse("command", each.data))
+            for commit in self.commits
+            for each in commit
+            if isinstance(each, Create) and "/command-" in each.path and each.path.startswith(PATHS.channels)
+        ]
+
+    def made_asks(self) -> list[Ask]:
+        """Every ask that was made."""
+        return [
+            Ask.parse("ask", each.data)
+            for commit in self.commits
+            for each in commit
+            if isinstance(each, Create) and each.path.startswith(f"{PATHS.sync}/ask-")
+        ]
+
+
+def switches(states: Sequence[GroupState]) -> list[tuple[str, bool]]:
+    """The strategies that a group has used, and whether a leader decided, one behind the other."""
+    found: list[tuple[str, bool]] = []
+    for state in states:
+        now = (state.strategy, state.client is not None and bool(state.client.ask))
+        if state.target and (not found or found[-1] != now):
+            found.append(now)
+    return found
+
+
+# ---- members whose znodes are made by hand
+
+
+class MadeLeader:
+    """The leader's part of a member whose znodes were made by hand: all of it is real but the registration."""
+
+    def __init__(self, store: Store, name: str, assignors: Sequence[ClientAssignor]) -> None:
+        runtime, node = ThreadRuntime(), store.get(PATHS.channel(name))
+        assert node is not None
+        channel = parsed_channel("channel", node.data)
+        self.fenced = FencedChannel(store, runtime, PATHS, name, channel, node.stat.version)
+        config = ConsumerConfig(zk="none", group="g", consumer=name, assignment="client")
+        client = ClientAssignment(PATHS, name, ConsumerRole(config, runtime, MemoryLog(), assignors, nothing))
+        self._store = store
+        self._drain = CommandDrain(runtime, PATHS, name, Offsets(runtime, PATHS, from_the_beginning), client=client)
+
+    def obey(self) -> None:
+        """Apply every command that stands in the channel."""
+        self._drain.drain(self._store, self.fenced, lambda partitions: None)
+
+
+def offering(metadata: bytes, protocol: str = "range") -> dict[str, Any]:
+    """Of a registration: client-side assignment by one protocol, and nothing else."""
+    return {"pattern": CLIENT, "client": ClientProtocols((protocol,), {protocol: encoded(metadata)})}

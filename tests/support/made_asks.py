@@ -1,0 +1,312 @@
+"""A made history of a group whose assignment a member decides: asks, answers, adoptions, up to its calm end."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, Command
+from coordinator.zk.fields import compact
+from coordinator.zk.paths import GroupPaths, ask_name
+from coordinator.zk.records import Registration
+from coordinator.zk.seats import Seat
+from coordinator.zk.state import COMPLETING, FAILED, ClientSide, GroupState
+from coordinator.zk.store import Create, Delete, Operation, SetData
+from coordinator.zk.sync import CLIENT, Answer, Ask, AskMember, ClientProtocols, MemberAnswer
+from tests.support.made_histories import Happening, History, Life, Made, Shares, parted
+from tests.support.made_story import Enough
+
+G = GroupPaths("g")
+CALM_AT, END_AT = 40.0, 80.0
+PARTITIONS = 4
+
+
+def metadata(*topics: str, pattern: str = "static") -> str:
+    """Of protocol type `consumer`, as it stands in a registration."""
+    return b64encode(compact({"topics": list(topics), "pattern": pattern})).decode()
+
+
+def offer(*topics: str, pattern: str = "static") -> ClientProtocols:
+    """What a member offers."""
+    text = metadata(*(topics or ("flights",)), pattern=pattern)
+    return ClientProtocols(("range",), {"range": text}, digest=text[:8])
+
+
+class LedGroup(History):
+    """Group `g`: m0 and m1 share a topic; m2 joins; a leader fails, and another coordinator takes over.
+
+    :ivar asks: those that were made, by name.
+    """
+
+    def __init__(self, point: str = "", happening: Happening | None = None) -> None:
+        super().__init__()
+        self.events[0]["bounds"]["assignment_timeout"] = 5.0
+        self._point, self._happening = point, happening
+        self.reached: list[str] = []
+        self.asks: dict[str, Ask] = {}
+        self.client = ClientSide("consumer")
+        for chapter in (self.found, self.join, self.fail, self.take_over, self.calm_down):
+            try:
+                chapter()
+            except Enough:
+                break
+
+    def point(self, name: str) -> None:
+        """A test's happening comes in here."""
+        self.reached.append(name)
+        if name == self._point and self._happening is not None:
+            self._happening(self)
+
+    # ---- members
+
+    def member(self, name: str, life: int = 1, topics: tuple[str, ...] = ("flights",), **wants: Any) -> Life:
+        """A process that can do client-side assignment only registers."""
+        found = self.consumer(f"{name}#{life}", "g", "consumer")
+        self.register(found, f"{name}-{life}", subscription={}, pattern=CLIENT, client=offer(*topics), **wants)
+        return found
+
+    def static_member(self, name: str, life: int = 1) -> Life:
+        """The same of a static one, with its seat."""
+        found = self.member(name, life, instance_id=name)
+        registration = Registration.parse("", self.tree[G.id(name)][0].encode())
+        self.commit(found.who, self.put(G.seat(name), Seat(registration, 6000).to_bytes()))
+        return found
+
+    def identity(self, name: str) -> str:
+        """Who a member is to an ask."""
+        seat = self.tree.get(G.seat(name))
+        return f"seat-{seat[3]:x}" if seat is not None else self.lives[name].channel.incarnation
+
+    # ---- asks
+
+    def asked(self, leader: str, members: Mapping[str, str], number: int = 0, attempt: int = 1) -> Ask:
+        """An ask of these members (name -> identity), not yet made."""
+        some = {name: AskMember(identity, "digest", 4000) for name, identity in members.items()}
+        incarnation = self.lives[leader].channel.incarnation
+        ask = Ask("range", leader, incarnation, some, attempt=attempt, reason="a test")
+        self.asks[ask_name(number or len(self.asks) + 1)] = ask
+        return ask
+
+    @property
+    def name(self) -> str:
+        """The newest ask."""
+        return max(self.asks)
+
+    def assign(self, name: str = "", **more: Any) -> Operation:
+        """The command for the leader of an ask."""
+        ask = self.asks[name or self.name]
+        life = self.lives[ask.leader]
+        fields = {"epoch": self.epoch, "generation": self.states["g"].generation, **more}
+        command = Command(ASSIGN, incarnation=life.channel.incarnation, ask=name or self.name, **fields)
+        return Create(G.command_prefix(ask.leader), command.to_bytes(), sequential=True)
+
+    def ask(self, leader: str, *names: str, attempt: int = 1, identities: Mapping[str, str] | None = None) -> Made:
+        """A turn that makes an ask, with its command."""
+        members = {name: self.identity(name) for name in names} | dict(identities or {})
+        made = self.asked(leader, members, attempt=attempt)
+        parents: list[Operation] = [] if G.sync in self.tree else [Create(G.sync)]
+        state = replace(self.states["g"], state=COMPLETING, client=self.client, epoch=self.epoch)
+        return self.fenced("g", state, *parents, Create(G.ask(self.name), made.to_bytes()), self.assign())
+
+    def entries(self, shares: Shares, name: str = "") -> list[Operation]:
+        """What a leader writes below an ask, without the answer."""
+        return [
+            Create(
+                G.member_answer(name or self.name, consumer),
+                MemberAnswer({f"{consumer}-0": parted(share)} if share else {}, protocol="range").to_bytes(),
+            )
+            for consumer, share in shares.items()
+        ]
+
+    def answer_of(self, shares: Shares, error: str | None = None, partitions: int = PARTITIONS) -> Answer:
+        topics = {} if error else {"flights": self.ids["flights"]}
+        numbers = {topic: frozenset(range(partitions)) for topic in topics}
+        return Answer(tuple(sorted(shares)), topics, numbers, True, error)
+
+    def answer(self, shares: Shares, error: str | None = None, name: str = "", who: str = "", **more: Any) -> Made:
+        """A leader's last multi: the rest of the entries, the answer, the command removed."""
+        ask = self.asks[name or self.name]
+        life = self.lives[ask.leader]
+        command = self.command_of(ask.leader)
+        life.channel = replace(life.channel, epoch=self.epoch, command=command.rpartition("/")[2], **more)
+        return self.commit(
+            who or life.who,
+            SetData(life.paths.channel(life.name), life.channel.to_bytes()),
+            *([] if error else self.entries(shares, name)),
+            Create(G.answer(name or self.name), self.answer_of(shares, error).to_bytes()),
+            Delete(command),
+        )
+
+    def adopted(self, shares: Shares, name: str = "", **more: Any) -> GroupState:
+        """The state that an adoption writes."""
+        self.client = ClientSide("consumer", name or self.name, True)
+        fields = {"topics": {"flights": self.ids["flights"]}, "client": self.client, **more}
+        state = replace(self.rebalance("g", shares), **fields)
+        topics = {topic: set(range(PARTITIONS)) for topic in state.topics}
+        for share in state.target.values():
+            for part in share.partitions:
+                topics.get(part.topic, set()).discard(part.partition)
+        left = {topic: f"leader assigns partitions {sorted(some)} to nobody" for topic, some in topics.items() if some}
+        return replace(state, left_out=left)
+
+    def adopt(self, shares: Shares, *operations: Operation, name: str = "", **more: Any) -> Made:
+        """A turn that adopts an answer."""
+        return self.fenced("g", self.adopted(shares, name, **more), *operations)
+
+    def settle(self, shares: Shares) -> None:
+        """Everybody is told of the target, one after the other, and the group is Stable. Asks that are over go."""
+        state = self.states["g"]
+        for consumer, share in sorted(shares.items()):
+            gone = frozenset(self.lives[consumer].channel.running) - parted(share)
+            if gone:
+                named = {part.topic: str(part.partition) for part in gone}
+                assert len(gone) == 1, "the stories give one up at a time"
+                self.fenced("g", state, self.stop(consumer, named))
+                self.obey(consumer)
+        for consumer, share in sorted(shares.items()):
+            self.fenced("g", state, self.start(consumer, share, ask=self.client.ask))
+            self.obey(consumer)
+        old = [name for name in self.asks if name != self.client.ask and G.ask(name) in self.tree]
+        self.fenced("g", replace(self.states["g"], state="Stable", epoch=self.epoch), *self.removed(*old))
+
+    def removed(self, *names: str) -> list[Operation]:
+        """Asks removed, with what is below them."""
+        paths = [path for name in names for path in sorted(self.tree, reverse=True) if self._is_of(path, name)]
+        return [Delete(path) for path in paths]
+
+    def _is_of(self, path: str, name: str) -> bool:
+        return path == G.ask(name) or path.startswith(f"{G.ask(name)}/")
+
+    def turn_of(self, shares: Shares, leader: str = "m0") -> None:
+        """A whole round: asked, answered, adopted, settled."""
+        self.ask(leader, *shares)
+        self.answer(shares)
+        self.adopt(shares)
+        self.settle(shares)
+
+    # ---- what the builder does not know of client-side assignment
+
+    def obey(self, consumer: str, begins: bool = True) -> Made:
+        path = self.command_of(consumer)
+        command = Command.parse(path, self.tree[path][0].encode())
+        life = self.lives[consumer]
+        if command.option == ASSIGNMENT_FAILED:
+            done = replace(life.channel, epoch=command.epoch, command=path.rpartition("/")[2])
+            return self.set_channel(life, done, Delete(path))
+        if command.ask:
+            life.channel = replace(life.channel, ask=command.ask)
+        return super().obey(consumer, begins)
+
+    def start(self, consumer: str, share: Mapping[str, str], **more: Any) -> Operation:
+        return super().start(consumer, share, **more)
+
+    # ---- chapters
+
+    def found(self) -> None:
+        self.node("a#1")
+        self.node("b#1")
+        self.elect("a#1")
+        self.topic("flights", "T1", PARTITIONS)
+        self.to(1.0)
+        self.member("m0")
+        self.static_member("m1")
+        self.fenced("g", GroupState(epoch=1))
+        self.ask("m0", "m0", "m1")
+        self.point("asked")
+        shares = {"m0": {"flights": "0-1"}, "m1": {"flights": "2-3"}}
+        self.answer(shares)
+        self.point("answered")
+        self.adopt(shares)
+        self.point("adopted")
+        self.settle(shares)
+        self.point("stable")
+
+    def join(self) -> None:
+        self.to(5.0)
+        self.member("m2")
+        self.turn_of({"m0": {"flights": "0-1"}, "m1": {"flights": "2"}, "m2": {"flights": "3"}})
+        self.point("joined")
+
+    def fail(self) -> None:
+        self.to(10.0)
+        self.topic("flights", "T1", PARTITIONS)
+        self.ask("m0", "m0", "m1", "m2")
+        failed = self.name
+        self.answer({}, error="ValueError: no data")
+        self.client = replace(self.client, failed=(self.identity("m0"),), attempts=1, failed_ask=failed)
+        notices = [
+            Create(
+                G.command_prefix(name),
+                Command(
+                    ASSIGNMENT_FAILED, self.epoch, self.states["g"].generation, self.lives[name].channel.incarnation,
+                    ask=failed, reason="no data",
+                ).to_bytes(),
+                sequential=True,
+            )
+            for name in ("m0", "m1", "m2")
+        ]  # fmt: skip
+        state = replace(self.states["g"], state=FAILED, client=self.client)
+        self.fenced("g", state, *notices)
+        self.point("failed")
+        for name in ("m0", "m1", "m2"):
+            self.obey(name)
+        self.to(11.0)
+        shares = {"m0": {"flights": "0"}, "m1": {"flights": "2"}, "m2": {"flights": "1,3"}}
+        self.ask("m1", "m0", "m1", "m2", attempt=2)
+        self.answer(shares)
+        self.adopt(shares)
+        self.settle(shares)
+        self.point("next leader")
+
+    def take_over(self) -> None:
+        """The coordinator dies behind an ask, and the one that follows asks again for the same."""
+        self.to(15.0)
+        self.member("m3")
+        self.ask("m0", "m0", "m1", "m2", "m3")
+        self.die("a#1")
+        self.to(22.0)
+        self.close("a#1")
+        self.elect("b#1")
+        old = self.command_of("m0")
+        self.fenced("g", replace(self.states["g"], epoch=2), Delete(old), self.assign())
+        self.point("asked again")
+        shares = {"m0": {"flights": "0"}, "m1": {"flights": "2"}, "m2": {"flights": "1"}, "m3": {"flights": "3"}}
+        self.answer(shares)
+        self.adopt(shares)
+        self.settle(shares)
+        self.point("taken over")
+        self.to(25.0)
+        life = self.lives["m1"]
+        self.halt(life, frozenset(life.channel.running), "lost")
+        self.event("over", "m1#1", group="g", consumer="m1", incarnation="m1-1", why="its session ended")
+        self.roles.pop("m1#1")
+        self.close("m1#1", "closed")
+        self.event("exit", "m1#1", why="left")
+        self.static_member("m1", 2)
+        state = self.states["g"]
+        target = {**state.target, "m1": replace(state.target["m1"], incarnation="m1-2")}
+        self.fenced(
+            "g", replace(state, state=COMPLETING, target=target), self.start("m1", shares["m1"], ask=self.client.ask)
+        )
+        self.obey("m1")
+        self.stable("g")
+        self.point("bounced")
+
+    def calm_down(self) -> None:
+        self.to(CALM_AT)
+        self.point("before calm")
+        self.event("calm", "server", stuck=[])
+        self.point("calm")
+        self.to(60.0)
+        self.point("late")
+        self.to(END_AT)
+        self.event("end", "server")
+
+
+def led(point: str = "", happening: Happening | None = None) -> list[Made]:
+    """The events of the story, with what `happening` does at a point of it."""
+    told = LedGroup(point, happening)
+    assert not point or point in told.reached, f"there is no point {point}"
+    return told.events
