@@ -32,6 +32,11 @@ class Gate:
         }
         on_signals(acts, lambda number: acts[number]())
 
+    @property
+    def is_open(self) -> bool:
+        """Whether who passes goes on at once."""
+        return self._is_open.is_set()
+
     def pass_through(self) -> None:
         """Go on: at once, or when the gate is open again."""
         self._is_open.wait()

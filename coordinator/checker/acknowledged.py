@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from coordinator.zk.commands import ASSIGN
+
 from .channel_data import ChannelData
 from .commits import GONE, LIFE, NAMED, SERVER, Commit
 from .invariant import Invariant
@@ -17,9 +19,10 @@ class Acknowledged(Invariant):
     """Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied afterwards.
 
     Done: the channel that the same commit leaves names it; after a stop its partitions run no more and nobody fetches
-    them for that incarnation, after a start they run or are refused. A consumer removes one that is not done only
-    when it is stale: for another incarnation, older than the channel, unreadable. What a hand has made or removed is
-    not judged.
+    them for that incarnation, after a start they run or are refused, and the channel names the start's ask; what a
+    leader is asked, and what it is told of a failure, changes neither what runs nor the generation. A consumer removes
+    one that is not done only when it is stale: for another incarnation, older than the channel, unreadable, or about
+    an ask that is gone. What a hand has made or removed is not judged.
     """
 
     name = "S6"
@@ -68,7 +71,7 @@ class Acknowledged(Invariant):
             return
         if after.command == command.name and before is not None and before.incarnation == after.incarnation:
             self._judge_done(view, command, before, after, commit)
-        elif not _is_stale(command.data, before, after) and commit.who == view.owner:
+        elif not self._is_stale(view, command.data, before, after) and commit.who == view.owner:
             self.broken(
                 f"{command.name} was removed by {view.consumer} of group {view.group.name} at {moment(commit.at)}, "
                 "neither applied nor stale",
@@ -82,17 +85,42 @@ class Acknowledged(Invariant):
         data = command.data
         if data is None:
             return
+        if not data.is_start and not data.is_stop:
+            self._judge_unchanged(view, command, before, after, commit)
+            return
         if data.is_start:
             left = sorted(data.partitions - after.running.keys() - after.refused)
             what = "neither runs nor is refused"
+            if not left and after.ask != data.ask:
+                self.broken(
+                    f"{command.name}, a start of {data.ask or 'no ask'}, was acknowledged by {view.consumer} of group "
+                    f"{view.group.name} at {moment(commit.at)}, and its channel names {after.ask or 'none'}",
+                    command.made,
+                    commit.event,
+                )
         else:
             named = data.partitions or before.running.keys() | after.running.keys()
             left = sorted(named & after.running.keys())
             what = "still runs"
         if left:
             self._tell(view, command, left[0], what, commit)
-        elif not data.is_start:
+        elif data.is_stop:
             self._judge_silence(view, command, data, before, commit)
+
+    def _judge_unchanged(
+        self, view: ChannelView, command: CommandView, before: ChannelData, after: ChannelData, commit: Commit
+    ) -> None:
+        """What a leader is asked, or a member told of a failure, changes nothing of what runs."""
+        option = command.data.option if command.data is not None else ""
+        kept = (before.generation, before.ask, before.running.keys())
+        if kept != (after.generation, after.ask, after.running.keys()):
+            what = "generation" if before.generation != after.generation else "what runs"
+            self.broken(
+                f"{command.name}, an {option}, was acknowledged by {view.consumer} of group {view.group.name} at "
+                f"{moment(commit.at)}, and changed {what} in its channel",
+                command.made,
+                commit.event,
+            )
 
     def _judge_silence(
         self, view: ChannelView, command: CommandView, data: CommandData, before: ChannelData, commit: Commit
@@ -124,8 +152,17 @@ class Acknowledged(Invariant):
             commit.event,
         )
 
+    def _is_stale(
+        self, view: ChannelView, command: CommandData | None, before: ChannelData | None, after: ChannelData
+    ) -> bool:
+        if command is not None and command.option == ASSIGN:
+            ask = view.group.asks.get(command.ask)
+            if ask is None or ask.ask is None or ask.by_hand:
+                return True
+        return _is_old(command, before, after)
 
-def _is_stale(command: CommandData | None, before: ChannelData | None, after: ChannelData) -> bool:
+
+def _is_old(command: CommandData | None, before: ChannelData | None, after: ChannelData) -> bool:
     if command is None or before is None or after.ended is not None:
         return True
     if command.incarnation != before.incarnation or before.incarnation != after.incarnation:

@@ -25,8 +25,8 @@ class ChannelData:
     """
 
     __slots__ = (
-        "command", "ended", "epoch", "generation", "head", "incarnation", "moved", "raw", "refused", "running", "tail",
-        "topics",
+        "ask", "command", "ended", "epoch", "generation", "head", "incarnation", "moved", "raw", "refused", "running",
+        "tail", "topics",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +39,7 @@ class ChannelData:
         topics: Mapping[str, str] | None = None,
         ended: str | None = None,
         refused: frozenset[Partition] = frozenset(),
+        ask: str = "",
     ) -> None:
         self.incarnation = incarnation
         self.epoch = epoch
@@ -48,6 +49,7 @@ class ChannelData:
         self.topics: Mapping[str, str] = {} if topics is None else topics
         self.ended = ended
         self.refused = refused
+        self.ask = ask
         self.head = self.tail = ""
         self.raw: Offsets = {}
         self.moved: dict[Partition, int | None] | None = None
@@ -77,10 +79,10 @@ def read_channel(path: str, text: str, before: ChannelData | None = None) -> Cha
         found = ChannelData(
             values["incarnation"], values["epoch"], values["generation"], values["command"],
             _running(values["running"]), values["topics"], values["ended"],
-            partitions(values["refused"]) if "refused" in values else frozenset(),
+            partitions(values["refused"]) if "refused" in values else frozenset(), values.get("ask", ""),
         )  # fmt: skip
         if not (
-            type(found.incarnation) is type(found.command) is str
+            type(found.incarnation) is type(found.command) is type(found.ask) is str
             and type(found.epoch) is type(found.generation) is int
             and type(found.topics) is dict
             and (found.ended is None or type(found.ended) is str)
@@ -116,7 +118,7 @@ def _moved(before: ChannelData, offsets: Offsets) -> ChannelData:
     raw = before.raw
     found = ChannelData(
         before.incarnation, before.epoch, before.generation, before.command, None, before.topics, before.ended,
-        before.refused,
+        before.refused, before.ask,
     )  # fmt: skip
     found.head, found.tail, found.raw = before.head, before.tail, offsets
     if raw.keys() != offsets.keys() or any(offsets[topic].keys() != raw[topic].keys() for topic in raw):
@@ -154,4 +156,5 @@ def _channel(path: str, data: bytes) -> ChannelData:
         found.topics,
         found.ended,
         frozenset(found.refused),
+        found.ask,
     )

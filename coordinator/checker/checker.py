@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from .acknowledged import Acknowledged
+from .adopted import Adopted
 from .commits import Commit
 from .covering import Covering
+from .decided import Decided
 from .deposed import Deposed
 from .exclusive import Exclusive
 from .invariant import Invariant
@@ -37,7 +39,8 @@ class Checker:
         settled = Settled(world)
         self.invariants: Sequence[Invariant] = (
             self._exclusive, Covering(world), Ordered(world), Deposed(world), Joined(world), Acknowledged(world),
-            Remains(world), Pure(world), settled, Seen(world), Unhindered(world), Progress(world, settled),
+            Remains(world), Pure(world), Adopted(world), settled, Seen(world), Unhindered(world),
+            Progress(world, settled), Decided(world),
         )  # fmt: skip
         self._now = float("-inf")
         self._next_tick = float("-inf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .ask_views import AskChange
 from .texts import Partition
 from .verdict import Event
 from .views import (
@@ -26,7 +27,7 @@ CHANNEL, LIFE, RUNNING, NAMED = 1, 2, 4, 8
 """A channel was written; and what is new in it: who lives there, which partitions run, the command that it names."""
 STATE, SENT, GONE, MEMBER, OWNER, OFFSET = 16, 32, 64, 128, 256, 512
 SEALED, COLLECTED, QUERY, TOPIC, EPOCH, IN_GROUP = 1024, 2048, 4096, 8192, 16384, 32768
-HISTORY = 65536
+HISTORY, ASK = 65536, 131072
 ANYTHING = -1
 
 
@@ -39,6 +40,7 @@ class Commit:
     :ivar offsets: (group, partition, offset), those that were written.
     :ivar sealed: segments made.  :ivar removed: segments that went.
     :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
+    :ivar asks: what was written at or below asks.
     """
 
     mask = 0
@@ -52,6 +54,7 @@ class Commit:
     removed: tuple[SegmentView, ...] = ()
     queries: tuple[tuple[Group, QueryView | None, QueryView | None], ...] = ()
     topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
+    asks: tuple[AskChange, ...] = ()
 
     def __init__(self, event: Event) -> None:
         self.event = event

@@ -58,15 +58,19 @@ class Conditions:
     :ivar coordinator: the process elected last, on `session`.
     :ivar elected: its `elected` event.
     :ivar calm: the event that ends the faults.
+    :ivar broken: whose assignors fail for good, as `calm` says; None for nobody's.
     :ivar disturbed_until: the end of the last fault; `STUCK_KINDS` of processes that are no nodes are kept apart, in
         `stuck`.
+    :ivar lasting_until: the end of the last of them that lasted.
     """
 
     def __init__(self) -> None:
         self.coordinator = ""
         self.elected: Event | None = None
         self.calm: Event | None = None
+        self.broken: Fault | None = None
         self.disturbed_until = NEVER
+        self.lasting_until = NEVER
         self.stuck: list[Fault] = []
         self._session: object = None
         self._until = NEVER
@@ -110,9 +114,13 @@ class Conditions:
             self.stuck.append(fault)
         else:
             self.disturbed_until = max(self.disturbed_until, fault.until)
+            if fault.until > fault.at:
+                self.lasting_until = max(self.lasting_until, fault.until)
 
     def on_calm(self, event: Event) -> None:
         self.calm = event
+        if event.get("broken"):
+            self.broken = Fault({"at": event["at"], "event": "calm", "broken": event["broken"]})
         if event.get("stuck"):
             fault = Fault(event)
             fault.until = FOREVER
@@ -123,6 +131,10 @@ class Conditions:
         """Since when a coordinator has acted and nothing else went on; infinity while that is not so."""
         since = self.acting_since(now)
         return max(since, self.disturbed_until) if self.disturbed_until <= now else FOREVER
+
+    def undisturbed_long(self, now: float, seconds: float) -> bool:
+        """Whether a coordinator has acted since `seconds` before `now`, and no fault lasted into that time."""
+        return max(self._acting_since, self.lasting_until) <= now - seconds
 
     # ---- pauses
 

@@ -9,7 +9,7 @@ from .invariant import Invariant
 from .reading import StateData
 from .verdict import Event, moment
 from .views import Group, StateView
-from .wanted import runs_but_refused, subscribed
+from .wanted import left_out, longest_ask_s, runs_but_refused, subscribed
 
 
 class Covering(Invariant):
@@ -18,7 +18,8 @@ class Covering(Invariant):
 
     Judged when a coordinator makes a state Stable. What changed less than `notice` before that it need not have seen
     (longer where faults went on meanwhile); what `left_out` names it has explained. And each consumer that the target
-    is meant for then runs exactly its share, but for what its channel says it was refused.
+    is meant for then runs exactly its share, but for what its channel says it was refused. Where a member decides, the
+    target also has every member, and `left_out` names topics: with what its answer knew of them.
     """
 
     name = "S2"
@@ -58,20 +59,29 @@ class Covering(Invariant):
                 )
 
     def _judge_cover(self, group: Group, state: StateData, commit: Commit) -> None:
-        seen_by = commit.at - self._notice(commit.at)
+        seen_by = commit.at - self._notice(commit.at) - (longest_ask_s(self.world) if group.is_led else 0.0)
         assigned = set().union(*(share.partitions for share in state.target.values()))
         subscribers: dict[str, Event] = {}
         for name in group.live_members:
             member, channel = group.members[name], group.channels[name]
             if max(member.written["at"], channel.since["at"]) > seen_by or name in state.left_out:
                 continue
-            for topic in subscribed(self.world, member):
+            if group.is_led and name not in state.target:
+                self.broken(
+                    f"generation {state.generation} of group {group.name} became Stable at {moment(commit.at)} "
+                    f"without {name}",
+                    member.written,
+                    commit.event,
+                )
+            for topic in subscribed(self.world, group, member) or ():
                 subscribers.setdefault(topic, member.written)
         for topic, subscription in sorted(subscribers.items()):
             view = self.world.topics.get(topic)
-            if view is None or view.data is None or topic in state.left_out or view.written["at"] > seen_by:
+            if view is None or view.data is None or view.written["at"] > seen_by:
                 continue
-            for number in view.data.partitions:
+            if topic in state.left_out and not group.is_led:
+                continue
+            for number in sorted(set(view.data.partitions) - left_out(self.world, group, state, topic)):
                 if (topic, number) not in assigned and f"{topic}-{number}" not in state.left_out:
                     self.broken(
                         f"generation {state.generation} of group {group.name} became Stable at {moment(commit.at)} "

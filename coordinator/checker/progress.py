@@ -9,6 +9,7 @@ from .invariant import Invariant
 from .settled import Settled
 from .verdict import Event, moment
 from .views import ChannelView, StateView
+from .wanted import longest_ask_s
 from .world import World
 
 WITHDRAWN_FOR_S = 1.0
@@ -108,7 +109,8 @@ class Progress(Invariant):
             return
         changed = max(group.changed_at, group.hand_at, self.world.topics_changed_at)
         bounds = self.world.bounds
-        if commit.at - changed > bounds["notice"] + bounds["session_timeout"]:
+        room = 2 * longest_ask_s(self.world) if group.is_led else 0.0
+        if commit.at - changed > bounds["notice"] + bounds["session_timeout"] + room:
             self.broken(
                 f"generation {after.data.generation} of group {name} begins at {moment(commit.at)}, and nothing has "
                 f"changed since {moment(changed)}",

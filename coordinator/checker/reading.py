@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.zk.commands import START_FETCHER, Command
+from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.records import BegunRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration, Topic
 from coordinator.zk.sealed import Query, Segment
 from coordinator.zk.state import GroupState
@@ -37,15 +37,33 @@ class TargetData:
         self.partitions = partitions
 
 
+class ClientData:
+    """What a group's state says of client-side assignment.
+
+    :ivar ask: the ask whose answer is the target; empty before the first.
+    :ivar failed_ask: the last one that failed since then.
+    """
+
+    __slots__ = ("ask", "failed_ask", "protocol_type")
+
+    def __init__(self, protocol_type: str, ask: str, failed_ask: str) -> None:
+        self.protocol_type = protocol_type
+        self.ask = ask
+        self.failed_ask = failed_ask
+
+
 class StateData:
     """What a group's state says.
 
+    :ivar client: None under the coordinator's strategies.
     :ivar marks: (consumer, incarnation) -> partitions.
     :ivar raw: the target as it was written.
     :ivar twice: a partition that the target gives to two, None when it has none.
     """
 
-    __slots__ = ("epoch", "generation", "left_out", "marks", "raw", "state", "strategy", "target", "topics", "twice")
+    __slots__ = (
+        "client", "epoch", "generation", "left_out", "marks", "raw", "state", "strategy", "target", "topics", "twice",
+    )  # fmt: skip
 
     def __init__(self, state: str, generation: int, epoch: int, strategy: str) -> None:
         self.state = state
@@ -58,17 +76,25 @@ class StateData:
         self.left_out: Mapping[str, str] = {}
         self.raw: object = None
         self.twice: Partition | None = None
+        self.client: ClientData | None = None
 
 
 class CommandData:
-    """What a command says; `partitions` is everything that a start names, or what a stop gives up (none: all)."""
+    """What a command says; `partitions` is everything that a start names, or what a stop gives up (none: all).
 
-    __slots__ = ("epoch", "generation", "incarnation", "is_start", "partitions")
+    :ivar option: as it stands in the command. One that is neither a start nor a stop changes nothing of what runs.
+    :ivar ask: the ask of `assign` and `assignment-failed`, and of a start whose target came from one.
+    """
+
+    __slots__ = ("ask", "epoch", "generation", "incarnation", "is_start", "is_stop", "option", "partitions")
 
     def __init__(
-        self, is_start: bool, epoch: int, generation: int, incarnation: str, partitions: frozenset[Partition]
+        self, option: str, epoch: int, generation: int, incarnation: str, partitions: frozenset[Partition], ask: str
     ) -> None:
-        self.is_start = is_start
+        self.option = option
+        self.is_start = option == START_FETCHER
+        self.is_stop = option == STOP_FETCHER
+        self.ask = ask
         self.epoch = epoch
         self.generation = generation
         self.incarnation = incarnation
@@ -100,6 +126,7 @@ def read_state(path: str, text: str, before: StateData | None) -> StateData | No
         found.marks = {
             (mark["consumer"], mark["incarnation"]): partitions(mark["partitions"]) for mark in values["marks"]
         }
+        found.client = _client(values.get("client"))
         found.raw = values["target"]
         if before is not None and before.raw == found.raw:
             found.target, found.twice = before.target, before.twice
@@ -108,6 +135,15 @@ def read_state(path: str, text: str, before: StateData | None) -> StateData | No
         return found
     except UNUSUAL:
         return strictly(_state, path, text)
+
+
+def _client(values: Any) -> ClientData | None:
+    if values is None:
+        return None
+    found = ClientData(values["protocol_type"], values["ask"], values.get("failed_ask", ""))
+    if not type(found.protocol_type) is type(found.ask) is type(found.failed_ask) is str:
+        raise TypeError(values)
+    return found
 
 
 def _take_target(found: StateData, target: Mapping[str, Any]) -> None:
@@ -130,6 +166,8 @@ def _state(path: str, data: bytes) -> StateData:
     found = StateData(parsed.state, parsed.generation, parsed.epoch, parsed.strategy)
     found.topics, found.left_out = parsed.topics, parsed.left_out
     found.marks = {(mark.consumer, mark.incarnation): frozenset(mark.partitions) for mark in parsed.marks}
+    if (client := parsed.client) is not None:
+        found.client = ClientData(client.protocol_type, client.ask, client.failed_ask)
     _take_target(found, {name: target.to_json() for name, target in parsed.target.items()})
     return found
 
@@ -139,9 +177,10 @@ def read_command(path: str, text: str) -> CommandData | None:
 
     def parse(path: str, data: bytes) -> CommandData:
         command = _PARSE_COMMAND(path, data)
-        is_start = command.option == START_FETCHER
-        partitions = frozenset(command.started if is_start else command.partitions)
-        return CommandData(is_start, command.epoch, command.generation, command.incarnation, partitions)
+        partitions = frozenset(command.started if command.option == START_FETCHER else command.partitions)
+        return CommandData(
+            command.option, command.epoch, command.generation, command.incarnation, partitions, command.ask
+        )
 
     return strictly(parse, path, text)
 

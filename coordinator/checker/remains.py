@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from coordinator.zk.records import OwnerRecord
+from coordinator.zk.state import EMPTY, STABLE
 
 from .commits import MEMBER, Commit
 from .invariant import Invariant
@@ -22,7 +23,8 @@ class Remains(Invariant):
 
     Judged at the end: no ephemeral of a closed session, no owner znode of an incarnation that is over, no commands and
     nothing `running` in a channel that has ended, no channel of a consumer that is gone (after `channel_retention`), no
-    segment that every query has finished. The period counts from the death, or from when a coordinator has been able to
+    segment that every query has finished, no ask but the one that a Stable group's target came from, and no request of
+    a leader. The period counts from the death, or from when a coordinator has been able to
     act without a break (and twice the session timeout: it must have watched for itself); what a hand has made stays.
     """
 
@@ -100,10 +102,24 @@ class Remains(Invariant):
                 topic, number = min(view.data.running)
                 what = f"{topic}-{number} in `running` of {name}, ended, in group {group.name}"
                 yield what, view.since, view.since["at"], allowed
+        yield from self._of_asks(group, allowed)
         for partition, owner in sorted(group.owners.items()):
             death = self._death_of_owner(group, owner.text, owner.made)
             if death is not None:
                 yield f"owner {partition[0]}-{partition[1]} of group {group.name}", death, death["at"], allowed
+
+    def _of_asks(self, group: Group, allowed: float) -> Iterator[Remnant]:
+        """Once every member has been told of an answer, nobody needs another ask."""
+        if group.requested is not None and group.hand_at < group.requested["at"]:
+            yield f"`sync_request` of group {group.name}", group.requested, group.requested["at"], allowed
+        state = group.state
+        if state is None or state.by_hand or state.data is None or state.data.state not in (STABLE, EMPTY):
+            return
+        named = state.data.client.ask if state.data.client is not None else ""
+        for name, view in sorted(group.asks.items()):
+            if name != named and not view.by_hand:
+                since = max(state.written, view.made, key=lambda event: event["at"])
+                yield f"{name} of group {group.name}", since, since["at"], allowed
 
     def _death_of_owner(self, group: Group, text: str, made: Event) -> Event | None:
         """The commit that ended the incarnation that an owner znode is of; None while it lives, or nobody knows."""

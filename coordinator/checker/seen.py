@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping
 
 from .commits import LIFE, MEMBER, STATE, TOPIC, Commit
 from .invariant import Invariant
+from .unhindered import hits
 from .verdict import Event, moment
 from .views import Group
-from .wanted import Item, is_kept, mismatches, told
+from .wanted import Item, can_be_led, is_kept, longest_ask_s, mismatches, told
 from .world import World
+
+SHORT_S = 60.0
+"""A stuck member of so long ago is none that delays anything."""
 
 
 class Seen(Invariant):
@@ -19,8 +23,9 @@ class Seen(Invariant):
     the target of the group's state reflects it within `notice`. The time counts from the change, or from when a
     coordinator acts without a break and undisturbed (then with the session timeout added); after `calm` nothing
     excuses for longer than it takes to elect another one. A static member that has left may keep its part for a session
-    timeout more, as long as it has a seat. A target is compared for what it covers, not for how it
-    deals it out.
+    timeout more, as long as it has a seat. Where a member decides the assignment, an ask that is out is waited for
+    first, so `assignment_timeout` is added twice, and nothing counts while a member of the group is stuck. A target is
+    compared for what it covers, not for how it deals it out.
     """
 
     name = "L2"
@@ -83,10 +88,26 @@ class Seen(Invariant):
         able = max(conditions.undisturbed_since(now), conditions.unpaused_since(group.name))
         if conditions.calm is not None and conditions.unpaused_since(group.name) < float("inf"):
             able = min(able, conditions.calm["at"] + bounds["session_timeout"] + 2 * bounds["tick"] + 1)
+        if group.is_led:
+            able = max(able, self._led_since(group, now))
         late = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
+        if group.is_led:
+            late += 2 * longest_ask_s(self.world)
         if is_kept(self.world, group, item):
             late += bounds["session_timeout"]
         return now - max(since, able) > late
+
+    def _led_since(self, group: Group, now: float) -> float:
+        """Since when no member of the group is stuck; after `calm` that excuses no longer than a leader may take."""
+        if not can_be_led(self.world, group):
+            return float("inf")
+        conditions = self.world.conditions
+        felt = [each for each in conditions.stuck if each.until > now - SHORT_S and hits(each, group, self.world)]
+        until = max((min(each.until, now) for each in felt), default=float("-inf"))
+        if conditions.calm is None:
+            return until
+        latest: float = conditions.calm["at"] + self.world.bounds["poll_interval"] + self.world.bounds["lease"]
+        return min(until, latest)
 
     def _on_end(self, event: Event) -> None:
         self._ended = event

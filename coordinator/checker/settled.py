@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from coordinator.zk.state import STABLE
+from coordinator.zk.sync import CLIENT
 
 from .commits import LIFE, MEMBER, RUNNING, STATE, Commit
 from .conditions import NEVER, Fault
 from .invariant import Invariant
 from .verdict import Event, moment
 from .views import Group
-from .wanted import runs_target
+from .wanted import can_be_led, longest_ask_s, runs_target
 from .world import World
 
 LOST_STATE_S = 40.0
@@ -38,6 +39,7 @@ class Settled(Invariant):
     counts from `calm`; from when a coordinator has written anew a state that a hand had written (and 40 s: its marks
     are lost); or from when it gave up the seat of a static member that has not come back. Not judged: groups that are
     paused, that have a registration which a hand has made unreadable, or whose state is still as a hand has left it.
+    Groups whose assignment a member decides, or did after `calm`, are L5's (`decided.py`).
     """
 
     name = "L1"
@@ -52,6 +54,7 @@ class Settled(Invariant):
         super().__init__(world)
         self._calm: Event | None = None
         self._stuck: Fault | None = None
+        self._led: dict[str, float] = {}
         self._unsettled: dict[str, _Unsettled] = {}
         self._rewritten: dict[str, float] = {}
         self._given_up: dict[str, float] = {}
@@ -67,7 +70,27 @@ class Settled(Invariant):
         found: float = bounds["session_timeout"] + 2 * bounds["tick"] + 1
         if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
             found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
+        if self.is_led(group):
+            found += longest_ask_s(self.world) * (1 + self._may_not_answer(group))
         return found
+
+    def is_led(self, group: Group) -> bool:
+        """Whether a member decides the group's assignment, or did after `calm`, or is going to."""
+        if group.is_led or (self._calm is not None and self._led.get(group.name, NEVER) >= self._calm["at"]):
+            return True
+        registrations = [member.registration for member in group.members.values()]
+        return any(each is not None and each.pattern == CLIENT for each in registrations)
+
+    def concerns(self, group: Group) -> bool:
+        """Whether it is this invariant that speaks of the group."""
+        return not self.is_led(group)
+
+    def _may_not_answer(self, group: Group) -> int:
+        """Members that may be asked one after the other without an answer: they are stuck, or their assignors are
+        broken."""
+        broken = self.world.conditions.broken
+        names = {*group.members, *group.channels}
+        return sum(self._is_stuck(group, name) or (broken is not None and broken.hit(name)) for name in names)
 
     def _is_stuck(self, group: Group, consumer: str) -> bool:
         owner = group.channels[consumer].owner if consumer in group.channels else ""
@@ -91,10 +114,15 @@ class Settled(Invariant):
             return False
         if any(member.by_hand and member.registration is None for member in group.members.values()):
             return False
+        if not can_be_led(self.world, group):
+            return False
         return self.world.conditions.unpaused_since(group.name) < float("inf")
 
     def on_commit(self, commit: Commit) -> None:
         for group, before, after in commit.states:
+            was_led = before is not None and before.data is not None and before.data.client is not None
+            if was_led or group.is_led:
+                self._led[group.name] = commit.at
             was_lost = before is not None and before.by_hand
             was_lost = was_lost or (before is None and group.state_hand_at > NEVER)
             if was_lost and after is not None and not commit.by_hand:
@@ -126,6 +154,8 @@ class Settled(Invariant):
             del self._unsettled[group.name]
 
     def _tell(self, group: Group, unsettled: _Unsettled, until: Event) -> None:
+        if not self.concerns(group):
+            return
         since = unsettled.since
         self.broken(
             f"group {group.name} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
@@ -149,7 +179,7 @@ class Settled(Invariant):
             return
         self._late = None
         for name, group in sorted(self.world.groups.items()):
-            if not group.live_members and name not in self._unsettled:
+            if not self.concerns(group) or (not group.live_members and name not in self._unsettled):
                 continue
             deadline = self.deadline(group)
             if event["at"] <= deadline:

@@ -11,7 +11,7 @@ from .settled import is_settled
 from .texts import Partition
 from .verdict import moment
 from .views import Group
-from .wanted import mismatches
+from .wanted import can_be_led, longest_ask_s, mismatches
 from .world import World
 
 MORE_S = 1.0
@@ -22,7 +22,8 @@ class Unhindered(Invariant):
     """A stuck group or consumer delays nobody else's partitions.
 
     While a process is stuck (a fault of kind `stuck`, `hang` or `pause` that did not hit a node) and nothing else
-    goes on: a group that it is no member of is Stable within `notice` + 1 s of its last change; and in its own group
+    goes on: a group that it is no member of is Stable within `notice` + 1 s of its last change (and where a member
+    decides, `assignment_timeout` more); and in its own group
     no partition that is free waits for longer than that, free meaning that no channel runs it, no command for another
     names it, no mark covers it and no owner znode stands there.
     """
@@ -89,7 +90,8 @@ class Unhindered(Invariant):
     def _judge_group(self, group: Group, fault: Fault, since: float, now: float) -> None:
         state, since = group.state, max(since, group.changed_at, self.world.topics_changed_at, group.hand_at)
         since = max(since, self.world.conditions.unpaused_since(group.name))
-        if now - since <= self._allowed_s or (state is not None and state.by_hand):
+        allowed = self._allowed_s + (longest_ask_s(self.world) if group.is_led else 0.0)
+        if now - since <= allowed or (state is not None and state.by_hand) or not can_be_led(self.world, group):
             return
         self._unsettled[group.name] = float("inf")
         self.broken(

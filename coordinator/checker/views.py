@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from coordinator.zk.records import BegunRecord, Registration, Topic
 from coordinator.zk.sealed import Query
+from coordinator.zk.sync import Ask
 
+from .ask_views import AskView
 from .channel_data import ChannelData
 from .reading import CommandData, OffsetData, Range, StateData
 from .texts import Partition
@@ -70,7 +72,7 @@ class MemberView:
         self.session = session
         self.czxid = czxid
         self.by_hand = False
-        self.subscribed: tuple[int, frozenset[str]] | None = None
+        self.subscribed: tuple[int, str | None, frozenset[str] | None] | None = None
 
 
 class OwnerView:
@@ -162,7 +164,9 @@ class Group:
     :ivar state: None while there is no such znode.
     :ivar sealed: every segment that there ever was, in the order of their czxid; `segments` those that are there.
     :ivar begun: topic -> with what of it the group began; None when that cannot be read.
-    :ivar seats: static members that have a seat; while one is away from it, it keeps its part.
+    :ivar seats: static members that have a seat, each with its czxid; while one is away from it, it keeps its part.
+    :ivar asks: those that are there.  :ivar newest_ask: the last one that was made, there or not.
+    :ivar requested: the commit by which the leader asked to be asked again, None while there is no such request.
     :ivar changed_at: when a member came, went or changed last.
     :ivar seat_given_up_at: when a coordinator last gave up a seat whose member had left; minus infinity for never.
     :ivar readers_changed: the last event by which the set of queries changed.
@@ -171,8 +175,9 @@ class Group:
     """
 
     __slots__ = (
-        "begun", "changed_at", "channels", "hand_at", "members", "name", "offsets", "owners", "queries",
-        "readers_changed", "sealed", "seat_given_up_at", "seats", "segments", "state", "state_hand_at",
+        "asks", "begun", "changed_at", "channels", "hand_at", "members", "name", "newest_ask", "offsets", "owners",
+        "queries", "readers_changed", "requested", "sealed", "seat_given_up_at", "seats", "segments", "state",
+        "state_hand_at",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -180,7 +185,10 @@ class Group:
         self.state: StateView | None = None
         self.channels: dict[str, ChannelView] = {}
         self.members: dict[str, MemberView] = {}
-        self.seats: set[str] = set()
+        self.seats: dict[str, int] = {}
+        self.asks: dict[str, AskView] = {}
+        self.newest_ask: AskView | None = None
+        self.requested: Event | None = None
         self.owners: dict[Partition, OwnerView] = {}
         self.offsets: dict[Partition, OffsetView] = {}
         self.begun: dict[str, BegunRecord | None] = {}
@@ -192,6 +200,26 @@ class Group:
         self.seat_given_up_at = float("-inf")
         self.hand_at = float("-inf")
         self.state_hand_at = float("-inf")
+
+    @property
+    def is_led(self) -> bool:
+        """Whether a member decides the assignment, and not the coordinator."""
+        return self.state is not None and self.state.data is not None and self.state.data.client is not None
+
+    def is_asked(self, ask: Ask) -> bool:
+        """Whether the leader of an ask lives, in the life that was asked."""
+        member = self.members.get(ask.leader)
+        registration = member.registration if member is not None else None
+        return self.live(ask.leader) and registration is not None and registration.incarnation == ask.incarnation
+
+    def has_identity(self, consumer: str, identity: str) -> bool:
+        """Whether who lives under the name is whom an ask means: its incarnation, or for a static member its seat."""
+        if not self.live(consumer):
+            return False
+        registration = self.members[consumer].registration
+        if consumer in self.seats and identity == f"seat-{self.seats[consumer]:x}":
+            return True
+        return registration is not None and registration.incarnation == identity
 
     def live(self, consumer: str) -> bool:
         """Whether the registered incarnation is the one that the channel shows, not ended."""

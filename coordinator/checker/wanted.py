@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
+
 from coordinator.zk.errors import BadData
 from coordinator.zk.patterns import TopicFilter
 from coordinator.zk.records import STATIC, Registration
+from coordinator.zk.sync import CLIENT, CONSUMER
 
 from .channel_data import ChannelData
 from .reading import StateData
+from .texts import UNUSUAL, loads
 from .views import Group, MemberView
 from .world import World
 
@@ -15,28 +19,78 @@ Item = tuple[str, ...]
 """One way in which a target is not what it must be; the first text says which, the others of what."""
 
 
-def subscribed(world: World, member: MemberView) -> frozenset[str]:
-    """The topics that exist of those that a member subscribes to; those that it names when it names them."""
-    if member.subscribed is None or member.subscribed[0] != world.topics_changed:
-        member.subscribed = (world.topics_changed, _topics(world, member.registration))
-    return member.subscribed[1]
+def subscribed(world: World, group: Group, member: MemberView) -> frozenset[str] | None:
+    """The topics that exist of those that a member subscribes to; those that it names when it names them.
+
+    Under client-side assignment its metadata says which; None when that is in no format that is known here.
+    """
+    protocol = _protocol(group)
+    known = member.subscribed
+    if known is None or known[:2] != (world.topics_changed, protocol):
+        known = member.subscribed = (world.topics_changed, protocol, _topics(world, member.registration, protocol))
+    return known[2]
 
 
-def _topics(world: World, registration: Registration | None) -> frozenset[str]:
+def _protocol(group: Group) -> str | None:
+    """The protocol by which a member decides the assignment; None under the coordinator's strategies."""
+    state = group.state.data if group.state is not None else None
+    return state.strategy if state is not None and state.client is not None else None
+
+
+def _topics(world: World, registration: Registration | None, protocol: str | None) -> frozenset[str] | None:
     if registration is None:
         return frozenset()
-    if registration.pattern == STATIC:
-        return frozenset(registration.subscription)
+    pattern, texts = registration.pattern, list(registration.subscription)
+    if registration.client is not None and (protocol is not None or pattern == CLIENT):
+        found = _metadata(registration, protocol)
+        if found is None:
+            return None
+        pattern, texts = found
+    if pattern == STATIC:
+        return frozenset(texts)
     try:
-        topics = TopicFilter(registration.pattern, next(iter(registration.subscription)))
-    except BadData:
+        topics = TopicFilter(pattern, texts[0])
+    except (BadData, IndexError):
         return frozenset()
     return frozenset(name for name in world.topics if topics.allows(name))
 
 
-def cover(world: World, group: Group, members: list[str]) -> set[str]:
-    """The topics that `members` subscribe to."""
-    return set().union(*(subscribed(world, group.members[name]) for name in members))
+def _metadata(registration: Registration, protocol: str | None) -> tuple[str, list[str]] | None:
+    """Pattern and topics as a member tells them to the leader; None when they cannot be read."""
+    client = registration.client
+    if client is None or client.protocol_type != CONSUMER:
+        return None
+    text = client.metadata.get(protocol or "") or next(iter(client.metadata.values()), "")
+    try:
+        values = loads(b64decode(text, validate=True).decode())
+        topics, pattern = values["topics"], values.get("pattern", STATIC)
+        return (pattern, list(topics)) if all(type(each) is str for each in (pattern, *topics)) else None
+    except UNUSUAL:
+        return None
+
+
+DEFAULT_ASSIGNMENT_S = 60.0
+"""Room for an ask of a leader where `bounds` do not say it: the default timeout, and the longest backoff."""
+
+
+def longest_ask_s(world: World) -> float:
+    """How long a leader that gives no answer may delay its group: the timeout, and the backoff after it."""
+    found: float = world.bounds.get("assignment_timeout", DEFAULT_ASSIGNMENT_S)
+    return found
+
+
+def can_be_led(world: World, group: Group) -> bool:
+    """Whether the group needs no leader, or somebody lives whose assignor is not broken for good."""
+    broken = world.conditions.broken
+    if broken is None or not group.is_led:
+        return True
+    return any(not broken.hit(name, group.channels[name].owner) for name in group.live_members)
+
+
+def cover(world: World, group: Group, members: list[str]) -> set[str] | None:
+    """The topics that `members` subscribe to; None when one's metadata cannot be read."""
+    found = [subscribed(world, group, group.members[name]) for name in members]
+    return set().union(*(each for each in found if each is not None)) if None not in found else None
 
 
 def mismatches(world: World, group: Group) -> list[Item]:
@@ -69,6 +123,8 @@ def _of_topics(world: World, group: Group, state: StateData, live: list[str]) ->
         for topic, number in share.partitions:
             assigned.setdefault(topic, set()).add(number)
     wanted = cover(world, group, live)
+    if wanted is None:
+        return []
     for topic in sorted(wanted | set(assigned)):
         view = world.topics.get(topic)
         if view is not None and view.data is None:
@@ -78,16 +134,29 @@ def _of_topics(world: World, group: Group, state: StateData, live: list[str]) ->
         if view is not None and view.data is not None and mine and there and state.topics.get(topic) != view.data.id:
             found.append(("topic", topic, view.data.id))
             continue
-        found += [("missing", topic, str(n)) for n in sorted(there - mine) if f"{topic}-{n}" not in state.left_out]
+        missing = sorted(there - mine - left_out(world, group, state, topic))
+        found += [("missing", topic, str(n)) for n in missing if f"{topic}-{n}" not in state.left_out]
         found += [("extra", topic, str(number)) for number in sorted(mine - there)]
     return found
+
+
+def left_out(world: World, group: Group, state: StateData, topic: str) -> frozenset[int]:
+    """Partitions of a topic that the leader, as the state says, has assigned to nobody."""
+    view = world.topics.get(topic)
+    if state.client is None or topic not in state.left_out or view is None or view.data is None:
+        return frozenset()
+    if state.topics.get(topic) != view.data.id:
+        return frozenset()
+    ask = group.asks.get(state.client.ask)
+    answer = ask.answer if ask is not None else None
+    return answer.partitions.get(topic, frozenset()) if answer is not None else view.partitions
 
 
 def is_kept(world: World, group: Group, item: Item) -> bool:
     """Whether an item stands because a static member has left its seat: its part is kept for a while."""
     target = group.state.data.target if group.state is not None and group.state.data is not None else {}
     channels = group.channels
-    away = [name for name in group.seats & target.keys() if name in channels and not channels[name].is_live]
+    away = [name for name in group.seats.keys() & target.keys() if name in channels and not channels[name].is_live]
     what, *names = item
     if what != "extra":
         return what == "gone" and names[0] in away

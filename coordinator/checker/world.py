@@ -18,6 +18,7 @@ from coordinator.zk.paths import (
 from coordinator.zk.ranges import is_partition
 from coordinator.zk.records import Registration
 
+from .asks import on_answer, on_ask, on_sync_request
 from .channel_data import ChannelData, read_channel, read_strange_channel
 from .commits import (
     CHANNEL,
@@ -105,6 +106,8 @@ class World:
             (_SAMPLE.channels[_BELOW:], 2): self._on_command,
             (_SAMPLE.ids[_BELOW:], 1): self._on_member,
             (_SAMPLE.seats[_BELOW:], 1): self._on_seat,
+            (_SAMPLE.sync[_BELOW:], 1): on_ask,
+            (_SAMPLE.sync[_BELOW:], 2): on_answer,
             (_SAMPLE.owners[_BELOW:], 2): self._on_owner,
             (_SAMPLE.offsets[_BELOW:], 1): self._on_begun,
             (_SAMPLE.offsets[_BELOW:], 2): self._on_offset,
@@ -175,10 +178,11 @@ class World:
 
     def _leaf(self, path: str, handler: Handler, group: Group, parent: str, name: str) -> Route:
         special = {COORDINATOR_EPOCH: self._on_epoch, PAUSED: self._on_paused}.get(path)
+        if group is not NO_GROUP:
+            own = GroupPaths(group.name)
+            special = {own.state: self._on_state, own.sync_request: on_sync_request}.get(path)
         if special is not None:
             return Route(path, special, group)
-        if group is not NO_GROUP and path == GroupPaths(group.name).state:
-            return Route(path, self._on_state, group)
         if handler in (self._on_owner, self._on_offset) and not is_partition(name):
             return Route(path, self._on_other, group)
         return Route(path, handler, group, parent, name)
@@ -308,9 +312,9 @@ class World:
         group = route.group
         commit.mask |= IN_GROUP
         if verb != DELETE:
-            group.seats.add(route.name)
+            group.seats.setdefault(route.name, commit.zxid)
             return
-        group.seats.discard(route.name)
+        group.seats.pop(route.name, None)
         view = group.channels.get(route.name)
         has_left = view is None or (not view.is_live and view.written is not commit.event)
         if has_left and not commit.by_hand and self.process(commit.who).is_node:

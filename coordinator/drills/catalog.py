@@ -8,8 +8,9 @@ from .coordinators import COORDINATORS
 from .drill import Drill
 from .ensembles import ENSEMBLES
 from .kafka import KAFKA
+from .leaders import LEADERS
 from .spark import SPARK
 
 DRILLS: dict[str, Drill] = {
-    drill.name: drill for drill in (*COORDINATORS, *CONSUMERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA)
+    drill.name: drill for drill in (*COORDINATORS, *CONSUMERS, *LEADERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA)
 }

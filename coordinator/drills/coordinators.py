@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..operate import await_turn, request_turn
@@ -84,7 +84,7 @@ def _one_reply_dropped(stage: Stage) -> set[str]:
     loss = stage.lose(victim, Loss(_sends_a_command, is_request=False))
     leaver = slot(stage.settings.slots - 1)
     stage.terminate(leaver)
-    _happens(loss, "the reply to a commit with commands is lost")
+    happens(loss, "the reply to a commit with commands is lost")
     stage.fault("lose-reply", process=stage.processes[victim].who)
     return stage.slots()
 
@@ -103,39 +103,44 @@ STEPS = (
 )
 """Where a coordinator is killed: what its commit writes, and whether the commit gets lost, or its reply."""
 
+Steps = Sequence[tuple[str, bytes, bool]]
 
-def _happens(loss: Loss, what: str) -> None:
+
+def writes_state(writes: bytes, request: bytes) -> bool:
+    """Whether a request is a coordinator's commit of a group that writes this."""
+    return op_code(request) == MULTI and b"/state" in request and writes in request
+
+
+def happens(loss: Loss, what: str, timeout_s: float = LOST_S) -> None:
     """Wait until a packet is lost, without a moment's delay.
 
     :raises NotReached: when it is not.
     """
-    if not loss.lost.wait(LOST_S):
-        raise NotReached(f"not within {LOST_S:.0f} s: {what}")
+    if not loss.lost.wait(timeout_s):
+        raise NotReached(f"not within {timeout_s:.0f} s: {what}")
 
 
-def _killed_at_each_step(stage: Stage) -> set[str]:
+def killed_at_each_step(stage: Stage, steps: Steps = STEPS) -> set[str]:
     """The victim dies before its connection is cut, so it does nothing more."""
-    return _at_each_step(stage, stage.kill, lambda victim: stage.processes[victim].strike())
+    return _at_each_step(stage, steps, stage.kill, lambda victim: stage.processes[victim].strike())
 
 
 def _terminated_at_each_step(stage: Stage) -> set[str]:
-    return _at_each_step(stage, stage.terminate, lambda victim: None)
+    return _at_each_step(stage, STEPS, stage.terminate, lambda victim: None)
 
 
-def _at_each_step(stage: Stage, end: Callable[[str], None], at_once: Callable[[str], None]) -> set[str]:
+def _at_each_step(stage: Stage, steps: Steps, end: Callable[[str], None], at_once: Callable[[str], None]) -> set[str]:
     last = stage.settings.slots - 1
-    for number, (where, writes, is_before) in enumerate(STEPS):
+    for number, (where, writes, is_before) in enumerate(steps):
         victim = elected_of(stage)
 
-        def is_it(request: bytes, writes: bytes = writes) -> bool:
-            return op_code(request) == MULTI and b"/state" in request and writes in request
-
+        is_it = partial(writes_state, writes)
         loss = stage.lose(victim, Loss(is_it, is_request=is_before, then=partial(at_once, victim)))
         if number % 2 == 0:
             stage.terminate(slot(last))
         else:
             stage.start_slot(last)
-        _happens(loss, f"a commit {where}")
+        happens(loss, f"a commit {where}")
         end(victim)
         another_is_elected(stage, victim)
         stage.wait_settled(stage.slots())
@@ -207,7 +212,7 @@ COORDINATORS = (
         proves="Whatever a coordinator leaves half-done, the next one ends.",
         hypothesis="The group is Stable again each time; nobody fetches what another does; every record comes once.",
         fault="SIGKILL to the node that coordinates, just before and just after each commit of a rebalance",
-        run=_killed_at_each_step,
+        run=killed_at_each_step,
         is_short=False,
     ),
     Drill(

@@ -13,7 +13,9 @@ from ..zk.commands import START_FETCHER, STOP_FETCHER, Command
 from ..zk.errors import BadData
 from ..zk.fields import Fields
 from ..zk.paths import COORDINATOR, GROUPS
+from .asked import NO_ASKS, Asked, asked
 from .holds import Hold, PartitionName, doubly_held_s, gaps, holders, holds, last_holders
+from .settled import changes_of_members, settled_after_kills_s
 
 WHAT = {
     "T0": "the fault",
@@ -45,6 +47,9 @@ class Measured:
     :ivar generations: of the groups, begun since the fault.
     :ivar resumed_s: from the moment at which a broker served again until records of every partition had come; at least
         that long where they never came, None where no broker was away.
+    :ivar changes: of the members of groups since the fault.
+    :ivar settled_s: the longest from a kill until the group was Stable without who was killed, None where nobody was.
+    :ivar asks: of client-side assignment.
     """
 
     marks: Mapping[str, float]
@@ -56,6 +61,9 @@ class Measured:
     stale: int
     generations: int = 0
     resumed_s: float | None = None
+    changes: int = 0
+    settled_s: float | None = None
+    asks: Asked = NO_ASKS
 
     def between(self, first: str, last: str) -> float | None:
         """Seconds from one mark to another, 0 when the other came first; None without one of them."""
@@ -83,6 +91,9 @@ class Measured:
             "stale_refused": self.stale,
             "generations": self.generations,
             "resumed_s": _rounded(self.resumed_s),
+            "member_changes": self.changes,
+            "settled_s": _rounded(self.settled_s),
+            **({"asks": self.asks.to_json()} if self.asks.asks else {}),
         }
 
 
@@ -111,6 +122,9 @@ def measured(events: Sequence[Event], fault_at: float) -> Measured:
         stale=_stale(events),
         generations=_generations(events, fault_at),
         resumed_s=_resumed(events, set(after), end),
+        changes=changes_of_members(events, fault_at),
+        settled_s=settled_after_kills_s(events),
+        asks=asked(events, found, fault_at),
     )
 
 

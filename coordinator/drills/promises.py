@@ -9,6 +9,9 @@ ACTS_S = 0.5
 FETCHED_S = 1.0
 HANDOVER_S = 0.15
 GOES_ON_S = 3.0
+BACKOFF_S = 0.2
+ANSWERED_S = 1.0
+SILENT_S = 1.0
 PAST_THE_SESSION = 1.6
 """So many session timeouts are certainly more than one, with its ticks."""
 
@@ -93,3 +96,65 @@ KEEPS_ITS_GENERATION = Promise(
     lambda measured: float(measured.generations),
     "generations",
 )
+SETTLED_WITHOUT_THE_LEADER = Promise(
+    "the group is Stable with the others",
+    "session timeout + 2 ticks + 1.5 s after each kill",
+    lambda bounds: noticed_s(bounds) + ANSWERED_S,
+    lambda measured: measured.settled_s,
+)
+SETTLED_BY_THE_NEXT = Promise(
+    "the group is Stable with its members",
+    "session timeout + 2 ticks + 1.5 s after each kill",
+    lambda bounds: noticed_s(bounds) + ANSWERED_S,
+    lambda measured: measured.settled_s,
+)
+NEXT_LEADER_AFTER_A_HANG = Promise(
+    "the next leader's answer is adopted",
+    "assignment_timeout + 0.2 s (backoff) + 1 s after the first ask",
+    lambda bounds: bounds["assignment_timeout"] + BACKOFF_S + ANSWERED_S,
+    lambda measured: measured.asks.longest_s,
+)
+NEXT_LEADER_AFTER_AN_ERROR = Promise(
+    "the next leader's answer is adopted",
+    "0.2 s (backoff) + 1 s after the first ask",
+    lambda bounds: BACKOFF_S + ANSWERED_S,
+    lambda measured: measured.asks.longest_s,
+)
+NOTHING_IS_REVOKED = Promise(
+    "no partition is revoked before an answer is adopted",
+    "0 partitions",
+    lambda bounds: 0.0,
+    lambda measured: _count(measured.asks.revoked),
+    "partitions",
+)
+OTHERS_FETCH_ON = Promise(
+    "fetching goes on at members that do not lead",
+    "no partition of theirs without a record for more than 1 s, while an ask is out",
+    lambda bounds: SILENT_S,
+    lambda measured: measured.asks.silent_s,
+)
+EVERYBODY_HEARS = Promise(
+    "every member acknowledges assignment-failed",
+    "0 members that do not",
+    lambda bounds: 0.0,
+    lambda measured: _count(measured.asks.unheard),
+    "members",
+)
+ASKED_ONCE = Promise(
+    "each ask gets one answer, which is adopted",
+    "0 further asks",
+    lambda bounds: 0.0,
+    lambda measured: float(measured.asks.repeated),
+    "asks",
+)
+ONE_GENERATION_EACH = Promise(
+    "each change of members begins one generation",
+    "0 generations more or fewer",
+    lambda bounds: 0.0,
+    lambda measured: float(abs(measured.generations - measured.changes)),
+    "generations",
+)
+
+
+def _count(number: int | None) -> float | None:
+    return None if number is None else float(number)

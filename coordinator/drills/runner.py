@@ -29,7 +29,7 @@ from .verdict import Records, counted, decided, together_of
 from .waiting import NotReached, wait_for
 
 SETTLE_S = 1.0 + 0.5
-"""L1 is decided when the promised time after the last fault has gone by, and a little more."""
+"""L1 and L5 are decided when the promised time after the last fault has gone by, and a little more."""
 REMAINS_S = 0.5
 """S7 is decided at two session timeouts and the collection period after calm, and a little more."""
 
@@ -159,7 +159,7 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
         run.missing.append(str(error))
     try:
         calm = _noted_calm(stage) if calm is None else calm
-        _until(calm + stage.bounds["session_timeout"] + 2 * stage.bounds["tick"] + SETTLE_S)
+        _until(calm + _settled_s(stage))
         stage.stop_producing()
         stage.drained()
         stage.caught_up(SPARK_READY_S)
@@ -173,6 +173,13 @@ def _act(run: Run, stage: Stage, tell: Tell) -> None:
 def _noted_calm(stage: Stage) -> float:
     """The last fault is over; when. From here on L1 counts: what settles late is late, however patient the drill is."""
     return stage.notes.note("calm", stuck=sorted(stage.stuck))
+
+
+def _settled_s(stage: Stage) -> float:
+    """How long after the last fault the group must be Stable; a leader has its time to answer, where one is asked."""
+    bounds = stage.bounds
+    asked_s = bounds["assignment_timeout"] if stage.settings.strategy else 0.0
+    return bounds["session_timeout"] + 2 * bounds["tick"] + SETTLE_S + asked_s
 
 
 def _flows(stage: Stage, partitions: int) -> None:

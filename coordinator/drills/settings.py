@@ -27,6 +27,10 @@ class Settings:
     :ivar spark: `pool` for slots in executors with a query, `query` for a query beside slots, "" for neither.
     :ivar segments_mb: the segments stand on a disk of so many MiB; 0 for the folder's own.
     :ivar kafka: the records are in a Kafka broker of the drill's own, not in the embedded log.
+    :ivar strategy: of client-side assignment, where a fetcher leads the group; "" for the coordinator's own.
+    :ivar misbehaves: what a leader's assignor does between SIGUSR1 and SIGUSR2: `hangs` or `raises`; "" for neither.
+    :ivar state_bytes: of the state that such an assignor gives each member.
+    :ivar assignment_timeout_ms: how long a leader has to answer.
     :ivar steady_s: how long all is well before the fault.
     :ivar group: whom it is done to.  :ivar topic: what they fetch.
     """
@@ -41,6 +45,10 @@ class Settings:
     spark: str = ""
     segments_mb: int = 0
     kafka: bool = False
+    strategy: str = ""
+    misbehaves: str = ""
+    state_bytes: int = 0
+    assignment_timeout_ms: int = 30_000
     steady_s: float = 1.0
     group: str = GROUP
     topic: str = TOPIC
@@ -62,6 +70,7 @@ class Settings:
             "sweep": sweep_s,
             "lease": session_s * LEASE_SHARE,
             "poll_interval": self.max_poll_interval_ms / 1000,
+            "assignment_timeout": self.assignment_timeout_ms / 1000,
             "seal_interval": 0.2,
             "channel_retention": 86_400.0,
             "collection": 2 * sweep_s + 2 * session_s,

@@ -109,6 +109,7 @@ class Stage(Sight):
             "--node": name,
             "--session-timeout-ms": str(self.settings.session_timeout_ms),
             "--sweep-interval-ms": str(self.settings.sweep_interval_ms),
+            "--assignment-timeout-ms": str(self.settings.assignment_timeout_ms),
             "--history-dir": str(self.histories),
         }
         return self._start(name, "coordinator.cli", ["run", *(word for pair in options.items() for word in pair)])
@@ -263,7 +264,18 @@ class Stage(Sight):
             "max_poll_interval_ms": self.settings.max_poll_interval_ms,
             "history_dir": str(self.histories),
             "topics": {self.settings.topic: 1},
+            **self._assignment_told(),
         }
+
+    def _assignment_told(self) -> dict[str, object]:
+        """Nothing where the coordinator assigns."""
+        strategy, misbehaves = self.settings.strategy, self.settings.misbehaves
+        if not strategy:
+            return {}
+        if not misbehaves:
+            return {"assignment": "client", "protocols": strategy}
+        own = {"strategy": strategy, "misbehaves": misbehaves, "state_bytes": self.settings.state_bytes}
+        return {"assignment": "client", "protocols": "drill", **own}
 
     def lose(self, name: str, loss: Loss) -> Loss:
         """Lose one packet between a process and whichever server it is connected to."""

@@ -34,6 +34,8 @@ BITES = (
     Bite("L1", "starts_are_late", "two-processes-one-name"),
     Bite("L4", "rebalances_without_cause", "coordinator-sigkill"),
     Bite("L2", "new_partitions_are_overlooked", "partitions-added"),
+    Bite("S9", "another_share_than_the_answer", "leader-hangs-in-assign"),
+    Bite("L5", "failed_leader_is_asked_again", "leader-raises"),
     Bite("L3", "handler_waits_for_acknowledgements", "consumer-never-acknowledges"),
 )
 

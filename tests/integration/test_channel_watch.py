@@ -316,7 +316,7 @@ def test_it_prints_flushed_json_lines_and_ends_after_so_many(world: World, tmp_p
     assert len(lines) == 3
     assert all(set(line) == {
         "event", "at_ms", "group", "consumer", "command", "option", "epoch", "generation", "incarnation", "partitions",
-        "took_ms", "note",
+        "took_ms", "note", "ask", "reason",
     } for line in lines)  # fmt: skip
 
 

@@ -232,6 +232,22 @@ def test_a_bounce_of_a_static_leader_changes_neither_leader_nor_generation(world
     assert (after.generation, after.client) == (before.generation, before.client)
 
 
+def test_a_static_leader_that_comes_back_watches_topics_as_before(world: World) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    first = client(world, "c1", {"t.*": 1}, pattern="white_list", group_instance_id="c1")
+    before = world.stable("g", 1)
+
+    first.close()
+    world.consumers.remove(first)
+    again = client(world, "c1", {"t.*": 1}, pattern="white_list", group_instance_id="c1")
+    eventually(lambda: len(again.held) == 2, 10, "c1 has what it had")
+    assert world.stable("g", 1).client == before.client
+    world.topic("t2", 3)
+
+    eventually(lambda: again.held == parts("t", 0, 1) | parts("t2", 0, 1, 2), 10, "t2 is fetched")
+
+
 def test_a_subscription_that_changes_in_place_is_a_rejoin(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
+from consumer.assignment.base import ClientAssignor
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.errors import CommitFailed, FencedInstanceId, SegmentError
+from consumer.errors import AssignmentFailed, CommitFailed, FencedInstanceId, SegmentError
 from consumer.metrics import ConsumerMetrics
 from consumer.spark.config import SlotConfig, SlotSpec
 from consumer.spark.offset import SourceOffset
@@ -27,6 +29,7 @@ from coordinator.service import CoordinatorService
 from coordinator.zk.errors import CoordinatorError, StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StoreFactory
+from tests.simulation.assignors import Troubles
 from tests.simulation.parts import Disk, SimLog, ranges_in
 
 POLL_MS = 500
@@ -82,6 +85,8 @@ class Application(Actor, Callbacks):
     :ivar work_s: seconds between polls.
     :ivar commit_every: polls between commits.
     :ivar is_stuck: it neither polls nor ends until this is False again.
+    :ivar assignors: of a member that may decide the assignment; `troubles` is what they are about to do.
+    :ivar wanted: what it is to subscribe to from the next poll on.
     """
 
     config: ConsumerConfig
@@ -91,17 +96,33 @@ class Application(Actor, Callbacks):
     commit_every: int
     kind: str = "consumer"
     is_stuck: bool = False
+    assignors: Sequence[ClientAssignor] = ()
+    troubles: Troubles = field(default_factory=Troubles)
+    wanted: Subscription | None = None
     _is_ending: bool = False
 
     def names(self) -> dict[str, str]:
         return {"group": self.config.group, "consumer": self.config.consumer}
 
     def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
-        consumer = Consumer(self.config, self.subscription, self, self.log, open_store, runtime, ConsumerMetrics())
+        consumer = Consumer(
+            self.config,
+            self.subscription,
+            self,
+            self.log,
+            open_store,
+            runtime,
+            ConsumerMetrics(),
+            assignors=self.assignors,
+        )
         polls = 0
         try:
             while not self._is_ending:
-                consumer.poll(POLL_MS)
+                if self.wanted is not None:
+                    self.subscription, self.wanted = self.wanted, None
+                    consumer.subscribe(self.subscription)
+                with suppress(AssignmentFailed):
+                    consumer.poll(POLL_MS)
                 polls += 1
                 if polls % self.commit_every == 0:
                     self._commit(consumer)

@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from coordinator.zk.state import GROUP_STATES, LEGAL_AFTER
+from coordinator.zk.state import EMPTY, GROUP_STATES, LEGAL_AFTER
+
+LOST = "lost"
+"""A state that a hand has removed, until the one that is made in its place has become another one."""
 
 
 def coverage(history: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -20,6 +23,7 @@ def coverage(history: Iterable[Mapping[str, Any]]) -> Counter[str]:
         if kind == "commit":
             for operation in event["ops"]:
                 _note_state(operation, states, found)
+                _note_ask(operation, found)
         elif kind in ("registered", "begin", "halt", "over", "exit", "fetch") and "consumer" in event:
             said = f"{kind} ({event['why']})" if kind == "halt" else kind
             before = last.get(event["who"], "start")
@@ -31,6 +35,18 @@ def coverage(history: Iterable[Mapping[str, Any]]) -> Counter[str]:
     return found
 
 
+def _note_ask(operation: Mapping[str, Any], found: Counter[str]) -> None:
+    folder, _, name = operation["path"].rpartition("/")
+    if operation["op"] != "create":
+        return
+    if folder.endswith("/sync"):
+        found["ask made"] += 1
+    elif name == "answer":
+        found["ask answered with an error" if '"error":null' not in operation["data"] else "ask answered"] += 1
+    elif name == "sync_request":
+        found["sync_request"] += 1
+
+
 def illegal(seen: Iterable[str]) -> list[str]:
     """The changes of a group's state, among what was seen, that no group may make."""
     legal = {f"group {before} -> {after}" for before, allowed in LEGAL_AFTER.items() for after in allowed}
@@ -40,13 +56,21 @@ def illegal(seen: Iterable[str]) -> list[str]:
 
 def _note_state(operation: Mapping[str, Any], states: dict[str, str], found: Counter[str]) -> None:
     path = operation["path"]
+    if path.endswith("/state") and operation["op"] == "delete":
+        states[path] = LOST  # whatever the group becomes next
     if not path.endswith("/state") or operation["op"] not in ("create", "set"):
         return
     try:
         state = json.loads(operation["data"])["state"]
     except (ValueError, KeyError, TypeError):
         state = "unreadable"
+    client = (json.loads(operation["data"]).get("client") if state != "unreadable" else None) or {}
+    for name in ("ask", "failed_ask"):
+        key = f"{path} {name}"
+        if client.get(name) and states.get(key) != client[name]:
+            found["answer adopted" if name == "ask" else "ask failed"] += 1
+            states[key] = client[name]
     before = states.get(path, "none")
     if before != state:
         found[f"group {before} -> {state}"] += 1
-    states[path] = state
+    states[path] = LOST if (before, state) == (LOST, EMPTY) else state

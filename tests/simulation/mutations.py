@@ -1,7 +1,8 @@
 """Ways to break the product, each of which the simulation must find.
 
 A mutation patches the product while a run lasts, and re-opens one hole: the twelve of the draft, and those that the
-design's fences close. It names what the checker is to say, and the profile in which the hole shows soonest.
+design's fences and the rules of client-side assignment close. It names what the checker is to say, and the profile in
+which the hole shows soonest.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.simulation import fences, holes
+from tests.simulation.assignment_rules import RULES
 from tests.simulation.fences import NO_SWEEP, RESENT, SMALL_STEPS
 from tests.simulation.mutation import Mutation
 from tests.simulation.profile import Profile
@@ -267,4 +269,4 @@ _FENCES = (
     Mutation("a topic made anew is taken for the old one", 9, holes.ONE_TOPIC_FOR_EVER, _OVERLOOKED, _MADE_ANEW, 0),
 )
 
-MUTATIONS: Mapping[str, Mutation] = {mutation.name: mutation for mutation in (*_HOLES, *_FENCES)}
+MUTATIONS: Mapping[str, Mutation] = {mutation.name: mutation for mutation in (*_HOLES, *_FENCES, *RULES)}

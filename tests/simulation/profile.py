@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,9 @@ class Profile:
         than the session timeout, as everywhere: else the dead are evicted before they expire, and a lease waited for.
     :ivar handlers: request handlers of each coordinator.
     :ivar starts: the start positions of applications and of the pool, drawn; members of a group need not agree.
+    :ivar led: the share of applications' groups in which members may decide the assignment.
+    :ivar leader_weights: as `weights`, of the faults of client-side assignment (`leaders.py`), of which
+        `leader_faults` are drawn besides: the others stay as they are.
     """
 
     name: str
@@ -41,6 +44,10 @@ class Profile:
     poll_intervals_ms: tuple[int, ...] = (7000, 9000)
     handlers: int = 2
     starts: tuple[str, ...] = ("committed",)
+    led: float = 0.0
+    leader_weights: Mapping[str, float] = field(default_factory=dict)
+    leader_faults: tuple[int, int] = (0, 0)
+    assignment_timeout_ms: int = 4000
 
     @property
     def session_timeout_ms(self) -> int:
@@ -107,15 +114,76 @@ _PAUSES = {
     "slow-connection": 3.0,
 }
 
-CALM = Profile("calm", {kind: 1.0 for kind in _CALM}, (0, 4), preemption=0.01)
+LEADERS = {
+    "leader-hangs": 3.0,
+    "leader-raises": 2.0,
+    "leader-lies": 3.0,
+    "leader-dies": 3.0,
+    "deaf-leader": 1.5,
+    "coordinator-dies-asking": 3.0,
+    "resubscribes": 3.0,
+    "topic-while-asked": 3.0,
+    "joins-while-asked": 2.0,
+    "group-changes-side": 1.5,
+    "ask-scribbled-by-hand": 1.0,
+    "sync-removed-by-hand": 0.5,
+    "state-removed-by-hand": 0.4,
+    "sync-requested-by-hand": 0.5,
+}
+_LED = 0.5
+_CALM_LEADERS = ("resubscribes", "topic-while-asked", "joins-while-asked", "group-changes-side", "leader-dies")
+_PAUSING_LEADERS = {
+    "leader-hangs": 4.0,
+    "leader-raises": 2.0,
+    "leader-dies": 2.0,
+    "deaf-leader": 2.0,
+    "resubscribes": 1.0,
+    "joins-while-asked": 2.0,
+    "topic-while-asked": 2.0,
+}
+
+CALM = Profile(
+    "calm",
+    {kind: 1.0 for kind in _CALM},
+    (0, 4),
+    preemption=0.01,
+    led=_LED,
+    leader_weights=dict.fromkeys(_CALM_LEADERS, 1.0),
+    leader_faults=(0, 3),
+)
 _STARTS = ("committed", "end")
-STORM = Profile("storm", EVERYTHING, (10, 30), preemption=0.05, starts=_STARTS)
-PAUSES = Profile("pauses", _PAUSES, (4, 14), starts=_STARTS)
+STORM = Profile(
+    "storm",
+    EVERYTHING,
+    (10, 30),
+    preemption=0.05,
+    starts=_STARTS,
+    led=_LED,
+    leader_weights=LEADERS,
+    leader_faults=(2, 8),
+)
+PAUSES = Profile(
+    "pauses", _PAUSES, (4, 14), starts=_STARTS, led=_LED, leader_weights=_PAUSING_LEADERS, leader_faults=(2, 6)
+)
 SCALE = replace(
     STORM, name="scale", groups=2, consumers=5, slots=2, topics=4, partitions=(8, 16), faults=(6, 16), records_per_s=0.2
 )
 
-PROFILES = {profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE)}
+LED = replace(
+    STORM,
+    name="led",
+    slots=0,
+    consumers=3,
+    groups=2,
+    led=1.0,
+    leader_faults=(8, 16),
+    faults=(3, 12),
+    seconds=90.0,
+)
+"""Nothing but groups that a member assigns, and more of what may happen to them. So long, since a group whose state was
+lost has 40 s more."""
+
+PROFILES = {profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED)}
 
 MIXTURE = ("storm", "pauses", "calm", "storm", "pauses", "storm", "pauses", "storm", "pauses", "scale")
 """What many seeds run, one after the other: a run of the large world takes as long as several of the others."""

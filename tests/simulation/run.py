@@ -8,19 +8,21 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from coordinator.checker import Verdicts, check
 from tests.simulation.aimed import AIMED
 from tests.simulation.coverage import coverage, illegal
 from tests.simulation.faults import FAULTS
+from tests.simulation.leaders import LEADERS
 from tests.simulation.profile import Profile
 from tests.simulation.scheduler import SimulationFailure
 from tests.simulation.world import Alarm, World, bounds, tuned
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
-ALL_FAULTS = {**FAULTS, **AIMED}
+ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS}
 
 LONGEST_STANDSTILL_S = 12.0
 """Only in a world that hangs nothing happens for so long: leases are renewed, and ZooKeeper is away for 8 s at most."""
@@ -98,7 +100,7 @@ def _run(world: World, script: Callable[[World], None]) -> None:
     world.be_calm()
     while world.ensemble.leader is None:  # a fault is over once there is a ZooKeeper again
         world.scheduler.run(world.scheduler.now + STEP_S)
-    world.record("server", "calm", {"stuck": world.stuck()})
+    world.record("server", "calm", {"stuck": world.stuck(), "broken": world.broken()})
     world.scheduler.run(profile.seconds)
     world.record("server", "end", {})
 
@@ -108,6 +110,18 @@ def draw(world: World) -> list[tuple[float, str]]:
     profile, random = world.profile, world.random
     kinds, weights = list(profile.weights), list(profile.weights.values())
     count = random.randint(*profile.faults)
+    return sorted(
+        (random.uniform(FIRST_FAULT_S, profile.calm_at - 0.5), random.choices(kinds, weights)[0]) for _ in range(count)
+    )
+
+
+def draw_of_leaders(world: World) -> list[tuple[float, str]]:
+    """The same of the faults of client-side assignment."""
+    profile, random = world.profile, Random(f"leaders {world.seed}")
+    kinds, weights = list(profile.leader_weights), list(profile.leader_weights.values())
+    if not kinds:
+        return []
+    count = random.randint(*profile.leader_faults)
     return sorted(
         (random.uniform(FIRST_FAULT_S, profile.calm_at - 0.5), random.choices(kinds, weights)[0]) for _ in range(count)
     )
@@ -127,7 +141,7 @@ def watch_progress(world: World, seen: int) -> None:
 
 def draw_faults(world: World) -> None:
     """Let faults that are drawn from the seed happen."""
-    for at, kind in draw(world):
+    for at, kind in [*draw(world), *draw_of_leaders(world)]:
         world.scheduler.after(at, lambda kind=kind: _do(world, kind))  # type: ignore[misc]
 
 

@@ -7,16 +7,18 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import consumer.assignment.client
 import consumer.consumer
 import consumer.fetcher
 import consumer.spark.slot
 import consumer.spark.sweep
 import coordinator
+import coordinator.planning.asking
 import coordinator.reading
 from consumer.config import ConsumerConfig, Subscription
 from consumer.spark.config import SlotConfig, SlotSpec
@@ -31,6 +33,7 @@ from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from tests.property.test_convergence import CooperativeRange
 from tests.simulation.actors import Actor, Application, Checkpoint, Driver, Node, Query, SlotTask
+from tests.simulation.assignors import COORDINATOR, MadeUpFailure, Manner, Troubled, drawn_manner, installed
 from tests.simulation.parts import Disk, Production, SimLog
 from tests.simulation.profile import Profile
 from tests.simulation.runtime import SimRuntime
@@ -46,12 +49,19 @@ LOOKS_S = 0.3
 ORPHAN_AFTER_S = 12.0
 BROKERS = Brokers("/brokers")
 STRATEGIES: Mapping[str, Assignor] = {**BUILT_IN, CooperativeRange.name: CooperativeRange()}
+ASSIGNORS = installed(STRATEGIES)
 STATIC_MEMBERS = 0.4
 """The share of applications that are static members; slots always are."""
 
 POOL_GROUP = "pool-group"
 POOL = "p"
 
+
+LONGEST_BACKOFF_S = 1.5
+"""After leaders that failed; the product's 30 s are what a run takes."""
+
+ROOM = 2
+"""Entries in one multi of a leader: an answer takes several."""
 
 UNKNOWN_LEASE_MS = 3000
 """What a group waits for whose state was lost; the product's 40 s allow for sessions of 60 s."""
@@ -79,8 +89,10 @@ class Alarm(logging.Handler):
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[0] is not None:
-            text = logging.Formatter().formatException(record.exc_info)
+        kind = record.exc_info[0] if record.exc_info else None
+        is_liars = record.getMessage().startswith("assignor failed") and self._world.is_lying
+        if kind is not None and not issubclass(kind, MadeUpFailure) and not is_liars:
+            text = logging.Formatter().formatException(record.exc_info)  # type: ignore[arg-type]
             self._world.problems.append(f"{self._world.scheduler.now:.6f} {record.getMessage()}\n{text}")
 
 
@@ -136,6 +148,9 @@ class World:
         self.habits = Random(f"members {self.seed}")  # apart, so that the seeds drawn before still tell their story
         self.common = self.habits.choice(sorted(STRATEGIES))
         self.starts = Random(f"starts {self.seed}")
+        self.sides = Random(f"sides {self.seed}")
+        self.manners: dict[str, Manner] = {}
+        self.liars: set[str] = set()
         self.pool_starts = self.starts.choice(self.profile.starts)
         self._topic_ids = 0
         self._actors = 0
@@ -157,6 +172,11 @@ class World:
     def _record_of_server(self, who: str, event: str, fields: dict[str, Any]) -> None:
         self.record(who, event, fields)
         any(observer(event, fields) for observer in tuple(self.observers))
+
+    @property
+    def is_lying(self) -> bool:
+        """Whether the process that runs now has an assignor that has lied."""
+        return self.scheduler.current.process.life in self.liars
 
     def fire(self, kind: str) -> None:
         """A fault has taken effect."""
@@ -266,6 +286,7 @@ class World:
             sweep_interval_ms=self.profile.sweep_interval_ms,
             channel_retention_ms=self.profile.channel_retention_ms,
             query_retention_ms=15_000,
+            assignment_timeout_ms=self.profile.assignment_timeout_ms,
             max_backlog_segments=200,
             backlog_interval_ms=2000,
         )
@@ -288,7 +309,31 @@ class World:
         app = Application(
             config, self._subscription(), self.log, self.random.choice((0.1, 0.3, 0.6)), self.random.choice((1, 3))
         )
+        if self.profile.led:
+            self._take_side(group, app)
         return self.start(app, f"{group}-{name}")
+
+    def _take_side(self, group: str, app: Application) -> None:
+        """Whether the member leaves the assignment to the coordinator, may decide it itself, or both."""
+        if group not in self.manners:
+            self.manners[group] = drawn_manner(self.sides, self.profile.led, sorted(ASSIGNORS))
+        manner = self.manners[group]
+        if not manner.common:
+            return
+        side, config = manner.of_member(self.sides), app.config
+        others = self.sides.sample(sorted(ASSIGNORS.keys() - {manner.common}), self.sides.randint(0, 1))
+        names = self.sides.sample([manner.common, *others], len(others) + 1)
+        has_state, rack = self.sides.random() < 0.4, self.sides.choice(("", "r1"))
+        app.config = replace(config, assignment=side, client_rack=rack)
+        if side != COORDINATOR:
+            made = [Troubled(self, group, config.consumer, app.troubles, ASSIGNORS[each]) for each in names]
+            for each in made:
+                each.state = b"state for " if has_state else b""
+            app.assignors = made
+
+    def change_side(self, group: str, side: str) -> None:
+        """Processes of the group that are started from now on are on that side."""
+        self.manners[group] = replace(self.manners[group], side=side)
 
     def _protocols(self) -> tuple[str, ...]:
         """One that all have, and others: what most prefer changes with who is there."""
@@ -296,14 +341,18 @@ class World:
         return tuple(self.habits.sample([self.common, *others], len(others) + 1))
 
     def _subscription(self) -> Subscription:
+        return self.drawn_subscription(self.random)
+
+    def drawn_subscription(self, random: Random) -> Subscription:
+        """What somebody subscribes to."""
         names = sorted(self.topics) or ["t0"]
-        lot = self.random.random()
+        lot = random.random()
         if lot < 0.15:
             return Subscription({".*": 1}, WHITE_LIST)
         if lot < 0.25:
             return Subscription({"t9.*": 1}, BLACK_LIST)
-        some = self.random.sample(names, self.random.randint(1, len(names)))
-        return Subscription({name: self.random.randint(1, 2) for name in sorted(some)}, STATIC)
+        some = random.sample(names, random.randint(1, len(names)))
+        return Subscription({name: random.randint(1, 2) for name in sorted(some)}, STATIC)
 
     def slot_config(self) -> SlotConfig:
         """The pool's configuration."""
@@ -412,6 +461,8 @@ class World:
         for life in list(self.lives):
             life.process.crash_at = 0
             life.process.resume()
+            if isinstance(life.actor, Application):
+                life.actor.troubles.be_calm()
         for number in range(self.profile.nodes):
             if not self._is_running(f"node-{number}"):
                 self.start_node(number)
@@ -425,6 +476,11 @@ class World:
         """Consumers that live and do not poll."""
         apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, Application)]
         return [app.config.consumer for app in apps if app.is_stuck]
+
+    def broken(self) -> list[str]:
+        """Consumers that live and whose assignors fail for good."""
+        apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, Application)]
+        return [app.config.consumer for app in apps if app.troubles.is_broken]
 
     def _is_running(self, name: str) -> bool:
         newest = self.of_name(name)
@@ -440,6 +496,8 @@ def tuned() -> Iterator[None]:
         patch.object(consumer.fetcher, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.spark.sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
         patch.object(coordinator.reading, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
+        patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
+        patch.object(consumer.assignment.client, "ROOM", ROOM),
         patch.object(socket, "gethostname", lambda: "host"),
     ):
         yield
@@ -459,4 +517,5 @@ def bounds(profile: Profile) -> dict[str, float]:
         "channel_retention": profile.channel_retention_ms / 1000,
         "collection": 2 * sweep_s + 2 * session_s,
         "notice": 2 * sweep_s + 1.0,
+        "assignment_timeout": profile.assignment_timeout_ms / 1000 + LONGEST_BACKOFF_S + 1.0,
     }

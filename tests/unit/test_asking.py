@@ -111,6 +111,12 @@ def test_the_member_of_longest_standing_is_asked_and_its_command_goes_with_the_a
     assert found.again_s == 30.0, "whatever else happens, the next turn looks whether it has answered"
 
 
+def test_no_ask_has_a_name_that_a_member_was_told_of_when_the_group_was_led_before() -> None:
+    found = decided(group("a", "b", channels={"b": settled("b", P1)}, state=replace(adopted("b"), client=None)))
+
+    assert found.asking.made is not None and found.asking.made[0] == ASK2
+
+
 def test_a_seat_counts_for_a_static_member_and_not_its_lives() -> None:
     static = registration("b", life=2, instance_id="b")
     snapshot = group("a", "b", registered={"b": static})

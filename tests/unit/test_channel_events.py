@@ -16,9 +16,10 @@ from coordinator.channel_events import (
     removed,
     sent,
 )
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import Channel, Registration
+from coordinator.zk.sync import ClientProtocols
 
 PARTS = frozenset(TopicPartition("t", number) for number in (0, 1, 2, 7))
 NAME = "command-0000000004"
@@ -38,6 +39,7 @@ def test_a_command_is_told_with_all_that_it_says() -> None:
     assert told == {
         "event": COMMAND, "at_ms": 1000, "group": "g", "consumer": "c1", "command": NAME, "option": START_FETCHER,
         "epoch": 7, "generation": 3, "incarnation": "i1", "partitions": {"t": "0-2,7"}, "took_ms": None, "note": None,
+        "ask": None, "reason": None,
     }  # fmt: skip
 
 
@@ -122,3 +124,32 @@ def test_a_registration_says_what_it_wants() -> None:
         "host exec-3, static s:1, t:2"
     )
     assert registered("c1", None, "no JSON", 1).note == "no JSON"
+
+
+def test_commands_of_client_side_assignment_name_their_ask_and_no_partitions() -> None:
+    asked = replace(SEEN, command=Command(ASSIGN, 7, 3, "i1", ask="ask-0000000002"))
+    failed = replace(SEEN, command=Command(ASSIGNMENT_FAILED, 7, 3, "i1", ask="ask-0000000002", reason="no data"))
+
+    told = [sent(each, 1).to_json("g") for each in (asked, failed)]
+
+    assert [(each["option"], each["partitions"], each["ask"], each["reason"]) for each in told] == [
+        ("assign", None, "ask-0000000002", None),
+        ("assignment-failed", None, "ask-0000000002", "no data"),
+    ]
+
+
+def test_an_answer_acknowledges_the_command_though_the_generation_stays() -> None:
+    asked = replace(SEEN, command=Command(ASSIGN, 7, 3, "i1", ask="ask-0000000002"))
+
+    assert removed(asked, replace(LIVE, command=NAME), 1000, 10.5).event == ACKNOWLEDGED
+
+
+def test_a_registration_says_what_it_offers_for_client_side_assignment() -> None:
+    client = ClientProtocols(("lag", "sticky"), {"lag": "e30="})
+
+    assert registered("c1", Registration("i1", {"t": 1}, host="h", client=client), None, 1).note == (
+        "host h, static t:1, client-side lag, sticky"
+    )
+    assert registered("c1", Registration("i1", {}, "client", "h", client=client), None, 1).note == (
+        "host h, client, client-side lag, sticky"
+    )

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from consumer.cli import main
 from consumer.cli.output import EventLines, RecordLines
 from consumer.consumer import Record
-from consumer.errors import CommitFailed
+from consumer.errors import AssignmentFailed, CommitFailed
 from coordinator.zk.partitions import TopicPartition
 from tests.support.events import DEAD, JOINED, REBALANCING, STARTED, GroupEvents, RuleBroken, replayed
 
@@ -169,7 +169,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 def test_every_event_is_a_line_with_the_names_of_kafkas_verifiable_consumer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output = EventLines(lambda: 5)
+    output = EventLines("c1", lambda: 5)
     output.started()
     output.on_partitions_assigned(frozenset([T1, T0]))
     output.polled({T1: [record(1, 7), record(1, 8)], T0: [record(0, 3)]})
@@ -179,6 +179,7 @@ def test_every_event_is_a_line_with_the_names_of_kafkas_verifiable_consumer(
     output.on_partitions_revoked(frozenset([T0]))
     output.not_committed({T1: 9}, CommitFailed("UnknownMemberId: evicted"))
     output.on_partitions_lost(frozenset([T1]))
+    output.assignment_failed(AssignmentFailed("leader c2 (lag) failed: no data", "ask-0000000004"))
     output.ended()
 
     lines = printed(capsys)
@@ -205,12 +206,17 @@ def test_every_event_is_a_line_with_the_names_of_kafkas_verifiable_consumer(
             "error": "UnknownMemberId: evicted",
         },
         {"name": "partitions_lost", "partitions": [t1]},
+        {
+            "name": "assignment_failed",
+            "ask": "ask-0000000004",
+            "error": "leader c2 (lag) failed: no data (ask-0000000004)",
+        },
         {"name": "shutdown_complete"},
     ]
 
 
 def test_verbose_prints_each_record_before_the_event_that_counts_it(capsys: pytest.CaptureFixture[str]) -> None:
-    EventLines(lambda: 5, is_verbose=True).polled({T0: [record(0, 3, b"k"), record(0, 4, value=b"\xff")]})
+    EventLines("c1", lambda: 5, is_verbose=True).polled({T0: [record(0, 3, b"k"), record(0, 4, value=b"\xff")]})
 
     first, second, count = printed(capsys)
 
@@ -222,7 +228,7 @@ def test_verbose_prints_each_record_before_the_event_that_counts_it(capsys: pyte
 def test_without_events_each_record_is_a_line_and_a_failed_commit_is_one_on_stderr(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    output = RecordLines()
+    output = RecordLines("c1")
     output.started()
     output.polled({T0: [record(0, 3, b"k")]})
     output.not_committed({T0: 4}, CommitFailed("no"))

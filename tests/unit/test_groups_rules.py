@@ -7,14 +7,25 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.cli.groups import assignment_text, state_message
+from coordinator.cli.groups import assignment_text, offered, state_message
 from coordinator.cli.watching import Shot, show
-from coordinator.groups import ShownGroup, ShownMember, ShownPartition, by_holder, parse_states
+from coordinator.groups import ShownAsk, ShownGroup, ShownMember, ShownPartition, by_holder, parse_states
 from coordinator.zk.errors import ConnectionLost, UsageError
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import Registration
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import COMPLETING, DEAD, EMPTY, FAILED, GROUP_STATES, PREPARING, STABLE, GroupState
+from coordinator.zk.state import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    FAILED,
+    GROUP_STATES,
+    PREPARING,
+    STABLE,
+    ClientSide,
+    GroupState,
+)
+from coordinator.zk.sync import ClientProtocols
 
 
 @pytest.mark.parametrize(
@@ -156,3 +167,32 @@ def test_without_watch_it_is_shown_once_with_its_notes_on_stderr(capsys: pytest.
 
     said = capsys.readouterr()
     assert (said.out.count("GROUP"), said.err) == (1, "note 0\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_preferred", "wanted"),
+    [
+        ("static", True, "client: lag, sticky; coordinator: range"),
+        ("static", False, "coordinator: range; client: lag, sticky"),
+        ("client", True, "client: lag, sticky"),
+    ],
+)
+def test_what_a_member_offers_is_shown_by_side_the_preferred_first(
+    pattern: str, is_preferred: bool, wanted: str
+) -> None:
+    client = ClientProtocols(("lag", "sticky"), is_preferred=is_preferred)
+
+    assert offered(Registration("i", {"t": 1}, pattern, client=client)) == wanted
+    assert offered(Registration("i", {"t": 1})) == "coordinator: range"
+
+
+def test_an_ask_is_pending_until_it_is_adopted_or_has_failed() -> None:
+    asks = tuple(ShownAsk(f"ask-000000000{number}", None) for number in (1, 2))
+
+    def group(adopted: str, failed: str = "") -> ShownGroup:
+        client = ClientSide("consumer", adopted, attempts=bool(failed), failed_ask=failed)
+        return ShownGroup("g", GroupState(client=client), (), (), asks=asks)
+
+    assert group("").pending == group("ask-0000000001").pending == asks[1]
+    assert group("ask-0000000002").pending is None and group("ask-0000000001", "ask-0000000002").pending is None
+    assert group("ask-0000000001").adopted == asks[0] and group("").adopted is None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from coordinator.history import history_of, in_order, replaced_of
-from coordinator.snapshot import Snapshot
-from coordinator.zk.state import COMPLETING, EMPTY, PREPARING, STABLE, GroupState, Rebalance, Target
+from coordinator.snapshot import AskView, Snapshot
+from coordinator.zk.state import COMPLETING, EMPTY, PREPARING, STABLE, ClientSide, GroupState, Rebalance, Target
+from coordinator.zk.sync import Ask
 
 
 def seen(now_ms: int, rebalance: Rebalance | None = None, generation: int = 1) -> Snapshot:
@@ -101,3 +103,36 @@ def test_zkcli_shows_the_numbers_too() -> None:
     written = json.loads(Rebalance(2, 1, "why", 100, stopped_ms=120, finished_ms=150, standstill_ms=45).to_bytes())
 
     assert (written["to_last_stop_ms"], written["to_last_start_ms"], written["standstill_ms"]) == (20, 50, 45)
+
+
+def asked(now_ms: int, adopted: str = "", attempt: int = 1) -> Snapshot:
+    """A snapshot with an ask made at 1000."""
+    client = ClientSide("consumer", adopted)
+    ask = Ask("lag", "a", "a1", {}, attempt=attempt, since_ms=1000)
+    return replace(seen(now_ms), state=replace(state(STABLE, 1), client=client), asks=(AskView("ask-0000000007", ask),))
+
+
+def under_a_leader(generation: int, ask: str = "ask-0000000007") -> GroupState:
+    return replace(state(COMPLETING, generation), client=ClientSide("consumer", ask))
+
+
+def test_an_adoption_says_how_long_the_assignment_took_and_how_many_were_needed() -> None:
+    record = history_of(asked(1450, attempt=3), under_a_leader(2), True, False, "joined c2")
+
+    assert record is not None
+    assert (record.assignment_ms, record.attempts, record.trigger) == (450, 3, "joined c2")
+    written = json.loads(record.to_bytes())
+    assert (written["assignment_ms"], written["attempts"]) == (450, 3)
+    assert Rebalance.parse("where", record.to_bytes()) == record
+
+
+def test_a_generation_of_an_answer_that_was_adopted_before_took_no_assignment() -> None:
+    record = history_of(asked(1450, "ask-0000000007"), under_a_leader(2), True, False, "owners changed")
+
+    assert record is not None and (record.assignment_ms, record.attempts) == (None, None)
+
+
+def test_clocks_that_disagree_make_no_negative_assignment() -> None:
+    record = history_of(asked(900), under_a_leader(2), True, False, "")
+
+    assert record is not None and record.assignment_ms == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -21,16 +22,19 @@ from coordinator.history import _seen_in_the_turn
 from coordinator.listeners import _what_happened, _who_changed
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.plan import End, Plan
+from coordinator.planning.asking import Asking
 from coordinator.problems import Findings, Problems
 from coordinator.requests import RequestQueue
-from coordinator.snapshot import ChannelView, SentCommand, Snapshot
+from coordinator.snapshot import AskView, ChannelView, SentCommand, Snapshot
+from coordinator.target import Wanted
 from coordinator.triggers import TRIGGERS, kind_of, trigger_kind
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.partitions import NONE, TopicPartition
 from coordinator.zk.records import Channel, Topic
 from coordinator.zk.serving import TRY_AGAIN_S, MetricsServer
-from coordinator.zk.state import FAILED, STABLE, GroupState, Rebalance, Target
+from coordinator.zk.state import FAILED, STABLE, ClientSide, GroupState, Rebalance, Target
+from coordinator.zk.sync import Ask
 from tests.support.memlog import MemoryLog
 from tests.unit.manual import ManualRuntime
 
@@ -85,6 +89,9 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
         ("sweep", "sweep"),
         ("requested by root@host: look", "requested"),
         ("resumed", "resumed"),
+        ("c1: topic t has changed", "topic"),
+        ("topic t has the partitions 0-3", "partitions"),
+        ("topic t has the id a, not b", "topic"),
         ("", "other"),
         ("topic", "other"),
         ("whatever a znode may say", "other"),
@@ -528,3 +535,67 @@ def test_nothing_is_registered_where_other_libraries_would_serve_it(tmp_path: Pa
     from prometheus_client import REGISTRY
 
     assert [family.name for family in REGISTRY.collect() if family.name.startswith("zk_group")] == []
+
+
+# ---- client-side assignment
+
+
+def of_leaders(ask: str, failed_ask: str = "") -> GroupState:
+    return GroupState(client=ClientSide("consumer", ask, attempts=bool(failed_ask), failed_ask=failed_ask))
+
+
+def asked(before: GroupState, *names: str) -> Snapshot:
+    """A snapshot, 1.5 s after the asks were made."""
+    asks = tuple(AskView(name, Ask("lag", "c1", "i1", {}, since_ms=1000)) for name in names)
+    return replace(snapshot(now_ms=2500), state=before, asks=asks)
+
+
+def test_an_assignment_counts_once_when_it_is_adopted_has_failed_or_was_for_other_topics() -> None:
+    metrics = CoordinatorMetrics()
+    one, two, three = (f"ask-000000000{number}" for number in (1, 2, 3))
+    nothing = Wanted({}, {}, {})
+    failing = Asking(nothing, has_failed=True, waits="leader c1 (lag) failed: no data")
+    outdated = Asking(nothing, made=(three, Ask("lag", "c1", "i1", {}, outdated=1)))
+
+    def written(before: GroupState, after: GroupState, asking: Asking, *asks: str) -> None:
+        metrics.turn_written(asked(before, *asks), Plan(after, asking=asking))
+
+    written(of_leaders(""), of_leaders(one), Asking(nothing, is_adopted=True), one)
+    written(of_leaders(one), of_leaders(one), Asking(nothing), one)
+    written(of_leaders(one), of_leaders(one, two), failing, one, two)
+    written(of_leaders(one, two), of_leaders(one, two), failing, one, two)
+    written(of_leaders(one), of_leaders(one), outdated, one, two)
+
+    results = ("adopted", "failed", "outdated")
+    assert [value(metrics.registry, "assignments_total", group="g", result=each) for each in results] == [1, 1, 1]
+    assert [value(metrics.registry, "assignment_duration_seconds_sum", result=each) for each in results] == [
+        1.5, 1.5, None,
+    ]  # fmt: skip
+    metrics.group_gone("g")
+    assert series(metrics.registry, group="g") == []
+
+
+def test_the_commands_of_client_side_assignment_are_counted_too() -> None:
+    metrics = CoordinatorMetrics()
+    told = Asking(Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),))
+
+    metrics.turn_written(snapshot(), Plan(GroupState(), asking=told))
+
+    sent = [value(metrics.registry, "commands_sent_total", group="g", option=o) for o in (ASSIGN, ASSIGNMENT_FAILED)]
+    assert sent == [1, 1]
+
+
+def test_a_leader_counts_its_answers_and_every_member_the_failures_that_it_hears_of() -> None:
+    metrics = ConsumerMetrics()
+    meter = metrics.of("g", "c1")
+
+    meter.assignment_answered(0.25)
+    meter.assignment_answered(0.5, is_error=True)
+    meter.assignment_failed()
+
+    def count(name: str, **labels: str) -> float | None:
+        return value(metrics.registry, f"consumer_{name}", **LABELS, **labels)
+
+    assert [count("assignments_total", result=each) for each in ("assigned", "error")] == [1, 1]
+    assert (count("assignment_duration_seconds_count"), count("assignment_duration_seconds_sum")) == (2, 0.75)
+    assert count("failed_assignments_total") == 1

@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from consumer.assignment.base import Cluster
+from consumer.assignment.metadata import ConsumerMetadata
+from consumer.assignment.registry import ENTRY_POINTS as CLIENT_ENTRY_POINTS
+from consumer.assignment.registry import RESERVED, named
 from coordinator.assignors import Subscriber, assigned
 from coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS
+from coordinator.zk.records import Topic
 from tests.unit.strategies import after, by_consumer, given, member, numbered, parts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
@@ -47,14 +53,37 @@ def test_the_examples_are_what_comes_out(strategy: str) -> None:
 def test_the_page_names_every_strategy_and_the_group_of_entry_points() -> None:
     assert set(JOINED) == set(BUILT_IN)
     assert f"\n{ENTRY_POINTS} =" in PAGE
+    assert f"\n{CLIENT_ENTRY_POINTS} =" in PAGE and RESERVED - set(BUILT_IN) == {"lag", "rack"}
+    assert all(f"\n| `{name}` |" in PAGE for name in RESERVED)
+
+
+def ran(nth: int) -> dict[str, Any]:
+    """What the page's `nth` example defines."""
+    made: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[nth], made)  # the page's own code
+    return made
 
 
 def test_the_strategy_of_the_page_keeps_its_promise() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    made: dict[str, Any] = {}
-    exec(code, made)  # the page's own code
+    made = ran(0)
     members = [Subscriber("a", {"t": 1}), Subscriber("b", {"t": 1, "u": 2})]
 
     found = assigned(made["FirstAssignor"](), members, {"t": (0, 1), "u": (0,)})
 
     assert found == {"a": {"a-0": parts("t:0-1")}, "b": {"b-0": parts("u:0")}}
+
+
+def test_the_client_assignor_of_the_page_goes_by_the_cores_that_each_member_tells() -> None:
+    assignor = ran(1)["CoresAssignor"]()
+    (given,) = named(["cores"], [assignor])
+    topics = {"t": Topic("t", "id", tuple(range(6))), "other": Topic("other", "id", (0,))}
+    metadata = {name: ConsumerMetadata({"t": 1}, user_data=cores).to_bytes() for name, cores in CORES.items()}
+
+    found = given.assign(Cluster(topics, {}, cast(Any, SimpleNamespace(racks=None, **NOTHING))), metadata)
+
+    assert {name: len(one.partitions) for name, one in found.items()} == {"a": 4, "b": 2}
+    assert int(ConsumerMetadata.parse("", given.metadata(ConsumerMetadata({"t": 1}))).user_data) >= 1
+
+
+CORES = {"a": b"8", "b": b"4"}
+NOTHING = dict.fromkeys(("committed", "end_offsets", "beginning_offsets"))

@@ -10,7 +10,8 @@ from coordinator.groups import ShownGroup, ShownMember, ShownPartition
 from coordinator.verify import problems
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import WHITE_LIST, Channel, Registration, Topic
-from coordinator.zk.state import STABLE, GroupState, Mark, Target
+from coordinator.zk.state import STABLE, ClientSide, GroupState, Mark, Target
+from coordinator.zk.sync import CLIENT
 
 TOPICS = {"t": Topic("t", "id", (0, 1))}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -143,3 +144,29 @@ def test_an_owner_beside_every_subscription_is_wrong() -> None:
         "t-9: c-0 owns it, and its topic has no such partition",
         "u-0: c-0 owns it, and no member subscribes to its topic",
     ]
+
+
+def led(left_out: dict[str, str] | None = None, target: frozenset[TopicPartition] = frozenset()) -> GroupState:
+    """A group that a leader assigns, topic `t` in its answer."""
+    return GroupState(
+        STABLE, topics={"t": "id"}, client=ClientSide("consumer", "ask-0000000001"), left_out=left_out or {},
+        target={"c": Target("life", {"c-0": target})},
+    )  # fmt: skip
+
+
+def test_under_client_side_assignment_the_leader_says_what_the_group_consumes() -> None:
+    wildcard = ShownMember("c", Registration("life", {}, CLIENT), WHOLE.members[0].channel, ())
+    group = replace(WHOLE, state=led(target=frozenset([T0, T1])), members=(wildcard,))
+
+    assert wrong(group) == []
+    assert wrong(replace(group, partitions=(owned(T0),))) == ["t-1: nobody owns it: it is assigned to c"]
+    assert wrong(replace(group, partitions=(owned(T0), owned(T1, "d-0", "d")))) == [
+        "t-1: its owner d-0 is of no live member"
+    ]
+
+
+def test_what_a_leader_has_left_out_is_wrong_and_the_coordinator_says_so() -> None:
+    why = "leader c assigns partitions 1 to nobody (lag)"
+    group = replace(WHOLE, state=led({"t": why}, frozenset([T0])), partitions=(owned(T0),))
+
+    assert wrong(group) == [f"t-1: {why}", f"t: {why}"]

@@ -17,7 +17,7 @@ MINUS = "\u2212"
 FAR = 1e9
 """Seconds: no history lasts so long; what is farther away is no time."""
 
-INVARIANTS = tuple(f"S{number}" for number in range(1, 9)) + tuple(f"L{number}" for number in range(1, 5))
+INVARIANTS = tuple(f"S{number}" for number in range(1, 10)) + tuple(f"L{number}" for number in range(1, 6))
 MARKS = ("T0", "T1", "T2", "T3", "T4", "T5")
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
 

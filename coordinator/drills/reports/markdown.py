@@ -23,7 +23,7 @@ from .facts import (
     verdict,
 )
 from .lanes import FETCH, OVERLAP, PARTITION, Lane, Story
-from .sections import INTENT, MOST_WITNESSES, NUMBERS, RECORDS, rest_of
+from .sections import ASKS, INTENT, MOST_WITNESSES, NUMBERS, RECORDS, rest_of
 from .story import story
 from .summary import sentences
 
@@ -147,6 +147,8 @@ def _numbers(run: Mapping[str, Any]) -> str:
     standstill = mapping(found.get("standstill"))
     rows += [("longest standstill of a partition", standstill.get("max_s"), seconds)]
     rows += [("median standstill", standstill.get("median_s"), seconds)]
+    asks = mapping(found.get("asks"))
+    rows += [(label, asks.get(key), how) for key, label, how in ASKS if asks]
     known = [(label, number(value), how) for label, value, how in rows]
     told = [(label, how(value) if value is not None else "not measured") for label, value, how in known]
     return table(("number", ""), told)

@@ -98,6 +98,16 @@ NUMBERS: Sequence[tuple[str, str, Callable[[float], str]]] = (
     ("stale_refused", "commands that were removed unapplied", amount),
     ("generations", "generations that have begun since", amount),
 )
+ASKS: Sequence[tuple[str, str, Callable[[float], str]]] = (
+    ("asks", "asks to leaders since", amount),
+    ("adopted", "answers adopted", amount),
+    ("failed", "asks failed", amount),
+    ("longest_s", "longest from an ask to an adoption", seconds),
+    ("unheard", "members that did not acknowledge assignment-failed", amount),
+    ("revoked", "partitions revoked while an ask was out", amount),
+    ("silent_s", "longest without a record at a member that did not lead", seconds),
+)
+"""Of client-side assignment: `numbers.asks` in run.json."""
 
 
 def numbers(run: Mapping[str, Any]) -> str:
@@ -109,7 +119,9 @@ def numbers(run: Mapping[str, Any]) -> str:
     standstill = mapping(found.get("standstill"))
     for key, label in (("max_s", "longest standstill of a partition"), ("median_s", "median standstill")):
         rows.append((label, _number(standstill.get(key), seconds)))
-    known = {key for key, _, _ in NUMBERS} | {"standstill"}
+    asks = mapping(found.get("asks"))
+    rows += [(label, _number(asks.get(key), how)) for key, label, how in ASKS if asks]
+    known = {key for key, _, _ in NUMBERS} | {"standstill", "asks"}
     rows += [(text(key), text(value)) for key, value in found.items() if key not in known]
     return pairs(rows, "n")
 
@@ -156,7 +168,7 @@ def standstill(run: Mapping[str, Any]) -> str:
 
 
 def invariants(run: Mapping[str, Any], zero: float) -> str:
-    """S1 to L4, with the witness of each that was broken."""
+    """S1 to L5, with the witness of each that was broken."""
     found = mapping(run.get("invariants"))
     if not found:
         return missing("what the checker found")

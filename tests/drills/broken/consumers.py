@@ -52,3 +52,27 @@ def what_cannot_be_sealed_is_skipped() -> None:
 def stop_is_acknowledged_first() -> None:
     """A stop is removed, and only then obeyed."""
     _apply(*holes.REMOVED_FIRST)
+
+
+def leader_stops_before_it_assigns() -> None:
+    """A leader gives up what it fetches before it answers, and takes it again: as if it had to rejoin."""
+
+    def giving_up(original: Any) -> Any:
+        def drain(self: Any, store: Any, fenced: Any, give_up: Any) -> Any:
+            decided = self._client._decided if self._client is not None else None
+            if decided is None:
+                return original(self, store, fenced, give_up)
+
+            def stopping(*given: Any) -> Any:
+                give_up(frozenset(fenced.channel.running))
+                return decided(*given)
+
+            self._client._decided = stopping
+            try:
+                return original(self, store, fenced, give_up)
+            finally:
+                del self._client._decided
+
+        return drain
+
+    _apply(replaced(consumer.commands.CommandDrain, "drain", giving_up))

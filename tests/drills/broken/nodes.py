@@ -10,8 +10,11 @@ from typing import Any
 import coordinator.assignors.range
 import coordinator.moves
 import coordinator.plan
+import coordinator.planning.asking
 from coordinator.handlers import Handlers
 from coordinator.listeners import Listeners
+from coordinator.planning.group import Asking
+from coordinator.planning.kept import kept_as_it_is
 from coordinator.rebalance import Rebalancer
 from coordinator.service import CoordinatorService
 from coordinator.zk.commands import STOP_FETCHER, Command
@@ -179,3 +182,96 @@ def handler_waits_for_acknowledgements() -> None:
         return take_turn
 
     _apply(replaced(Handlers, "_take_turn", waiting))
+
+
+def hung_leader_is_waited_for() -> None:
+    """A leader has an hour to answer, whatever `assignment_timeout_ms` says."""
+
+    def patient(original: Any) -> Any:
+        return lambda snapshot, who, trigger, timeout_s: original(snapshot, who, trigger, 3600.0)
+
+    _apply(replaced(coordinator.plan, "asking", patient))
+
+
+def dead_leader_is_waited_for() -> None:
+    """An ask whose leader has gone is out until its time is over."""
+
+    def waiting(original: Any) -> Any:
+        def about(group: Any) -> Any:
+            view = group.out
+            if view is None or view.ask is None or view.is_answered or view.ask.leader in group.who.live:
+                return original(group)
+            kept, left_s = kept_as_it_is(group), group.timeout_s - view.age_s
+            strategy = group.snapshot.state.strategy
+            waits = f"{view.ask.leader} is asked for an assignment"
+            return Asking(kept, group.before, strategy, waits=waits, timers=(left_s,)) if left_s > 0 else None
+
+        return about
+
+    _apply(replaced(coordinator.planning.asking, "_about_the_one_that_is_out", waiting))
+
+
+def failed_leader_is_asked_again() -> None:
+    """The member of longest standing is asked, though it has just failed."""
+
+    def forgetful(original: Any) -> Any:
+        def leader(group: Any) -> Any:
+            client = replace(group.before, failed=())
+            state = replace(group.snapshot.state, client=client)
+            return original(replace(group, snapshot=replace(group.snapshot, state=state)))
+
+        return leader
+
+    _apply(replaced(coordinator.planning.asking, "_leader", forgetful))
+
+
+def failures_are_not_told() -> None:
+    """Only the first of the members hears that an assignment has failed."""
+
+    def silent(original: Any) -> Any:
+        return lambda *given: original(*given)[:1]
+
+    _apply(replaced(coordinator.planning.asking, "_notices", silent))
+
+
+def asks_of_another_are_made_anew() -> None:
+    """A coordinator goes on with no ask that it has not made itself."""
+    made: set[str] = set()
+
+    def noting(original: Any) -> Any:
+        def asked(*given: Any) -> Any:
+            found = original(*given)
+            made.add(found.made[0])
+            return found
+
+        return asked
+
+    def strange(original: Any) -> Any:
+        def about(group: Any) -> Any:
+            return original(group) if group.out is not None and group.out.name in made else None
+
+        return about
+
+    _apply(
+        replaced(coordinator.planning.asking, "_asked", noting),
+        replaced(coordinator.planning.asking, "_about_the_one_that_is_out", strange),
+    )
+
+
+def another_share_than_the_answer() -> None:
+    """Two members get what the leader has given to the other one."""
+
+    def exchanged(original: Any) -> Any:
+        def adopted(*given: Any) -> Any:
+            found = original(*given)
+            target = dict(found.want.target)
+            if len(target) >= 2:
+                one, other = sorted(target)[:2]
+                shares = {one: target[other].partitions, other: target[one].partitions}
+                for name, share in shares.items():
+                    target[name] = replace(target[name], threads={f"{name}-0": share} if share else {})
+            return replace(found, want=replace(found.want, target=target))
+
+        return adopted
+
+    _apply(replaced(coordinator.planning.asking, "_adopted", exchanged))
