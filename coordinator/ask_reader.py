@@ -65,7 +65,7 @@ class AskReader:
         for name, node, answer in zip(names, nodes, nodes[len(names) :], strict=False):
             if node is not None:
                 ask = parsed(self._paths.ask(name), node, Ask.parse)
-                view = AskView(name, ask, age_s=self._age_s("ask", name, str(node.stat.czxid)))
+                view = AskView(name, ask, age_s=self._age_s("ask", name))
                 found.append(self._with_answer(view, answer) if answer is not None else view)
         return tuple(self._with_children(found, client))
 

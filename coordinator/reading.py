@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from .ask_reader import AskReader
+from .plan import Plan
 from .planning.answers import outdated_topic
 from .problems import Findings, Problems
 from .snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot
@@ -180,6 +181,13 @@ class GroupReader:
         if answer is None or not outdated_topic(answer, topics):
             return 0.0
         return max(0.001, self._memory.age_s("grown", adopted))
+
+    def decided(self, plan: Plan) -> None:
+        """Count the time of what a turn has just written from now on, and not from the next read."""
+        if plan.asking.made is not None:
+            self._memory.age_s("ask", plan.asking.made[0])
+        if plan.asking.has_failed and plan.state.client is not None:
+            self._memory.age_s("failed ask", plan.state.client.failed_ask)
 
     def _czxid(self, state: Node) -> int:
         """When the group was made; read again with another state only, for that goes whenever the group does."""

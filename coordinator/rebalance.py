@@ -115,6 +115,7 @@ class Rebalancer:
             if self._is_suspect(snapshot, decided):
                 continue
             if self._commit(snapshot, decided):
+                self._reader.decided(decided)
                 _tell(snapshot, decided)
                 self._metrics.turn_written(snapshot, decided)
                 return Turn(self._watch(decided), decided.state, decided.is_new_generation, decided.outstanding)

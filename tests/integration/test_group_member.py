@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ def nowhere_twice(*workers: Worker) -> None:
         spans = sorted(
             (began, ended, each.name) for each in workers for began, ended, what in each.worked if what == job
         )
-        for (_, ended, one), (began, _, other) in zip(spans, spans[1:], strict=False):
+        for (_, ended, one), (began, _, other) in pairwise(spans):
             assert one == other or ended <= began, f"{job} ran with {one} and {other} at once"
 
 

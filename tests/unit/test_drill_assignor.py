@@ -1,0 +1,108 @@
+"""The drill's own assignor: found as a package's is, and misbehaving only when it is told to."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+
+import pytest
+
+from consumer.assignment.base import Cluster
+from consumer.assignment.metadata import ConsumerMetadata
+from consumer.assignment.registry import ENTRY_POINTS, client_assignors
+from consumer.drill import assignor
+from consumer.drill.assignor import DrillAssignor
+from coordinator.zk.errors import UsageError
+from coordinator.zk.records import Topic
+
+
+class Gate:
+    """As `consumer.drill.process.Gate`, which takes signals."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.opened.set()
+
+    @property
+    def is_open(self) -> bool:
+        return self.opened.is_set()
+
+    def pass_through(self) -> None:
+        self.opened.wait()
+
+
+class NoLookup:
+    """Knows of no offset."""
+
+    def committed(self, partitions: object) -> dict[object, int]:
+        return {}
+
+    end_offsets = beginning_offsets = committed
+
+    def racks(self, partition: object) -> frozenset[str]:
+        return frozenset()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    before = list(sys.meta_path)
+    yield Gate()
+    sys.meta_path[:] = before
+    assignor.installed = None
+
+
+def loaded(misbehaves: str, gate: Gate, strategy: str = "cooperative-sticky") -> DrillAssignor:
+    assignor.install(strategy, gate, misbehaves)  # type: ignore[arg-type]
+    found = client_assignors()["drill"]
+    assert isinstance(found, DrillAssignor)
+    return found
+
+
+def shares(found: DrillAssignor) -> dict[str, int]:
+    cluster = Cluster({"t": Topic("t", "id", (0, 1, 2, 3))}, {}, NoLookup())  # type: ignore[arg-type]
+    metadata = {name: ConsumerMetadata({"t": 1}).to_bytes() for name in ("a", "b")}
+    return {name: len(one.partitions) for name, one in found.assign(cluster, metadata).items()}
+
+
+def test_it_is_found_by_an_entry_point_and_assigns_as_the_strategy_that_was_named(gate: Gate) -> None:
+    found = loaded("raises", gate)
+
+    assert [point.name for point in entry_points(group=ENTRY_POINTS)].count("drill") == 1
+    assert found.is_cooperative
+    assert shares(found) == {"a": 2, "b": 2}
+    assert not loaded("raises", gate, "range").is_cooperative
+
+
+def test_it_raises_while_the_gate_is_shut(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    found = loaded("raises", gate)
+    gate.opened.clear()
+
+    with pytest.raises(RuntimeError, match="told to fail"):
+        shares(found)
+
+    assert '"how":"raises"' in capsys.readouterr().out
+    gate.opened.set()
+    assert shares(found) == {"a": 2, "b": 2}
+
+
+def test_it_hangs_until_the_gate_is_open(gate: Gate) -> None:
+    found, answers = loaded("hangs", gate), list[dict[str, int]]()
+    gate.opened.clear()
+    leader = threading.Thread(target=lambda: answers.append(shares(found)))
+    leader.start()
+
+    leader.join(0.1)
+    assert answers == []
+    gate.opened.set()
+    leader.join(10)
+    assert answers == [{"a": 2, "b": 2}]
+
+
+@pytest.mark.parametrize(("strategy", "misbehaves"), [("no-such", "hangs"), ("range", "sulks")])
+def test_another_strategy_or_misbehaviour_is_a_mistake(gate: Gate, strategy: str, misbehaves: str) -> None:
+    with pytest.raises(UsageError):
+        assignor.install(strategy, gate, misbehaves)  # type: ignore[arg-type]
+
+    assert "drill" not in client_assignors()
