@@ -40,6 +40,7 @@ class FencedChannel:
         self._written: tuple[bytes | None, Channel] = None, channel
         self.channel = channel
         self.over: IncarnationOver | None = None
+        self.is_ending = False
 
     @property
     def incarnation(self) -> str:
@@ -82,7 +83,12 @@ class FencedChannel:
     def end(self, after: Channel, operations: Sequence[Operation], why: IncarnationOver) -> None:
         """Commit the end of this incarnation. Raises as `commit`."""
         with self.lock:
-            self.commit(after, operations)
+            self.is_ending = True  # before it is sent: from the commit on others may have what ran
+            try:
+                self.commit(after, operations)
+            except Refused:
+                self.is_ending = False
+                raise
             self.over = why
 
     def check(self) -> None:
@@ -132,7 +138,7 @@ class FencedChannel:
         if self._is_unsure:
             self._store.sync()
             self._read()
-            self._is_unsure = False
+            self._is_unsure = self.is_ending = False
 
     def _read(self) -> None:
         found, version = self._look()

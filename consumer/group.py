@@ -20,7 +20,7 @@ from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import Channel
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Store, StoreFactory
-from coordinator.zk.sync import CONSUMER, Ask, ClientProtocols, MemberAnswer, decoded, encoded
+from coordinator.zk.sync import CONSUMER, MAX_METADATA_BYTES, Ask, ClientProtocols, MemberAnswer, decoded, encoded
 
 from .assignment.client import ClientAssignment, Decision, Known
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
@@ -29,6 +29,8 @@ from .holder import Start
 from .member import Member
 
 log = logging.getLogger(__name__)
+
+BACKOFF_LOOK_S = 0.1
 
 Assign = Callable[[str, Mapping[str, bytes]], Mapping[str, bytes]]
 """Called on the leader with the protocol and the metadata of every member: member -> its state."""
@@ -120,11 +122,15 @@ class GroupMember:
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0 or self._role.changes != changes:
                 return self._role.given
-            self._member.wake.wait(left_s)
+            is_out = self._member.channel is None  # it registers again after a backoff, of which nothing wakes
+            self._member.wake.wait(min(left_s, BACKOFF_LOOK_S) if is_out else left_s)
 
     def update(self, protocols: Mapping[str, bytes]) -> None:
-        """Rejoin with other metadata; the next poll tells the group, which is assigned anew."""
-        self._role.protocols = dict(protocols)
+        """Rejoin with other metadata; the next poll tells the group, which is assigned anew.
+
+        :raises UsageError: when there is no protocol, one has no name that may be, or the metadata is over its limit.
+        """
+        self._role.protocols = _checked(protocols)
         self._member.rejoin()
 
     def close(self) -> None:
@@ -153,7 +159,7 @@ class _Role:
         on_lost: Callable[[], None] | None,
     ) -> None:
         self.protocol_type = protocol_type
-        self.protocols = dict(protocols)
+        self.protocols = _checked(protocols)
         self.given: Given | None = None
         self.changes = 0
         self._assign = assign
@@ -192,6 +198,16 @@ class _Role:
     def _change(self, given: Given | None) -> None:
         self.changes += given != self.given
         self.given = given
+
+
+def _checked(protocols: Mapping[str, bytes]) -> dict[str, bytes]:
+    if not protocols:
+        raise UsageError("name at least one protocol, with the metadata of this member for it")
+    for name in protocols:
+        checked_name("protocol", name)
+    if (size := sum(map(len, protocols.values()))) > MAX_METADATA_BYTES:
+        raise UsageError(f"member metadata of {size} bytes, limit is {MAX_METADATA_BYTES}")
+    return dict(protocols)
 
 
 class _NoPartitions:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.zk.errors import (
+    BadData,
     CoordinatorError,
     IncarnationOver,
     Refused,
@@ -105,7 +106,9 @@ class Member:
     @property
     def may_fetch(self) -> bool:
         """Whether partitions are held and the lease runs."""
-        return self.channel is not None and self._lease is not None and self._lease.is_held
+        fenced, lease = self._channel, self._lease  # read once: worker threads ask, too
+        is_ended = fenced is None or fenced.over is not None or fenced.is_ending
+        return not is_ended and lease is not None and lease.is_held
 
     @property
     def lease_left_s(self) -> float:
@@ -236,9 +239,11 @@ class Member:
     def close(self, for_good: bool = False) -> None:
         """Leave, end the session and the keeper."""
         self._keeper.closing.set()
-        self.leave(for_good=for_good)
-        self._session.close()
-        self._meter.gone()
+        try:
+            self.leave(for_good=for_good)
+        finally:  # a callback of the application's may raise: who keeps its session stays a member
+            self._session.close()
+            self._meter.gone()
 
     def fetched(self, fetched: Sequence[Fetch]) -> None:
         """These records came; for the history."""
@@ -298,9 +303,16 @@ class Member:
     def _rejoin(self, fenced: FencedChannel) -> None:
         """Write a subscription that has changed in place."""
         if self._is_resubscribed and self.store is not None:
-            registration = self._registration(self.store, fenced.incarnation)
-            fenced.guarded(changed_registration(self.store, self._paths, self._config.consumer, registration))
-            self._is_resubscribed = False
+            self._is_resubscribed = False  # what cannot be offered is said once
+            try:
+                registration = self._registration(self.store, fenced.incarnation)
+                fenced.guarded(changed_registration(self.store, self._paths, self._config.consumer, registration))
+            except (StoreError, BadData) as error:
+                self._is_resubscribed = True
+                if isinstance(error, StoreError):
+                    raise
+                log.warning("subscription not changed yet: consumer=%s reason=%s", self._config.consumer, error)
+                return
             log.info("subscription changed: group=%s consumer=%s", self._config.group, self._config.consumer)
 
     def _on_state(self, state: SessionState) -> None:

@@ -24,6 +24,7 @@ from .zk.sync import (
     Ask,
     MemberAnswer,
     SyncRequest,
+    decoded,
     decoded_bytes,
 )
 
@@ -98,12 +99,13 @@ class AskReader:
 
     def _with_children(self, views: Sequence[AskView], client: ClientSide | None) -> list[AskView]:
         """With what is below them; the entries only of what may still be adopted."""
-        adopted = client.ask if client is not None else ""
+        known = (client.ask, client.failed_ask, client.floor) if client is not None else ("",)
+        handled = max(map(ask_number, known))
         listings = self._store.children_many([self._paths.ask(view.name) for view in views])
         found = []
         for view, listing in zip(views, listings, strict=True):
             below = replace(view, children=tuple(sorted(listing.names)) if listing is not None else ())
-            is_news = view.answer is not None and ask_number(view.name) > ask_number(adopted)
+            is_news = view.answer is not None and ask_number(view.name) > handled
             found.append(self._with_entries(below) if is_news else below)
         return found
 
@@ -113,28 +115,32 @@ class AskReader:
         if view.ask is not None and len(consumers) > len(view.ask.members):
             return replace(view, answer=None, problem=f"it has {len(consumers)} entries, more than the ask has members")
         try:
-            return replace(view, entries=self._entries(view.name, [each for each in consumers if is_name(each)]))
+            return replace(view, entries=self._entries(view, [each for each in consumers if is_name(each)]))
         except BadData as error:
             return replace(view, answer=None, problem=str(error))
 
-    def _entries(self, ask: str, consumers: Sequence[str]) -> Mapping[str, MemberAnswer]:
+    def _entries(self, view: AskView, consumers: Sequence[str]) -> Mapping[str, MemberAnswer]:
         found: dict[str, MemberAnswer] = {}
-        size = 0
+        exist = sum(map(len, view.answer.partitions.values())) if view.answer is not None else 0
+        size, room = 0, 2 * exist  # what is given out twice is for the judgement to say
         for first in range(0, len(consumers), ENTRIES_AT_ONCE):
             some = consumers[first : first + ENTRIES_AT_ONCE]
-            paths = [self._paths.member_answer(ask, consumer) for consumer in some]
+            paths = [self._paths.member_answer(view.name, consumer) for consumer in some]
             for consumer, path, node in zip(some, paths, self._store.get_many(paths), strict=True):
                 if node is None:
                     continue
                 size += len(node.data)
-                found[consumer] = _checked(path, node.data)
+                found[consumer] = _checked(path, node.data, room)
+                room -= sum(map(len, found[consumer].threads.values()))
             if size > MAX_ANSWER_BYTES:
                 raise BadData(f"the answer has more than {size} bytes, over the {MAX_ANSWER_BYTES} that it may have")
         return found
 
 
-def _checked(path: str, data: bytes) -> MemberAnswer:
-    entry = MemberAnswer.parse(path, data)
+def _checked(path: str, data: bytes, room: int) -> MemberAnswer:
+    """The entry, if it gives out no more partitions than the answer has left."""
+    entry = MemberAnswer.parse(path, data, room)
+    decoded(path, entry.member_state)
     if (size := decoded_bytes(entry.member_state)) > MAX_MEMBER_STATE_BYTES:
         raise BadData(f"{path} has a member state of {size} bytes, over the {MAX_MEMBER_STATE_BYTES} that it may have")
     return entry

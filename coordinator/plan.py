@@ -102,7 +102,7 @@ def plan(
         generation=generation,
         epoch=snapshot.epoch,
         strategy=asked.strategy if who.is_client_side and who.everybody else who.strategy,
-        target=with_sent(want.target, due.starts) if want.is_exclusive else want.target,
+        target=with_sent(snapshot, want.target, due.starts) if want.is_exclusive else want.target,
         topics=want.topics,
         marks=tuple(who.marks),
         reason=_reason(who, due, asked),

@@ -24,7 +24,7 @@ from .term import Term
 from .zk.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, Command
 from .zk.errors import BadData, EpochOver, OutcomeUnknown, Refused
 from .zk.lease import Lease
-from .zk.paths import COORDINATOR_EPOCH, Brokers, GroupPaths
+from .zk.paths import COORDINATOR_EPOCH, Brokers, GroupPaths, ask_number
 from .zk.records import Topic
 from .zk.runtime import Runtime
 from .zk.state import FAILED, GroupState
@@ -146,9 +146,17 @@ class Rebalancer:
 
     def _with_topics_read_again(self, snapshot: Snapshot) -> Snapshot:
         """An answer may name topics as this coordinator has not read them yet: its leader was told first."""
-        adopted = snapshot.state.client.ask if snapshot.state.client is not None else ""
-        answers = [view.answer for view in snapshot.asks if view.answer is not None and view.name != adopted]
-        odd = [answer for answer in answers if outdated_topic(answer, snapshot.topics)]
+        client = snapshot.state.client
+        adopted = client.ask if client is not None else ""
+        handled = {client.failed_ask, client.floor} if client is not None else set()
+        odd = [
+            view.answer
+            for view in snapshot.asks
+            if view.answer is not None
+            and view.name not in handled
+            and ask_number(view.name) >= ask_number(adopted)
+            and outdated_topic(view.answer, snapshot.topics, but_grown=view.name == adopted)
+        ]
         if not odd:
             return snapshot
         names = sorted({name for answer in odd for name in answer.topics})

@@ -109,8 +109,8 @@ class ClientAssignment:
         self._paths = paths
         self._consumer = consumer
         self._role = role
-        self._untold = ""
-        self._failure: AssignmentFailed | None = None
+        self._told = ""
+        self._failures: list[AssignmentFailed] = []
         self._failed_asks: set[str] = set()
         self._meter: Meter | None = None
         self._runtime: Runtime | None = None
@@ -128,32 +128,32 @@ class ClientAssignment:
 
     def stopped(self) -> None:
         """See `Role`."""
-        self._untold = ""
+        self._told = ""
         self._role.stopped()
 
     def lost(self, reason: str) -> None:
         """See `Role`."""
-        self._untold = ""
+        self._told = ""
+        self._failed_asks.clear()
         self._role.lost(reason)
 
     def started(self, ask: str) -> None:
         """A start that names `ask` was applied: its entry is still to be read."""
-        self._untold = ask
+        self._told = ""
 
     def raise_failure(self) -> None:
         """
         :raises AssignmentFailed: when the group's assignment has failed; once for each failure.
         """
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        if self._failures:
+            raise self._failures.pop(0)
 
     def tend(self, store: Store, fenced: FencedChannel) -> None:
         """Read the own entry where it has not been, and ask for a rebalance where the leader wants one.
 
         :raises StoreError: when ZooKeeper did not answer; call again.
         """
-        if self._untold:
+        if fenced.channel.ask and fenced.channel.ask != self._told:
             self._hear(store, fenced.channel)
         if reason := self._role.wants_rebalance(store):
             request = SyncRequest(self._consumer, fenced.incarnation, reason)
@@ -172,12 +172,12 @@ class ClientAssignment:
         :raises StoreError: when ZooKeeper did not answer: call again.
         """
         if command.option != ASSIGN:
-            fenced.commit(_heard(fenced.channel, name, command), [Delete(self._paths.command(self._consumer, name))])
             if command.ask not in self._failed_asks:
-                self._failed_asks = {command.ask}
-                self._failure = AssignmentFailed(command.reason, command.ask)
+                self._failed_asks.add(command.ask)
+                self._failures.append(AssignmentFailed(command.reason, command.ask))
                 if self._meter is not None:
                     self._meter.assignment_failed()
+            fenced.commit(_heard(fenced.channel, name, command), [Delete(self._paths.command(self._consumer, name))])
             return True
         store.sync()
         node = store.get(self._paths.ask(command.ask))
@@ -203,7 +203,7 @@ class ClientAssignment:
 
     def _hear(self, store: Store, channel: Channel) -> None:
         """Read the own entry. Where there is none the leader has left this member out, or a later ask is adopted."""
-        name, where = self._untold, self._paths.member_answer(self._untold, self._consumer)
+        name, where = channel.ask, self._paths.member_answer(channel.ask, self._consumer)
         node = store.get(where)
         try:
             entry = MemberAnswer.parse(where, node.data) if node is not None else MemberAnswer()
@@ -215,7 +215,7 @@ class ClientAssignment:
             asked = store.get(self._paths.ask(name))
             ask = self._parsed(self._paths.ask(name), asked.data) if asked is not None else None
             protocol = ask.protocol if ask is not None else ""
-        self._untold = ""
+        self._told = name
         if entry is not None and protocol:  # else the next start names a later ask
             self._role.assigned(protocol, entry, channel)
 
@@ -247,7 +247,12 @@ class ClientAssignment:
             if size > MAX_ANSWER_BYTES:
                 raise BadData(f"the assignment has {size} bytes, over the {MAX_ANSWER_BYTES} that it may have")
             names = tuple(sorted(entries))
-            return Answer(names, decision.topics, decision.partitions, decision.is_cooperative), entries
+            answer = Answer(names, decision.topics, decision.partitions, decision.is_cooperative)
+            if (size := len(answer.to_bytes())) > MAX_COMMIT_BYTES // 4:
+                raise BadData(
+                    f"the answer has {size} bytes beside its entries, over the {MAX_COMMIT_BYTES // 4} that fit"
+                )
+            return answer, entries
         except StoreError:
             raise
         except (Exception, SystemExit) as error:

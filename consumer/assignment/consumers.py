@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.zk.errors import BadData, CoordinatorError
+from coordinator.zk.errors import BadData, CoordinatorError, UsageError
 from coordinator.zk.names import is_name
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import Brokers, GroupPaths, ask_number
@@ -105,7 +105,12 @@ class ConsumerRole:
         """The metadata of each assignor."""
         topics, pattern = (subscription.topics, subscription.pattern) if subscription is not None else ({}, STATIC)
         mine = ConsumerMetadata(dict(topics), pattern, self._config.client_rack)
-        metadata = {name: encoded(each.metadata(mine)) for name, each in self._assignors.items()}
+        try:
+            metadata = {name: encoded(each.metadata(mine)) for name, each in self._assignors.items()}
+        except CoordinatorError:
+            raise
+        except Exception as error:  # a third party's
+            raise UsageError(f"an assignor gives no metadata: {type(error).__name__}: {error}") from error
         return ClientProtocols(tuple(self._assignors), metadata, is_preferred=self._config.sides[0] == CLIENT_SIDE)
 
     # ---- as the leader

@@ -68,7 +68,7 @@ def _wrong_threads(ask: Ask, entries: Mapping[str, MemberAnswer]) -> str:
             return f"it gives {consumer} partitions in a group of protocol type {shown(ask.protocol_type)}"
         for thread in entry.threads:
             name, dash, number = thread.rpartition("-")
-            is_number = number.isascii() and number.isdigit() and str(int(number)) == number
+            is_number = len(number) <= 5 and number.isascii() and number.isdigit() and str(int(number)) == number
             if name != consumer or not dash or not is_number or int(number) >= MAX_THREADS:
                 return f"it names {shown(thread)}, which is no thread of {consumer}"
     return ""

@@ -17,11 +17,10 @@ from ..membership import Membership
 from ..snapshot import AskView, Snapshot
 from ..target import Wanted
 from ..zk.commands import ASSIGN, ASSIGNMENT_FAILED, Command
-from ..zk.paths import ask_name
 from ..zk.records import Registration
 from ..zk.state import ClientSide, Target
 from ..zk.store import MAX_COMMIT_BYTES
-from ..zk.sync import CONSUMER, MAX_REASON, Answer, Ask, AskMember
+from ..zk.sync import CONSUMER, MAX_REASON, Answer, Ask, AskMember, MemberAnswer
 from .answers import outdated_topic, verdict_on
 from .group import Asking as Asking
 from .group import Group
@@ -30,8 +29,8 @@ from .kept import standing_notices, tidied
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
-MAX_STATE_BYTES = MAX_COMMIT_BYTES - 64_000
-"""What a target may take in `state`: reasons, marks and one command of a multi need their room beside it."""
+ROOM_BYTES = 8_000
+"""Of a multi, for its fence, reasons and marks, beside `state` and what goes with it."""
 
 OUTDATED_AT_MOST = 5
 """So many answers in a row may be for topics as they were before; the next one counts as a failure of its leader."""
@@ -126,7 +125,7 @@ def _judged(group: Group, view: AskView, ask: Ask) -> Asking | None:
         return _failed(group, view, ask, verdict.failure)
     if not verdict.outdated:
         found = _adopted(group, view, ask, verdict.left_out)
-        too_large = _too_large(group, found)
+        too_large = _too_large(group, ask, found)
         return _failed(group, view, ask, too_large) if too_large else found
     if ask.outdated >= OUTDATED_AT_MOST:
         return _failed(group, view, ask, f"its answers are for other topics: {verdict.outdated}")
@@ -142,7 +141,11 @@ def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str])
         if asked is not None and asked.identity == group.members[name].identity:
             entry = view.entries.get(name)
             threads = entry.threads if entry is not None else {}
-            target[name] = Target(registration.incarnation, threads, entry is not None and bool(entry.member_state))
+            before = group.snapshot.state.target.get(name)
+            # Until it has stopped it may run what an earlier answer gave it.
+            is_sent = before is not None and before.is_sent and before.incarnation == registration.incarnation
+            has_state = entry is not None and bool(entry.member_state)
+            target[name] = Target(registration.incarnation, threads, has_state, is_sent)
     want = Wanted(
         target,
         dict(sorted(answer.topics.items())) if answer is not None else {},
@@ -164,12 +167,18 @@ def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str])
     )
 
 
-def _too_large(group: Group, found: Asking) -> str:
-    """Why the target does not fit into `state`; empty when it does."""
+def _too_large(group: Group, ask: Ask, found: Asking) -> str:
+    """Why the target does not fit into `state`, or not beside an ask or a start; empty when it does."""
     want = found.want
     after = replace(group.snapshot.state, target=want.target, topics=want.topics, left_out=want.left_out)
-    size = len(after.to_bytes())
-    return f"the target takes {size} bytes, and `state` may have {MAX_STATE_BYTES}" if size > MAX_STATE_BYTES else ""
+    size, room = len(after.to_bytes()), MAX_COMMIT_BYTES - ROOM_BYTES
+    starts = (len(MemberAnswer(target.threads).to_bytes()) for target in want.target.values())
+    beside = max(len(ask.to_bytes()), *starts, 0)
+    if size + beside <= room:
+        return ""
+    return (
+        f"the target takes {size} bytes, with an ask or a start beside it {size + beside}, and {room} fit into a multi"
+    )
 
 
 def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
@@ -178,7 +187,7 @@ def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
     known = ask.members.get(ask.leader)
     failed = tuple(dict.fromkeys((*before.failed, *([known.identity] if known is not None else []))))
     client = replace(before, failed=failed, attempts=before.attempts + 1, failed_ask=view.name)
-    reason = f"leader {ask.leader} ({ask.protocol}) failed: {why}"
+    reason = f"leader {ask.leader} ({ask.protocol}) failed: {why}"[:MAX_REASON]
     return Asking(
         _kept(group),
         client,
@@ -230,7 +239,7 @@ def _about_a_new_one(group: Group) -> Asking:
 
 def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking:
     previous = group.out  # one that is of no use any more
-    name = ask_name(group.newest + 1)
+    name = group.next_name
     outdated = previous.ask.outdated + 1 if previous is not None and previous.ask and previous.answer else 0
     ask = Ask(
         group.who.strategy,
@@ -243,6 +252,10 @@ def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking
         group.snapshot.now_ms,
         outdated,
     )
+    size, room = len(ask.to_bytes()), MAX_COMMIT_BYTES - ROOM_BYTES - len(group.snapshot.state.to_bytes())
+    if size > room:
+        too_large = f"an ask of {len(group.members)} members takes {size} bytes, and {room} are left beside `state`"
+        return Asking(_kept(group), client, group.snapshot.state.strategy, waits=too_large, has_failed=True)
     return Asking(
         _kept(group),
         client,

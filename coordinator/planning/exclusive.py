@@ -32,9 +32,7 @@ def mark_the_replaced(snapshot: Snapshot, who: Membership, want: Wanted) -> None
         who.timers.append(UNKNOWN_LEASE_MS / 1000)
     known = {(mark.consumer, mark.incarnation) for mark in who.marks}
     for name, before in sorted(snapshot.state.target.items()):
-        after = want.target.get(name)
-        is_replaced = before.is_sent and (after is None or after.incarnation != before.incarnation)
-        if is_replaced and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
+        if before.is_sent and _is_taken_over(snapshot, name, before) and (name, before.incarnation) not in known:
             lease = lease_ms(snapshot, name)
             who.marks.append(Mark(name, before.incarnation, frozenset(), lease, "another process has taken its name"))
             who.timers.append(lease / 1000)
@@ -44,10 +42,21 @@ def _anything_runs(snapshot: Snapshot) -> bool:
     return any(view.channel is not None and view.channel.ask for view in snapshot.channels.values())
 
 
-def with_sent(target: Mapping[str, Target], starts: Iterable[tuple[str, Command]]) -> Mapping[str, Target]:
-    """The target with a note of who is sent a start in this turn."""
+def with_sent(
+    snapshot: Snapshot, target: Mapping[str, Target], starts: Iterable[tuple[str, Command]]
+) -> Mapping[str, Target]:
+    """The target with a note of who is sent a start in this turn; it goes with who has ended, or is marked."""
     sent = {name for name, _ in starts}
-    return {name: replace(one, is_sent=True) if name in sent else one for name, one in target.items()}
+    return {
+        name: replace(one, is_sent=name in sent or (one.is_sent and not _is_over(snapshot, name, one)))
+        for name, one in target.items()
+    }
+
+
+def _is_over(snapshot: Snapshot, name: str, one: Target) -> bool:
+    view = snapshot.channels.get(name)
+    has_ended = view is not None and view.channel is not None and view.channel.ended is not None
+    return has_ended or _is_taken_over(snapshot, name, one)
 
 
 def _is_taken_over(snapshot: Snapshot, name: str, before: Target) -> bool:
@@ -113,9 +122,10 @@ def _blocked_by(found: Moves, to_stop: set[str]) -> str:
     pending = [name for name, sent in found.withdrawn if sent.command and sent.command.option == START_FETCHER]
     if pending:
         return f"a start of {pending[0]} is being withdrawn"
+    ended = {end.view.consumer for end in found.who.ends}
     for name, view in sorted(found.snapshot.channels.items()):
         if view.channel is None:
             return f"the channel of {name} cannot be read"
-        if name in found.who.live and view.channel.ask not in ("", found.want.ask):
+        if name not in ended and view.channel.is_live and view.channel.ask not in ("", found.want.ask):
             return f"{name} runs what an earlier assignment gave it"
     return ""

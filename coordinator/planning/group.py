@@ -9,7 +9,7 @@ from ..membership import Membership
 from ..snapshot import AskView, Snapshot, SyncRequestView
 from ..target import Wanted
 from ..zk.commands import Command
-from ..zk.paths import ask_number
+from ..zk.paths import ask_name, ask_number
 from ..zk.state import ClientSide
 from ..zk.sync import Ask, AskMember
 
@@ -75,11 +75,14 @@ class Group:
         return next((view for view in self.snapshot.asks if view.name == name), None)
 
     @property
-    def newest(self) -> int:
-        """The highest number of an ask that is known of, to members too: none means another one under the same name."""
+    def next_name(self) -> str:
+        """The name of the next ask: above all that stand or `state` names, and none that a member knows another by."""
         names = [view.name for view in self.snapshot.asks]
-        names += [view.channel.ask for view in self.snapshot.channels.values() if view.channel is not None]
-        return max(map(ask_number, (*names, self.before.ask, self.before.failed_ask, self.before.floor)))
+        told = {view.channel.ask for view in self.snapshot.channels.values() if view.channel is not None}
+        number = 1 + max(map(ask_number, (*names, self.before.ask, self.before.failed_ask, self.before.floor)))
+        while ask_name(number) in told:
+            number += 1
+        return ask_name(number)
 
     @property
     def out(self) -> AskView | None:

@@ -71,7 +71,7 @@ def tidied(group: Group, found: Asking) -> Asking:
         unneeded=unneeded,
         superseded=tuple(was_adopted),
         answered=answered,
-        notices=found.notices or _told_again(group),
+        notices=(*_told_again(group), *found.notices),
     )
 
 
@@ -87,7 +87,7 @@ def _told_again(group: Group) -> tuple[tuple[str, Command], ...]:
     return tuple(
         (name, replace(sent.command, epoch=group.snapshot.epoch, generation=group.snapshot.state.generation))
         for name, view in sorted(group.snapshot.channels.items())
-        for sent in view.commands[-1:]
+        for sent in view.commands
         if sent.command is not None
         and sent.command.option == ASSIGNMENT_FAILED
         and sent.command.epoch != group.snapshot.epoch

@@ -124,10 +124,10 @@ class Fields:
             raise self.bad(name, "an object of strings")
         return dict(value)
 
-    def partitions(self, name: str) -> dict[str, frozenset[int]]:
-        """An object topic -> partition ranges."""
+    def partitions(self, name: str, most: int = ranges.MAX_PARTITION) -> dict[str, frozenset[int]]:
+        """An object topic -> partition ranges, `most` partitions at most."""
         found = {}
-        room = ranges.MAX_PARTITION
+        room = most
         for topic, text in self.texts(name).items():
             try:
                 found[topic] = ranges.decode(text)
@@ -135,7 +135,7 @@ class Fields:
                 raise self.bad(name, "an object of partition ranges such as 0-3,7") from error
             room -= len(found[topic])
             if room < 0:  # a few bytes can name more than fits into memory
-                raise self.bad(name, f"an object of partition ranges, {ranges.MAX_PARTITION} partitions at most")
+                raise self.bad(name, f"an object of partition ranges, {most} partitions at most")
         return found
 
 

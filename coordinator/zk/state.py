@@ -61,17 +61,20 @@ def ownership_json(threads: Mapping[str, PartitionSet]) -> dict[str, dict[str, s
     return {thread: range_texts(parts) for thread, parts in sorted(threads.items()) if parts}
 
 
-def read_ownership(fields: Fields) -> dict[str, PartitionSet]:
-    """The inverse of `ownership_json`; a thread without a partition is as one that is not named."""
+def read_ownership(fields: Fields, most: int = MAX_PARTITION) -> dict[str, PartitionSet]:
+    """The inverse of `ownership_json`; a thread without a partition is as one that is not named.
+
+    :param most: partitions that it may name.
+    """
     found: dict[str, PartitionSet] = {}
-    room = MAX_PARTITION
+    room = most
     for thread in fields.mapping("ownershipMap"):
         inner = Fields(f"{fields.where}: ownershipMap", fields.mapping("ownershipMap"))
-        if partitions := partition_set(inner.partitions(thread)):
+        if partitions := partition_set(inner.partitions(thread, room)):
             found[thread] = partitions
         room -= len(partitions)
         if room < 0:
-            raise fields.bad("ownershipMap", f"a map of {MAX_PARTITION} partitions at most")
+            raise fields.bad("ownershipMap", f"a map of {most} partitions at most")
     return found
 
 

@@ -18,7 +18,7 @@ from .errors import BadData
 from .fields import MAX_ZNODE_BYTES, Fields, compact
 from .names import is_name
 from .partitions import PartitionSet
-from .ranges import encode
+from .ranges import MAX_PARTITION, encode
 from .state import ownership_json, read_ownership
 
 CONSUMER = "consumer"
@@ -177,10 +177,13 @@ class MemberAnswer:
     protocol: str = ""
 
     @classmethod
-    def parse(cls, where: str, data: bytes) -> MemberAnswer:
+    def parse(cls, where: str, data: bytes, most: int = MAX_PARTITION) -> MemberAnswer:
+        """
+        :param most: partitions that it may name.
+        """
         fields = Fields.parse(where, data)
         return cls(
-            read_ownership(fields),
+            read_ownership(fields, most),
             fields.text("member_state", "", most=MAX_ZNODE_BYTES),
             fields.text("protocol", "", most=250),
         )

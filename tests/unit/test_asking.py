@@ -538,3 +538,96 @@ def test_a_state_that_was_lost_covers_everybody_with_one_mark_and_knows_who_runs
     assert found.state.target == {"a": Target("a-1", {}, is_sent=True)}
     assert not found.is_new_generation and found.starts == () and found.stops == ()
     assert found.asking.made is not None and found.asking.made[0] == ASK2
+
+
+def test_a_member_whose_registration_cannot_be_read_keeps_everybody_from_what_it_may_run() -> None:
+    snapshot = jobs(
+        "a", "b", state=job_state("b", view=ASK2, sent=False), asks=(job_ask(ASK2, "b"),),
+        channels={"a": runs("a", ASK1)},
+    )  # fmt: skip
+    members = {**snapshot.members, "a": Member("a", 10, None)}
+
+    found = decided(replace(snapshot, members=members))
+
+    assert found.starts == ()
+
+
+def test_a_name_that_is_taken_over_while_its_stop_is_out_is_marked() -> None:
+    asks = (job_ask(ASK1, "a", "b"), job_ask(ASK2, "a", "b"))
+    running = {"a": runs("a", ASK1), "b": runs("b", ASK1)}
+    adopting = decided(jobs("a", "b", state=job_state("a", "b", view=ASK1), asks=asks, channels=running))
+    again = {"a": registration("a", life=2, protocol_type="jobs")}
+
+    found = decided(
+        jobs(
+            "a", "b", registered=again, state=adopting.state, asks=asks[1:],
+            channels={"a": Channel("a-2"), "b": Channel("b-1", 1, 2)},
+        )
+    )  # fmt: skip
+
+    assert [(name, command.option) for name, command in adopting.stops] == [("a", STOP_FETCHER), ("b", STOP_FETCHER)]
+    assert [mark.consumer for mark in found.state.marks] == ["a"] and found.starts == ()
+
+
+def test_what_a_leader_says_of_its_failure_is_cut_to_what_state_may_hold() -> None:
+    view = AskView(ASK1, ask("a", asked("a")), Answer(error="x" * 4096))
+
+    found = decided(group("a", asks=(view,)))
+
+    assert GroupState.parse("state", found.state.to_bytes()) == found.state
+
+
+def test_a_thread_whose_number_is_beyond_reading_fails_its_leader_only() -> None:
+    entries = {"a": MemberAnswer({"a-" + "9" * 5000: frozenset({P0})})}
+    view = AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": entries})
+
+    found = decided(group("a", asks=(view,)))
+
+    assert found.asking.has_failed and "which is no thread of a" in (found.state.reason or "")
+
+
+def test_a_notice_goes_out_again_beside_other_commands_and_beside_another_notice() -> None:
+    notice = Command(ASSIGNMENT_FAILED, 1, 0, "a-1", ask=ASK1, reason="no")
+    view = AskView(ASK2, ask("a", asked("a")), Answer(error="again"))
+    client = ClientSide("consumer", failed=("a-1",), attempts=1, failed_ask=ASK1)
+
+    found = decided(
+        group(
+            "a", epoch=2, state=GroupState(epoch=1, client=client), asks=(view,), commands={"a": (notice, assign(ASK2))}
+        )
+    )
+
+    assert [command.ask for _, command in found.asking.notices] == [ASK1, ASK2]
+
+
+def test_an_ask_that_does_not_fit_is_not_made_and_the_rest_of_the_turn_is_written() -> None:
+    names = [f"{'n' * 240}{number:04d}" for number in range(1500)]
+    snapshot = group(*names)
+    gone = Channel("x-1", running={P0: 5}, topics={"t": "id-t"})
+    channels = {**snapshot.channels, "x": ChannelView("x", 1, gone)}
+
+    found = decided(replace(snapshot, channels=channels))
+
+    assert found.asking.made is None and found.state.state == "RebalanceFailed"
+    assert "an ask of 1500 members takes" in (found.state.reason or "")
+    assert [end.view.consumer for end in found.ends] == ["x"]
+
+
+def test_what_a_channel_says_of_asks_decides_no_number() -> None:
+    found = decided(group("a", channels={"a": Channel("a-1", ask="ask-9999999999")}))
+
+    assert found.asking.made is not None and found.asking.made[0] == ASK1
+    named = decided(group("a", channels={"a": Channel("a-1", ask=ASK1)}))
+    assert named.asking.made is not None and named.asking.made[0] == ASK2, "a member would take it for the one it knows"
+
+
+def test_partitions_that_were_added_are_left_to_the_leader_for_a_while() -> None:
+    view = AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}})
+    options = {"state": adopted("a"), "asks": (view,), "channels": {"a": settled("a", P0)}, "owners": frozenset({P0})}
+    grown = replace(group("a", **options), topics={"t": Topic("t", "id-t", (0, 1, 2))})  # type: ignore[arg-type]
+
+    waits = decided(replace(grown, grown_age_s=1.0))
+    asks = decided(replace(grown, grown_age_s=30.0))
+
+    assert waits.asking.made is None and (waits.state.state, waits.again_s) == ("Stable", 29.0)
+    assert asks.asking.made is not None and "has the partitions 0-2" in asks.asking.made[1].reason

@@ -11,7 +11,7 @@ import pytest
 
 from consumer.assignment.client import ROOM
 from consumer.assignment.metadata import ConsumerMetadata
-from coordinator.planning.asking import MAX_STATE_BYTES
+from coordinator.planning.asking import ROOM_BYTES
 from coordinator.target import OWNER_PATHS_A_SESSION
 from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
 from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, OPTIONS, START_FETCHER, STOP_FETCHER, Command
@@ -21,6 +21,7 @@ from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, DRILL, PAUSED, 
 from coordinator.zk.records import Channel, CoordinatorRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration
 from coordinator.zk.sealed import Pool, Query, SealedRange, Segment, SegmentsRecord
 from coordinator.zk.state import ClientSide, GroupState, Mark, Rebalance, Target
+from coordinator.zk.store import MAX_COMMIT_BYTES
 from coordinator.zk.sync import (
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
@@ -145,7 +146,7 @@ def test_the_sizes_of_client_side_assignment_are_the_codes_own() -> None:
 
     assert sizes == [
         MAX_METADATA_BYTES, MAX_GROUP_METADATA_BYTES, MAX_MEMBER_STATE_BYTES, MAX_ANSWER_BYTES, OWNER_PATHS_A_SESSION,
-        MAX_STATE_BYTES, MAX_ZNODE_BYTES, ROOM, MAX_REASON,
+        MAX_COMMIT_BYTES - ROOM_BYTES, MAX_ZNODE_BYTES, ROOM, MAX_REASON,
     ]  # fmt: skip
 
 
