@@ -1,0 +1,314 @@
+"""The rules of client-side assignment, broken one by one (seed 001, `S9` and `L5`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import consumer.assignment.client
+import coordinator.planning.answers
+import coordinator.planning.asking
+import coordinator.reading
+import coordinator.rebalance
+from consumer.assignment.client import ClientAssignment
+from consumer.assignment.consumers import ConsumerRole
+from coordinator.ask_reader import AskReader
+from coordinator.listeners import Listeners
+from coordinator.planning.group import Group
+from coordinator.zk.commands import ASSIGN
+from coordinator.zk.paths import MEMBER_PREFIX, Brokers
+from coordinator.zk.records import Topic
+from coordinator.zk.store import Check, Delete
+from coordinator.zk.sync import Answer
+from tests.simulation.mutation import Mutation, Patch, constant, nothing, replaced
+from tests.simulation.profile import Profile
+
+asking = coordinator.planning.asking
+
+_BASE = Profile(
+    "led",
+    {},
+    (0, 0),
+    seconds=40.0,
+    calm_at=18.0,
+    consumers=3,
+    slots=0,
+    partitions=(1, 4),
+    tick_s=0.5,
+    poll_intervals_ms=(6000,),
+    sweep_interval_ms=1000,
+    channel_retention_ms=8000,
+    led=1.0,
+    leader_faults=(6, 12),
+    assignment_timeout_ms=3000,
+)
+
+
+def _of(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+# ---- the leader
+
+
+class _Unasked:
+    """A fenced channel that commits without a look at the command that stands in it."""
+
+    def __init__(self, fenced: Any, store: Any, command: str) -> None:
+        self._fenced = fenced
+        self._store = store
+        self._command = command
+
+    def commit(self, after: Any, operations: Any = ()) -> None:
+        is_there = self._store.get(self._command) is not None
+        some = [op for op in operations if is_there or not isinstance(op, Check | Delete) or op.path != self._command]
+        self._fenced.commit(after, some)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fenced, name)
+
+
+def _writes_unasked(original: Any) -> Any:
+    def write(self: Any, store: Any, fenced: Any, name: str, *rest: Any) -> None:
+        original(self, store, _Unasked(fenced, store, self._paths.command(self._consumer, name)), name, *rest)
+
+    return write
+
+
+def _moves_the_generation(original: Any) -> Any:
+    def heard(channel: Any, name: str, command: Any) -> Any:
+        return replace(original(channel, name, command), generation=command.generation)
+
+    return heard
+
+
+def _looks_once(original: Any) -> Any:
+    """Topics are read again only when a watch tells of a change."""
+
+    def wants_rebalance(self: Any, store: Any) -> Any:
+        if self._led is not None:
+            self._led.looked_at = self._runtime.monotonic()
+        return original(self, store)
+
+    return wants_rebalance
+
+
+WRITES_UNASKED: tuple[Patch, ...] = (replaced(ClientAssignment, "_write", _writes_unasked),)
+MOVES_THE_GENERATION: tuple[Patch, ...] = (replaced(consumer.assignment.client, "_heard", _moves_the_generation),)
+LOOKS_ONCE: tuple[Patch, ...] = (replaced(ConsumerRole, "wants_rebalance", _looks_once),)
+NOT_TAKEN_UP: tuple[Patch, ...] = (constant(ConsumerRole, "_led_before", nothing),)
+
+
+# ---- what is adopted
+
+
+def _adopts_by_name(original: Any) -> Any:
+    """Whoever has the name of a member that was asked about gets its share."""
+
+    def adopted(group: Any, view: Any, ask: Any, left_out: Any) -> Any:
+        members = {name: group.members.get(name, one) for name, one in ask.members.items()}
+        return original(group, view, replace(ask, members=members), left_out)
+
+    return adopted
+
+
+def _takes_half(original: Any) -> Any:
+    """Entries without an answer are one."""
+
+    def with_children(self: Any, views: Any, client: Any) -> Any:
+        return [_answered(self, view) for view in original(self, views, client)]
+
+    return with_children
+
+
+def _answered(reader: Any, view: Any) -> Any:
+    consumers = [name[len(MEMBER_PREFIX) :] for name in view.children if name.startswith(MEMBER_PREFIX)]
+    if view.is_answered or not consumers:
+        return view
+    entries = reader._entries(view.name, consumers)
+    brokers, topics = Brokers(), {}
+    for name in sorted({part.topic for one in entries.values() for parts in one.threads.values() for part in parts}):
+        node = reader._store.get(brokers.topic(name))
+        if node is not None:
+            topics[name] = Topic.parse("", name, node.data, node.stat.czxid)
+    answer = Answer(
+        tuple(entries),
+        {name: topic.id for name, topic in topics.items()},
+        {name: frozenset(topic.partitions) for name, topic in topics.items()},
+    )
+    return replace(view, answer=answer, entries=entries)
+
+
+def _reads_all_entries(original: Any) -> Any:
+    def with_children(self: Any, views: Any, client: Any) -> Any:
+        found = original(self, views, client)
+        return [
+            self._with_entries(view) if view.answer is not None and view.answer.error is None else view
+            for view in found
+        ]
+
+    return with_children
+
+
+def _older_first(self: Any) -> Any:
+    """Any answer but the last one that was adopted."""
+    some = [
+        view
+        for view in self.snapshot.asks
+        if view.answer is not None and view.answer.error is None and view.name != self.before.ask
+    ]
+    return some[0] if some else _OUT(self)
+
+
+def _may_be_twice(original: Any) -> Any:
+    def wrong_partitions(*args: Any) -> Any:
+        failure = original(*args)
+        return "" if failure.endswith("and to another thread") else failure
+
+    return wrong_partitions
+
+
+_OUT: Any = Group.__dict__["out"].fget
+
+BY_NAME: tuple[Patch, ...] = (replaced(asking, "_adopted", _adopts_by_name),)
+HALF_TAKEN: tuple[Patch, ...] = (replaced(AskReader, "_with_children", _takes_half),)
+OLDER_ADOPTED: tuple[Patch, ...] = (
+    replaced(AskReader, "_with_children", _reads_all_entries),
+    constant(Group, "out", property(_older_first)),
+)
+NOT_VALIDATED: tuple[Patch, ...] = (replaced(coordinator.planning.answers, "_wrong_partitions", _may_be_twice),)
+TOPICS_NOT_COMPARED: tuple[Patch, ...] = tuple(
+    constant(module, "outdated_topic", lambda *_, **__: "")
+    for module in (coordinator.planning.answers, asking, coordinator.reading, coordinator.rebalance)
+)
+
+
+# ---- who is asked, and when
+
+
+def _forgets_failures(original: Any) -> Any:
+    def failed(group: Any, *rest: Any) -> Any:
+        found = original(group, *rest)
+        return replace(found, client=replace(found.client, failed=group.before.failed))
+
+    return failed
+
+
+def _asks_anew(original: Any) -> Any:
+    """A change of members ends the ask that is out."""
+
+    def about_the_one_that_is_out(group: Any) -> Any:
+        view = group.out
+        is_waited_for = view is not None and view.ask is not None and not view.is_answered
+        if is_waited_for and asking._changed(view.ask.members, group.members):
+            return None
+        return original(group)
+
+    return about_the_one_that_is_out
+
+
+def _waits_in_vain(original: Any) -> Any:
+    """Nobody looks whether the command is still there."""
+
+    def waited_for(group: Any, view: Any, ask: Any) -> Any:
+        found = original(group, view, ask)
+        sent = asking._assign_command(group, ask.leader, view.name)
+        commands = group.snapshot.channels[ask.leader].commands
+        stands = {(ask.leader, each.name) for each in commands if each.command == sent}
+        return asking.Asking(
+            asking._kept(group, stands),
+            group.before,
+            found.strategy,
+            waits="an answer",
+            timers=(group.timeout_s - view.age_s,),
+        )
+
+    return waited_for
+
+
+def _keeps_old_commands(original: Any) -> Any:
+    """An `assign` of another epoch is as good."""
+
+    def waited_for(group: Any, view: Any, ask: Any) -> Any:
+        found = original(group, view, ask)
+        commands = group.snapshot.channels[ask.leader].commands
+        old = {
+            (ask.leader, each.name)
+            for each in commands
+            if each.command is not None and each.command.option == ASSIGN and each.command.ask == view.name
+        }
+        return replace(found, want=asking._kept(group, old), assign=None) if old else found
+
+    return waited_for
+
+
+def _without_digest(original: Any) -> Any:
+    def as_asked(*args: Any) -> Any:
+        return replace(original(*args), digest="")
+
+    return as_asked
+
+
+FAILURES_FORGOTTEN: tuple[Patch, ...] = (replaced(asking, "_failed", _forgets_failures),)
+ASKED_ANEW: tuple[Patch, ...] = (replaced(asking, "_about_the_one_that_is_out", _asks_anew),)
+WAITS_IN_VAIN: tuple[Patch, ...] = (replaced(asking, "_waited_for", _waits_in_vain),)
+OLD_COMMANDS_KEPT: tuple[Patch, ...] = (replaced(asking, "_waited_for", _keeps_old_commands),)
+WITHOUT_DIGEST: tuple[Patch, ...] = (replaced(asking, "_as_asked", _without_digest),)
+BY_INCARNATION: tuple[Patch, ...] = (
+    constant(asking, "identity", lambda snapshot, consumer, registration: registration.incarnation),
+)
+REQUESTS_UNREAD: tuple[Patch, ...] = (
+    constant(Listeners, "sync_request_change", nothing),
+    constant(AskReader, "request", nothing),
+)
+
+
+def _with(name: str, seconds: float = 40.0, **weights: float) -> Profile:
+    return replace(
+        _BASE, name=name, seconds=seconds, leader_weights={kind.replace("_", "-"): w for kind, w in weights.items()}
+    )
+
+
+_LATE = _with("late answers", leader_hangs=3.0, joins_while_asked=1.0, resubscribes=1.0)
+_TAKEN = replace(
+    _with("names taken", leader_hangs=3.0, joins_while_asked=1.0), weights={"second-process": 1.0}, faults=(6, 12)
+)
+_HALVES = _with("halves", leader_dies=3.0, coordinator_dies_asking=1.0, joins_while_asked=2.0, resubscribes=1.0)
+_PILES = _with("piles", leader_hangs=1.0, joins_while_asked=2.0, resubscribes=2.0)
+_LIES = _with("lies", leader_lies=3.0, resubscribes=1.0)
+_BROKEN = _with("broken", leader_raises=3.0, joins_while_asked=1.0)
+_JOINS = _with("joins", leader_hangs=3.0, joins_while_asked=3.0)
+_ELECTIONS = _with("elections", leader_hangs=1.0, coordinator_dies_asking=3.0, resubscribes=1.0)
+_LOST = replace(_ELECTIONS, name="lost commands", assignment_timeout_ms=12_000)
+_SLOW = replace(_with("slow", leader_hangs=3.0, topic_while_asked=3.0), assignment_timeout_ms=8000)
+_TOPICS = replace(
+    _with("led topics", resubscribes=1.0), weights={"topic-comes": 3.0, "partitions-added": 1.0}, faults=(4, 8)
+)
+_DEAF = replace(_with("deaf leaders", deaf_leader=3.0), weights={"topic-comes": 3.0, "topic-goes": 1.0}, faults=(6, 12))
+_BOUNCED = replace(
+    _with("bounced leaders"),
+    weights={"expire-session": 4.0, "topic-comes": 3.0, "topic-goes": 2.0},
+    faults=(8, 16),
+    groups=4,
+    consumers=4,
+)
+_RESUBSCRIBED = replace(_with("resubscribed", resubscribes=1.0), leader_faults=(2, 4))
+
+RULES = (
+    Mutation("a leader writes below an ask after its command was withdrawn", 0, WRITES_UNASKED, _of("S9"), _LATE, 9),
+    Mutation("an answer is adopted by the names of members", 0, BY_NAME, _of("S9"), _TAKEN, 1),
+    Mutation("half an answer is taken", 0, HALF_TAKEN, _of("S9"), _HALVES, 0),
+    Mutation("an older ask's answer is adopted", 0, OLDER_ADOPTED, _of("S9"), _PILES, 0),
+    Mutation("an answer that gives a partition to two is adopted", 0, NOT_VALIDATED, _of("S2", "S9", "L5"), _LIES, 5),
+    Mutation("failed leaders are not remembered", 0, FAILURES_FORGOTTEN, _of("L5"), _BROKEN, 0),
+    Mutation("an ask is made anew at each change", 0, ASKED_ANEW, _of("S9"), _JOINS, 0),
+    Mutation("an ask without its command is waited for", 0, WAITS_IN_VAIN, _of("L5"), _LOST, 0),
+    Mutation("an assign of an older epoch is kept", 0, OLD_COMMANDS_KEPT, _of("S9"), _ELECTIONS, 24),
+    Mutation("an answer's topics are not compared", 0, TOPICS_NOT_COMPARED, _of("S9", "L2"), _SLOW, 0),
+    Mutation("acknowledging an assign moves the generation", 0, MOVES_THE_GENERATION, _of("S6"), _LATE, 4),
+    Mutation("a leader's request is never read", 0, REQUESTS_UNREAD, _of("L2", "S7", "S2"), _TOPICS, 1),
+    Mutation("a leader looks at topics only when a watch tells", 0, LOOKS_ONCE, _of("L2", "S2"), _DEAF, 22),
+    Mutation("a bounced static leader watches no topics", 0, NOT_TAKEN_UP, _of("L2", "S2"), _BOUNCED, 58),
+    Mutation("metadata that changes in place is not seen", 0, WITHOUT_DIGEST, _of("L2", "S2"), _RESUBSCRIBED, 13),
+    Mutation("a static member is asked about by its incarnation", 0, BY_INCARNATION, _of("S9"), _RESUBSCRIBED, 0),
+)

@@ -1,0 +1,503 @@
+"""Client-side assignment: S9 and L5, and what the other invariants make of asks, answers and a leader's target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.checker import HELD, Verdicts, check
+from coordinator.zk.commands import ASSIGNMENT_FAILED, Command
+from coordinator.zk.paths import ask_name
+from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.sync import MemberAnswer
+from tests.support.made_asks import G, LedGroup, led, offer
+from tests.support.made_histories import edited, parted
+from tests.support.made_story import Enough
+from tests.support.spoilt import held, names, only
+
+TWO = {"m0": {"flights": "0-1"}, "m1": {"flights": "2-3"}}
+THREE = {"m0": {"flights": "0-1"}, "m1": {"flights": "2"}, "m2": {"flights": "3"}}
+
+
+def spoilt(point: str, happening: Callable[[LedGroup], object]) -> Verdicts:
+    """The verdicts on the story with `happening` at one of its points, after which it ends."""
+
+    def happen(history: Any) -> None:
+        happening(history)
+        raise Enough
+
+    return check(led(point, happen))
+
+
+def broken(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> str:
+    """Why one invariant, and no other, does not hold then."""
+    return only(spoilt(point, happening), invariant).why
+
+
+def among(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> str:
+    """Why an invariant does not hold then, whatever others make of it."""
+    verdicts = spoilt(point, happening)
+    assert verdicts[invariant].findings, verdicts.text()
+    return verdicts[invariant].findings[0].why
+
+
+def sound(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> None:
+    """An invariant is not broken, whatever others make of it."""
+    verdicts = spoilt(point, happening)
+    assert not verdicts[invariant].findings, verdicts.text()
+
+
+def test_in_a_group_that_a_member_assigns_every_invariant_holds() -> None:
+    verdicts = check(led())
+
+    assert {verdict.outcome for verdict in verdicts.verdicts.values()} == {HELD}, verdicts.text()
+
+
+# ---- S9: who is asked
+
+
+def test_an_ask_that_is_out_is_waited_for() -> None:
+    def ask_again(history: LedGroup) -> None:
+        history.pass_(20)  # longer than it takes to see that nothing has become of the first
+        history.ask("m0", "m0", "m1")
+
+    assert "ask-0000000002 of group g was made" in among("asked", ask_again)
+
+
+def test_another_ask_may_follow_when_the_leader_has_gone_or_has_failed_or_was_not_asked_in_this_life() -> None:
+    def leader_gone(history: LedGroup) -> None:
+        history.pass_(20)
+        history.leave("m0")
+        history.ask("m1", "m1")
+
+    def failed(history: LedGroup) -> None:
+        history.pass_(20)
+        history.client = replace(history.client, failed_ask=history.name, attempts=1)
+        history.ask("m1", "m0", "m1")
+
+    def another_life(history: LedGroup) -> None:
+        history.pass_(20)
+        history.member("m0", 2)
+        history.ask("m0", "m0", "m1")
+
+    sound("asked", leader_gone)
+    sound("asked", failed)
+    sound("asked", another_life)
+
+
+def test_an_ask_names_a_static_member_by_its_seat() -> None:
+    def by_incarnation(history: LedGroup) -> None:
+        history.member("m2")
+        history.ask("m0", "m0", "m2", identities={"m1": "m1-1"})
+
+    assert "names the static member m1 by its incarnation m1-1" in broken("stable", by_incarnation)
+
+
+def test_an_ask_never_changes() -> None:
+    def change(history: LedGroup) -> None:
+        history.commit("a#1", SetData(G.ask(history.name), b"{}"))
+
+    assert "ask-0000000001 of group g was changed" in broken("asked", change)
+
+
+# ---- S9: who answers
+
+
+def test_only_the_leader_writes_below_an_ask() -> None:
+    def another(history: LedGroup) -> None:
+        history.commit("m1#1", *history.entries(TWO))
+
+    assert "m1#1 wrote the entry" in among("asked", another)
+    assert "is not its leader m0" in among("asked", another)
+
+
+def test_a_coordinator_writes_nothing_below_an_ask() -> None:
+    def the_coordinator(history: LedGroup) -> None:
+        history.commit("a#1", *history.entries({"m0": {"flights": "0"}}))
+
+    assert "and is a coordinator" in broken("asked", the_coordinator)
+
+
+def test_nothing_is_written_below_an_ask_whose_command_was_withdrawn() -> None:
+    def late(history: LedGroup) -> None:
+        history.fenced("g", history.states["g"], Delete(history.command_of("m0")))
+        history.commit("m0#1", *history.entries({"m0": {"flights": "0"}}))
+
+    assert "no `assign` for it stood in its channel" in broken("asked", late)
+
+
+def test_the_answer_is_there_with_the_end_of_its_command_and_not_before() -> None:
+    def keeps_its_command(history: LedGroup) -> None:
+        answer = history.answer_of({"m0": {}}).to_bytes()
+        history.commit("m0#1", Create(G.answer(history.name), answer))
+
+    assert "left its `assign` there" in broken("asked", keeps_its_command)
+
+
+def test_nothing_below_an_ask_changes_after_its_answer() -> None:
+    def change(history: LedGroup) -> None:
+        entry = MemberAnswer({"m0-0": parted({"flights": "3"})}).to_bytes()
+        history.commit("m0#1", SetData(G.member_answer(history.name, "m0"), entry))
+
+    assert "after the answer" in among("answered", change)
+
+
+def test_an_answer_is_not_to_a_command_of_an_epoch_that_is_long_over() -> None:
+    def old_command(history: LedGroup) -> None:
+        history.fenced("g", replace(history.states["g"], epoch=2), Delete(history.command_of("m0")))
+        history.fenced("g", history.states["g"], history.assign(epoch=1))
+        history.pass_(2)
+        history.answer(TWO)
+
+    assert "of epoch 1, and the group has had turns of epoch 2" in broken("asked again", old_command)
+
+
+# ---- S9: what is adopted
+
+
+def adopts(shares: dict[str, dict[str, str]], **more: Any) -> Callable[[LedGroup], object]:
+    """The adoption of something else than what was answered."""
+    return lambda history: history.adopt(shares, **more)
+
+
+def test_an_ask_without_an_answer_is_not_adopted() -> None:
+    def half(history: LedGroup) -> None:
+        history.commit("m0#1", *history.entries(TWO))
+        history.adopt(TWO)
+
+    assert "has no answer" in broken("asked", half)
+
+
+def test_an_error_is_not_adopted() -> None:
+    def error(history: LedGroup) -> None:
+        history.answer({}, error="no data")
+        history.adopt(TWO)
+
+    assert "has an answer that is none" in broken("asked", error)
+
+
+def test_an_ask_that_is_not_there_is_not_adopted() -> None:
+    assert "and is not there" in broken("answered", adopts(TWO, name="ask-0000000009"))
+
+
+def test_shares_are_those_of_the_answer() -> None:
+    other = {"m0": {"flights": "0-2"}, "m1": {"flights": "3"}}
+
+    assert "m0 has another share than its answer gives it" in broken("answered", adopts(other))
+
+
+def test_threads_are_those_of_the_answer() -> None:
+    def other_thread(history: LedGroup) -> None:
+        state = history.adopted(TWO)
+        share = state.target["m0"]
+        target = {**state.target, "m0": replace(share, threads={"m0-1": share.partitions})}
+        history.fenced("g", replace(state, target=target))
+
+    assert "m0 has another share than its answer gives it" in broken("answered", other_thread)
+
+
+def test_who_was_not_asked_about_is_not_in_the_target() -> None:
+    def stranger(history: LedGroup) -> None:
+        history.member("m2")
+        history.adopt({**TWO, "m2": {}})
+
+    assert "with m2, which is no member of the ask" in broken("answered", stranger)
+
+
+def test_another_life_of_a_member_is_not_in_the_target() -> None:
+    def another_life(history: LedGroup) -> None:
+        history.member("m0", 2)
+        history.adopt(TWO)
+
+    assert "for incarnation m0-2 of m0, and the ask is about m0-1" in broken("answered", another_life)
+
+
+def test_another_life_of_a_static_member_is_the_same_member_unless_its_seat_is_another() -> None:
+    def another_life(history: LedGroup) -> None:
+        history.member("m1", 2, instance_id="m1")
+        history.adopt(TWO)
+
+    def another_seat(history: LedGroup) -> None:
+        history.commit("a#1", Delete(G.seat("m1")))
+        history.static_member("m1", 2)
+        history.adopt(TWO)
+
+    held(spoilt("answered", another_life))
+    assert "with m1, whose seat is another" in broken("answered", another_seat)
+
+
+def test_who_has_gone_is_left_out_of_the_target_and_nobody_else() -> None:
+    def without(history: LedGroup, leaves: bool) -> None:
+        if leaves:
+            history.leave("m1")
+        history.adopt({"m0": TWO["m0"]})
+        history.pass_(5)
+
+    held(spoilt("answered", lambda history: without(history, leaves=True)))
+    assert "has nothing for m1" in broken("answered", lambda history: without(history, leaves=False))
+
+
+def test_an_answer_that_gives_a_partition_to_two_is_not_adopted() -> None:
+    both = {"m0": {"flights": "0-2"}, "m1": {"flights": "2-3"}}
+
+    def twice(history: LedGroup) -> None:
+        history.answer(both)
+        history.adopt(both)
+
+    assert "gives flights-2 to two" in broken("asked", twice)
+
+
+def test_topics_are_those_of_the_answer_and_those_that_there_are() -> None:
+    def made_anew(history: LedGroup, waits: float) -> None:
+        history.pass_(15)
+        history.topic("flights", "T2", 4)
+        history.pass_(waits)
+        history.adopt(TWO, topics={"flights": "T1"})
+
+    assert "with other topics than its answer has" in broken("answered", adopts(TWO, topics={"flights": "T0"}))
+    assert "for topic flights as it was before" in among("answered", lambda history: made_anew(history, 5))
+    sound("answered", lambda history: made_anew(history, 0.5))
+
+
+def test_the_generation_is_the_next_one() -> None:
+    assert "in generation 3, after generation 0" in broken("answered", adopts(TWO, generation=3))
+
+
+def test_an_ask_is_adopted_once_and_never_after_a_later_one() -> None:
+    def again(history: LedGroup, number: int) -> None:
+        shares = TWO if number == 1 else THREE
+        history.adopt({name: shares[name] for name in shares}, name=ask_name(number))
+
+    def keep(history: Any) -> None:
+        """The first ask stays, and is adopted after the second."""
+        history.removed = lambda *names: []
+        history.member("m2")
+        history.turn_of(THREE)
+        history.ask("m0", "m0", "m1", "m2")
+        history.answer(THREE)
+        history.adopt(TWO, name=ask_name(1))
+
+    assert "was adopted" in among("stable", keep) and "a second time" in among("stable", keep)
+
+    def older(history: Any) -> None:
+        """One that failed, and has an answer all the same, is adopted after the next one."""
+        history.removed = lambda *names: []
+        history.member("m2")
+        history.ask("m0", "m0", "m1", "m2")
+        history.answer(THREE)
+        history.client = replace(history.client, failed_ask=history.name, attempts=1)
+        history.turn_of(THREE)
+        history.adopt(THREE, name=ask_name(2))
+
+    assert "after ask-0000000003" in among("stable", older)
+
+
+def test_the_target_stays_until_an_answer_is_adopted() -> None:
+    def change(history: LedGroup) -> None:
+        shares = {"m0": {"flights": "0-2"}, "m1": {"flights": "3"}}
+        history.fenced("g", replace(history.states["g"], state="CompletingRebalance", target=history.target(shares)))
+
+    def other_life(history: LedGroup) -> None:
+        target = history.states["g"].target
+        history.fenced(
+            "g", replace(history.states["g"], target={**target, "m0": replace(target["m0"], incarnation="x")})
+        )
+
+    assert "changed for m0" in among("joined", change)
+    assert "came to be for incarnation x of m0, no static member" in among("stable", other_life)
+
+
+def test_the_generation_stays_unless_an_owner_was_lost() -> None:
+    def move(history: LedGroup, is_lost: bool) -> None:
+        if is_lost:
+            history.hand(Delete(G.owner("flights", 3)))
+        history.fenced("g", replace(history.states["g"], generation=2, state="CompletingRebalance"))
+
+    assert "no answer was adopted, and no partition" in broken("stable", lambda history: move(history, is_lost=False))
+    held(spoilt("stable", lambda history: move(history, is_lost=True)))
+
+
+def test_a_state_that_a_hand_has_written_begins_everything_anew() -> None:
+    def scribble(history: LedGroup) -> None:
+        state = history.states["g"]
+        history.hand(SetData(G.state, b"{"))
+        history.fenced("g", replace(state, generation=state.generation + 1))
+
+    held(spoilt("stable", scribble))
+
+
+def test_what_a_hand_has_written_below_an_ask_is_not_judged() -> None:
+    def scribble(history: LedGroup) -> None:
+        history.hand(Create(G.answer(history.name), b"nonsense"))
+        history.adopt(TWO)
+
+    held(spoilt("asked", scribble))
+
+
+# ---- L5
+
+
+def test_a_group_that_does_not_become_stable_though_it_could_be_assigned_breaks_it() -> None:
+    def ask_in_vain(history: Any) -> None:
+        history.member("m4")
+        history.ask("m0", *sorted({*history.states["g"].target, "m4"}))
+
+    verdicts = check(led("calm", ask_in_vain))
+
+    assert "L5" in {verdict.invariant for verdict in verdicts.broken}
+    assert "L1" not in {verdict.invariant for verdict in verdicts.broken}
+    assert "(CompletingRebalance in generation 4)" in str(verdicts["L5"].why)
+
+
+@pytest.mark.parametrize(("stuck", "broken_ones", "seconds", "holds"), [
+    ([], [], 12.9, True),
+    ([], [], 13.2, False),
+    ([], ["m0"], 17.9, True),
+    (["m0#1"], [], 22.9, True),
+    (["m0#1"], [], 24.2, False),
+])  # fmt: skip
+def test_a_leader_that_does_not_answer_gives_time_and_each_that_may_follow_it(
+    stuck: list[str], broken_ones: list[str], seconds: float, holds: bool
+) -> None:
+    def late(history: Any) -> None:
+        """From `calm` on nothing is settled, for so long."""
+        history.events[-1] |= {"stuck": stuck, "broken": broken_ones}
+        state = history.states["g"]
+        history.fenced("g", replace(state, state="CompletingRebalance"))
+        history.pass_(seconds)
+        history.fenced("g", state)
+
+    verdicts = check(led("calm", late))
+
+    assert (verdicts["L5"].outcome == HELD) == holds, verdicts.text()
+
+
+def test_a_group_in_which_every_assignor_is_broken_is_not_judged() -> None:
+    def broken_for_good(history: Any) -> None:
+        history.events[-1]["broken"] = ["m0", "m1", "m2", "m3"]
+        history.fenced("g", replace(history.states["g"], state="RebalanceFailed"))
+
+    verdicts = check(led("calm", broken_for_good))
+
+    assert not verdicts["L5"].findings
+
+
+def test_a_leader_that_is_waited_for_has_been_asked() -> None:
+    def lose_the_command(history: LedGroup) -> None:
+        history.fenced("g", history.states["g"], Delete(history.command_of("m0")))
+        history.pass_(20)
+
+    def unheard(history: LedGroup) -> None:
+        history.pass_(8)
+
+    assert "no `assign` for it stands in the channel of its leader" in among("asked", lose_the_command, "L5")
+    held(spoilt("asked", unheard))
+
+
+# ---- the others
+
+
+def test_what_a_leader_is_asked_changes_neither_what_runs_nor_the_generation() -> None:
+    def moves_the_generation(history: LedGroup) -> None:
+        history.answer(TWO, generation=1)
+
+    assert "an assign, was acknowledged by m0" in broken("asked", moves_the_generation, "S6")
+
+
+def test_an_assign_is_no_stop_and_a_notice_neither() -> None:
+    def notice(history: LedGroup) -> None:
+        life = history.lives["m0"]
+        command = Command(ASSIGNMENT_FAILED, 1, 1, life.channel.incarnation, ask="ask-0000000007", reason="no data")
+        history.fenced("g", history.states["g"], Create(G.command_prefix("m0"), command.to_bytes(), sequential=True))
+        history.obey("m0")
+
+    held(spoilt("stable", notice))
+
+
+def test_an_assign_about_an_ask_that_stands_is_not_removed_unapplied() -> None:
+    def removes(history: LedGroup, with_ask: bool) -> None:
+        if not with_ask:
+            history.fenced("g", history.states["g"], *history.removed(history.name))
+        history.commit("m0#1", Delete(history.command_of("m0")))
+
+    assert "neither applied nor stale" in broken("asked", lambda history: removes(history, with_ask=True), "S6")
+    held(spoilt("asked", lambda history: removes(history, with_ask=False)))
+
+
+def test_a_channel_names_the_ask_of_the_start_that_it_has_applied() -> None:
+    def forgets(history: LedGroup) -> None:
+        history.fenced("g", history.states["g"], history.start("m0", {"flights": "0-1"}, ask=history.client.ask))
+        life = history.lives["m0"]
+        super(LedGroup, history).obey("m0")
+        assert not life.channel.ask
+
+    assert "and its channel names none" in broken("adopted", forgets, "S6")
+
+
+def test_a_leader_s_topics_are_those_of_the_metadata() -> None:
+    def resubscribe(history: Any, topics: tuple[str, ...], pattern: str) -> None:
+        history.topic("cities", "C1", 1)
+        registration = edited(history.tree[G.id("m0")][0], client=offer(*topics, pattern=pattern).to_json())
+        history.commit("m0#1", SetData(G.id("m0"), registration.encode()))
+        history.pass_(30)
+
+    def other_topic(history: Any) -> None:
+        resubscribe(history, ("cities",), "static")
+
+    def wildcard(history: Any) -> None:
+        resubscribe(history, ("c.*",), "white_list")
+
+    for happening in (other_topic, wildcard):
+        verdicts = check(led("bounced", happening))
+        assert "cities-0 is assigned to nobody, group g" in str(verdicts["L2"].why)
+    opaque = check(led("bounced", lambda history: resubscribe(history, ("c(",), "opaque")))
+    assert "L2" not in {verdict.invariant for verdict in opaque.broken}
+
+
+def test_what_a_leader_leaves_out_the_state_names() -> None:
+    def leave_out(history: LedGroup, says_why: bool) -> None:
+        history.member("m4")
+        shares = {"m0": {"flights": "0"}, "m1": {"flights": "2"}, "m2": {"flights": "1"}, "m3": {}, "m4": {}}
+        history.pass_(12)
+        history.ask("m0", *shares)
+        history.answer(shares)
+        state = history.adopted(shares)
+        history.fenced("g", state if says_why else replace(state, left_out={}))
+        history.settle(shares)
+        history.pass_(5)
+
+    held(spoilt("bounced", lambda history: leave_out(history, says_why=True)))
+    assert "flights-3 assigned to nobody" in broken("bounced", lambda h: leave_out(h, says_why=False), "S2")
+
+
+def test_no_ask_remains_but_the_one_that_the_target_came_from() -> None:
+    def keep(history: Any) -> None:
+        history.removed = lambda *names: []
+
+    verdicts = check(led("stable", keep))
+
+    assert [verdict.invariant for verdict in verdicts.broken] == ["S7"]
+    assert "ask-0000000001 of group g is dead since" in str(verdicts["S7"].why)
+
+
+def test_no_request_of_a_leader_remains() -> None:
+    def request(history: Any) -> None:
+        history.commit("m0#1", Create(G.sync_request, b'{"version":1,"by":"m0"}'))
+
+    verdicts = check(led("bounced", request))
+
+    assert [verdict.invariant for verdict in verdicts.broken] == ["S7"]
+    assert "`sync_request` of group g is dead since" in str(verdicts["S7"].why)
+
+
+def test_witnesses_are_the_events_that_prove_it() -> None:
+    def half(history: LedGroup) -> None:
+        history.commit("m0#1", *history.entries(TWO))
+        history.adopt(TWO)
+
+    finding = only(spoilt("asked", half), "S9")
+
+    assert names(finding) == ["a#1 commit g/state", "a#1 commit g/state"]
