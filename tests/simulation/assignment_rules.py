@@ -19,7 +19,7 @@ from coordinator.zk.commands import ASSIGN
 from coordinator.zk.paths import MEMBER_PREFIX, Brokers
 from coordinator.zk.records import Topic
 from coordinator.zk.store import Check, Delete
-from coordinator.zk.sync import Answer
+from coordinator.zk.sync import Answer, MemberAnswer
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, replaced
 from tests.simulation.profile import Profile
 
@@ -125,7 +125,9 @@ def _answered(reader: Any, view: Any) -> Any:
     consumers = [name[len(MEMBER_PREFIX) :] for name in view.children if name.startswith(MEMBER_PREFIX)]
     if view.is_answered or not consumers:
         return view
-    entries = reader._entries(view.name, consumers)
+    paths = [reader._paths.member_answer(view.name, consumer) for consumer in consumers]
+    nodes = zip(consumers, paths, reader._store.get_many(paths), strict=True)
+    entries = {consumer: MemberAnswer.parse(path, node.data) for consumer, path, node in nodes if node is not None}
     brokers, topics = Brokers(), {}
     for name in sorted({part.topic for one in entries.values() for parts in one.threads.values() for part in parts}):
         node = reader._store.get(brokers.topic(name))

@@ -14,7 +14,7 @@ import coordinator.membership
 import coordinator.moves
 import coordinator.rebalance
 from consumer.channel import FencedChannel
-from consumer.member import Member
+from consumer.keeper import Keeper
 from consumer.offsets import Offsets
 from consumer.ownership import chunks
 from consumer.segments import Sealer
@@ -95,11 +95,11 @@ NO_OWNERS_IN_THE_WAY: tuple[Patch, ...] = (replaced(znodes._Work, "create", _cla
 def _looks_rarely(original: Any) -> Any:
     """Once a session timeout, even where that is later than its eviction."""
 
-    def look_again(self: Member, store: Any) -> None:
+    def look_again(self: Keeper, store: Any) -> None:
         now = self._runtime.monotonic()
         if now - self._last_look >= store.negotiated_timeout_s:
             self._last_look = now
-            self._drain.dirty.set()
+            self._dirty.set()
 
     return look_again
 
@@ -107,16 +107,16 @@ def _looks_rarely(original: Any) -> Any:
 def _touches_late(original: Any) -> Any:
     """A sign of life is written under the fence: who gives one hears that it has been evicted. Mostly that is soon."""
 
-    def touch_or_leave(self: Member, store: Any, fenced: Any) -> None:
+    def touch_or_leave(self: Keeper, store: Any, fenced: Any) -> None:
         now, limit_s = self._runtime.monotonic(), self._config.max_poll_interval_ms / 1000
-        if now - self._last_poll >= limit_s or now - self._last_commit >= 0.75 * limit_s:
+        if now - self.last_poll >= limit_s or now - self.last_commit >= 0.75 * limit_s:
             original(self, store, fenced)
 
     return touch_or_leave
 
 
-LOOKS_RARELY: tuple[Patch, ...] = (replaced(Member, "_look_again", _looks_rarely),)
-TOUCHES_LATE: tuple[Patch, ...] = (replaced(Member, "_touch_or_leave", _touches_late),)
+LOOKS_RARELY: tuple[Patch, ...] = (replaced(Keeper, "_look_again", _looks_rarely),)
+TOUCHES_LATE: tuple[Patch, ...] = (replaced(Keeper, "_touch_or_leave", _touches_late),)
 
 OWNERS_NOT_ASKED: tuple[Patch, ...] = (replaced(coordinator.moves, "_taken", _asks_no_owners),)
 
