@@ -238,6 +238,7 @@ LEADERS = (
         run=_leader_hangs,
         promises=(NEXT_LEADER_AFTER_A_HANG, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
+        is_short=False,
     ),
     Drill(
         name="leader-raises",
@@ -249,6 +250,7 @@ LEADERS = (
         run=_leader_raises,
         promises=(NEXT_LEADER_AFTER_AN_ERROR, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
         adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
+        is_short=False,
     ),
     Drill(
         name="coordinator-sigkill-each-step-client",

@@ -15,7 +15,6 @@ from coordinator.drills.promises import (
     ASKED_ONCE,
     EVERYBODY_HEARS,
     NEXT_LEADER_AFTER_A_HANG,
-    NEXT_LEADER_AFTER_AN_ERROR,
     NOTHING_IS_REVOKED,
     SETTLED_WITHOUT_THE_LEADER,
 )
@@ -41,7 +40,6 @@ class Bite(NamedTuple):
 BITES = (
     Bite("dead_leader_is_waited_for", "leader-sigkill", SETTLED_WITHOUT_THE_LEADER.name),
     Bite("hung_leader_is_waited_for", "leader-hangs-in-assign", NEXT_LEADER_AFTER_A_HANG.name),
-    Bite("failed_leader_is_asked_again", "leader-raises", NEXT_LEADER_AFTER_AN_ERROR.name),
     Bite("asks_of_another_are_made_anew", "coordinator-sigkill-each-step-client", ASKED_ONCE.name),
     Bite("failures_are_not_told", "leader-raises", EVERYBODY_HEARS.name),
     Bite("leader_stops_before_it_assigns", "leader-hangs-in-assign", NOTHING_IS_REVOKED.name),
