@@ -12,41 +12,31 @@ from typing import Any
 
 import pytest
 
-from consumer.assignment.base import Assignment
-from consumer.assignment.metadata import ConsumerMetadata
-from consumer.assignment.registry import client_assignors
 from consumer.config import Subscription
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.partitions import PartitionSet
 from coordinator.zk.records import Topic
 from coordinator.zk.state import FAILED
-from coordinator.zk.store import Create, Listing, Node, Watch
+from coordinator.zk.store import Listing, Node, Watch
 from coordinator.zk.sync import (
-    MAX_ANSWER_BYTES,
-    MAX_GROUP_METADATA_BYTES,
     MAX_MEMBER_STATE_BYTES,
     MAX_METADATA_BYTES,
-    Answer,
-    MemberAnswer,
-    encoded,
 )
 from tests.support.client_side import (
     PATHS,
     Gate,
-    Given,
     Hooked,
-    MadeLeader,
     Scripted,
     a_hand_stage,
     asks,
-    offering,
+    padded,
+    states,
     switches,
 )
 from tests.support.event_group import Group
-from tests.support.hand import Hand, Stage
-from tests.support.made_group import MadeGroup
+from tests.support.hand import Stage
 from tests.support.stores import FrontStore
-from tests.support.wait import PATIENCE, eventually
+from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
 
 EAGER, COOPERATIVE = "range", "cooperative-sticky"
@@ -515,11 +505,6 @@ def test_metadata_that_nobody_can_read_leaves_its_member_idle_and_the_others_go_
 # ---- sizes: nothing without a bound
 
 
-def padded(size: int) -> Callable[[bytes], bytes]:
-    """Makes of metadata so many bytes that say the same."""
-    return lambda data: data[:-1] + b',"pad":"' + b"x" * (size - len(data) - 9) + b'"}'
-
-
 def sized(world: World, name: str, *sizes: int, **options: Any) -> PollingConsumer:
     """A member with so many bytes of metadata for each of its protocols."""
     assignors = []
@@ -554,41 +539,6 @@ def test_bounds_metadata_over_64_kb_is_refused_with_its_size_and_the_others_go_o
     eventually(lambda: two.error, 10, "it is refused")
     assert str(sum(sizes)) in str(two.error) and str(MAX_METADATA_BYTES) in str(two.error)
     assert (world.stable("g", 1).generation, one.held) == (generation, parts("t", 0, 1))
-
-
-def test_bounds_who_would_bring_the_groups_metadata_over_8_mb_is_refused_with_the_numbers(
-    world: World, stage: Stage
-) -> None:
-    stage.topics["t"] = world.topic("t", 10)
-    hand = stage.hand()
-    made = MadeGroup(world.store, "g")
-    each = 60_000
-    most = MAX_GROUP_METADATA_BYTES // each
-    data = padded(each)(ConsumerMetadata({"t": 1}).to_bytes())
-    names = [f"m{number:03}" for number in range(160)]
-    for name in names[:most]:
-        made.member(name, {"t": 1}, **offering(data))
-    hand.turn("g")
-    MadeLeader(world.store, names[0], [client_assignors()["range"]]).obey()
-    hand.turn("g")
-    assert (len(world.state("g").target), world.state("g").generation) == (most, 4)
-
-    for name in names[most:]:
-        made.member(name, {"t": 1}, **offering(data))
-    hand.turn("g")
-
-    said = (
-        f"refused: with its {each} bytes of metadata the group would have {(most + 1) * each}, over the "
-        f"{MAX_GROUP_METADATA_BYTES} that it may have"
-    )
-    assert {world.channel("g", name).ended for name in names[most:]} == {said}
-    assert {world.channel("g", name).error for name in names[most:]} == {"InconsistentGroupProtocol"}
-    assert len(world.names(PATHS.ids)) == most and len(world.state("g").target) == most
-
-
-def states(size: int) -> Callable[[Given], Given]:
-    """Gives every member a state of so many bytes."""
-    return lambda found: {name: Assignment(one.threads, b"x" * size) for name, one in found.items()}
 
 
 def test_bounds_a_member_state_of_exactly_64_kb_is_taken(world: World) -> None:
@@ -629,79 +579,3 @@ def test_bounds_a_member_state_over_64_kb_fails_with_its_size_before_anything_st
         assert (after.generation, len(three.held) > 0) == (before.generation + 1, True)
         assert [len(member.failures) for member in (one, two, three)] == [1, 1, 1]
         assert all(str(size) in str(member.failures[0]) for member in (one, two, three))
-
-
-def test_bounds_an_answer_over_16_mb_fails_with_the_number_at_the_leader_and_writes_nothing(
-    world: World, stage: Stage
-) -> None:
-    leader, hand = a_made_group(world, stage, 300)
-    leader_assignor.answer = states(MAX_MEMBER_STATE_BYTES - 10)
-    hand.turn("g")
-
-    leader.obey()
-    hand.turn("g")
-
-    state = world.state("g")
-    assert (state.state, state.target) == (FAILED, {})
-    assert f"over the {MAX_ANSWER_BYTES} that it may have" in (state.reason or "")
-    assert [world.names(PATHS.ask(name)) for name in asks(world)] in ([], [["answer"]])
-
-
-leader_assignor = Scripted()
-"""Of the leader of `a_made_group`."""
-
-
-def a_made_group(world: World, stage: Stage, members: int, partitions: int = 10) -> tuple[MadeLeader, Hand]:
-    """So many members that nobody moves, but for the first, which leads; and a coordinator that has taken no turn."""
-    leader_assignor.answer = lambda found: found
-    stage.topics["t"] = world.topic("t", partitions)
-    hand = stage.hand()
-    made = MadeGroup(world.store, "g")
-    data = ConsumerMetadata({"t": 1}).to_bytes()
-    for number in range(members):
-        made.member(f"m{number:04}", {"t": 1}, **offering(data, leader_assignor.name))
-    return MadeLeader(world.store, "m0000", [leader_assignor]), hand
-
-
-def test_bounds_an_answer_over_16_mb_of_a_leader_that_does_not_count_fails_with_the_number(
-    world: World, stage: Stage
-) -> None:
-    _, hand = a_made_group(world, stage, 300)
-    hand.turn("g")
-    (ask,) = asks(world)
-    entry = MemberAnswer({}, encoded(b"x" * (MAX_MEMBER_STATE_BYTES - 10))).to_bytes()
-    names = [f"m{number:04}" for number in range(300)]
-    for first in range(0, 300, 5):
-        world.store.commit([Create(PATHS.member_answer(ask, name), entry) for name in names[first : first + 5]])
-    world.put(PATHS.answer(ask), Answer(tuple(names)).to_bytes())
-
-    hand.turn("g")
-
-    state = world.state("g")
-    assert (state.state, state.target) == (FAILED, {})
-    assert "leader m0000 (scripted) failed: " in (state.reason or "")
-    assert f"over the {MAX_ANSWER_BYTES} that it may have" in (state.reason or "")
-
-
-def test_bounds_a_thousand_members_and_ten_thousand_partitions_are_assigned_by_a_member_in_reasonable_time(
-    world: World, stage: Stage
-) -> None:
-    leader, hand = a_made_group(world, stage, 1000, 10_000)
-    took = {}
-
-    def timed(what: str, step: Callable[[], Any]) -> None:
-        began = time.monotonic()
-        step()
-        took[what] = time.monotonic() - began
-
-    timed("ask", lambda: hand.turn("g"))
-    timed("answer", leader.obey)
-    timed("adopt", lambda: hand.turn("g"))
-
-    print(", ".join(f"{what} {seconds:.2f} s" for what, seconds in took.items()))
-    state = world.state("g")
-    assert (state.generation, len(state.target)) == (4, 1000)
-    assert {len(one.partitions) for one in state.target.values()} == {10}
-    assert len(frozenset().union(*(one.partitions for one in state.target.values()))) == 10_000
-    assert sum(len(world.commands("g", f"m{number:04}")) for number in range(1000)) == 1000, "each has its start"
-    assert took["ask"] < 20 * PATIENCE and took["answer"] < 20 * PATIENCE and took["adopt"] < 30 * PATIENCE, took

@@ -412,3 +412,13 @@ class MadeLeader:
 def offering(metadata: bytes, protocol: str = "range") -> dict[str, Any]:
     """Of a registration: client-side assignment by one protocol, and nothing else."""
     return {"pattern": CLIENT, "client": ClientProtocols((protocol,), {protocol: encoded(metadata)})}
+
+
+def padded(size: int) -> Callable[[bytes], bytes]:
+    """Makes of metadata so many bytes that say the same."""
+    return lambda data: data[:-1] + b',"pad":"' + b"x" * (size - len(data) - 9) + b'"}'
+
+
+def states(size: int) -> Callable[[Given], Given]:
+    """Gives every member a state of so many bytes."""
+    return lambda found: {name: Assignment(one.threads, b"x" * size) for name, one in found.items()}
