@@ -38,7 +38,7 @@ def stable_before_it_is() -> None:
     """A group is called Stable as soon as it is known what it shall look like."""
 
     def named_too_early(original: Any) -> Any:
-        return lambda who, due: STABLE if who.everybody else EMPTY
+        return lambda who, due, asked: STABLE if who.everybody else EMPTY
 
     _apply(replaced(coordinator.plan, "_state_name", named_too_early))
 
