@@ -85,11 +85,13 @@ class AskReader:
         return SyncRequestView(node.stat.version, f"{by}{request.reason or 'asked by the leader'}")
 
     def _usable(self, listing: Listing | None) -> list[str]:
-        names = listing.names if listing is not None else []
-        for name in names:
-            if not ask_number(name) or ask_name(ask_number(name)) != name:
+        found = []
+        for name in listing.names if listing is not None else ():
+            if ask_number(name) and ask_name(ask_number(name)) == name:
+                found.append(name)
+            else:
                 self._problems.report(f"{self._paths.sync}/{name!a}", "no ask has such a name")
-        return [name for name in names if ask_number(name) and ask_name(ask_number(name)) == name]
+        return found
 
     def _with_answer(self, view: AskView, node: Node) -> AskView:
         try:

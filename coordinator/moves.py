@@ -58,17 +58,17 @@ class Moves:
 def moves(snapshot: Snapshot, who: Membership, want: Wanted, generation: int, is_eager: bool) -> Moves:
     """The stops and starts that are due now (seed 000, `rebalance` 4.1 and 4.2)."""
     found = Moves(snapshot, who, want, generation, is_eager)
-    found.to_stop = {name: _to_stop(found, name) for name in sorted(who.live) if _is_addressed(found, name)}
+    found.to_stop = {name: _to_stop(found, name) for name in sorted(who.live) if is_addressed(who, want, name)}
     _sort_commands(found)
     _stop(found)
     _start(found)
     return found
 
 
-def _is_addressed(found: Moves, name: str) -> bool:
-    """Whether the target is meant for the life that a member is in; else it waits for the next answer of a leader."""
-    target = found.want.target.get(name)
-    return target is not None and target.incarnation == found.who.live[name].incarnation
+def is_addressed(who: Membership, want: Wanted, name: str) -> bool:
+    """Whether the target is for the current incarnation of a live member; a newcomer waits for the next answer."""
+    target = want.target.get(name)
+    return target is not None and target.incarnation == who.live[name].incarnation
 
 
 def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eager: bool) -> bool:

@@ -16,11 +16,11 @@ from dataclasses import replace
 from ..membership import Membership
 from ..snapshot import AskView, Snapshot
 from ..target import Wanted
-from ..zk.commands import ASSIGN, ASSIGNMENT_FAILED, Command
+from ..zk.commands import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, Command
 from ..zk.records import Registration
 from ..zk.state import ClientSide, Target
 from ..zk.store import MAX_COMMIT_BYTES
-from ..zk.sync import CONSUMER, MAX_REASON, Answer, Ask, AskMember, MemberAnswer
+from ..zk.sync import CONSUMER, Answer, Ask, AskMember, MemberAnswer
 from .answers import outdated_topic, verdict_on
 from .group import Asking as Asking
 from .group import Group

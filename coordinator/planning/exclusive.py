@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ..membership import Membership
-from ..moves import Moves
+from ..moves import Moves, is_addressed
 from ..snapshot import Snapshot
 from ..target import Wanted
 from ..zk.commands import START_FETCHER, STOP_FETCHER, Command
@@ -80,11 +80,6 @@ def exclusive_moves(snapshot: Snapshot, who: Membership, want: Wanted, generatio
             starts = sorted(to_start - found.kept.keys())
             found.starts += [(name, _command(found, name, START_FETCHER)) for name in starts]
     return found
-
-
-def is_addressed(who: Membership, want: Wanted, name: str) -> bool:
-    """Whether the target is meant for the life that a member is in; a newcomer waits for the next answer."""
-    return name in who.live and name in want.target and want.target[name].incarnation == who.live[name].incarnation
 
 
 def _runs(found: Moves, name: str) -> str:

@@ -47,11 +47,6 @@ class Asking:
     timers: tuple[float, ...] = ()
     reason: str = ""
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether an answer is to come before the group can be Stable."""
-        return bool(self.waits)
-
 
 @dataclass(slots=True)
 class Group:

@@ -14,7 +14,7 @@ from consumer.assignment.metadata import ConsumerMetadata
 from coordinator.planning.asking import ROOM_BYTES
 from coordinator.target import OWNER_PATHS_A_SESSION
 from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
-from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, OPTIONS, START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, OPTIONS, START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, DRILL, PAUSED, Brokers, GroupPaths, ask_name
@@ -27,7 +27,6 @@ from coordinator.zk.sync import (
     MAX_GROUP_METADATA_BYTES,
     MAX_MEMBER_STATE_BYTES,
     MAX_METADATA_BYTES,
-    MAX_REASON,
     Answer,
     Ask,
     AskMember,
