@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command, Order
+from coordinator.zk.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command, Order
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.partitions import PartitionSet
 from coordinator.zk.paths import GroupPaths, sequence
@@ -22,6 +22,7 @@ from .assignment.client import ClientAssignment
 from .channel import FencedChannel
 from .metrics import Meter, unread
 from .offsets import Offsets
+from .operator.region import RegionMember
 from .ownership import acknowledgement, after_command, chunks, claim_operations, with_claimed
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class CommandDrain:
     """Applies the commands of one consumer's channel.
 
     :param client: the member's part in client-side assignment; without it such commands are removed unapplied.
+    :param region: the member's part in its consistent region, likewise.
 
     :ivar dirty: set by the watch (and whoever wants) when the channel may have commands.
     :ivar stale: commands removed unapplied.  :ivar applied: commands applied.
@@ -55,8 +57,10 @@ class CommandDrain:
         offsets: Offsets,
         meter: Meter | None = None,
         client: ClientAssignment | None = None,
+        region: RegionMember | None = None,
     ) -> None:
         self._client = client
+        self._region = region
         self._meter = meter or unread()
         self._paths = paths
         self._consumer = consumer
@@ -85,10 +89,12 @@ class CommandDrain:
             self._remove_unapplied(fenced, received)
         elif received.command.option == STOP_FETCHER:
             self._stop(store, fenced, received.name, received.command, give_up)
+        elif received.command.option == DRAIN:
+            self._contribute(store, fenced, received, received.command)
         elif received.command.option != START_FETCHER:
             self._assign(store, fenced, received, received.command)
         else:
-            self._start(store, fenced, received.name, received.command)
+            self._begin(store, fenced, received, received.command, give_up)
 
     def _received(self, store: Store) -> list[Received]:
         listing = store.children(self._paths.channel(self._consumer), watch=self._on_commands)
@@ -125,12 +131,20 @@ class CommandDrain:
         else:
             self._remove_unapplied(fenced, received)
 
+    def _contribute(self, store: Store, fenced: FencedChannel, received: Received, command: Command) -> None:
+        if self._region is not None and self._region.drain(store, fenced, received.name, command):
+            self._tell(received.name, command, 0, 0)
+        else:
+            self._remove_unapplied(fenced, received)
+
     def _stop(self, store: Store, fenced: FencedChannel, name: str, command: Command, give_up: GiveUp) -> None:
         """Stop, seal or commit what is open, then one multi: offsets, owners, channel data, the command removed."""
         running = frozenset(fenced.channel.running)
         partitions = (command.partitions or running) & running
         if self._client is not None and not command.partitions:
             self._client.stopped()
+        if self._region is not None:
+            self._region.stopped()
         give_up(partitions)
         steps = chunks(partitions)
         for number, some in enumerate(steps, 1):
@@ -141,6 +155,19 @@ class CommandDrain:
             done = acknowledgement(self._paths, self._consumer, name, is_last=number == len(steps))
             fenced.commit(after, [*released, done])
         self._tell(name, command, len(partitions), 0)
+
+    def _begin(
+        self, store: Store, fenced: FencedChannel, received: Received, command: Command, give_up: GiveUp
+    ) -> None:
+        """A start; in a consistent region it stands until the member has its state back, and begins from the cut."""
+        if self._region is None:
+            self._start(store, fenced, received.name, command)
+        elif command.region is None:
+            self._remove_unapplied(fenced, received)
+        elif not self._region.is_applied(fenced.channel, received.name, command.region):
+            give_up(frozenset(fenced.channel.running))
+            self._region.ordered(fenced.channel, command.region)
+            self._start(store, fenced, received.name, command)
 
     def _start(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> None:
         """One multi: missing owners created, channel data, the command removed.
@@ -154,7 +181,8 @@ class CommandDrain:
             claimed = with_claimed(fenced.channel, some, command.topics)
             after = after_command(claimed, name, command, refused)
             owners = claim_operations(self._paths, self._consumer, command, fenced.incarnation, some)
-            done = acknowledgement(self._paths, self._consumer, name, is_last=number == len(steps))
+            is_last = number == len(steps) and self._region is None
+            done = acknowledgement(self._paths, self._consumer, name, is_last=is_last)
             fenced.commit(after, [*owners, done])
         self._tell(name, command, len(missing - refused), len(refused))
         if self._client is not None and command.ask:

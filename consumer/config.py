@@ -46,6 +46,10 @@ class ConsumerConfig:
     :ivar protocols: assignment strategies, the preferred first.
     :ivar assignment_delay_ms: as the leader, how long to wait for more changes of topics before asking for a rebalance.
     :ivar client_rack: the rack of this consumer, for assignors that prefer replicas in it (KIP-881).
+    :ivar region: the consistent region (seed 002) that the consumer's group is in; empty for none. Then offsets are not
+        committed: they move with the region's checkpoints.
+    :ivar checkpoint_dir: where states are that are too large for a znode: a folder or any URI that pyarrow opens, the
+        same for all members.
     :ivar start_position: where the group begins with partitions of which it has no offset: `beginning`, `end`,
         `committed` (as `auto_offset_reset` says), or a time: ISO 8601, in UTC unless it says its zone, or milliseconds
         since the epoch. It is resolved once for a partition of a group, and holds for every later owner.
@@ -78,6 +82,8 @@ class ConsumerConfig:
     protocols: tuple[str, ...] = ("range", "cooperative-sticky")
     assignment_delay_ms: int = 100
     client_rack: str = ""
+    region: str = ""
+    checkpoint_dir: str = ""
     start_position: str | int = COMMITTED
     auto_offset_reset: str = EARLIEST
     session_timeout_ms: int = 10_000
@@ -126,6 +132,12 @@ class ConsumerConfig:
         )
         require(self.assignment_delay_ms >= 0, "assignment_delay_ms must not be negative")
         require(len(self.client_rack) <= 249, "client_rack must have 249 characters at most")
+        if self.region:
+            checked_name("region", self.region)
+        require(
+            not (self.region and self.enable_auto_commit),
+            "enable_auto_commit is not for a consistent region: its offsets move with checkpoints",
+        )
         require(bool(self.protocols), "protocols must name at least one strategy")
         for protocol in self.protocols:
             checked_name("protocols", protocol)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError, UsageError
+from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
@@ -22,16 +23,23 @@ from .errors import CommitFailed, UnknownMemberId
 from .fetcher import LOOK_FOR_DATA_S, Fetcher
 from .holder import Start
 from .lag import lag_readers
-from .logs import Log, open_log
+from .logs import Log, OffsetOutOfRange, open_log
 from .member import Member
 from .metrics import ConsumerMetrics
+from .operator.region import DRAINED, RegionMember
+from .operator.states import State
 from .polling import Polling
 from .records import Record as Record
 from .records import records_of as records_of
+from .start_position import NONE
 from .starts import Starts
 from .trace import Trace, recorder_of
 
+log = logging.getLogger(__name__)
+
 COMMIT_TRIES = 5
+SAVE_S = 10.0
+"""How long `close` waits for a checkpoint of its region."""
 NOT_KNOWN = "whether the offsets were committed is not known"
 
 
@@ -46,6 +54,20 @@ class Callbacks:
 
     def on_partitions_lost(self, partitions: PartitionSet) -> None:
         """These are somebody else's already; nothing can be committed."""
+
+    # ---- in a consistent region
+
+    def on_drain(self) -> None:
+        """A checkpoint is due: finish what `poll` has returned. What it raises makes the consumer leave."""
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        """The application's state after exactly the records that `poll` has returned; for the checkpoint of this
+        number."""
+        return State()
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        """Drop everything and go on from this state: that at a checkpoint, 0 for the initial one, of the partitions
+        that are assigned now."""
 
 
 class Consumer(Control):
@@ -74,13 +96,14 @@ class Consumer(Control):
         metrics: ConsumerMetrics | None = None,
         assignors: Sequence[ClientAssignor] = (),
     ) -> None:
+        self._config = config
         self._subscription = subscription
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
         self._log = source or open_log(config.log_dir, config.kafka_place)
         self._trace = Trace(self._runtime, config.group, config.consumer)
         metrics = metrics or ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
-        fetcher = Fetcher(self._log, self._meter, config.auto_offset_reset)
+        fetcher = Fetcher(self._log, self._meter, NONE if config.region else config.auto_offset_reset)
         self._polling = Polling(
             config,
             fetcher,
@@ -94,8 +117,21 @@ class Consumer(Control):
         self._callbacks = callbacks or Callbacks()
         opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
         starts = Starts(self._log, config.start_rule)
-        client = client_assignment(config, self._runtime, self._log, lambda: self._member.wake.set(), assignors)
-        self._member = Member(config, subscription, opener, self._runtime, self, starts, self._meter, client=client)
+        self._client = client_assignment(config, self._runtime, self._log, lambda: self._member.wake.set(), assignors)
+        self._region = RegionMember(config, self._runtime, self) if config.region else None
+        self._member = Member(
+            config,
+            subscription,
+            opener,
+            self._runtime,
+            self,
+            starts,
+            self._meter,
+            client=self._client,
+            region=self._region,
+        )
+        if self._region is not None:
+            self._region.wake = lambda: self._member.wake.set()  # type: ignore[method-assign]
         self._server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, self._runtime)
         self._server.start()
 
@@ -127,25 +163,39 @@ class Consumer(Control):
         self._polling.look()
         while True:
             self._member.tend()
-            if self._member.may_fetch:
+            if self._may_fetch() and (self._region is None or self._region.may_take):
                 self._auto_commit.if_due()
-                if records := self._polling.poll(max_records):
-                    return records
+                if records := self._polled(max_records):
+                    if self._may_fetch():
+                        return records
+                    self._polling.put_back(records)  # the process slept over the end of its lease
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0:
                 return {}
             self._member.wake.wait(min(left_s, self._polling.wait_s or LOOK_FOR_DATA_S))
 
+    def _polled(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
+        try:
+            return self._polling.poll(max_records)
+        except OffsetOutOfRange as error:
+            if self._region is not None:  # never a jump: what the cut says has to come, or nothing
+                self._member.in_session(self._region.failing(str(error)))
+            raise
+
+    def _may_fetch(self) -> bool:
+        return self._member.may_fetch
+
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Make the offsets of everything that `poll` has returned the group's, or those that are given.
 
         :param offsets: partition -> the offset of the next record that is to be read of it.
-        :raises UsageError: when one of them is no offset.
+        :raises UsageError: when one of them is no offset, and in a consistent region.
         :raises CommitFailed: when nothing was committed: from `UnknownMemberId` when the consumer is no member any
             more (poll, and it rejoins), from `IllegalGeneration` when it no longer runs one of the partitions (poll,
             and it goes on with the others), from `FencedInstanceId` when a newer process has its name. Also when its
             session is over (from `UnknownMemberId` too) or ZooKeeper does not answer, and nobody knows.
         """
+        self._refuse_in_region("commit")
         problem: StoreError | None = None
         wanted = checked(offsets) if offsets is not None else None
         for _ in range(COMMIT_TRIES):
@@ -171,20 +221,96 @@ class Consumer(Control):
         raise CommitFailed(f"{NOT_KNOWN}: ZooKeeper does not answer") from problem
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Subscribe to other topics instead. The next poll tells the group, which is rebalanced."""
-        self._subscription = subscription
+        """Subscribe to other topics instead. The next poll tells the group, which is rebalanced.
+
+        :raises UsageError: when an assignor's metadata for it is too large; nothing has changed then.
+        """
         self._member.subscribe(subscription)
+        self._subscription = subscription
+
+    def enforce_rebalance(self) -> None:
+        """Let the group's leader assign again although nothing has changed, as Kafka's; the next poll asks for it.
+
+        :raises UsageError: without client-side assignment: the coordinator would come to the same assignment.
+        """
+        if self._client is None:
+            raise UsageError("enforce_rebalance is for client-side assignment: add assignment='client'")
+        self._client.enforce_rebalance()
+        self._member.rejoin()
 
     @property
     def member(self) -> Member:
         """The membership, for those who look inside."""
         return self._member
 
-    def close(self) -> None:
-        """Leave the group: callbacks, then everything is given up in one commit, then the session ends."""
+    # ---- in a consistent region
+
+    @property
+    def region(self) -> RegionMember:
+        """This member's part in its consistent region: its state, and how long drains took.
+
+        :raises UsageError: when it is in none.
+        """
+        if self._region is None:
+            raise UsageError("the consumer is in no consistent region: add region='NAME'")
+        return self._region
+
+    def request_checkpoint(self) -> None:
+        """Ask for a checkpoint of the region; one comes by itself every `checkpoint_interval_ms` of the coordinator.
+
+        :raises UsageError: when the consumer is in no region.
+        :raises StoreError: when ZooKeeper does not answer.
+        """
+        self._member.in_session(self.region.request_checkpoint)
+
+    def request_reset(self, reason: str) -> None:
+        """Let the whole region go back to its last checkpoint. Raises as `request_checkpoint`."""
+        self._member.in_session(lambda store, fenced: self.region.request_reset(store, fenced, reason))
+
+    def on_drain(self) -> None:
+        """See `Application`."""
+        self._callbacks.on_drain()
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        """See `Application`."""
+        return self._callbacks.on_checkpoint(checkpoint)
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        """See `Application`."""
+        self._callbacks.on_reset(checkpoint, state)
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """See `Application`."""
+        return {partition: position.offset for partition, position in self._polling.positions.items()}
+
+    def close(self, save: bool = True) -> None:
+        """Leave the group: callbacks, then everything is given up in one commit, then the session ends.
+
+        In a consistent region a checkpoint comes before it, where the region can take one now: else what was processed
+        since the last one is processed again.
+
+        :param save: False where the application has not processed all that `poll` returned: no checkpoint then.
+        """
+        if self._region is not None and save:
+            self._save()
         self._member.close()
         self._server.close()
         self._log.close()
+
+    def _save(self) -> None:
+        """A checkpoint of the region before leaving it."""
+        region, until = self.region, self._runtime.monotonic() + SAVE_S
+        try:
+            store = self._member.store
+            if store is None or not region.is_ready or not region.is_running(store):
+                return
+            before = region.drained
+            self.request_checkpoint()
+            while self._runtime.monotonic() < until and (region.drained == before or region.state == DRAINED):
+                self._member.tend()
+                self._member.wake.wait(0.01)
+        except CoordinatorError as error:
+            log.warning("leaving without a checkpoint: reason=%s", error)
 
     def __enter__(self) -> Consumer:
         return self
@@ -192,7 +318,7 @@ class Consumer(Control):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(save=kind is None)
 
     # ---- what the member calls
 

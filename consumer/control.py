@@ -9,7 +9,7 @@ from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.records import OffsetRecord
 
-from .config import Subscription
+from .config import ConsumerConfig, Subscription
 from .logs import Log, OffsetAndTimestamp, UnknownTopic, knows_topics
 from .member import Member
 from .polling import Polling
@@ -24,6 +24,7 @@ class Control:
     comes with the assignment.
     """
 
+    _config: ConsumerConfig
     _log: Log
     _member: Member
     _polling: Polling
@@ -72,6 +73,7 @@ class Control:
 
         :raises UsageError: when the partition is not held, or `offset` is negative.
         """
+        self._refuse_in_region("seek")
         self._check_held([partition])
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise UsageError(f"{offset!r} is no offset: give a whole number, 0 or more")
@@ -151,6 +153,16 @@ class Control:
 
     # ---- inside
 
+    def _refuse_in_region(self, what: str) -> None:
+        """
+        :raises UsageError: in a consistent region: there positions belong to the application's state.
+        """
+        if self._config.region:
+            raise UsageError(
+                f"{what} is not for a consistent region, whose offsets move with its checkpoints: go back with "
+                f"`zk-coordinator regions reset {self._config.region}`"
+            )
+
     def _check_held(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             if self._polling.position(partition) is None:
@@ -161,6 +173,7 @@ class Control:
         partitions: tuple[TopicPartition, ...],
         ask: Callable[[Iterable[TopicPartition]], dict[TopicPartition, int]],
     ) -> None:
+        self._refuse_in_region("seek")
         self._check_held(partitions)
         for partition, offset in ask(partitions or self.assignment()).items():
             self._polling.seek(partition, offset)

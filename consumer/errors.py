@@ -8,8 +8,10 @@ CoordinatorError
 │       ├── FencedInstanceId             a newer process has the name: this one must not come back under it
 │       ├── InconsistentGroupProtocol    refused: the members have no strategy in common
 │       ├── GroupMaxSizeReached          refused: the group is full
+│       ├── InconsistentRegion           refused: the group is in another consistent region, or in none
 │       └── ChannelGone                  its channel was removed or overwritten, as only a hand does
 ├── NoOffsetForPartition                 auto_offset_reset is none, and the group has no offset for a partition
+├── DrainFailed                          in a consistent region: the application could not give its state; it has left
 ├── AssignmentFailed                     under client-side assignment: the group's leader gave no assignment
 ├── CommitFailed                         a commit came too late; its cause is one of these
 └── SegmentError                         a sealed segment is missing, damaged or was collected
@@ -19,7 +21,12 @@ from __future__ import annotations
 
 from coordinator.zk.errors import CoordinatorError, IncarnationOver
 from coordinator.zk.records import Channel
-from coordinator.zk.refusals import FENCED_INSTANCE_ID, GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL
+from coordinator.zk.refusals import (
+    FENCED_INSTANCE_ID,
+    GROUP_MAX_SIZE_REACHED,
+    INCONSISTENT_GROUP_PROTOCOL,
+    INCONSISTENT_REGION,
+)
 
 
 class UnknownMemberId(IncarnationOver):
@@ -42,12 +49,20 @@ class GroupMaxSizeReached(IncarnationOver):
     """The group has as many members as it may have. Polling again is another try."""
 
 
+class InconsistentRegion(IncarnationOver):
+    """The group is in another consistent region, or in none. Polling again is another try."""
+
+
 class ChannelGone(IncarnationOver):
     """The channel was removed or overwritten. What it said ran has owners that go only with the session."""
 
 
 class NoOffsetForPartition(CoordinatorError):
     """The group has no offset for a partition, and `auto_offset_reset` is `none`. Polling again looks again."""
+
+
+class DrainFailed(CoordinatorError):
+    """The application could not contribute to a checkpoint: its member has left, and the region is reset."""
 
 
 class AssignmentFailed(CoordinatorError):
@@ -73,13 +88,14 @@ class SegmentError(CoordinatorError):
     """A sealed segment cannot be read; the message names it and its offsets."""
 
 
-TURNED_AWAY = (InconsistentGroupProtocol, GroupMaxSizeReached)
+TURNED_AWAY = (InconsistentGroupProtocol, GroupMaxSizeReached, InconsistentRegion)
 """The group does not take it as it is; `poll` raises them, and another `poll` tries again."""
 
 _BY_WORD: dict[str, type[IncarnationOver]] = {
     FENCED_INSTANCE_ID: FencedInstanceId,
     INCONSISTENT_GROUP_PROTOCOL: InconsistentGroupProtocol,
     GROUP_MAX_SIZE_REACHED: GroupMaxSizeReached,
+    INCONSISTENT_REGION: InconsistentRegion,
 }
 
 

@@ -81,13 +81,15 @@ class GroupMember:
             raise UsageError("protocol type consumer is for consumers of partitions: use Consumer")
         names = {"consumer": member} if member else {}
         known = {"zk": zk, "group": group, "assignment": CLIENT_SIDE, "protocols": tuple(protocols)}
+        if without := sorted(options.keys() & {"metrics_port", "metrics_host", "history_dir"}):
+            raise UsageError(f"a GroupMember has no {without[0]}: leave it out")
         config = ConsumerConfig(**known, **names, **options)  # type: ignore[arg-type]
         self._runtime = runtime or ThreadRuntime()
         self._role = _Role(protocol_type, protocols, assign, on_assigned, on_revoked, on_lost)
         opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-        client = ClientAssignment(GroupPaths(group), config.consumer, self._role)
+        self._client = ClientAssignment(GroupPaths(group), config.consumer, self._role)
         self.name = config.consumer
-        self._member = Member(config, None, opener, self._runtime, _NoPartitions(), None, client=client)
+        self._member = Member(config, None, opener, self._runtime, _NoPartitions(), None, client=self._client)
 
     @property
     def assignment(self) -> Given | None:
@@ -131,6 +133,11 @@ class GroupMember:
         :raises UsageError: when there is no protocol, one has no name that may be, or the metadata is over its limit.
         """
         self._role.protocols = _checked(protocols)
+        self._member.rejoin()
+
+    def enforce_rebalance(self) -> None:
+        """Let the group's leader assign again although nothing has changed; the next poll asks for it."""
+        self._client.enforce_rebalance()
         self._member.rejoin()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError
 from coordinator.zk.lease import Lease
@@ -21,11 +22,15 @@ log = logging.getLogger(__name__)
 class Keeper:
     """Keeps one consumer alive between polls, over all its incarnations.
 
+    :param has_owners: whether what it runs has owner znodes.
     :ivar last_poll: when the application polled last.  :ivar last_commit: when the channel was written last.
     :ivar closing: set when the consumer closes.
     """
 
-    def __init__(self, config: ConsumerConfig, runtime: Runtime, offsets: Offsets, dirty: Event) -> None:
+    def __init__(
+        self, config: ConsumerConfig, runtime: Runtime, offsets: Offsets, dirty: Event, has_owners: bool = True
+    ) -> None:
+        self._has_owners = has_owners
         self._config = config
         self._runtime = runtime
         self._offsets = offsets
@@ -83,5 +88,8 @@ class Keeper:
             after, operations = self._offsets.ended(
                 store, self._config.consumer, fenced.channel, reason, UNKNOWN_MEMBER_ID
             )
+            if not self._has_owners:
+                # Nothing was revoked: as long as the channel says what it ran, the coordinator lets its lease run out.
+                after = replace(after, ask=fenced.channel.ask)
             fenced.end(after, operations, UnknownMemberId(reason))
         log.warning("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)

@@ -8,7 +8,7 @@ consumer leave when the application has stopped polling.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.zk.errors import (
@@ -18,10 +18,11 @@ from coordinator.zk.errors import (
     Refused,
     SessionLost,
     StoreError,
+    UsageError,
     ZooKeeperUnreachable,
 )
 from coordinator.zk.lease import Lease
-from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import Channel, Registration
 from coordinator.zk.runtime import Runtime
@@ -32,12 +33,14 @@ from .backoff import Backoff
 from .channel import FencedChannel
 from .commands import CommandDrain
 from .config import ConsumerConfig, Subscription
-from .errors import TURNED_AWAY, ChannelGone, FencedInstanceId, IllegalGeneration, UnknownMemberId
+from .errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
 from .fetcher import Fetch
-from .holder import Holder, Start
+from .holder import Holder
+from .holding import Holding
 from .keeper import Keeper
 from .metrics import Meter, unread
 from .offsets import Offsets
+from .operator.region import RegionMember
 from .out_of_range import Jump
 from .registration import changed_registration, register, registration_of, seat_given_up
 from .session import Session
@@ -53,7 +56,7 @@ class Member:
     :param subscription: None for a member of a group that assigns no partitions; then `starts` is None, too.
     :param starts: finds where the group begins with partitions of which it has no offset.
     :param seal_interval_ms: how often the holder seals, for the registration; 0 when it seals nothing.
-    :param client: the member's part in client-side assignment, where it takes part.
+    :param client: the member's part in client-side assignment, and in its consistent region, where it has one.
     """
 
     def __init__(
@@ -67,29 +70,30 @@ class Member:
         meter: Meter | None = None,
         seal_interval_ms: int = 0,
         client: ClientAssignment | None = None,
+        region: RegionMember | None = None,
     ) -> None:
         self._client = client
+        self._region = region
         self._config = config
         self._seal_interval_ms = seal_interval_ms
         self._subscription = subscription
         self._is_resubscribed = False
         self._runtime = runtime
-        self._holder = holder
         self._paths = GroupPaths(config.group)
         self._offsets = Offsets(runtime, self._paths, starts.find if starts is not None else find_nowhere)
         self._session = Session(open_store, runtime, self._on_state)
         self._channel: FencedChannel | None = None
         self._lease: Lease | None = None
         self._trace = Trace(runtime, config.group, config.consumer)
-        self._held: dict[TopicPartition, str] = {}
-        self._held_as: Channel | None = None
         self._own_incarnations: set[str] = set()
         self._fenced: FencedInstanceId | None = None
         self._backoff = Backoff(runtime)
         self._last_offsets = runtime.monotonic()
         self._meter = meter or unread()
-        self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets, self._meter, client)
-        self._keeper = Keeper(config, runtime, self._offsets, self._drain.dirty)
+        reader = region.reading(self._offsets) if region is not None else self._offsets
+        self._holding = Holding(config.consumer, holder, reader, self._trace, self._meter)
+        self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets, self._meter, client, region)
+        self._keeper = Keeper(config, runtime, self._offsets, self._drain.dirty, has_owners=subscription is not None)
         if client is not None:
             client.reports_to(self._meter, runtime)
         self._meter.reads_member(lambda: self.lease_left_s, lambda: runtime.monotonic() - self._keeper.last_poll)
@@ -106,8 +110,8 @@ class Member:
     @property
     def may_fetch(self) -> bool:
         """Whether partitions are held and the lease runs."""
-        fenced, lease = self._channel, self._lease  # read once: worker threads ask, too
-        is_ended = fenced is None or fenced.over is not None or fenced.is_ending
+        fenced, lease, store = self._channel, self._lease, self.store  # read once: worker threads ask, too
+        is_ended = fenced is None or fenced.over is not None or fenced.is_ending or store is None or store.lost
         return not is_ended and lease is not None and lease.is_held
 
     @property
@@ -125,11 +129,6 @@ class Member:
     def paths(self) -> GroupPaths:
         """The group's paths."""
         return self._paths
-
-    @property
-    def stale_commands(self) -> int:
-        """Commands that were removed unapplied."""
-        return self._drain.stale
 
     # ---- the poll side
 
@@ -159,10 +158,15 @@ class Member:
             self._obey(channel)
             if self._client is not None and self.store is not None:
                 self._client.tend(self.store, channel)
-            self._hold_what_runs(channel)
+            self._holding.follow(self.store, channel)
+            if self._region is not None and self.store is not None:
+                self._region.tend(self.store, channel)
             self._offsets.refuse_undecided(channel.channel)
             if self._client is not None:
                 self._client.raise_failure()
+        except DrainFailed as error:
+            self.leave(str(error))
+            raise
         except FencedInstanceId as over:
             self._fenced = over  # for good, whatever becomes of the channel
             self._drop_everything(str(over))
@@ -209,9 +213,23 @@ class Member:
         self._publish(fenced)
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Want this from now on; the next `tend` writes it in place, and the group is rebalanced."""
+        """Want this from now on; the next `tend` writes it in place, and the group is rebalanced.
+
+        :raises UsageError: when it cannot be offered; nothing has changed then.
+        """
+        if self._client is not None:
+            self._client.offer(subscription)
         self._subscription = subscription
         self.rejoin()
+
+    def in_session(self, act: Callable[[Store, FencedChannel], None]) -> None:
+        """Do this with the session and the channel of the incarnation that lives.
+
+        :raises UsageError: when there is none: poll first.
+        """
+        if self.store is None or self._channel is None or self._channel.over is not None:
+            raise UsageError("the consumer is no member now: poll first")
+        act(self.store, self._channel)
 
     def rejoin(self) -> None:
         """Say anew what it wants: what it offers has changed."""
@@ -219,18 +237,16 @@ class Member:
         self._drain.dirty.set()
 
     def leave(self, reason: str = "left", for_good: bool = False) -> None:
-        """Give everything up and end the incarnation; the session stays. Called from the poll side.
-
-        :param for_good: a static member gives its seat up, too.
-        """
+        """Give everything up (`for_good`: a seat, too) and end the incarnation, not the session; on the poll side."""
         fenced = self._channel
-        if fenced is None or fenced.over is not None:
+        if fenced is None or fenced.over is not None:  # it may have been ended since the last `tend`
+            self._drop_everything(str(fenced.over) if fenced is not None else reason)
             return
         try:
             fenced.settle()
             if self._client is not None:
                 self._client.stopped()
-            self._give_up(frozenset(fenced.channel.running))
+            self._holding.give_up(frozenset(fenced.channel.running))
             self._end(fenced, reason, for_good)
         except (CoordinatorError, OSError) as error:
             log.warning("left without a word: consumer=%s reason=%s", self._config.consumer, error)
@@ -326,7 +342,7 @@ class Member:
         self._drain.dirty.clear()
         try:
             applied = self._drain.applied
-            self._drain.drain(self.store, fenced, self._give_up)
+            self._drain.drain(self.store, fenced, self._holding.give_up)
             self._backoff.went_well(is_member=self._drain.applied > applied)
         except Refused as refused:
             # Withdrawn meanwhile, or an owner znode appeared: look again.
@@ -336,43 +352,6 @@ class Member:
         except BaseException:
             self._drain.dirty.set()  # a callback of the application's, say: its command still stands there
             raise
-
-    def _give_up(self, partitions: PartitionSet) -> None:
-        """Stop fetching `partitions`, before the multi that says so."""
-        held = partitions & frozenset(self._held)
-        if held:
-            self._held_as = None
-            self._holder.revoke(held)
-            self._let_go(held, "revoked")
-
-    def _hold_what_runs(self, fenced: FencedChannel) -> None:
-        """Make the fetchers equal to the channel: what runs is held, what does not is dropped."""
-        if fenced.channel is self._held_as:
-            return
-        running = fenced.channel.running
-        gone = frozenset(part for part, life in self._held.items() if part not in running or life != fenced.incarnation)
-        if gone:
-            self._holder.lost(gone)
-            self._let_go(gone, "lost")
-        unread = {part for part, offset in running.items() if offset is None}
-        if unread and self.store is not None:
-            fenced.channel = self._offsets.read(self.store, fenced.channel, unread, fenced.guarded)
-        channel = fenced.channel
-        starts = {
-            part: Start(channel.topics.get(part.topic, ""), offset)
-            for part, offset in channel.running.items()
-            if part not in self._held and offset is not None
-        }
-        if starts:
-            self._held |= dict.fromkeys(starts, fenced.incarnation)
-            self._trace.began(channel, starts)
-            self._holder.assigned(starts)
-        self._held_as = channel if len(self._held) == len(channel.running) else None
-        self._meter.holds(len(self._held), len(channel.refused), channel.generation)
-
-    def _let_go(self, partitions: PartitionSet, why: str) -> None:
-        """Note that the holder holds `partitions` no more."""
-        self._trace.halted({partition: self._held.pop(partition) for partition in partitions}, why)
 
     def _publish(self, fenced: FencedChannel) -> None:
         """Every `offsets_interval_ms` the offsets that moved go into `offsets/` too."""
@@ -400,16 +379,12 @@ class Member:
         log.info("left: group=%s consumer=%s reason=%s", self._config.group, self._config.consumer, reason)
 
     def _drop_everything(self, reason: str) -> None:
-        held = frozenset(self._held)
         if self._channel is not None:
             self._trace.over(self._channel.incarnation, reason)
-        self._held_as = None
-        self._meter.holds(0, 0, 0)
         if self._client is not None:
             self._client.lost(reason)
+        if self._region is not None:
+            self._region.lost(reason)
         self._channel = None
         self._lease = None
-        if held:
-            log.warning("partitions lost: consumer=%s count=%d reason=%s", self._config.consumer, len(held), reason)
-            self._let_go(held, "lost")
-            self._holder.lost(held)
+        self._holding.drop(reason)

@@ -40,6 +40,9 @@ class Offsets:
     :param find: where the group begins with a partition of which it has no offset.
     """
 
+    reloads = False
+    """Whether offsets that are known are read again: never, but in a consistent region."""
+
     def __init__(self, runtime: Runtime, paths: GroupPaths, find: Find) -> None:
         self._runtime = runtime
         self._paths = paths

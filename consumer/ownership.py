@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.zk.commands import Command
+from coordinator.zk.commands import START_FETCHER, Command
 from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import Channel, OffsetRecord, OwnerRecord
+from coordinator.zk.regions import Progress
 from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData
 
 PARTITIONS_A_STEP = (MAX_OPERATIONS - 10) // 2
@@ -68,7 +69,23 @@ def release_operations(
 def after_command(channel: Channel, name: str, command: Command, refused: PartitionSet = NONE) -> Channel:
     """The channel once `command` has been applied, but for what runs; `refused` could not be claimed."""
     ask = channel.ask if command.partitions else command.ask
-    return replace(channel, epoch=command.epoch, generation=command.generation, command=name, refused=refused, ask=ask)
+    return replace(
+        channel,
+        epoch=command.epoch,
+        generation=command.generation,
+        command=name,
+        refused=refused,
+        ask=ask,
+        region=_progress(channel.region, command),
+    )
+
+
+def _progress(before: Progress | None, command: Command) -> Progress | None:
+    """Of a member of a consistent region: a start is of a reset, and its state is not back yet; a stop ends both."""
+    if command.region is None:
+        return before
+    drained = before.drained if before is not None else 0
+    return Progress(command.region.reset if command.option == START_FETCHER else 0, 0, drained)
 
 
 def with_claimed(channel: Channel, partitions: Iterable[TopicPartition], topics: Mapping[str, str]) -> Channel:

@@ -134,6 +134,11 @@ class Polling:
                 self.seek(fetch.partition, fetch.first)
             raise
 
+    def put_back(self, records: Mapping[TopicPartition, list[Record]]) -> None:
+        """These were not returned after all: the next poll begins with them."""
+        for partition, some in records.items():
+            self.seek(partition, some[0].offset)
+
     def _mind_out_of_range(self) -> None:
         """Only of partitions of which nothing waits: what was fetched before is returned before."""
         out_of_range = self._fetcher.out_of_range

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,16 +142,33 @@ class SegmentFolder:
         :returns: its bytes.
         :raises OSError: when it could not be written; nothing of it remains under its name.
         """
-        path = self.path(file)
+        return self._durably(self.path(file), lambda sink: _write_ipc(sink, batches))
+
+    def write_bytes(self, file: str, data: bytes) -> int:
+        """The same with bytes as they are."""
+        return self._durably(self.path(file), lambda sink: int(sink.write(data)))
+
+    def read_bytes(self, file: str, size: int) -> bytes:
+        """A file as it is.
+
+        :raises OSError: when it is missing.
+        :raises ValueError: when it has not `size` bytes.
+        """
+        with self._fs.open_input_file(self.path(file)) as source:
+            _check_size(source.size(), size)
+            return bytes(source.read(size))
+
+    def _durably(self, path: str, fill: Callable[[Any], int]) -> int:
         folder, _, name = path.rpartition("/")
         missing = _missing(folder) if self._is_local else []
         if not self._is_object_store:  # which has no folders, only empty objects that look like some
             self._fs.create_dir(folder, recursive=True)
         if not self._is_local:
-            return self._put(path, batches)
+            return self._put(path, fill)
         temporary = f"{folder}/{TEMPORARY_PREFIX}{name}"
         try:
-            size = self._stream(temporary, batches)
+            with self._fs.open_output_stream(temporary) as sink:
+                size = fill(sink)
             _sync(temporary)
             self._fs.move(temporary, path)
             for parent in (folder, *missing):
@@ -163,10 +180,10 @@ class SegmentFolder:
             raise
         return size
 
-    def _put(self, path: str, batches: Iterable[pa.RecordBatch]) -> int:
+    def _put(self, path: str, fill: Callable[[Any], int]) -> int:
         # In memory first: a stream that is closed because its writer failed ends the upload, and leaves half a file.
         whole = pa.BufferOutputStream()
-        size = _write_ipc(whole, batches)
+        size = fill(whole)
         try:
             with self._fs.open_output_stream(path) as sink:
                 sink.write(whole.getvalue())
@@ -175,10 +192,6 @@ class SegmentFolder:
                 self._fs.delete_file(path)
             raise
         return size
-
-    def _stream(self, path: str, batches: Iterable[pa.RecordBatch]) -> int:
-        with self._fs.open_output_stream(path) as sink:
-            return _write_ipc(sink, batches)
 
     def remove(self, file: str) -> None:
         """Remove a file, if it is there.

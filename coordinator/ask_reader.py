@@ -1,7 +1,7 @@
 """Reading what stands below `sync`: asks, answers, and a leader's request to be asked again.
 
 An ask never changes, and what is below it not once the answer is there; both come from a leader, and are untrusted: the
-sizes of an answer are added up while it is read, in pieces, and reading ends where it is too large.
+entries are read of one answer only, whose topics are as they are, and reading ends where they are too large.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from .planning.answers import outdated_topic
 from .problems import Findings
 from .snapshot import AskView, SyncRequestView
 from .zk.errors import BadData
 from .zk.names import is_name
-from .zk.paths import MEMBER_PREFIX, GroupPaths, ask_name, ask_number
+from .zk.paths import MEMBER_PREFIX, GroupPaths, ask_number
+from .zk.records import Topic
 from .zk.state import ClientSide
 from .zk.store import Listing, Node, Store
 from .zk.sync import (
@@ -50,8 +52,8 @@ class AskReader:
         self._problems = problems
         self._age_s = age_s
 
-    def read(self, listing: Listing | None, client: ClientSide | None, parsed: Parse[Ask]) -> tuple[AskView, ...]:
-        """The asks in the order of their numbers, each as far as this turn may need it.
+    def read(self, listing: Listing | None, parsed: Parse[Ask]) -> tuple[AskView, ...]:
+        """The asks in the order of their numbers, without the entries of their answers.
 
         :param listing: of `sync`.
         :param parsed: what a parser makes of a node, None when it cannot be read.
@@ -68,7 +70,22 @@ class AskReader:
                 ask = parsed(self._paths.ask(name), node, Ask.parse)
                 view = AskView(name, ask, age_s=self._age_s("ask", name))
                 found.append(self._with_answer(view, answer) if answer is not None else view)
-        return tuple(self._with_children(found, client))
+        return tuple(self._with_children(found))
+
+    def with_entries(
+        self, views: Sequence[AskView], client: ClientSide | None, topics: Mapping[str, Topic]
+    ) -> tuple[AskView, ...]:
+        """`views` with the entries of the answer that may be adopted: of the newest ask, for topics as they are.
+
+        :param topics: every topic there is: an answer for others is not read, for they bound what it may name.
+        """
+        known = (client.ask, client.failed_ask, client.floor) if client is not None else ("",)
+        newest = views[-1] if views else None
+        if newest is None or ask_number(newest.name) <= max(map(ask_number, known)):
+            return tuple(views)
+        if newest.answer is None or newest.answer.error is not None or outdated_topic(newest.answer, topics):
+            return tuple(views)
+        return (*views[:-1], self._with_entries(newest))
 
     def request(self) -> SyncRequestView | None:
         """A leader's request; one whose data cannot be read is one all the same."""
@@ -87,7 +104,7 @@ class AskReader:
     def _usable(self, listing: Listing | None) -> list[str]:
         found = []
         for name in listing.names if listing is not None else ():
-            if ask_number(name) and ask_name(ask_number(name)) == name:
+            if ask_number(name):
                 found.append(name)
             else:
                 self._problems.report(f"{self._paths.sync}/{name!a}", "no ask has such a name")
@@ -99,17 +116,12 @@ class AskReader:
         except BadData as error:
             return replace(view, problem=str(error))
 
-    def _with_children(self, views: Sequence[AskView], client: ClientSide | None) -> list[AskView]:
-        """With what is below them; the entries only of what may still be adopted."""
-        known = (client.ask, client.failed_ask, client.floor) if client is not None else ("",)
-        handled = max(map(ask_number, known))
+    def _with_children(self, views: Sequence[AskView]) -> list[AskView]:
         listings = self._store.children_many([self._paths.ask(view.name) for view in views])
-        found = []
-        for view, listing in zip(views, listings, strict=True):
-            below = replace(view, children=tuple(sorted(listing.names)) if listing is not None else ())
-            is_news = view.answer is not None and ask_number(view.name) > handled
-            found.append(self._with_entries(below) if is_news else below)
-        return found
+        return [
+            replace(view, children=tuple(sorted(listing.names)) if listing is not None else ())
+            for view, listing in zip(views, listings, strict=True)
+        ]
 
     def _with_entries(self, view: AskView) -> AskView:
         """With its entries, or with the reason why they cannot be taken."""

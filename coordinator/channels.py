@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .membership import End
-from .plan import Plan, ended
+from .plan import ASK_ZNODES_A_TURN, Plan, ended
 from .snapshot import SeatView, SentCommand, Snapshot
 from .zk.commands import Command
 from .zk.errors import RebalanceFailed
 from .zk.fenced import batches
 from .zk.partitions import TopicPartition
-from .zk.paths import COORDINATOR_EPOCH, GroupPaths
+from .zk.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths
 from .zk.records import BegunRecord, Channel, OffsetRecord
+from .zk.regions import ABORTED, CheckpointEnd
 from .zk.state import GroupState
 from .zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, operation_bytes
 
@@ -57,7 +58,9 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
     for end in torn:
         for operations in _torn_end(snapshot, paths, end):
             yield Step(before, operations)
-    units = parents + [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
+    units = (
+        _region(snapshot, plan) + parents + [_whole_end(snapshot, paths, end) for end in plan.ends if end not in torn]
+    )
     gone = {(end.view.consumer, sent.name) for end in torn for sent in _gone_with_the_fence(end)}
     again = _sent_again(plan)
     units += [
@@ -68,7 +71,7 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
     units += [_given_up(snapshot, paths, seat) for seat in plan.given_up]
     units += _asks(snapshot, plan, paths)
     units += _history(snapshot, plan, paths)
-    units += [[_sent(paths, *each)] for each in (*plan.stops, *plan.starts)]
+    units += [[_sent(paths, *each)] for each in (*plan.stops, *plan.starts, *plan.drains)]
     notices: list[Unit] = [[_sent(paths, *each)] for each in plan.asking.notices]
     room = _room_beside(plan.state)
     largest = max((sum(operation_bytes(o) for o in unit) for unit in units), default=0)
@@ -80,6 +83,27 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
     is_torn = len(written) > 1 and bool(notices)
     for nth, operations in enumerate(written, 1):
         yield Step(before if is_torn and nth < told else plan.state, operations)
+
+
+def _region(snapshot: Snapshot, plan: Plan) -> list[Unit]:
+    """The group's region as it becomes, in the multi that has the group's state: both are refused, or none is."""
+    step, view = plan.region, snapshot.region
+    if step is None or step.after == step.before:
+        return []
+    paths, data = RegionPaths(step.name), step.after.to_bytes()
+    version = view.version if view is not None else None
+    if step.before is None or version is None:
+        return [[Create(paths.root, data), Create(paths.initial), Create(paths.checkpoints)]]
+    aborted: Unit = []
+    if step.aborted and view is not None and view.open_data and ABORTED not in view.open_ends:
+        end = CheckpointEnd(snapshot.now_ms, 0, "the region was reset")
+        aborted = ended_checkpoint(paths, step.aborted, view.open_data, ABORTED, end)
+    return [[SetData(paths.root, data, version), *aborted]]
+
+
+def ended_checkpoint(paths: RegionPaths, sequence: int, data: bytes, how: str, end: CheckpointEnd) -> Unit:
+    """A checkpoint ended: its version moves with it, so that no contribution comes to it any more."""
+    return [SetData(paths.checkpoint(sequence), data), Create(paths.end(sequence, how), end.to_bytes())]
 
 
 def _sent(paths: GroupPaths, consumer: str, command: Command) -> Operation:
@@ -105,8 +129,12 @@ def _asks(snapshot: Snapshot, plan: Plan, paths: GroupPaths) -> list[Unit]:
     """Asks removed; the one that is made, in one multi with the command that tells its leader and what it answers."""
     asking = plan.asking
     units: list[Unit] = []
+    room = ASK_ZNODES_A_TURN
     for view in plan.removed_asks:
-        units += [[Delete(f"{paths.ask(view.name)}/{child}")] for child in view.children]
+        units += [[Delete(f"{paths.ask(view.name)}/{child}")] for child in view.children[:room]]
+        room -= len(view.children) + 1
+        if room < 0:
+            break  # the next turn goes on
         units.append([Delete(paths.ask(view.name))])
     made: Unit = []
     if asking.made is not None:

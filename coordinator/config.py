@@ -32,6 +32,10 @@ class CoordinatorConfig:
     :ivar max_backlog_segments: the same, in segments.
     :ivar backlog_interval_ms: how often backlogs are looked at; those that press are collected then.
     :ivar max_seals_per_s: seals of all groups together; were there more, fetchers are told to seal less often.
+    :ivar checkpoint_interval_ms: of consistent regions: from one checkpoint to the next.
+    :ivar drain_timeout_ms: a checkpoint to which a member has not contributed for so long is aborted.
+    :ivar checkpoints_kept: complete checkpoints of a region that are kept.
+    :ivar max_consecutive_resets: resets that a region's application may ask for without a new checkpoint.
     :ivar metrics_port: where `/metrics` is served; 0 serves none.
     :ivar metrics_host: the address to serve it on.
     :ivar history_dir: a folder for the history that the checker decides invariants from; empty keeps none.
@@ -55,6 +59,10 @@ class CoordinatorConfig:
     max_backlog_segments: int = 20_000
     backlog_interval_ms: int = 1000
     max_seals_per_s: int = 500
+    checkpoint_interval_ms: int = 60_000
+    drain_timeout_ms: int = 60_000
+    checkpoints_kept: int = 10
+    max_consecutive_resets: int = 5
     metrics_port: int = 0
     metrics_host: str = EVERYWHERE
     history_dir: str = ""
@@ -84,5 +92,9 @@ class CoordinatorConfig:
         )
         require(self.backlog_interval_ms >= 10, "backlog_interval_ms must be 10 or more")
         require(self.max_seals_per_s >= 1, "max_seals_per_s must be 1 or more")
+        require(self.checkpoint_interval_ms >= 100, "checkpoint_interval_ms must be 100 or more")
+        require(self.drain_timeout_ms >= 100, "drain_timeout_ms must be 100 or more")
+        require(1 <= self.checkpoints_kept <= 1000, "checkpoints_kept must be from 1 to 1000")
+        require(self.max_consecutive_resets >= 1, "max_consecutive_resets must be 1 or more")
         require(0 <= self.metrics_port <= 65_535, "metrics_port must be from 0 (off) to 65535")
         require(bool(self.metrics_host), "metrics_host must be an address of this host")

@@ -11,7 +11,7 @@ from .zk.commands import Command
 from .zk.errors import BadData, UsageError
 from .zk.names import is_name, shown
 from .zk.partitions import TopicPartition
-from .zk.paths import ANSWER, COMMAND_PREFIX, GROUPS, REBALANCE_PREFIX, GroupPaths, ask_name, ask_number, sequence
+from .zk.paths import ANSWER, COMMAND_PREFIX, GROUPS, REBALANCE_PREFIX, GroupPaths, ask_number, sequence
 from .zk.ranges import is_partition
 from .zk.records import Channel, OffsetRecord, OwnerRecord, Registration, parsed_channel
 from .zk.seats import Seat
@@ -234,7 +234,7 @@ def read_history(reading: Reading, group: str) -> list[Rebalance]:
 
 def _asks(reading: Reading, paths: GroupPaths) -> Iterator[ShownAsk]:
     for name in sorted(reading.names(paths.sync), key=ask_number):
-        if ask_number(name) and ask_name(ask_number(name)) == name:
+        if ask_number(name):
             ask = reading.parsed(paths.ask(name), lambda p, n: Ask.parse(p, n.data))
             yield ShownAsk(name, ask, reading.store.get(f"{paths.ask(name)}/{ANSWER}") is not None)
         else:

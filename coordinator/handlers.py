@@ -17,6 +17,8 @@ from .metrics import CoordinatorMetrics
 from .problems import Problems
 from .rebalance import LeaseLapsed, Rebalancer
 from .recording import RecordingAssignor
+from .regions.handler import KEY as REGION_KEY
+from .regions.handler import Regions
 from .requests import Request, RequestQueue
 from .term import Term
 from .zk.errors import CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
@@ -70,6 +72,9 @@ class Handlers:
         self._on_over = on_over
         self._asked = asked
         self._metrics = metrics or CoordinatorMetrics()
+        self.regions = Regions(
+            config, store, runtime, term, lease, problems, lambda group: asked.pause_of(group) is not None
+        )
         self._lock = runtime.lock()
         self._rebalancers: dict[str, Rebalancer] = {}
         self._quiet_until: dict[str, float] = {}
@@ -121,9 +126,24 @@ class Handlers:
     def _handle(self) -> None:
         while (request := self.requests.take()) is not None:
             try:
-                self._take_turn(request)
+                if request.group.startswith(REGION_KEY):
+                    self._take_region_turn(request)
+                else:
+                    self._take_turn(request)
             finally:
                 self.requests.done(request.group)
+
+    def _take_region_turn(self, request: Request) -> None:
+        try:
+            self.regions.take_turn(request, self.requests)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except Exception as error:
+            expected = isinstance(error, CoordinatorError)
+            log.warning(
+                "region turn deferred: region=%s reason=%s", request.group, _words(error), exc_info=not expected
+            )
+            self._ask_again(request, ASK_AGAIN_S if expected else LONGEST_BACKOFF_S)
 
     def _take_turn(self, request: Request) -> None:
         group = request.group
@@ -150,6 +170,8 @@ class Handlers:
             self.turns += 1
             self._metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
             self._failures.pop(group, None)
+            if turn.region is not None:
+                self.regions.after_turn(group, turn.region, self.requests)
             if turn.state is not None:
                 self._assigns(group, turn.state.topics if turn.state.client is not None else ())
             with self._lock:
@@ -223,6 +245,7 @@ class Handlers:
                     self._problems,
                     self._metrics,
                     Brokers(self._config.brokers_path),
+                    self.regions.bound,
                 )
             return self._rebalancers[group]
 

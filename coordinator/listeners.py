@@ -14,9 +14,11 @@ from typing import NamedTuple
 from .asked import Asked
 from .interests import Interests
 from .problems import Findings, Problems
+from .regions.handler import KEY as REGION_KEY
+from .regions.handler import Regions
 from .zk.errors import BadData, Retryable
 from .zk.names import is_name
-from .zk.paths import GROUPS, Brokers, GroupPaths
+from .zk.paths import GROUPS, REGIONS, Brokers, GroupPaths
 from .zk.records import Registration, Topic
 from .zk.runtime import Queue, Runtime
 from .zk.store import Node, Store
@@ -24,6 +26,7 @@ from .zk.store import Node, Store
 log = logging.getLogger(__name__)
 
 TOPICS, TOPIC, GROUP_LIST, MEMBERS, EVERYTHING, STOP = "topics", "topic", "groups", "members", "everything", "stop"
+REGION_LIST, REGION_REQUEST = "regions", "region request"
 PAUSES, REQUEST, SYNC_REQUEST = "pauses", "request", "sync request"
 
 
@@ -44,6 +47,7 @@ class Listeners:
     :param ask: how to ask for a turn.
     :param asked: what operators ask for, read here too.
     :param forget: called with a group that is gone.
+    :param regions: the consistent regions, read here too.
     """
 
     def __init__(
@@ -56,7 +60,9 @@ class Listeners:
         problems: Problems,
         asked: Asked,
         forget: Callable[[str], None] = lambda group: None,
+        regions: Regions | None = None,
     ) -> None:
+        self._regions = regions
         self._store = store
         self._runtime = runtime
         self._brokers = brokers
@@ -89,6 +95,7 @@ class Listeners:
         :raises StoreError: when one of the reads fails; the caller resigns.
         """
         self.pause_change()  # before any turn is asked for: who is elected obeys it from the first
+        self.region_change()
         self.topic_change()
         self.group_change()
         for group in self.groups():
@@ -132,8 +139,13 @@ class Listeners:
                 self.request_change([event.name])
             case "sync request":
                 self.sync_request_change([event.name])
+            case "regions":
+                self.region_change()
+            case "region request":
+                self.region_request_change(event.name)
             case "everything":
                 self.pause_change()
+                self.region_change()
                 self.topic_change(all_of_them=True)
                 self.group_change(all_of_them=True)
                 for group in self.groups():
@@ -162,6 +174,25 @@ class Listeners:
 
     def _on_sync_request(self, path: str) -> None:
         self._events.put(Event(SYNC_REQUEST, path[len(GROUPS) + 1 :].split("/", 1)[0]))
+
+    def _on_regions(self, path: str) -> None:
+        self._events.put(Event(REGION_LIST))
+
+    def _on_region_request(self, path: str) -> None:
+        self._events.put(Event(REGION_REQUEST, path[len(REGIONS) + 1 :].split("/", 1)[0]))
+
+    # ---- consistent regions
+
+    def region_change(self) -> None:
+        """Which regions there are; each gets a turn."""
+        if self._regions is not None:
+            for region in self._regions.read(self._on_regions, self._on_region_request):
+                self._ask(f"{REGION_KEY}{region}", "read")
+
+    def region_request_change(self, region: str) -> None:
+        """Somebody asks for a checkpoint or a reset, or was answered."""
+        if self._regions is not None and self._regions.watch_requests([region], self._on_region_request):
+            self._ask(f"{REGION_KEY}{region}", "request")
 
     # ---- what leaders ask for
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .assignors import Assignor
-from .planning.leases import is_exclusive, lease_ms
+from .planning.leases import UNKNOWN_LEASE_MS, is_exclusive, lease_ms
 from .snapshot import ChannelView, SeatView, Snapshot
 from .strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from .target import is_live
 from .zk.partitions import NONE, PartitionSet
 from .zk.records import Registration
-from .zk.refusals import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID
+from .zk.refusals import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, INCONSISTENT_REGION, UNKNOWN_MEMBER_ID
+from .zk.regions import CONSUMERS as REGION_OF_CONSUMERS
+from .zk.regions import RegionMembership
 from .zk.state import Mark
 from .zk.sync import CLIENT, CONSUMER
 
@@ -64,6 +66,7 @@ class Membership:
     :ivar strategy: the one that the group uses.
     :ivar is_client_side: whether a member decides by it, and not this node.
     :ivar protocol_type: what the group assigns.
+    :ivar region: the consistent region that the group is in.
     :ivar timers: seconds until something of this is due.
     """
 
@@ -76,6 +79,7 @@ class Membership:
     strategy: str = ""
     is_client_side: bool = False
     protocol_type: str = CONSUMER
+    region: RegionMembership | None = None
     timers: list[float] = field(default_factory=list)
 
     @property
@@ -158,8 +162,10 @@ def _put_out(snapshot: Snapshot, found: Membership, name: str, reason: str, erro
     owners = view.running & snapshot.owners
     seat = snapshot.seats.get(name) if registration.instance_id == name else None
     found.ends.append(End(view, reason, True, owners, error, seat))
-    if view.running or _runs_unowned(snapshot, view):
-        _mark(found, Mark(name, registration.incarnation, view.running, registration.lease_ms, reason))
+    runs_unowned = _runs_unowned(snapshot, view)
+    if view.running or runs_unowned:
+        lease = registration.lease_ms or (UNKNOWN_LEASE_MS if runs_unowned else 0)
+        _mark(found, Mark(name, registration.incarnation, view.running, lease, reason))
 
 
 def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
@@ -193,8 +199,11 @@ def _end_the_gone(snapshot: Snapshot, found: Membership) -> None:
             found.ends.append(End(view, reason, False, owners, seat=seat if its_own else None))
             if _runs_unowned(snapshot, view):
                 _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
-        elif view.running:
-            found.ends.append(End(view, channel.ended or "", False, owners, channel.error))
+        elif view.running or _runs_unowned(snapshot, view):
+            reason = channel.ended or ""
+            found.ends.append(End(view, reason, False, owners, channel.error))
+            if _runs_unowned(snapshot, view):
+                _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
 
 
 # ---- static members (KIP-345)
@@ -230,7 +239,11 @@ def _seats(snapshot: Snapshot, found: Membership) -> None:
 
 
 def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assignor], rules: GroupRules) -> None:
-    """Refuse those that share no strategy with the group's members, and those that are too many."""
+    """Refuse those of another region, those that share no strategy with the others, and those that are too many."""
+    found.region = _region_of(snapshot, found)
+    for name, registration in sorted(found.everybody.items()):
+        if reason := _inconsistent(found.region, registration):
+            _turn_away(snapshot, found, name, f"refused: {reason}", INCONSISTENT_REGION)
     candidates = [
         Candidate(
             name,
@@ -251,6 +264,46 @@ def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assig
         _turn_away(snapshot, found, name, reason, GROUP_MAX_SIZE_REACHED)
     for name, reason in sorted(choice.refused.items()):
         _turn_away(snapshot, found, name, f"refused: {reason}", INCONSISTENT_GROUP_PROTOCOL)
+
+
+def _region_of(snapshot: Snapshot, found: Membership) -> RegionMembership | None:
+    """The region that the group is bound to; of one that is bound to none, that of its first member."""
+    view = snapshot.region
+    first = min(found.everybody.items(), key=lambda one: (_rank(snapshot, *one), _age(snapshot, one[0])), default=None)
+    offered = first[1].region if first is not None else None
+    if snapshot.state.region is not None or _is_bound(snapshot):
+        name = snapshot.state.region.name if snapshot.state.region is not None else view.name if view else ""
+        kind = view.record.kind if view is not None and view.record is not None else offered.kind if offered else ""
+        return RegionMembership(name, kind or REGION_OF_CONSUMERS)
+    if offered is not None and view is not None and view.record is not None and offered.name == view.name:
+        return RegionMembership(offered.name, view.record.kind)
+    return offered
+
+
+def _is_bound(snapshot: Snapshot) -> bool:
+    view = snapshot.region
+    is_listed = view is not None and view.record is not None and snapshot.group in view.record.groups
+    return is_listed and not snapshot.state.target
+
+
+def _age(snapshot: Snapshot, name: str) -> tuple[int, str]:
+    return (snapshot.members[name].czxid if name in snapshot.members else 0), name
+
+
+def _inconsistent(region: RegionMembership | None, registration: Registration) -> str:
+    """Why a member cannot be in a group of this region; empty when it can."""
+    offered = registration.region
+    if offered is not None and registration.protocol_type != CONSUMER:
+        return "a consistent region is for consumers of partitions"
+    if offered == region:
+        return ""
+    if region is None:
+        return f"the group is in no consistent region, and it registers for {offered.name if offered else '-'}"
+    if offered is None:
+        return f"the group is in consistent region {region.name}, and it registers for none"
+    if offered.name == region.name:
+        return f"region {region.name} is one of {region.kind}, and it registers for one of {offered.kind}"
+    return f"the group is in consistent region {region.name}, and it registers for {offered.name}"
 
 
 def _rank(snapshot: Snapshot, name: str, registration: Registration) -> int:

@@ -26,6 +26,8 @@ class Moves:
     :ivar kept: the one command of a member that still says what it must.
     :ivar waiting: consumer -> what it cannot start yet, because it is not free.
     :ivar members_stopping: of a group without owners, who must stop whole.
+    :ivar drains: of a group in a consistent region, who is to contribute to the checkpoint that is open; `draining` is
+        who has been told so.
     :ivar blocked_by: of a group without owners, what keeps every start back.
     """
 
@@ -43,6 +45,8 @@ class Moves:
     timers: list[float] = field(default_factory=list)
     members_stopping: frozenset[str] = frozenset()
     blocked_by: str = ""
+    drains: list[tuple[str, Command]] = field(default_factory=list)
+    draining: dict[str, SentCommand] = field(default_factory=dict)
 
     @property
     def are_stopping(self) -> bool:
@@ -152,7 +156,7 @@ def _stop(found: Moves) -> None:
 
 def _start(found: Moves) -> None:
     """Seed 000, `rebalance` 4.2, for those whose partitions are free."""
-    taken = _taken(found)
+    taken = taken_partitions(found)
     patient = not _straggles(found)
     for name in sorted(found.to_stop):
         view = found.snapshot.channels[name]
@@ -188,7 +192,7 @@ def _start_command(found: Moves, name: str, partitions: PartitionSet) -> Command
     return Command(START_FETCHER, epoch, found.generation, target.incarnation, threads, NONE, topics, ask)
 
 
-def _taken(found: Moves) -> PartitionSet:
+def taken_partitions(found: Moves) -> PartitionSet:
     """Partitions that are not free to be handed on.
 
     Somebody's channel runs it (unless this turn ends that incarnation, which is written before any start), a start

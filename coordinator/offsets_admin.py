@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .group_fence import INACTIVE, GroupIdNotFound, Standing, look
 from .offsets_reset import NewOffset, Scope
-from .zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, StoreError
+from .zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, StoreError, UsageError
 from .zk.fenced import batches, ensure
 from .zk.names import is_name
 from .zk.partitions import TopicPartition
@@ -45,9 +45,13 @@ def inactive(store: Store, group: str) -> Standing:
     """Where a group stands that nobody uses.
 
     :raises CoordinatorError: when somebody does, in the words of kafka-consumer-groups.
+    :raises UsageError: when the group is in a consistent region, where offsets belong to the application's state.
     :raises BadData: when its state cannot be read.
     """
     found = look(store, group)
+    if found.state.region is not None:
+        region = found.state.region.name
+        raise UsageError(f"group {group} is in consistent region {region}: go back with `regions reset {region}`")
     if found.state.state not in INACTIVE:
         why = f"the current state is {found.state.state}"
     elif found.used_by is not None:

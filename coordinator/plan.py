@@ -16,15 +16,21 @@ from .moves import STRAGGLER_AFTER_S, Moves, has_settled, moves
 from .planning.asking import asking, without_asks
 from .planning.exclusive import exclusive_moves, mark_the_replaced, with_sent
 from .planning.group import Asking
+from .planning.kept import unreadable
+from .planning.regional import RegionStep, region_step, regional_moves
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import Wanted, wanted
 from .zk.commands import Command
 from .zk.partitions import NONE, PartitionSet
 from .zk.records import Channel
+from .zk.regions import CONSUMERS, GroupRegion
 from .zk.state import COMPLETING, EMPTY, FAILED, PREPARING, STABLE, GroupState, Rebalance, Target
 
 WAITING_LOOK_S = 1.0
 """How often to look again for what nothing tells of: an owner znode in the way that goes."""
+
+ASK_ZNODES_A_TURN = 2_000
+"""Znodes of asks that one turn removes: however many stand there, no other group waits for it."""
 
 HISTORY_KEPT = 20
 NO_RULES = GroupRules()
@@ -37,6 +43,8 @@ class Plan:
 
     :ivar state: the group's state afterwards.
     :ivar given_up: seats of static members to remove, beside those that go with an end.
+    :ivar drains: commands to contribute to a checkpoint.
+    :ivar region: what becomes of the group's consistent region.
     :ivar rebalance: the history record to write, None to leave it.
     :ivar replaced: the record of the rebalance that this one replaces before it was through.
     :ivar again_s: seconds until the next turn is due, None when only a change asks for one.
@@ -52,6 +60,8 @@ class Plan:
     withdrawn: tuple[tuple[str, SentCommand], ...] = ()
     stops: tuple[tuple[str, Command], ...] = ()
     starts: tuple[tuple[str, Command], ...] = ()
+    drains: tuple[tuple[str, Command], ...] = ()
+    region: RegionStep | None = None
     rebalance: Rebalance | None = None
     replaced: Rebalance | None = None
     forgotten: tuple[int, ...] = ()
@@ -62,13 +72,15 @@ class Plan:
     def changes(self, before: GroupState) -> bool:
         """Whether there is anything to write."""
         written = (self.ends, self.given_up, self.withdrawn, self.commands, self.rebalance, self.removed_asks)
-        return any(written) or self.asking.answered is not None or replace(self.state, epoch=before.epoch) != before
+        is_moved = self.region is not None and self.region.after != self.region.before
+        is_answered = self.asking.answered is not None
+        return any(written) or is_answered or is_moved or replace(self.state, epoch=before.epoch) != before
 
     @property
     def commands(self) -> tuple[tuple[str, Command], ...]:
         """Every command that is sent, with its consumer."""
         asked = (self.asking.assign,) if self.asking.assign is not None else ()
-        return (*asked, *self.stops, *self.starts, *self.asking.notices)
+        return (*asked, *self.stops, *self.starts, *self.drains, *self.asking.notices)
 
     @property
     def removed_asks(self) -> tuple[AskView, ...]:
@@ -91,9 +103,16 @@ def plan(
     want = asked.want
     is_eager = _is_eager(assignors, who, asked)
     is_new = asked.is_adopted or _needs_new_generation(snapshot, want, who, is_eager, asked)
+    step = region_step(snapshot, who, want, is_new)
+    if step is not None and step.held_for:
+        asked, is_new = _held(snapshot, who, asked, trigger, rules), False
+        want = asked.want
     generation = snapshot.state.generation + is_new
     mark_the_replaced(snapshot, who, want)
-    if want.is_exclusive:
+    is_ready = False
+    if step is not None and step.after.kind == CONSUMERS:
+        due, is_ready = regional_moves(snapshot, who, want, generation, step.after)
+    elif want.is_exclusive:
         due = exclusive_moves(snapshot, who, want, generation)
     else:
         due = moves(snapshot, who, want, generation, is_eager)
@@ -108,6 +127,7 @@ def plan(
         reason=_reason(who, due, asked),
         left_out=dict(sorted({**unusable(snapshot, who), **want.left_out}.items())),
         client=asked.client,
+        region=_group_region(snapshot, step, is_ready),
     )
     return Plan(
         state=state,
@@ -117,12 +137,15 @@ def plan(
         withdrawn=tuple(due.withdrawn),
         stops=tuple(due.stops),
         starts=tuple(due.starts),
+        drains=tuple(due.drains),
+        region=step,
         rebalance=history_of(snapshot, state, is_new, due.are_stopping, asked.reason or trigger),
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
-        again_s=_again_s(who, due, asked),
+        again_s=_again_s(who, due, asked, is_held=step is not None and bool(step.held_for)),
         outstanding=frozenset(due.kept).union(
-            (consumer for consumer, _ in (*due.stops, *due.starts)),
+            (consumer for consumer, _ in (*due.stops, *due.starts, *due.drains)),
+            due.draining,
             (consumer for consumer, _ in want.kept),
             (asked.assign[0],) if asked.assign is not None else (),
         ),
@@ -134,7 +157,7 @@ def _asking(
     snapshot: Snapshot, assignors: Mapping[str, Assignor], who: Membership, trigger: str, rules: GroupRules
 ) -> Asking:
     """The target, by whom it is decided: a leader, which is asked for it, or this node."""
-    if who.is_client_side:
+    if who.is_client_side or unreadable(snapshot, who):
         return asking(snapshot, who, trigger, rules.assignment_timeout_s)
     assignor = assignors.get(who.strategy)
     if assignor is None or not who.everybody:
@@ -142,11 +165,27 @@ def _asking(
     return without_asks(snapshot, wanted(snapshot, who.everybody, assignor))
 
 
+def _held(snapshot: Snapshot, who: Membership, asked: Asking, trigger: str, rules: GroupRules) -> Asking:
+    """Everything as it is, until the region has a checkpoint: then another generation costs nobody its work."""
+    if asked.client is not None:
+        return asking(snapshot, who, trigger, rules.assignment_timeout_s, is_held=True)
+    state = snapshot.state
+    return replace(asked, want=Wanted(state.target, state.topics, state.left_out), strategy=state.strategy)
+
+
+def _group_region(snapshot: Snapshot, step: RegionStep | None, is_ready: bool) -> GroupRegion | None:
+    """A group stays bound to its region, also when nobody is in it."""
+    if step is None:
+        return snapshot.state.region
+    return GroupRegion(step.name, step.after.reset if is_ready and not step.is_reset else 0)
+
+
 def _is_eager(assignors: Mapping[str, Assignor], who: Membership, asked: Asking) -> bool:
     if asked.client is not None and asked.client.ask:
         return not asked.client.is_cooperative
     assignor = assignors.get(asked.strategy or who.strategy)
-    return assignor is None or assignor.is_eager
+    # Before its first answer a led group stays as its strategy left it, installed here or not.
+    return assignor.is_eager if assignor is not None else asked.client is None
 
 
 def ended(channel: Channel, reason: str, error: str) -> Channel:
@@ -221,10 +260,14 @@ def _reason(who: Membership, due: Moves, asked: Asking) -> str | None:
     return f"{name} waits for {shown}{more} to become free"
 
 
-def _again_s(who: Membership, due: Moves, asked: Asking) -> float | None:
+def _again_s(who: Membership, due: Moves, asked: Asking, is_held: bool) -> float | None:
     timers = [*who.timers, *due.timers, *asked.timers]
+    if is_held:
+        timers.append(WAITING_LOOK_S)
     if due.withdrawn or who.ends or who.given_up:
         timers.append(0.0)
     if due.waiting or due.blocked_by:
         timers.append(WAITING_LOOK_S)
+    if sum(len(view.children) + 1 for view in asked.unneeded) > ASK_ZNODES_A_TURN:
+        timers.append(0.0)
     return min(timers, default=None)

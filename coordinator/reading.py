@@ -14,6 +14,7 @@ from .ask_reader import AskReader
 from .plan import Plan
 from .planning.answers import outdated_topic
 from .problems import Findings, Problems
+from .regions.group_reader import GroupRegionReader
 from .snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot
 from .target import is_live
 from .zk.commands import Command
@@ -92,10 +93,18 @@ class GroupReader:
     """Reads one group for one coordinator epoch.
 
     :param on_acknowledge: called, as a watch, when a channel's commands change.
+    :param bound: the region that a group is bound to, as regions say; empty without one.
     """
 
     def __init__(
-        self, store: Store, runtime: Runtime, group: str, epoch: int, on_acknowledge: Watch, problems: Problems
+        self,
+        store: Store,
+        runtime: Runtime,
+        group: str,
+        epoch: int,
+        on_acknowledge: Watch,
+        problems: Problems,
+        bound: Callable[[str], str] = lambda group: "",
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -108,6 +117,7 @@ class GroupReader:
         self._records = Records()
         self._asks = AskReader(store, self._paths, self._problems, self._memory.age_s)
         self._made: tuple[int, int] | None = None
+        self._region = GroupRegionReader(store, group, self._problems, self._memory.age_s, bound)
 
     def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
         """A snapshot, or None when the group has no state znode yet.
@@ -131,11 +141,12 @@ class GroupReader:
             ]
         )
         consumers, seats, owned, written, rebalances = (sorted(each.names) if each else [] for each in others)
-        asks = self._asks.read(sync, state.client, self._parsed)
+        asks = self._asks.read(sync, self._parsed)
         sync_request = self._asks.request() if sync is not None else None
         history = _generations(rebalances)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
+        region = self._region.read(state, members)
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
             (self._paths.owners, self._usable(self._paths.owners, owned)),
             (self._paths.offsets, self._usable(self._paths.offsets, written)),
@@ -172,6 +183,7 @@ class GroupReader:
             sync_request=sync_request,
             failed_age_s=failed_age_s,
             grown_age_s=grown_age_s,
+            region=region,
         )
 
     def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
@@ -182,12 +194,24 @@ class GroupReader:
             return 0.0
         return max(0.001, self._memory.age_s("grown", adopted))
 
+    def with_entries(self, snapshot: Snapshot) -> Snapshot:
+        """`snapshot` with the entries of the answer that may be adopted, for its topics.
+
+        No entry changes once the answer stands: it does not matter that they are read after the rest.
+        """
+        asks = self._asks.with_entries(snapshot.asks, snapshot.state.client, snapshot.topics)
+        return replace(snapshot, asks=asks)
+
     def decided(self, plan: Plan) -> None:
         """Count the time of what a turn has just written from now on, and not from the next read."""
         if plan.asking.made is not None:
             self._memory.age_s("ask", plan.asking.made[0])
         if plan.asking.has_failed and plan.state.client is not None:
             self._memory.age_s("failed ask", plan.state.client.failed_ask)
+
+    def held(self, sequence: int) -> None:
+        """A generation waits for this checkpoint of the region; 0 when none does."""
+        self._region.held_for = sequence
 
     def _czxid(self, state: Node) -> int:
         """When the group was made; read again with another state only, for that goes whenever the group does."""

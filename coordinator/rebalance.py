@@ -16,15 +16,17 @@ from .membership import GroupRules
 from .metrics import CoordinatorMetrics
 from .plan import Plan, plan
 from .planning.answers import outdated_topic
+from .planning.regional import RegionStep
 from .problems import Problems
 from .reading import GroupReader
 from .snapshot import ChannelView, SeatView, Snapshot
 from .target import is_live
 from .term import Term
-from .zk.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, Command
+from .zk.commands import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command
 from .zk.errors import BadData, EpochOver, OutcomeUnknown, Refused
+from .zk.fenced import ensure
 from .zk.lease import Lease
-from .zk.paths import COORDINATOR_EPOCH, Brokers, GroupPaths, ask_number
+from .zk.paths import COORDINATOR_EPOCH, Brokers, GroupPaths, RegionPaths
 from .zk.records import Topic
 from .zk.runtime import Runtime
 from .zk.state import FAILED, GroupState
@@ -37,6 +39,8 @@ REFUSALS_A_TURN = 10
 REFUSED_PAUSE_S = 0.05
 KAFKA = Brokers()
 ACKNOWLEDGED_ALREADY_S = 0.0
+DEEPEST = 1000
+"""Levels of znodes below one of the protocol's that are looked at for what to remove."""
 
 
 class LeaseLapsed(Exception):
@@ -50,12 +54,14 @@ class Turn:
     :ivar again_s: when the next one is due, None when only a change asks for one.
     :ivar is_new_generation: whether it began a rebalance.
     :ivar outstanding: consumers that have a command to acknowledge.
+    :ivar region: what it has done about the group's consistent region.
     """
 
     again_s: float | None
     state: GroupState | None = None
     is_new_generation: bool = False
     outstanding: frozenset[str] = frozenset()
+    region: RegionStep | None = None
 
 
 class Rebalancer:
@@ -65,6 +71,7 @@ class Rebalancer:
     :param topics: gives every topic there is, by name, as the listeners last read it.
     :param brokers: where they stand.
     :param on_acknowledge: a watch on the group's channels.
+    :param bound: the region that a group is bound to, as regions say; empty without one.
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class Rebalancer:
         problems: Problems,
         metrics: CoordinatorMetrics | None = None,
         brokers: Brokers = KAFKA,
+        bound: Callable[[str], str] = lambda group: "",
     ) -> None:
         self._brokers = brokers
         self._store = store
@@ -93,7 +101,7 @@ class Rebalancer:
         self._rules = rules
         self._problems = problems
         self._metrics = metrics or CoordinatorMetrics()
-        self._reader = GroupReader(store, runtime, group, term.epoch, on_acknowledge, problems)
+        self._reader = GroupReader(store, runtime, group, term.epoch, on_acknowledge, problems, bound)
 
     def take_turn(self, trigger: str) -> Turn:
         """One turn.
@@ -108,17 +116,27 @@ class Rebalancer:
             snapshot = self._read()
             if snapshot is None:
                 return Turn(REFUSED_PAUSE_S if self._store.get(self._paths.ids) is not None else None)
-            snapshot = self._with_topics_read_again(snapshot)
+            snapshot = self._reader.with_entries(self._with_topics_read_again(snapshot))
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
-                return Turn(decided.again_s, snapshot.state, outstanding=decided.outstanding)
+                self._reader.held(decided.region.held_for if decided.region is not None else 0)
+                return Turn(decided.again_s, snapshot.state, outstanding=decided.outstanding, region=decided.region)
+            if decided.region is not None and decided.region.before is None:
+                ensure(self._store, RegionPaths(decided.region.name).skeleton)
             if self._is_suspect(snapshot, decided):
                 continue
             if self._commit(snapshot, decided):
                 self._reader.decided(decided)
+                self._reader.held(decided.region.held_for if decided.region is not None else 0)
                 _tell(snapshot, decided)
                 self._metrics.turn_written(snapshot, decided)
-                return Turn(self._watch(decided), decided.state, decided.is_new_generation, decided.outstanding)
+                return Turn(
+                    self._watch(decided),
+                    decided.state,
+                    decided.is_new_generation,
+                    decided.outstanding,
+                    decided.region,
+                )
         return Turn(REFUSED_PAUSE_S)
 
     def fail(self, reason: str) -> None:
@@ -149,12 +167,13 @@ class Rebalancer:
         client = snapshot.state.client
         adopted = client.ask if client is not None else ""
         handled = {client.failed_ask, client.floor} if client is not None else set()
+        newest = snapshot.asks[-1].name if snapshot.asks else ""
         odd = [
             view.answer
             for view in snapshot.asks
             if view.answer is not None
+            and view.name in (adopted, newest)
             and view.name not in handled
-            and ask_number(view.name) >= ask_number(adopted)
             and outdated_topic(view.answer, snapshot.topics, but_grown=view.name == adopted)
         ]
         if not odd:
@@ -164,10 +183,11 @@ class Rebalancer:
         paths = [self._brokers.topic(name) for name in names]
         topics = dict(snapshot.topics)
         for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
-            topics.pop(name, None)
-            if node is not None:
-                with suppress(BadData):  # the listeners report it
-                    topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
+            if node is None:
+                topics.pop(name, None)
+                continue
+            with suppress(BadData):  # the listeners report it, and it stays as it was read last
+                topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
         return replace(snapshot, topics=topics)
 
     def _is_suspect(self, snapshot: Snapshot, decided: Plan) -> bool:
@@ -237,14 +257,26 @@ class Rebalancer:
         return True
 
     def _clear_below(self, path: str) -> None:
-        """Remove what somebody has put below a znode of the protocol's, which could not be removed for it."""
-        listing = self._store.children(path)
-        strays = [f"{path}/{name}" for name in (listing.names if listing else ())]
+        """Remove what somebody has put below a znode of the protocol's, which could not be removed for it.
+
+        The deepest first, some at a time: the turn comes back here until all is gone.
+        """
+        strays = self._strays(path)
+        for _ in range(DEEPEST):
+            below = next((found for stray in strays if (found := self._strays(stray))), [])
+            if not below:
+                break
+            strays = below
         for stray in strays:
             self._problems.report(stray, "nothing may stand here; it is removed")
-        if strays:
-            some = strays[: MAX_OPERATIONS - 1]
-            self._write([Check(COORDINATOR_EPOCH, self._term.fence), *(Delete(stray) for stray in some)])
+        if strays and self._lease.is_held:
+            with suppress(Refused, OutcomeUnknown):
+                self._store.commit([Check(COORDINATOR_EPOCH, self._term.fence), *(Delete(stray) for stray in strays)])
+
+    def _strays(self, path: str) -> list[str]:
+        listing = self._store.children(path)
+        names = listing.names if listing is not None else []
+        return [f"{path}/{name}" for name in sorted(names)[: MAX_OPERATIONS - 1]]
 
 
 def _is_of_another_life(seat: SeatView, view: ChannelView | None) -> bool:
@@ -254,7 +286,7 @@ def _is_of_another_life(seat: SeatView, view: ChannelView | None) -> bool:
 
 def _named(command: Command) -> str:
     """How many partitions a command names; a stop without any means all."""
-    if command.option in (ASSIGN, ASSIGNMENT_FAILED):
+    if command.option in (ASSIGN, ASSIGNMENT_FAILED, DRAIN):
         return "-"
     named = len(command.started if command.option == START_FETCHER else command.partitions)
     return str(named) if named or command.option == START_FETCHER else "all"
@@ -288,6 +320,12 @@ def _tell(snapshot: Snapshot, decided: Plan) -> None:
             group, consumer, command.option, command.epoch, command.generation, _named(command),
         )  # fmt: skip
     _tell_of_asks(group, decided)
+    step = decided.region
+    if step is not None and step.is_reset:
+        log.info(
+            "region reset: region=%s group=%s reset=%d checkpoint=%d",
+            step.name, group, step.after.reset, step.after.sequence,
+        )  # fmt: skip
     if decided.withdrawn:
         log.info("commands withdrawn: group=%s count=%d", group, len(decided.withdrawn))
     if (state.state, state.generation) != (snapshot.state.state, snapshot.state.generation):

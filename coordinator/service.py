@@ -161,7 +161,15 @@ class Coordinator:
         brokers = Brokers(config.brokers_path)
         self._interests = Interests(runtime)
         self._listeners = Listeners(
-            store, runtime, brokers, self._interests, self._handlers.ask, problems, asked, self._handlers.forget
+            store,
+            runtime,
+            brokers,
+            self._interests,
+            self._handlers.ask,
+            problems,
+            asked,
+            self._handlers.forget,
+            self._handlers.regions,
         )
         self._clock = clock = ServerClock(store, runtime)
         commits = FencedCommits(store, term, self._lease)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .zk.commands import Command
-from .zk.partitions import NONE, PartitionSet
+from .zk.partitions import NONE, PartitionSet, TopicPartition
 from .zk.records import Channel, Registration, Topic
+from .zk.regions import Region
 from .zk.seats import Seat
 from .zk.state import GroupState, Rebalance
 from .zk.sync import Answer, Ask, MemberAnswer
@@ -115,6 +116,28 @@ class SyncRequestView:
 
 
 @dataclass(frozen=True, slots=True)
+class RegionView:
+    """The consistent region of a group.
+
+    :ivar record: None where there is none yet.  :ivar version: its data version, None likewise.
+    :ivar sources: partition of the group -> the contribution of the region's cut that has it.
+    :ivar open_data: what stands in the checkpoint that is open.  :ivar open_ends: ends that stand below it already.
+    :ivar names: of all contributions of the group to that cut.
+    :ivar held_for: the checkpoint that a generation of the group waits for, 0 while none does; `held_s` for how long.
+    """
+
+    name: str
+    record: Region | None = None
+    version: int | None = None
+    sources: Mapping[TopicPartition, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    open_data: bytes = b""
+    open_ends: frozenset[str] = frozenset()
+    held_for: int = 0
+    held_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One group, as a turn read it: state, channels (commands before data), asks, ids, owners, in this order.
 
@@ -129,6 +152,7 @@ class Snapshot:
     :ivar asks: in the order of their numbers.  :ivar has_sync: whether their parent exists.
     :ivar grown_age_s: seconds since this coordinator saw that a topic of the adopted answer has more partitions by now.
     :ivar failed_age_s: seconds since this coordinator saw the last ask fail.
+    :ivar region: the region that the group is bound to, or its members register for.
     :ivar history: generations that have a history znode.  :ivar rebalance: the newest one's record.
     """
 
@@ -154,3 +178,4 @@ class Snapshot:
     sync_request: SyncRequestView | None = None
     failed_age_s: float = 0.0
     grown_age_s: float = 0.0
+    region: RegionView | None = None

@@ -44,13 +44,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def lane_of(item: pytest.Item) -> str:
-    """Spark executors are a lane beside the main one, and so are the short set of drills, that on Kafka, and Docker.
+    """Spark executors are a lane beside the main one, and so are drills, and Docker.
 
     They take about as long as each other; so that the main one does, too, the histories are with the drills, and what
     reads a Kafka broker with the executors.
     """
     folder = item.path.relative_to(HERE).parts[0]
-    is_aside = folder == "docker" or item.get_closest_marker("histories") is not None
+    is_aside = folder in ("docker", "drills") or item.get_closest_marker("histories") is not None
     if is_aside or DRILL_FIXTURES & set(getattr(item, "fixturenames", ())):
         return "drills"
     is_kafka = folder == "integration" and item.path.name.startswith("test_kafka_")

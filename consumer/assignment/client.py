@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from coordinator.assignors import told as error_text
 from coordinator.zk.commands import ASSIGN, Command
 from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
 from coordinator.zk.fenced import batches
-from coordinator.zk.names import printable, shown
+from coordinator.zk.names import shown
 from coordinator.zk.paths import ANSWER, MEMBER_PREFIX, GroupPaths
 from coordinator.zk.records import Channel, Registration
 from coordinator.zk.runtime import Runtime
@@ -42,7 +43,6 @@ from ..metrics import Meter
 log = logging.getLogger(__name__)
 
 IDS_AT_ONCE = 25
-LONGEST_ERROR = 500
 ROOM = MAX_OPERATIONS - 10
 
 
@@ -109,6 +109,7 @@ class ClientAssignment:
         self._paths = paths
         self._consumer = consumer
         self._role = role
+        self._rejoins = 0
         self._told = ""
         self._failures: list[AssignmentFailed] = []
         self._failed_asks: set[str] = set()
@@ -121,10 +122,14 @@ class ClientAssignment:
 
     def offer(self, subscription: Subscription | None) -> ClientProtocols:
         """See `Role`."""
-        offered = self._role.offer(subscription)
+        offered = replace(self._role.offer(subscription), rejoins=self._rejoins)
         if (size := offered.metadata_bytes) > MAX_METADATA_BYTES:
             raise UsageError(f"member metadata of {size} bytes, limit is {MAX_METADATA_BYTES}")
         return offered
+
+    def enforce_rebalance(self) -> None:
+        """Offer the same again, as another rejoin: the group is rebalanced although nothing has changed."""
+        self._rejoins += 1
 
     def stopped(self) -> None:
         """See `Role`."""
@@ -236,6 +241,7 @@ class ClientAssignment:
         try:
             decision = self._role.assign(store, name, ask, self._members(store, ask))
             entries = {name: replace(entry, protocol=ask.protocol) for name, entry in decision.entries.items()}
+            size = 0
             for member, entry in sorted(entries.items()):
                 if member not in ask.members:
                     raise BadData(f"it names {shown(member)}, which is no member of the ask")
@@ -243,21 +249,23 @@ class ClientAssignment:
                     raise BadData(
                         f"the state of {member} has {state} bytes, over the {MAX_MEMBER_STATE_BYTES} that it may have"
                     )
-            size = sum(len(entry.to_bytes()) for entry in entries.values())
+                if (one := len(entry.to_bytes())) > MAX_COMMIT_BYTES // 2:
+                    raise BadData(f"the entry of {member} has {one} bytes, over the {MAX_COMMIT_BYTES // 2} that fit")
+                size += one
             if size > MAX_ANSWER_BYTES:
                 raise BadData(f"the assignment has {size} bytes, over the {MAX_ANSWER_BYTES} that it may have")
             names = tuple(sorted(entries))
             answer = Answer(names, decision.topics, decision.partitions, decision.is_cooperative)
-            if (size := len(answer.to_bytes())) > MAX_COMMIT_BYTES // 4:
+            if (size := len(answer.to_bytes())) > MAX_COMMIT_BYTES // 2:
                 raise BadData(
-                    f"the answer has {size} bytes beside its entries, over the {MAX_COMMIT_BYTES // 4} that fit"
+                    f"the answer has {size} bytes beside its entries, over the {MAX_COMMIT_BYTES // 2} that fit"
                 )
             return answer, entries
         except StoreError:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # a third party's
             log.exception("assignor failed: group=%s protocol=%s", self._paths.group, ask.protocol)
-            return Answer(error=_told(error)), {}
+            return Answer(error=error_text(error)), {}
 
     def _members(self, store: Store, ask: Ask) -> dict[str, Known]:
         """Whom the ask names and who is still there, with their metadata for its protocol."""
@@ -307,6 +315,8 @@ class ClientAssignment:
         listing = store.children(paths.ask(ask))
         units = _entry_units(paths, ask, entries, listing.names if listing else ())
         *early, last = list(batches(units, ROOM, MAX_COMMIT_BYTES // 2)) or [[]]
+        if len(answer.to_bytes()) > MAX_COMMIT_BYTES // 4:
+            early, last = [*early, last], []
         for some in early:
             # Set, not checked: one that comes late must not write over what a second try has put there.
             fenced.commit(replace(fenced.channel, touched=fenced.channel.touched + 1), [*still_asked, *some])
@@ -334,9 +344,3 @@ def _entry_units(
 def _heard(channel: Channel, name: str, command: Command) -> Channel:
     """The channel once a command has been applied that changes nothing of what runs, its generation included."""
     return replace(channel, epoch=command.epoch, command=name)
-
-
-def _told(error: BaseException) -> str:
-    kind = printable(type(error).__name__)
-    text = printable(str(error))
-    return f"{kind}: {text}"[:LONGEST_ERROR] if text else kind

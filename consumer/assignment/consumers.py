@@ -56,9 +56,11 @@ class _Wanted:
         return cls(frozenset(names), tuple(filters.values()))
 
     def among(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that a member subscribes to by a wildcard, and all that one names."""
-        matching = {name for name in names if is_name(name) and any(each.allows(name) for each in self.filters)}
-        return sorted(self.names | matching)
+        """Those of `names` that a member subscribes to. What else one names is not there, however much that is."""
+        return sorted(name for name in names if is_name(name) and self._is_wanted(name))
+
+    def _is_wanted(self, name: str) -> bool:
+        return name in self.names or any(each.allows(name) for each in self.filters)
 
 
 @dataclass(slots=True)
@@ -142,7 +144,7 @@ class ConsumerRole:
 
     def _read_topics(self, store: Store, wanted: _Wanted) -> tuple[dict[str, Topic], dict[str, bytes]]:
         """The topics that somebody subscribes to; whatever becomes of one of them is heard."""
-        listing = store.children(self._brokers.topics, watch=self._on_topics) if wanted.filters else None
+        listing = store.children(self._brokers.topics, watch=self._on_topics)
         names = wanted.among(listing.names if listing is not None else ())
         paths = [self._brokers.topic(name) for name in names]
         topics: dict[str, Topic] = {}

@@ -29,6 +29,7 @@ ENTRY_POINTS = "zk_group_coordinator.client_assignors"
 RESERVED = frozenset({*BUILT_IN, LagAssignor.name, RackAssignor.name})
 """Names that no package can take."""
 METHODS = ("metadata", "assign", "on_assignment")
+NAME_RULE = "use 1 to 249 letters, digits, dots, underscores and dashes"
 
 
 def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str, ClientAssignor]:
@@ -56,8 +57,16 @@ def named(names: Sequence[str], given: Sequence[ClientAssignor] = ()) -> tuple[C
     """The assignors with these names, in their order; a name that is listed twice counts once.
 
     :param given: assignors that the application has made; they go before installed ones.
-    :raises UsageError: when one is not installed, or two given ones have the same name.
+    :raises UsageError: when one is not installed, or a given one is incomplete or has the name of another.
     """
+    for assignor in given:
+        name = getattr(assignor, "name", None)
+        if not isinstance(name, str) or not is_name(name):
+            raise UsageError(f"{shown(name)} is no name for a client assignor: {NAME_RULE}")
+        try:
+            _complete(name, assignor)
+        except _Unusable as reason:
+            raise UsageError(f"client assignor {name} cannot be used: {reason}") from reason
     found = {assignor.name: assignor for assignor in given}
     if len(found) < len(given):
         raise UsageError("two of the given client assignors have the same name")
@@ -84,7 +93,7 @@ def _loaded(name: str, points: Sequence[EntryPoint]) -> ClientAssignor:
     if len({point.value for point in points}) > 1 or len(packages) > 1:
         raise _Unusable(f"several packages offer this name ({' and '.join(packages)}): uninstall all but one")
     if not is_name(name):
-        raise _Unusable("its name is none: use 1 to 249 letters, digits, dots, underscores and dashes")
+        raise _Unusable(f"its name is none: {NAME_RULE}")
     try:
         loaded: Any = points[0].load()
         return _complete(name, loaded() if isinstance(loaded, type) else loaded)

@@ -26,6 +26,8 @@ HELPS = {
     "assignment": "Who assigns: coordinator, client (the group's leader), or both, the preferred first.",
     "assignment_delay_ms": "As the leader: how long to wait for more changes of topics before a rebalance.",
     "client_rack": "The rack of this consumer.",
+    "region": "A consistent region: nothing is committed, offsets move with the region's checkpoints.",
+    "checkpoint_dir": "Where large states of checkpoints are: a folder or a URI that all members share.",
     "protocols": "Assignment strategies, the preferred first; lag and rack for client-side assignment only.",
     "start_position": "Where the group begins: beginning, end, committed, or a time (ISO 8601, or epoch milliseconds).",
     "auto_offset_reset": "Without an offset, or with one that the log does not have: earliest, latest or none.",
@@ -90,7 +92,8 @@ def run(
     output.started()
     try:
         with consumer:
-            _consume(consumer, output, stopping, max_records, not config.enable_auto_commit)
+            commits = not config.enable_auto_commit and not config.region
+            _consume(consumer, output, stopping, max_records, commits)
     except IncarnationOver as over:  # the word that people know it by from Kafka comes first
         raise CoordinatorError(f"{type(over).__name__}: {over}") from over
     finally:

@@ -13,8 +13,8 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 
 69 a needed program is missing."""
 
 COMMANDS = (
-    "channel", "drill", "groups", "history", "pause", "queries", "rebalance", "resign", "run", "segments", "status",
-    "topics",
+    "channel", "drill", "groups", "history", "pause", "queries", "rebalance", "regions", "resign", "run", "segments",
+    "status", "topics",
 )  # fmt: skip
 PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {"resume": f"{__name__}.pause"}
 

@@ -45,10 +45,10 @@ def verdict_on(group: str, view: AskView, topics: Mapping[str, Topic]) -> Verdic
         return Verdict(view.problem or "the ask cannot be read")
     if answer.error is not None:
         return Verdict(f"its assignor {shown(ask.protocol)} failed: {answer.error}")
+    if outdated := outdated_topic(answer, topics):
+        return Verdict(outdated=outdated)  # its entries are not read
     if failure := _wrong_members(ask, answer, view.entries) or _wrong_threads(ask, view.entries):
         return Verdict(failure)
-    if outdated := outdated_topic(answer, topics):
-        return Verdict(outdated=outdated)
     if failure := _wrong_partitions(answer, view.entries) or _too_many_owners(group, view.entries):
         return Verdict(failure)
     return Verdict(left_out=_left_out(ask, answer, view.entries))

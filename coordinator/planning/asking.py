@@ -16,19 +16,24 @@ from dataclasses import replace
 from ..membership import Membership
 from ..snapshot import AskView, Snapshot
 from ..target import Wanted
-from ..zk.commands import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, Command
+from ..zk.commands import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, START_FETCHER, Command
+from ..zk.fields import shortened
+from ..zk.partitions import NONE, by_topic
 from ..zk.records import Registration
 from ..zk.state import ClientSide, Target
 from ..zk.store import MAX_COMMIT_BYTES
-from ..zk.sync import CONSUMER, Answer, Ask, AskMember, MemberAnswer
+from ..zk.sync import CONSUMER, SEAT_PREFIX, Answer, Ask, AskMember
 from .answers import outdated_topic, verdict_on
 from .group import Asking as Asking
 from .group import Group
 from .kept import kept_as_it_is as _kept
-from .kept import standing_notices, tidied
+from .kept import standing_notices, tidied, unreadable
 
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
+MOST_NOTICES = 10
+"""A member that reads no `assignment-failed` is sent so many of them, and no more."""
+
 ROOM_BYTES = 8_000
 """Of a multi, for its fence, reasons and marks, beside `state` and what goes with it."""
 
@@ -36,18 +41,22 @@ OUTDATED_AT_MOST = 5
 """So many answers in a row may be for topics as they were before; the next one counts as a failure of its leader."""
 
 
+EMPTIED = Asking(Wanted({}, {}, {}))
+
+
 def without_asks(snapshot: Snapshot, want: Wanted) -> Asking:
     """What is left to do for a group whose strategy is the coordinator's: the asks of an earlier time go."""
     return Asking(want, unneeded=snapshot.asks, answered=snapshot.sync_request)
 
 
-def asking(snapshot: Snapshot, who: Membership, trigger: str, timeout_s: float) -> Asking:
+def asking(snapshot: Snapshot, who: Membership, trigger: str, timeout_s: float, is_held: bool = False) -> Asking:
     """Decide what this turn does about asks.
 
     :param trigger: what asked for the turn.
     :param timeout_s: seconds that a leader has to answer.
+    :param is_held: an answer is not adopted yet: the group's consistent region takes a checkpoint first.
     """
-    group = Group(snapshot, who, trigger, timeout_s)
+    group = Group(snapshot, who, trigger, timeout_s, is_held=is_held)
     group.members = {name: _as_asked(snapshot, name, one) for name, one in who.everybody.items()}
     found = _about_the_one_that_is_out(group)
     if found is None:
@@ -59,7 +68,7 @@ def identity(snapshot: Snapshot, consumer: str, registration: Registration) -> s
     """Who a member is to an ask: its incarnation, or for a static member its seat, which outlives a bounce."""
     seat = snapshot.seats.get(consumer)
     if registration.instance_id == consumer and seat is not None:
-        return f"seat-{seat.czxid:x}"
+        return f"{SEAT_PREFIX}{seat.czxid:x}"
     return registration.incarnation
 
 
@@ -125,6 +134,9 @@ def _judged(group: Group, view: AskView, ask: Ask) -> Asking | None:
         return _failed(group, view, ask, verdict.failure)
     if not verdict.outdated:
         found = _adopted(group, view, ask, verdict.left_out)
+        if group.is_held:
+            waits = f"the answer of {ask.leader} waits for a checkpoint of the region"
+            return Asking(_kept(group), group.before, group.snapshot.state.strategy, waits=waits)
         too_large = _too_large(group, ask, found)
         return _failed(group, view, ask, too_large) if too_large else found
     if ask.outdated >= OUTDATED_AT_MOST:
@@ -147,7 +159,7 @@ def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str])
             has_state = entry is not None and bool(entry.member_state)
             target[name] = Target(registration.incarnation, threads, has_state, is_sent)
     want = Wanted(
-        target,
+        {**unreadable(group.snapshot, group.who), **target},
         dict(sorted(answer.topics.items())) if answer is not None else {},
         left_out,
         view.name,
@@ -170,9 +182,12 @@ def _adopted(group: Group, view: AskView, ask: Ask, left_out: Mapping[str, str])
 def _too_large(group: Group, ask: Ask, found: Asking) -> str:
     """Why the target does not fit into `state`, or not beside an ask or a start; empty when it does."""
     want = found.want
-    after = replace(group.snapshot.state, target=want.target, topics=want.topics, left_out=want.left_out)
+    state = group.snapshot.state
+    after = replace(
+        state, target=want.target, topics=want.topics, left_out=want.left_out, marks=tuple(group.who.marks), reason=None
+    )
     size, room = len(after.to_bytes()), MAX_COMMIT_BYTES - ROOM_BYTES
-    starts = (len(MemberAnswer(target.threads).to_bytes()) for target in want.target.values())
+    starts = (len(_start(want, target).to_bytes()) for target in want.target.values())
     beside = max(len(ask.to_bytes()), *starts, 0)
     if size + beside <= room:
         return ""
@@ -181,13 +196,20 @@ def _too_large(group: Group, ask: Ask, found: Asking) -> str:
     )
 
 
+def _start(want: Wanted, target: Target) -> Command:
+    """The largest `start-fetcher` that a target may bring."""
+    topics = {topic: want.topics.get(topic, "") for topic in by_topic(target.partitions)}
+    longest = 10**10
+    return Command(START_FETCHER, longest, longest, target.incarnation, target.threads, NONE, topics, want.ask)
+
+
 def _failed(group: Group, view: AskView, ask: Ask, why: str) -> Asking:
     """Rule 6: the group runs on, who waits for the answer is told, and the next leader is asked after a backoff."""
     before = group.before
     known = ask.members.get(ask.leader)
     failed = tuple(dict.fromkeys((*before.failed, *([known.identity] if known is not None else []))))
     client = replace(before, failed=failed, attempts=before.attempts + 1, failed_ask=view.name)
-    reason = f"leader {ask.leader} ({ask.protocol}) failed: {why}"[:MAX_REASON]
+    reason = shortened(f"leader {ask.leader} ({ask.protocol}) failed: {why}", MAX_REASON)
     return Asking(
         _kept(group),
         client,
@@ -205,11 +227,18 @@ def _notices(group: Group, ask: Ask, name: str, reason: str) -> tuple[tuple[str,
     return tuple(
         (
             consumer,
-            Command(ASSIGNMENT_FAILED, epoch, generation, one.incarnation, ask=name, reason=reason[:MAX_REASON]),
+            Command(ASSIGNMENT_FAILED, epoch, generation, one.incarnation, ask=name, reason=reason),
         )
         for consumer, one in sorted(group.who.live.items())
-        if consumer in ask.members and ask.members[consumer].identity == group.members[consumer].identity
+        if consumer in ask.members
+        and ask.members[consumer].identity == group.members[consumer].identity
+        and _unread(group, consumer) < MOST_NOTICES
     )
+
+
+def _unread(group: Group, consumer: str) -> int:
+    commands = group.snapshot.channels[consumer].commands
+    return sum(sent.command is not None and sent.command.option == ASSIGNMENT_FAILED for sent in commands)
 
 
 def _backoff_s(attempts: int) -> float:
@@ -223,7 +252,8 @@ def _about_a_new_one(group: Group) -> Asking:
     before = group.before
     quiet = Asking(_kept(group), before, group.snapshot.state.strategy)
     if not group.who.everybody:
-        return Asking(Wanted({}, {}, {}))
+        target = unreadable(group.snapshot, group.who)
+        return replace(quiet, want=Wanted(target, {}, {}, before.ask, is_exclusive=True)) if target else EMPTIED
     reason = _why_ask(group)
     if not reason:
         grown_s = group.snapshot.grown_age_s
@@ -248,7 +278,7 @@ def _asked(group: Group, leader: str, client: ClientSide, reason: str) -> Asking
         group.members,
         group.who.protocol_type,
         client.attempts + 1,
-        reason[:MAX_REASON],
+        shortened(reason, MAX_REASON),
         group.snapshot.now_ms,
         outdated,
     )

@@ -57,6 +57,7 @@ class Group:
     trigger: str
     timeout_s: float
     members: Mapping[str, AskMember] = field(default_factory=dict)
+    is_held: bool = False
 
     @property
     def before(self) -> ClientSide:

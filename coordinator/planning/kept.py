@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..membership import Membership
+from ..snapshot import Snapshot
 from ..target import Wanted
 from ..zk.commands import ASSIGNMENT_FAILED, Command
 from ..zk.paths import ask_number
@@ -29,6 +31,25 @@ def _in_its_life(group: Group, name: str, one: Target) -> Target:
     if now is None or now.instance_id != name or name not in group.snapshot.seats or now.incarnation == one.incarnation:
         return one
     return replace(one, incarnation=now.incarnation, is_sent=False)
+
+
+def unreadable(snapshot: Snapshot, membership: Membership) -> dict[str, Target]:
+    """Of a group without owners, members that were sent a start and whose registration cannot be read.
+
+    They stay in the target: who takes over the name of one that is not in it waits for no lease.
+    """
+    client = snapshot.state.client
+    if client is None or client.protocol_type == CONSUMER:
+        return {}
+    found = {}
+    for name, one in snapshot.state.target.items():
+        view = snapshot.channels.get(name)
+        channel = view.channel if view is not None else None
+        is_unread = name in snapshot.members and name not in membership.everybody
+        is_its_life = channel is not None and channel.is_live and channel.incarnation == one.incarnation
+        if one.is_sent and is_unread and is_its_life:
+            found[name] = one
+    return found
 
 
 def still_told(group: Group) -> dict[str, Target]:

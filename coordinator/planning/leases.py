@@ -23,5 +23,7 @@ def lease_ms(snapshot: Snapshot, consumer: str) -> int:
     client = snapshot.state.client
     for view in snapshot.asks:
         if client is not None and view.name == client.ask and view.ask is not None and consumer in view.ask.members:
-            return view.ask.members[consumer].lease_ms or UNKNOWN_LEASE_MS
+            asked = view.ask.members[consumer]
+            # A seat may have had a later life than the one that was asked, with another lease.
+            return asked.lease_ms if asked.lease_ms and not asked.is_seat else UNKNOWN_LEASE_MS
     return UNKNOWN_LEASE_MS

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from . import regions
 from .fields import Fields, compact
 from .partitions import NONE, PartitionSet, partition_set, range_texts
 from .state import ownership_json, read_ownership
@@ -18,7 +19,8 @@ STOP_FETCHER = "stop-fetcher"
 START_FETCHER = "start-fetcher"
 ASSIGN = "assign"
 ASSIGNMENT_FAILED = "assignment-failed"
-OPTIONS = (STOP_FETCHER, START_FETCHER, ASSIGN, ASSIGNMENT_FAILED)
+DRAIN = "drain"
+OPTIONS = (STOP_FETCHER, START_FETCHER, ASSIGN, ASSIGNMENT_FAILED, DRAIN)
 MAX_REASON = 1000
 
 
@@ -39,6 +41,7 @@ class Command:
     :ivar topics: the ids of the topics named.
     :ivar ask: of `assign` and `assignment-failed`, and of a start whose target came from one.
     :ivar reason: of `assignment-failed`.
+    :ivar region: of a start and of `drain` in a consistent region.
     """
 
     option: str
@@ -50,6 +53,7 @@ class Command:
     topics: Mapping[str, str] = field(default_factory=dict)
     ask: str = ""
     reason: str = ""
+    region: regions.Order | None = None
 
     @property
     def started(self) -> PartitionSet:
@@ -75,6 +79,7 @@ class Command:
             topics=fields.texts("topics"),
             ask=fields.text("ask", "", most=64),
             reason=fields.text("reason", "", most=MAX_REASON),
+            region=fields.inner("region", regions.Order.read),
         )
 
     def to_bytes(self) -> bytes:
@@ -91,6 +96,7 @@ class Command:
                 **named,
                 **({"ask": self.ask} if self.ask else {}),
                 **({"reason": self.reason} if self.reason else {}),
+                **({"region": self.region.to_json()} if self.region is not None else {}),
                 "epoch": self.epoch,
                 "generation": self.generation,
                 "incarnation": self.incarnation,

@@ -147,6 +147,13 @@ def changed(where: str, data: bytes, values: Mapping[str, Any], most: int = MAX_
     return compact({**Fields.parse(where, data, most).values, **values})
 
 
+def shortened(text: str, most: int) -> str:
+    """`text` cut to `most` bytes of JSON, in which a character may take twelve."""
+    while len(_ENCODER.encode(text)) - 2 > most:
+        text = text[: max(len(text) * 9 // 10, 0)]
+    return text
+
+
 def compact(values: Mapping[str, Any]) -> bytes:
     """One line of JSON, as zkCli shows it well."""
     return _ENCODER.encode({"version": 1, **values}).encode()

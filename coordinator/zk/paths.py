@@ -9,6 +9,7 @@ COORDINATOR = "/consumers/coordinator"
 COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
 PAUSED = "/consumers/paused"
 GROUPS = "/consumers/groups"
+REGIONS = "/consumers/regions"
 DRILL = "/consumers/drill"
 COMMAND_PREFIX = "command-"
 SEGMENT_PREFIX = "segment-"
@@ -16,6 +17,8 @@ REBALANCE_PREFIX = "rebalance-"
 ASK_PREFIX = "ask-"
 MEMBER_PREFIX = "member-"
 ANSWER = "answer"
+CHECKPOINT_PREFIX = "checkpoint-"
+LONGEST_NUMBER = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,59 @@ class GroupPaths:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class RegionPaths:
+    """The paths of one region."""
+
+    region: str
+
+    @property
+    def root(self) -> str:
+        return f"{REGIONS}/{self.region}"
+
+    @property
+    def request(self) -> str:
+        return f"{self.root}/request"
+
+    @property
+    def initial(self) -> str:
+        return f"{self.root}/initial"
+
+    def initial_of(self, group: str, topic: str) -> str:
+        return f"{self.initial}/{group}/{topic}"
+
+    def initial_offset(self, group: str, topic: str, partition: int) -> str:
+        return f"{self.initial}/{group}/{topic}/{partition}"
+
+    @property
+    def checkpoints(self) -> str:
+        return f"{self.root}/checkpoints"
+
+    def checkpoint(self, sequence: int) -> str:
+        return f"{self.checkpoints}/{CHECKPOINT_PREFIX}{sequence:010d}"
+
+    def contribution(self, sequence: int, group: str, name: str) -> str:
+        return f"{self.checkpoint(sequence)}/{contribution_name(group, name)}"
+
+    def end(self, sequence: int, how: str) -> str:
+        return f"{self.checkpoint(sequence)}/{how}"
+
+    @property
+    def skeleton(self) -> tuple[str, ...]:
+        """The persistent parents of a region, in the order in which they are made; its own znode has data."""
+        return (CONSUMERS, REGIONS)
+
+
+def contribution_name(group: str, name: str) -> str:
+    """The name of a contribution; a name of a group or a consumer has no tilde."""
+    return f"{group}~{name}"
+
+
+def checkpoint_number(name: str) -> int:
+    """The sequence of a checkpoint; 0 where `name` is none."""
+    return max(0, sequence(name) or 0) if name.startswith(CHECKPOINT_PREFIX) else 0
+
+
 def segment_name(number: int) -> str:
     """The name that ZooKeeper gives the segment with this number."""
     return f"{SEGMENT_PREFIX}{number:010d}"
@@ -183,8 +239,11 @@ def ask_name(number: int) -> str:
 
 
 def ask_number(name: str) -> int:
-    """The number of an ask; 0 where `name` is none."""
-    return max(0, sequence(name) or 0) if name.startswith(ASK_PREFIX) else 0
+    """The number of an ask; 0 where `name` is none. The coordinator counts them: there is no end at ten digits."""
+    digits = name[len(ASK_PREFIX) :]
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER
+    number = int(digits) if name.startswith(ASK_PREFIX) and is_number else 0
+    return number if ask_name(number) == name else 0
 
 
 def sequence(name: str) -> int | None:

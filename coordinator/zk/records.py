@@ -15,6 +15,7 @@ from . import ranges
 from .fields import Fields, changed, compact
 from .names import is_name
 from .partitions import NONE, PartitionSet, TopicPartition, partition_set, range_texts
+from .regions import PATTERN_PREFIX, Progress, RegionMembership
 from .sync import CLIENT, CONSUMER, ClientProtocols
 
 STATIC = "static"
@@ -111,6 +112,7 @@ class Registration:
     :ivar instance_id: a static member's `group_instance_id`, empty for a dynamic one.
     :ivar client: what it offers for client-side assignment, None for a member that knows the coordinator's only.
     :ivar seal_interval_ms: how often it seals by itself; 0 for one that seals nothing, or does not say.
+    :ivar region: the consistent region that it is a member of.
     """
 
     incarnation: str
@@ -124,6 +126,7 @@ class Registration:
     seal_interval_ms: int = 0
     instance_id: str = ""
     client: ClientProtocols | None = None
+    region: RegionMembership | None = None
 
     @property
     def protocol_type(self) -> str:
@@ -133,7 +136,11 @@ class Registration:
     @classmethod
     def parse(cls, where: str, data: bytes) -> Registration:
         fields = Fields.parse(where, data, most=256_000)
-        pattern = fields.text("pattern", STATIC)
+        prefixed = fields.text("pattern", STATIC)
+        pattern = prefixed.removeprefix(PATTERN_PREFIX)
+        region = fields.inner("region", RegionMembership.read)
+        if (pattern != prefixed) != (region is not None):
+            raise fields.bad("region", f"an object, where `pattern` begins with {PATTERN_PREFIX}")
         if pattern not in (*PATTERNS, CLIENT):
             raise fields.bad("pattern", "static, white_list, black_list or client")
         client = fields.inner("client", ClientProtocols.read)
@@ -151,13 +158,14 @@ class Registration:
             seal_interval_ms=fields.number("seal_interval_ms", 0, most=2**31 - 1),
             instance_id=fields.text("instance_id", "", most=250),
             client=client,
+            region=region,
         )
 
     def to_json(self) -> dict[str, Any]:
         """The fields as they stand in the znode."""
         return {
             "subscription": dict(self.subscription),
-            "pattern": self.pattern,
+            "pattern": self.pattern if self.region is None else f"{PATTERN_PREFIX}{self.pattern}",
             "incarnation": self.incarnation,
             "host": self.host,
             "protocols": list(self.protocols),
@@ -167,6 +175,7 @@ class Registration:
             **({"seal_interval_ms": self.seal_interval_ms} if self.seal_interval_ms else {}),
             **({"instance_id": self.instance_id} if self.instance_id else {}),
             **({"client": self.client.to_json()} if self.client is not None else {}),
+            **({"region": self.region.to_json()} if self.region is not None else {}),
         }
 
     def to_bytes(self) -> bytes:
@@ -196,6 +205,7 @@ class Channel:
     :ivar error: the same as one of Kafka's words (`refusals.py`), for programs; empty when it left of its own accord.
     :ivar refused: partitions of the last start whose owner znode was in the way.
     :ivar sealed: the file of the last segment sealed.
+    :ivar region: how far the member is in its consistent region.
     :ivar ask: the ask of the last start applied, under client-side assignment; for a protocol type other than
         `consumer` it is what the member runs, and empty once it has stopped.
     """
@@ -212,6 +222,7 @@ class Channel:
     touched: int = 0
     error: str = ""
     ask: str = ""
+    region: Progress | None = None
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Channel:
@@ -229,6 +240,7 @@ class Channel:
             touched=fields.number("touched", 0),
             error=fields.text("error", "", most=64),
             ask=fields.text("ask", "", most=64),
+            region=fields.inner("region", Progress.read),
         )
 
     def to_bytes(self) -> bytes:
@@ -245,6 +257,7 @@ class Channel:
                 "topics": dict(self.topics),
                 "ended": self.ended,
                 **({"ask": self.ask} if self.ask else {}),
+                **({"region": self.region.to_json()} if self.region is not None else {}),
                 **({"error": self.error} if self.error else {}),
                 **({"refused": range_texts(self.refused)} if self.refused else {}),
                 **({"sealed": self.sealed} if self.sealed else {}),

@@ -13,3 +13,6 @@ INCONSISTENT_GROUP_PROTOCOL = "InconsistentGroupProtocol"
 
 GROUP_MAX_SIZE_REACHED = "GroupMaxSizeReached"
 """The group has as many members as it may have."""
+
+INCONSISTENT_REGION = "InconsistentRegion"
+"""The group is in another consistent region, or in none."""

@@ -9,6 +9,7 @@ from typing import Any
 from .fields import Fields, compact
 from .partitions import PartitionSet, partition_set, range_texts
 from .ranges import MAX_PARTITION
+from .regions import GroupRegion
 
 EMPTY = "Empty"
 PREPARING = "PreparingRebalance"
@@ -163,6 +164,7 @@ class GroupState:
     :ivar reason: why the state is what it is, None when all is well.
     :ivar left_out: consumer, topic or partition -> why it has no part in the target.
     :ivar client: of client-side assignment, None under the coordinator's strategies.
+    :ivar region: the consistent region that the group is bound to.
     """
 
     state: str = EMPTY
@@ -175,6 +177,7 @@ class GroupState:
     reason: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     client: ClientSide | None = None
+    region: GroupRegion | None = None
 
     @property
     def is_forming(self) -> bool:
@@ -196,6 +199,7 @@ class GroupState:
             reason=fields.optional_text("reason"),
             left_out={str(key): str(why) for key, why in left_out.items()},
             client=fields.inner("client", ClientSide.read),
+            region=fields.inner("region", GroupRegion.read),
         )
 
     def to_bytes(self) -> bytes:
@@ -211,6 +215,7 @@ class GroupState:
                 "marks": [mark.to_json() for mark in self.marks],
                 "left_out": dict(sorted(self.left_out.items())),
                 **({"client": self.client.to_json()} if self.client is not None else {}),
+                **({"region": self.region.to_json()} if self.region is not None else {}),
             }
         )
 

@@ -27,11 +27,16 @@ CONSUMER = "consumer"
 CLIENT = "client"
 """`pattern` of a member that knows client-side assignment only: releases that do not know it leave it out."""
 
+SEAT_PREFIX = "seat-"
+"""With the czxid of its seat the identity of a static member."""
+
 MAX_METADATA_BYTES = 65_536
 """Metadata of one member, over all its protocols."""
 MAX_GROUP_METADATA_BYTES = 8 << 20
 MAX_MEMBER_STATE_BYTES = 65_536
 MAX_ANSWER_BYTES = 16 << 20
+MAX_ANSWER_PARTITIONS = 250_000
+"""More than a group's `state` has room for, however few bytes name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,11 @@ class AskMember:
     @classmethod
     def read(cls, fields: Fields) -> AskMember:
         return cls(fields.text("identity", most=64), fields.text("metadata", most=64), fields.number("lease_ms", 0))
+
+    @property
+    def is_seat(self) -> bool:
+        """Whether it is a static member."""
+        return self.identity.startswith(SEAT_PREFIX)
 
     def to_json(self) -> dict[str, Any]:
         return {"identity": self.identity, "metadata": self.digest, "lease_ms": self.lease_ms}
@@ -216,7 +226,7 @@ class Answer:
         return cls(
             tuple(str(name) for name in fields.items("members")),
             fields.texts("topics"),
-            fields.partitions("partitions"),
+            fields.partitions("partitions", most=MAX_ANSWER_PARTITIONS),
             fields.values.get("cooperative") is True,
             fields.optional_text("error"),
         )

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from consumer.assignment.base import Assignment
 from consumer.assignment.metadata import ConsumerMetadata
 from consumer.assignment.registry import client_assignors
 from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.state import FAILED
 from coordinator.zk.store import Create
 from coordinator.zk.sync import (
@@ -154,3 +156,64 @@ def test_bounds_a_thousand_members_and_ten_thousand_partitions_are_assigned_by_a
     assert len(frozenset().union(*(one.partitions for one in state.target.values()))) == 10_000
     assert sum(len(world.commands("g", f"m{number:04}")) for number in range(1000)) == 1000, "each has its start"
     assert took["ask"] < 20 * PATIENCE and took["answer"] < 20 * PATIENCE and took["adopt"] < 30 * PATIENCE, took
+
+
+def test_bounds_ten_thousand_partitions_of_two_thousand_topics_are_assigned_by_a_member(
+    world: World, stage: Stage
+) -> None:
+    """What an answer says of topics takes a third of what a znode may hold, and has a multi of its own."""
+    assignor = Scripted("round-robin")
+    names = [f"topic-{'x' * 12}-{number:05}" for number in range(2000)]
+    for name in names:
+        stage.topics[name] = world.topic(name, 5)
+    hand = stage.hand()
+    made = MadeGroup(world.store, "g")
+    data = ConsumerMetadata(dict.fromkeys(names, 1)).to_bytes()
+    assert len(data) <= 65_536
+    for number in range(100):
+        made.member(f"m{number:04}", {"t": 1}, **offering(data, leader_assignor.name))
+    hand.turn("g")
+
+    MadeLeader(world.store, "m0000", [assignor]).obey()
+    hand.turn("g")
+
+    state = world.state("g")
+    assert (state.reason, len(state.target)) == (None, 100)
+    assert len(frozenset().union(*(one.partitions for one in state.target.values()))) == 10_000
+
+
+def test_bounds_an_entry_that_fits_into_no_multi_fails_with_the_number_at_the_leader(
+    world: World, stage: Stage
+) -> None:
+    leader, hand = a_made_group(world, stage, 2)
+    topics = [f"made-up-{number:04}-{'x' * 40}" for number in range(6000)]
+    much = {"m0001-0": frozenset(TopicPartition(topic, 0) for topic in topics)}
+    leader_assignor.answer = lambda found: {**found, "m0001": Assignment(much, b"")}
+    hand.turn("g")
+
+    leader.obey()
+    hand.turn("g")
+
+    assert world.state("g").state == FAILED
+    assert "the entry of m0001 has " in (world.state("g").reason or "")
+
+
+def test_bounds_an_answer_of_forty_bytes_that_names_a_million_partitions_costs_the_coordinator_nothing(
+    world: World, stage: Stage
+) -> None:
+    """Bytes say little of what ranges name: nothing is read for topics that are not as the answer has them."""
+    _, hand = a_made_group(world, stage, 2)
+    hand.turn("g")
+    (first,) = asks(world)
+    for number in range(1, 20):
+        ask = first if number == 1 else f"ask-{number:010d}"
+        if number > 1:
+            world.put(PATHS.ask(ask), world.store.get(PATHS.ask(first)).data)  # type: ignore[union-attr]
+        for name in ("m0000", "m0001"):
+            world.put(PATHS.member_answer(ask, name), b'{"ownershipMap":{"%s-0":{"t":"0-999999"}}}' % name.encode())
+        world.put(PATHS.answer(ask), b'{"members":["m0000","m0001"],"topics":{"t":"x"},"partitions":{"t":"0-199999"}}')
+    began = time.process_time()
+
+    hand.turn("g")
+
+    assert time.process_time() - began < 1.0, "a million partitions that are read take some seconds"

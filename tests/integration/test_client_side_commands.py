@@ -168,8 +168,12 @@ def test_an_ask_and_its_failure_are_watched_and_the_history_counts_the_attempts(
     leader = led_by_c1(world)
     generation = world.state("g").generation
     leader.error = ValueError("no data today")
+    reader = world.consumers[1]
+    reader.hang()  # what it does not acknowledge stands until it was read
     with watching(world.zk) as watch:
         world.more_partitions("t", 5)
+        eventually(lambda: "assignment-failed" in {told.option for told in watch.of("command")}, 10, "it is watched")
+        reader.is_stuck.clear()
         world.stable("g", 2, above=generation)
         eventually(lambda: {told.option for told in watch.of("command")} >= {"start-fetcher"}, 10, "it is watched")
         told = [each.to_json("g") for each in watch.of("command")]

@@ -347,7 +347,7 @@ def test_an_earlier_consumer_in_a_group_sees_no_new_field_in_its_commands_and_ke
     state = world.stable("g", 2)
     assert (state.client, asks(world)) == (None, [])
     assert {name for command in fronts.commands() for name in command} <= COMMAND_FIELDS
-    assert old.consumer.member.stale_commands == 0
+    assert old.consumer.member._drain.stale == 0
 
     old.close()
     world.consumers.remove(old)
@@ -381,7 +381,7 @@ def test_an_earlier_consumer_that_joins_a_group_that_a_leader_assigns_takes_it_b
         if isinstance(each, Create) and each.path.startswith(f"{PATHS.channel('c2')}/command-")
     ]
     assert to_old and all(names <= COMMAND_FIELDS for names in to_old)
-    assert old.consumer.member.stale_commands == 0
+    assert old.consumer.member._drain.stale == 0
 
 
 @pytest.mark.parametrize(("first", "second"), [("coordinator", "client"), ("client", "coordinator")])

@@ -46,7 +46,7 @@ def test_an_application_that_does_not_poll_leaves_by_itself_while_its_session_li
     store = stuck.consumer.member.store
     assert store is not None
 
-    stuck.is_stuck.set()
+    stuck.hang()
 
     eventually(lambda: world.channel("g", "c1").ended, 10, "its incarnation is ended")
     channel = world.channel("g", "c1")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
 from consumer.errors import FencedInstanceId
+from consumer.logs.base import Fetched
 from coordinator.drills.proxy import Proxy
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import GroupPaths
@@ -15,7 +19,7 @@ from coordinator.zk.state import PREPARING
 from tests.support.hand import Stage
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
-from tests.support.world import PollingConsumer, World, expire, parts
+from tests.support.world import SESSION_MS, PollingConsumer, World, expire, parts
 
 PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)
@@ -99,7 +103,7 @@ def test_an_application_that_stops_polling_leaves_by_itself_and_comes_back_when_
     other = world.consumer("g", "c2", {"t": 1}, log=log)
     before = world.stable("g", 2)
 
-    stuck.is_stuck.set()
+    stuck.hang()
 
     after = world.stable("g", 1, above=before.generation)
     assert (world.channel("g", "c1").ended or "").startswith("left by itself: poll was not called for 1000 ms")
@@ -234,3 +238,41 @@ def test_a_member_that_leaves_writes_its_offsets_and_its_share_goes_on_at_once(w
     assert (channel.ended, dict(channel.running)) == ("left", {})
     assert stays.consumer.position(TopicPartition("t", 0)) == 100
     world.told_once("t", 4, 100)
+
+
+class _Sleeps(MemoryLog):
+    """A log at whose fetch the process may sleep, as one that is stopped between two of its instructions."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__(end)
+        self.sleep: Callable[[], object] = lambda: None
+
+    def fetch(self, *args: Any) -> Fetched:  # type: ignore[override]
+        self.sleep()
+        return super().fetch(*args)
+
+
+def test_what_a_process_fetches_after_it_has_slept_over_the_end_of_its_lease_is_returned_to_nobody(
+    world: World,
+) -> None:
+    """Its partitions are somebody else's by then, who reads the same records."""
+    world.coordinator()
+    world.topic("t", 1)
+    log = _Sleeps(end=0)
+    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", session_timeout_ms=SESSION_MS)
+    with Consumer(config, Subscription({"t": 1}), source=log) as consumer:
+        eventually(lambda: consumer.poll(20) == {} and consumer.assignment(), 10, "t-0 is assigned")
+        store = consumer.member.store
+        assert store is not None
+
+        def sleep() -> None:
+            log.sleep = lambda: None
+            log.end = 50
+            expire(store)
+            eventually(lambda: not consumer.member.may_fetch, 10, "the lease is over")
+
+        log.sleep = sleep
+
+        assert consumer.poll(0) == {}
+        found = eventually(lambda: consumer.poll(20), 15, "it has come back")
+        assert [record.offset for record in found[TopicPartition("t", 0)]] == list(range(50))

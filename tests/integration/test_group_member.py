@@ -15,6 +15,7 @@ import pytest
 from consumer.errors import AssignmentFailed, InconsistentGroupProtocol
 from consumer.group import Given, GroupMember
 from coordinator.zk.errors import UsageError
+from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.paths import GroupPaths
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, a_world, expire
@@ -40,9 +41,16 @@ class Log:
         self.lines: list[tuple[str, str, bytes]] = []
         self.lock = threading.Lock()
 
+        self._times: list[float] = []
+
     def add(self, member: str, what: str, state: bytes = b"") -> None:
         with self.lock:
             self.lines.append((member, what, state))
+            self._times.append(time.monotonic())
+
+    def times(self, member: str, what: str) -> list[float]:
+        with self.lock:
+            return [at for at, line in zip(self._times, self.lines, strict=True) if line[:2] == (member, what)]
 
 
 class Worker:
@@ -155,6 +163,7 @@ def test_jobs_are_divided_and_a_new_assignment_stops_every_member_before_it_star
     two = work("w2")
 
     eventually(lambda: divided(one, two) and two.jobs, 10, "both have jobs")
+    eventually(lambda: log.times("w2", "assigned"), 5, "w2 has been called back")
     told = [(name, what) for name, what, _ in log.lines]
     assert told.index(("w1", "revoked")) < told.index(("w2", "assigned"))
     nowhere_twice(one, two)
@@ -180,18 +189,59 @@ def test_the_jobs_of_a_member_that_is_lost_start_elsewhere_only_when_its_lease_i
     nowhere_twice(one, two)
 
 
-def test_a_member_that_hangs_is_evicted_and_the_others_wait_for_its_lease(
+def test_the_jobs_of_a_member_that_stops_polling_start_elsewhere_only_when_its_lease_is_over(
     world: World, work: Callable[..., Worker]
 ) -> None:
+    """It leaves by itself, and revokes nothing: a piece of work may be under way in any of its threads."""
     world.coordinator()
     one, two = work("w1"), work("w2", max_poll_interval_ms=1000)
     eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
+    before = one.log.times("w1", "assigned")
 
     two.vanish()
-
+    eventually(lambda: not two.member.may_run, 10, "w2 may not run its jobs any more", pause_s=0.001)
+    over = time.monotonic()
     eventually(lambda: divided(one), 15, "w1 has all jobs")
-    assert not two.member.may_run
+
+    again = [at for at in one.log.times("w1", "assigned") if at not in before]
+    lease_s = SESSION_MS / 1000 * LEASE_SHARE
+    assert min(again) - over > lease_s / 2, "it waits for a lease from when the coordinator saw that w2 had left"
+    assert two.log.times("w2", "revoked") == []
     nowhere_twice(one, two)
+
+
+def test_a_member_that_is_closed_after_it_was_put_out_tells_its_application_that_its_jobs_are_lost(
+    world: World, work: Callable[..., Worker]
+) -> None:
+    world.coordinator()
+    one = work("w1", max_poll_interval_ms=1000)
+    eventually(lambda: divided(one), 10, "w1 has all jobs")
+    one.vanish()
+    eventually(lambda: not one.member.may_run, 10, "w1 has left by itself")
+
+    one.close()
+
+    assert one.log.times("w1", "lost") and one.member.assignment is None
+
+
+def test_an_enforced_rebalance_assigns_again_although_nothing_has_changed(
+    world: World, work: Callable[..., Worker]
+) -> None:
+    world.coordinator()
+    one = work("w1")
+    eventually(lambda: divided(one), 10, "w1 has all jobs")
+    before = world.stable("jobs", 1)
+
+    one.member.enforce_rebalance()
+
+    after = world.stable("jobs", 1, above=before.generation)
+    assert after.client is not None and before.client is not None and after.client.ask > before.client.ask
+    eventually(lambda: divided(one), 10, "w1 has all jobs again")
+
+
+def test_an_option_that_a_group_member_cannot_serve_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match="a GroupMember has no metrics_port: leave it out"):
+        GroupMember("localhost:1", "jobs", "named-jobs", {"even": b""}, divide, metrics_port=9100)
 
 
 def test_a_process_that_takes_a_name_over_starts_only_when_the_older_ones_lease_is_over(

@@ -178,7 +178,7 @@ def test_an_eviction_is_counted_and_a_group_that_is_gone_is_shown_no_more(
     # The coordinator loses patience long before the consumer itself would leave.
     world.put(paths.id("stuck"), registration.replace(b'"max_poll_interval_ms":60000', b'"max_poll_interval_ms":500'))
 
-    stuck.is_stuck.set()
+    stuck.hang()
     at_node.shows(1, "evictions_total", group="g")
     stuck.close()
     world.put(paths.id("not a name!"), b"")

@@ -97,7 +97,7 @@ def test_a_group_comes_up_is_rebalanced_and_goes_on_whatever_release_its_coordin
     world.told_once("t", 4, 900)
     assert (version_of(world, PATHS.state) > 1) == (node == "next")
     assert (version_of(world, PATHS.id("c2")) > 1) == (members[1] == "next")
-    assert (one.consumer.member.stale_commands, two.consumer.member.stale_commands) == (0, 0)
+    assert (one.consumer.member._drain.stale, two.consumer.member._drain.stale) == (0, 0)
 
 
 @pytest.mark.parametrize("older, newer", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])

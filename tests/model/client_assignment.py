@@ -12,11 +12,13 @@ what can never match again. Visited states are kept as 64-bit hashes. Examples:
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
+
+from .search import Result
+from .search import search as breadth_first
 
 NAMES = "ABC"
 WHOLE = 255  # the share of a mark that covers the whole member
@@ -47,6 +49,7 @@ MUTATIONS = {
     "endonly": "jobs: marks only for incarnations that the coordinator ends, none for a name taken over",
     "withdrawn": "jobs: a start that this turn withdraws does not count",
     "trusting": "a `state` that lost its fields counts as one that has adopted nothing and marked nobody",
+    "quitclear": "jobs: a member that leaves because it was not polled clears what it runs",
     "noepoch": "the coordinator's multis do not check the epoch",
 }
 
@@ -72,6 +75,7 @@ class Config:
     take: int = 0
     join: int = 0
     leave: int = 0
+    quit: int = 0  # a member that is not polled ends its incarnation, and goes on until its lease is over
     lost: int = 0
     late: int = 0
     timeout: int = 0
@@ -208,7 +212,21 @@ class World(NamedTuple):
 
 
 Step = tuple[str, World, str]  # label, next world, violation or ""
-FAULTS = ("expire", "evict", "take", "join", "leave", "lost", "late", "timeout", "lie", "change", "request", "amnesia")
+FAULTS = (
+    "expire",
+    "evict",
+    "take",
+    "join",
+    "leave",
+    "quit",
+    "lost",
+    "late",
+    "timeout",
+    "lie",
+    "change",
+    "request",
+    "amnesia",
+)
 
 
 def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
@@ -375,7 +393,7 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
 
     # Ends: incarnations whose `ids` is not there any more, and the one that is evicted.
     for n, c in enumerate(channels):
-        if n == evict or (c.incarnation and not c.ended and not lives[n]):
+        if n == evict or (c.incarnation and not lives[n] and (not c.ended or (whole and c.ask))):
             ops += [("channel", n, c.version, c.incarnation, 1, 0, 0), *(("remove", n, x.seq) for x in c.commands)]
             ops += [("gone", n)] if n == evict else []
             lives[n] = False
@@ -732,6 +750,12 @@ def behave(cfg: Config, w: World) -> Iterator[Step]:
             gone = left._replace(ids=put(w.ids, p.name, (0, 0)))
             ended = Channel(c.version + 1, p.incarnation, 1, 0, 0, c.commands)
             yield f"{who} leaves", swap(gone._replace(channels=put(w.channels, p.name, ended)), p, None), ""
+        if quits := spend(w, "quit"):
+            kept = c.ask if cfg.kind == "jobs" and "quitclear" not in cfg.muts else 0
+            ended = Channel(c.version + 1, p.incarnation, 1, 0, kept, c.commands)
+            gone = quits._replace(ids=put(w.ids, p.name, (0, 0)))
+            gone = gone._replace(channels=put(w.channels, p.name, ended))
+            yield f"{who} is not polled, and leaves by itself", swap(gone, p, lapse(cfg, p)), ""
         if p.unknown or p.version != c.version:
             fresh = p._replace(unknown=0, version=c.version, ask=c.ask, share=c.run, work=())
             rest = tuple(f for f in w.flight if cfg.latesync or f[0] != p.incarnation)
@@ -1001,65 +1025,21 @@ def without(w: World, name: int) -> World:
 # ------------------------------------------------------------------------------------------------- search
 
 
-@dataclass
-class Result:
-    """What a search has found: `violation` is empty when there is none; `trace` leads to it."""
-
-    states: int
-    exhausted: bool
-    seconds: float
-    violation: str
-    trace: list[str]
-    progress_checks: int
-
-
 def search(cfg: Config) -> Result:
     """Breadth first, up to the first violation."""
-    began, start = time.monotonic(), first_world(cfg)
-    parent: dict[int, int] = {hash(start): 0}
-    waiting, proven = deque([start]), set[int]()
-    expanded = 0
+    manners = cfg.bad.split(",")
 
-    def result(violation: str, at: int, last: tuple[str, ...] = (), exhausted: bool = False) -> Result:
-        trace = [*path(cfg, start, parent, at), *last] if violation else []
-        return Result(len(parent), exhausted, time.monotonic() - began, violation, trace, len(proven))
+    def stuck(w: World) -> str:
+        for manner in manners:
+            for failover in (False, True):
+                if not settles(cfg, w, manner, failover):
+                    return f"L5: not Stable from here (bad: {manner}{', failovers' if failover else ''})"
+        return ""
 
-    while waiting:
-        w = waiting.popleft()
-        here = hash(w)
-        expanded += 1
-        if cfg.progress and expanded % cfg.progress == 0:
-            quiet = w._replace(turns=(), flight=(), left=(), epoch=w.epoch)
-            if hash(quiet) not in proven:
-                proven.add(hash(quiet))
-                for manner in cfg.bad.split(","):
-                    for failover in (False, True):
-                        if not settles(cfg, w, manner, failover):
-                            how = f"L5: not Stable from here (bad: {manner}{', failovers' if failover else ''})"
-                            return result(how, here)
-        for label, after, bad in steps(cfg, w):
-            if bad:
-                return result(bad, here, (label,))
-            key = hash(after)
-            if key not in parent:
-                parent[key] = here
-                waiting.append(after)
-        if len(parent) > cfg.max or time.monotonic() - began > cfg.secs:
-            return result("", here)
-    return result("", 0, exhausted=True)
+    def quiet(w: World) -> World:
+        return w._replace(turns=(), flight=(), left=())
 
-
-def path(cfg: Config, start: World, parent: dict[int, int], at: int) -> list[str]:
-    """The labels from the start to the state with this hash."""
-    keys = []
-    while at:
-        keys.append(at)
-        at = parent[at]
-    labels, w = [], start
-    for key in reversed(keys[:-1]):
-        label, w, _ = next(step for step in steps(cfg, w) if hash(step[1]) == key)
-        labels.append(label)
-    return labels
+    return breadth_first(first_world(cfg), lambda w: steps(cfg, w), stuck, cfg.progress, cfg.max, cfg.secs, quiet)
 
 
 def main(args: list[str]) -> int:
@@ -1070,11 +1050,7 @@ def main(args: list[str]) -> int:
         print("adopted in rounds", storm(cfg)) if args[0] == "storm" else print("started in rounds", crash_loop(cfg))
         return 0
     r = search(cfg)
-    for i, label in enumerate(r.trace, 1):
-        print(f"{i:4} {label}")
-    end = "EXHAUSTED" if r.exhausted else "stopped" if r.violation else "BOUNDED"
-    print(" ".join(args[1:]), f"| {r.states} states, {r.progress_checks} progress checks, {end}, {r.seconds:.1f} s |",
-          f"VIOLATION ({len(r.trace)} steps) {r.violation}" if r.violation else "no violation")  # fmt: skip
+    print(r.told(" ".join(args[1:])))
     return 1 if r.violation else 0
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import consumer.assignment.client
+import coordinator.ask_reader
 import coordinator.planning.answers
 import coordinator.planning.asking
 import coordinator.reading
@@ -115,10 +116,10 @@ def _adopts_by_name(original: Any) -> Any:
 def _takes_half(original: Any) -> Any:
     """Entries without an answer are one."""
 
-    def with_children(self: Any, views: Any, client: Any) -> Any:
-        return [_answered(self, view) for view in original(self, views, client)]
+    def with_entries(self: Any, *args: Any) -> Any:
+        return tuple(_answered(self, view) for view in original(self, *args))
 
-    return with_children
+    return with_entries
 
 
 def _answered(reader: Any, view: Any) -> Any:
@@ -142,14 +143,13 @@ def _answered(reader: Any, view: Any) -> Any:
 
 
 def _reads_all_entries(original: Any) -> Any:
-    def with_children(self: Any, views: Any, client: Any) -> Any:
-        found = original(self, views, client)
-        return [
+    def with_entries(self: Any, views: Any, *args: Any) -> Any:
+        return tuple(
             self._with_entries(view) if view.answer is not None and view.answer.error is None else view
-            for view in found
-        ]
+            for view in views
+        )
 
-    return with_children
+    return with_entries
 
 
 def _older_first(self: Any) -> Any:
@@ -173,15 +173,21 @@ def _may_be_twice(original: Any) -> Any:
 _OUT: Any = Group.__dict__["out"].fget
 
 BY_NAME: tuple[Patch, ...] = (replaced(asking, "_adopted", _adopts_by_name),)
-HALF_TAKEN: tuple[Patch, ...] = (replaced(AskReader, "_with_children", _takes_half),)
+HALF_TAKEN: tuple[Patch, ...] = (replaced(AskReader, "with_entries", _takes_half),)
 OLDER_ADOPTED: tuple[Patch, ...] = (
-    replaced(AskReader, "_with_children", _reads_all_entries),
+    replaced(AskReader, "with_entries", _reads_all_entries),
     constant(Group, "out", property(_older_first)),
 )
 NOT_VALIDATED: tuple[Patch, ...] = (replaced(coordinator.planning.answers, "_wrong_partitions", _may_be_twice),)
 TOPICS_NOT_COMPARED: tuple[Patch, ...] = tuple(
     constant(module, "outdated_topic", lambda *_, **__: "")
-    for module in (coordinator.planning.answers, asking, coordinator.reading, coordinator.rebalance)
+    for module in (
+        coordinator.planning.answers,
+        asking,
+        coordinator.reading,
+        coordinator.rebalance,
+        coordinator.ask_reader,
+    )
 )
 
 
@@ -305,7 +311,7 @@ RULES = (
     Mutation("failed leaders are not remembered", 0, FAILURES_FORGOTTEN, _of("L5"), _BROKEN, 0),
     Mutation("an ask is made anew at each change", 0, ASKED_ANEW, _of("S9"), _JOINS, 0),
     Mutation("an ask without its command is waited for", 0, WAITS_IN_VAIN, _of("L5"), _LOST, 0),
-    Mutation("an assign of an older epoch is kept", 0, OLD_COMMANDS_KEPT, _of("S9"), _ELECTIONS, 24),
+    Mutation("an assign of an older epoch is kept", 0, OLD_COMMANDS_KEPT, _of("S9"), _ELECTIONS, 180),
     Mutation("an answer's topics are not compared", 0, TOPICS_NOT_COMPARED, _of("S9", "L2"), _SLOW, 0),
     Mutation("acknowledging an assign moves the generation", 0, MOVES_THE_GENERATION, _of("S6"), _LATE, 4),
     Mutation("a leader's request is never read", 0, REQUESTS_UNREAD, _of("L2", "S7", "S2"), _TOPICS, 1),

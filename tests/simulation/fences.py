@@ -118,7 +118,7 @@ def _touches_late(original: Any) -> Any:
 LOOKS_RARELY: tuple[Patch, ...] = (replaced(Keeper, "_look_again", _looks_rarely),)
 TOUCHES_LATE: tuple[Patch, ...] = (replaced(Keeper, "_touch_or_leave", _touches_late),)
 
-OWNERS_NOT_ASKED: tuple[Patch, ...] = (replaced(coordinator.moves, "_taken", _asks_no_owners),)
+OWNERS_NOT_ASKED: tuple[Patch, ...] = (replaced(coordinator.moves, "taken_partitions", _asks_no_owners),)
 
 SMALL_STEPS: tuple[Patch, ...] = (
     constant(consumer.commands, "chunks", partial(chunks, size=1)),

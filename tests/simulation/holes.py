@@ -142,7 +142,7 @@ def _free_while_it_runs(original: Any) -> Any:
     return taken
 
 
-BACK_TO_BACK: tuple[Patch, ...] = (replaced(coordinator.moves, "_taken", _free_while_it_runs),)
+BACK_TO_BACK: tuple[Patch, ...] = (replaced(coordinator.moves, "taken_partitions", _free_while_it_runs),)
 
 
 # ---- 7: evicted, and still at work

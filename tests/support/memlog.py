@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from consumer.logs.base import LOG_SCHEMA, Fetched
+from consumer.logs.errors import OffsetOutOfRange
 
 
 class MemoryLog:
@@ -12,9 +13,10 @@ class MemoryLog:
 
     def __init__(self, end: int = 0) -> None:
         self.end = end
+        self.lost_below = 0
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
-        return 0
+        return self.lost_below
 
     def latest(self, topic: str, topic_id: str, partition: int) -> int:
         return self.end
@@ -25,6 +27,8 @@ class MemoryLog:
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
     ) -> Fetched:
+        if offset < self.lost_below:
+            raise OffsetOutOfRange(f"{topic}-{partition} begins at {self.lost_below}, and {offset} was asked for")
         last = min(self.end, offset + max_records, offset + 100)
         if last <= offset:
             return Fetched([], offset)

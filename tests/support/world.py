@@ -60,6 +60,7 @@ class PollingConsumer(Callbacks):
         self.records: list[tuple[TopicPartition, int]] = []
         self.error: BaseException | None = None
         self.is_stuck = threading.Event()
+        self._hangs = threading.Event()
         self.failures: list[AssignmentFailed] = []
         self.consumer = Consumer(
             config, Subscription(topics, pattern), self, log or MemoryLog(), opener, assignors=assignors
@@ -73,6 +74,7 @@ class PollingConsumer(Callbacks):
         try:
             while not self._stop.is_set():
                 if self.is_stuck.is_set():
+                    self._hangs.set()
                     self._stop.wait(0.01)
                     continue
                 try:
@@ -96,6 +98,12 @@ class PollingConsumer(Callbacks):
 
     def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
         self.events.append(("lost", partitions))
+
+    def hang(self) -> None:
+        """Poll no more until `is_stuck` is cleared; the poll that runs has returned when this does."""
+        self._hangs.clear()
+        self.is_stuck.set()
+        eventually(self._hangs.is_set, 10, f"{self.name} has ended its poll")
 
     @property
     def held(self) -> frozenset[TopicPartition]:

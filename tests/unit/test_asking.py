@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from coordinator.channels import fenced, steps
 from coordinator.membership import GroupRules
 from coordinator.plan import Plan, plan
 from coordinator.snapshot import AskView, ChannelView, Member, SeatView, SentCommand, Snapshot, SyncRequestView
@@ -16,6 +18,7 @@ from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import Channel, Registration, Topic
 from coordinator.zk.seats import Seat
 from coordinator.zk.state import ClientSide, GroupState, Mark, Target
+from coordinator.zk.store import Delete
 from coordinator.zk.sync import Answer, Ask, AskMember, ClientProtocols, MemberAnswer
 from tests.support.strategies import RANGE
 
@@ -631,3 +634,120 @@ def test_partitions_that_were_added_are_left_to_the_leader_for_a_while() -> None
 
     assert waits.asking.made is None and (waits.state.state, waits.again_s) == ("Stable", 29.0)
     assert asks.asking.made is not None and "has the partitions 0-2" in asks.asking.made[1].reason
+
+
+def test_the_numbers_of_asks_go_on_beyond_ten_digits() -> None:
+    view = AskView("ask-9999999999", ask("a", asked("a")), Answer(error="no"))
+
+    failing = decided(group("a", asks=(view,)))
+    again = decided(replace(group("a", asks=(view,), state=failing.state), failed_age_s=60.0))
+
+    assert again.asking.made is not None and again.asking.made[0] == "ask-10000000000"
+    out = AskView(again.asking.made[0], again.asking.made[1])
+    waits = group("a", asks=(view, out), state=again.state, commands={"a": (assign(out.name),)})
+    waiting = decided(replace(waits, failed_age_s=60.0))
+    assert waiting.asking.made is None and "is asked for an assignment" in (waiting.state.reason or "")
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_an_answer_whose_start_does_not_fit_beside_the_state_fails_its_leader(count: int) -> None:
+    """A start also names the id of each topic: it is larger than the entry that it comes from."""
+    names = "abcd"[:count]
+    topics = {f"topic-{number:05d}": Topic(f"topic-{number:05d}", "i" * 22, (0,)) for number in range(5000)}
+    given = {
+        name: [p for place, p in enumerate(sorted(topics)) if place % count == nth] for nth, name in enumerate(names)
+    }
+    entries = {
+        name: MemberAnswer({f"{name}-0": frozenset(TopicPartition(topic, 0) for topic in some)})
+        for name, some in given.items()
+    }
+    said = Answer(tuple(names), {t: one.id for t, one in topics.items()}, {t: frozenset({0}) for t in topics})
+    view = AskView(ASK1, ask("a", asked(*names)), said, "", entries, ("answer",))
+    snapshot = replace(group(*names, asks=(view,)), topics=topics)
+
+    found = decided(snapshot)
+
+    for step in steps(snapshot, found):
+        assert len(fenced(snapshot, 1, 0, step)) > 2
+    assert found.asking.has_failed == (count == 1)
+
+
+def test_what_is_said_of_a_failure_is_cut_by_the_bytes_that_it_takes() -> None:
+    found = decided(group("a", asks=(AskView(ASK1, ask("a", asked("a")), Answer(error="\U0001f600" * 1000)),)))
+
+    assert found.state.reason is not None and len(json.dumps(found.state.reason)) <= 1002
+
+
+def test_a_taken_seat_waits_for_the_longest_lease_since_its_last_life_may_have_had_another() -> None:
+    state = job_state("a", "b", view=ASK1)
+    static = registration("b", life=3, protocol_type="jobs", instance_id="b")
+    members = {**asked("a"), "b": AskMember("seat-5", "d", 5000)}
+    view = replace(job_ask(ASK1, "a", "b"), ask=ask("a", members, protocol_type="jobs"))
+    snapshot = jobs(
+        "a", "b", registered={"b": static}, state=state, asks=(view,),
+        channels={"a": runs("a", ASK1), "b": Channel("b-3")},
+    )  # fmt: skip
+
+    found = decided(replace(snapshot, seats={"b": SeatView("b", 1, Seat(static, 10_000), czxid=5)}))
+
+    assert [(mark.consumer, mark.lease_ms) for mark in found.state.marks] == [("b", 40_000)]
+
+
+def test_a_member_that_says_no_lease_is_waited_for_as_long_as_any_may_be_when_it_is_evicted() -> None:
+    silent = replace(registration("b", protocol_type="jobs"), lease_ms=0, max_poll_interval_ms=1000)
+    snapshot = jobs(
+        "a", "b", registered={"b": silent}, state=job_state("a", "b", view=ASK1), asks=(job_ask(ASK1, "a", "b"),),
+        channels={"a": runs("a", ASK1), "b": runs("b", ASK1)},
+    )  # fmt: skip
+    channels = {**snapshot.channels, "b": replace(snapshot.channels["b"], idle_s=2.0)}
+
+    found = decided(replace(snapshot, channels=channels))
+
+    assert [(mark.consumer, mark.lease_ms) for mark in found.state.marks] == [("b", 40_000)]
+
+
+@pytest.mark.parametrize("others", [("b",), ()])
+def test_a_name_is_marked_when_it_is_taken_from_a_member_whose_registration_could_not_be_read(
+    others: tuple[str, ...],
+) -> None:
+    """What it was sent before is not forgotten when an answer without it is adopted, or everybody else has gone."""
+    asks = (job_ask(ASK1, "a", "b"), *((job_ask(ASK2, "b"),) if others else ()))
+    state = job_state("a", *others, view=ASK1)
+    snapshot = jobs("a", *others, state=state, asks=asks, channels={"a": runs("a", ASK1)})
+    unread = {**snapshot.members, "a": Member("a", 10, None)}
+    before = decided(replace(snapshot, members=unread))
+    again = {"a": registration("a", life=2, protocol_type="jobs")}
+
+    found = decided(jobs("a", *others, registered=again, state=before.state, asks=asks, channels={"a": Channel("a-2")}))
+
+    assert [mark.consumer for mark in found.state.marks] == ["a"] and found.starts == ()
+
+
+def test_nobody_stops_before_the_first_answer_although_the_strategy_until_now_is_not_installed_here() -> None:
+    state = replace(adopted("a"), strategy="somebodys-sticky", client=ClientSide("consumer"), generation=2)
+    channels = {"a": replace(settled("a", P0), ask="")}
+
+    found = decided(group("a", state=state, channels=channels, owners=frozenset({P0})))
+
+    assert found.stops == () and found.asking.made is not None
+
+
+def test_asks_with_more_below_them_than_a_turn_removes_are_removed_in_several() -> None:
+    children = tuple(f"stray-{number:05d}" for number in range(2500))
+    view = AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}, "children": children})
+    snapshot = group(state=adopted("a"), asks=(view,))
+
+    found = decided(snapshot)
+    removed = [each.path for step in steps(snapshot, found) for each in step.operations if isinstance(each, Delete)]
+
+    assert len(removed) == 2000 and found.again_s == 0.0
+    assert not any(path.endswith(ASK1) for path in removed)
+
+
+def test_who_reads_no_notice_is_not_sent_ever_more_of_them() -> None:
+    notices = tuple(Command(ASSIGNMENT_FAILED, 1, 0, "a-1", ask=ASK1, reason=f"{n}") for n in range(10))
+    view = AskView(ASK2, ask("a", asked("a")), Answer(error="again"))
+
+    found = decided(group("a", asks=(view,), commands={"a": notices}))
+
+    assert found.asking.has_failed and found.asking.notices == ()

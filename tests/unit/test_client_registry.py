@@ -197,3 +197,19 @@ def test_an_assignor_that_is_not_installed_is_named_with_those_that_are() -> Non
 def test_two_given_assignors_with_one_name_are_refused() -> None:
     with pytest.raises(UsageError, match="same name"):
         named(["lag"], [LagAssignor(0.1), LagAssignor(0.2)])
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (Named("my assignor"), "'my assignor' is no name for a client assignor"),
+        (Named(7), "'7' is no name for a client assignor"),
+        (Named("local", is_cooperative=None), "client assignor local cannot be used: its `is_cooperative` must be"),
+        (Silent(), "client assignor local cannot be used: it has no method `on_assignment`"),
+    ],
+)
+def test_an_assignor_of_the_applications_that_cannot_be_used_is_refused_when_the_consumer_is_made(
+    given: ClientAssignor, reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason):
+        named([str(given.name)], [given])

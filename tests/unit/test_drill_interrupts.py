@@ -26,6 +26,8 @@ SLEEP = "import time; time.sleep(60)  # of {}"
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     before = {each: signal.getsignal(each) for each in ENDINGS}
+    for each in ENDINGS:  # whoever runs this with nohup has SIGHUP ignored, which is left alone
+        signal.signal(each, signal.SIG_DFL if each is not signal.SIGINT else signal.default_int_handler)
     yield
     for each, handler in before.items():
         signal.signal(each, handler)

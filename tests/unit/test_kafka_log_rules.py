@@ -1065,6 +1065,7 @@ class Asking(Control):
 
     def __init__(self, log: KafkaLog, held: Mapping[TopicPartition, Start]) -> None:
         config = ConsumerConfig("zk:2181", "g", "c1")
+        self._config = config
         self._log = log
         self._member: Any = SimpleNamespace(channel=None)
         self._polling = Polling(config, Fetcher(log), ManualRuntime(), lambda fetched: None, lambda jumps: None)

@@ -126,7 +126,7 @@ def test_a_command_that_is_not_meant_for_it_is_removed_unapplied(
 
     assert life.commands == []
     assert life.world.channels()["a"] == before
-    assert life.member.stale_commands == 1
+    assert life.member._drain.stale == 1
 
 
 def test_a_command_that_cannot_be_read_is_removed_and_the_next_one_obeyed(life: Life) -> None:

@@ -24,6 +24,7 @@ from coordinator.zk.state import ClientSide, GroupState, Mark, Rebalance, Target
 from coordinator.zk.store import MAX_COMMIT_BYTES
 from coordinator.zk.sync import (
     MAX_ANSWER_BYTES,
+    MAX_ANSWER_PARTITIONS,
     MAX_GROUP_METADATA_BYTES,
     MAX_MEMBER_STATE_BYTES,
     MAX_METADATA_BYTES,
@@ -145,7 +146,7 @@ def test_the_sizes_of_client_side_assignment_are_the_codes_own() -> None:
 
     assert sizes == [
         MAX_METADATA_BYTES, MAX_GROUP_METADATA_BYTES, MAX_MEMBER_STATE_BYTES, MAX_ANSWER_BYTES, OWNER_PATHS_A_SESSION,
-        MAX_COMMIT_BYTES - ROOM_BYTES, MAX_ZNODE_BYTES, ROOM, MAX_REASON,
+        MAX_COMMIT_BYTES - ROOM_BYTES, MAX_ZNODE_BYTES, MAX_COMMIT_BYTES // 2, MAX_ANSWER_PARTITIONS, ROOM, MAX_REASON,
     ]  # fmt: skip
 
 

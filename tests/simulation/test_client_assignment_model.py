@@ -20,6 +20,7 @@ SMALL = {
     "a number taken again, and the command checked": Config(timeout=1, mut="reuse", progress=0),
     "jobs: a name taken over": Config(kind="jobs", start="running", asks=3, take=1, progress=10),
     "jobs: static names taken over": Config(kind="jobs", start="running", static="AB", take=2, progress=20),
+    "jobs: a member that is not polled": Config(kind="jobs", start="running", quit=1, join=1, progress=10),
     "jobs: an eviction": Config(kind="jobs", start="running", asks=2, evict=1, request=1, progress=50),
     "jobs: starts acknowledged in two multis": Config(kind="jobs", chunk=1, request=1, progress=10),
 }
@@ -46,6 +47,7 @@ NEEDED = {
     "nomark": (Config(kind="jobs", start="running", take=1), "J"),
     "endonly": (Config(kind="jobs", start="running", take=1), "J"),
     "withdrawn": (Config(kind="jobs", chunk=1, request=1), "J"),
+    "quitclear": (Config(kind="jobs", start="running", quit=1, join=1), "J"),
     "noepoch": (Config(epochs=2), "S4"),
 }
 TOGETHER = {"reuse": "reuse,nocommand"}  # the check of the command alone makes it harmless
@@ -71,6 +73,7 @@ def test_entries_read_before_the_channels_and_the_answer_make_half_an_answer() -
     assert search(Config(order="escwi", progress=0)).violation.startswith("S9")
     # Read after the channels they do no harm: the adopting turn withdraws a command that is gone by then.
     assert search(Config(order="scewi", progress=0)).exhausted
+    assert search(Config(order="scwie", progress=0)).exhausted  # as the product reads them
 
 
 def test_joins_without_end_do_not_keep_an_answer_from_being_adopted() -> None:

@@ -1,0 +1,318 @@
+"""A member of a consistent region of plain consumers: it drains into checkpoints, and begins from cuts.
+
+Seed 002, "Operator Function". Three rules keep an application's state exact: an offset moves only when a `drain` is
+acknowledged; a member begins at the offsets of the cut that its start names, never at those of `offsets/`; it takes
+in no record before its state is back. Everything here is called inside `poll`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from coordinator.zk.commands import Command
+from coordinator.zk.errors import BadData, Refused
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import GroupPaths, RegionPaths
+from coordinator.zk.records import Channel
+from coordinator.zk.regions import (
+    CHECKPOINT,
+    ENDS,
+    FAIL,
+    RESET,
+    RUNNING,
+    Contribution,
+    Order,
+    Progress,
+    Region,
+    RegionRequest,
+    is_checkpoint,
+)
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Check, Create, Delete, SetData, Store
+
+from ..channel import FencedChannel
+from ..config import ConsumerConfig
+from ..errors import DrainFailed
+from ..offsets import Offsets, Record
+from ..starts import find_nowhere
+from .cut import CutReader
+from .states import State, StateFiles, own_state
+
+log = logging.getLogger(__name__)
+
+CONTRIBUTIONS_AT_ONCE = 25
+LOOK_AGAIN_S = 1.0
+THROTTLED_S = 1.0
+"""For so long after a reset records come slowly: what follows at once is often another one (seed 002)."""
+GIVE_UP_READING_S = 15.0
+
+SUBSCRIBED = "SUBSCRIBED"
+RESET_PENDING = "RESET_PENDING"
+RESET_COMPLETE = "RESET_COMPLETE"
+RECEIVING = "RECEIVING"
+DRAINING = "DRAINING"
+DRAINED = "DRAINED"
+
+
+class Application(Protocol):
+    """Whoever processes the records of a member."""
+
+    def on_drain(self) -> None:
+        """Finish what `poll` has returned."""
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        """What it is now, after exactly the records that `poll` has returned."""
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        """Be this from now on, whatever it was: the state at a cut, 0 for the initial state."""
+
+    def offsets(self) -> Mapping[TopicPartition, int]:
+        """Partition -> the offset of the next record that `poll` returns."""
+
+
+class RegionMember:
+    """One member's part in its region, over all its incarnations.
+
+    :ivar drain_ms: of the last drain; `longest_drain_ms` of the longest.  :ivar drained: the last checkpoint.
+    :ivar resets: how often the application was given a state.
+    """
+
+    def __init__(self, config: ConsumerConfig, runtime: Runtime, application: Application) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._application = application
+        self._group = GroupPaths(config.group)
+        self.paths = RegionPaths(config.region)
+        self._files = StateFiles(config.checkpoint_dir, config.region)
+        self._cut = CutReader(config, runtime, self._files, Offsets(runtime, self._group, find_nowhere), self._fail)
+        self._is_ready = False
+        self._paused_for = 0
+        self._looked_at = float("-inf")
+        self._look = runtime.event()
+        self._throttled_until = float("-inf")
+        self._next_take = float("-inf")
+        self._is_draining = False
+        self.drain_ms = 0
+        self.longest_drain_ms = 0
+        self.resets = 0
+        self.drained = 0
+
+    # ---- what others may ask
+
+    @property
+    def state(self) -> str:
+        """The member's state, in the seed's words."""
+        if self._is_draining:
+            return DRAINING
+        if self._paused_for:
+            return DRAINED
+        if self._cut.order is None:
+            return SUBSCRIBED
+        if not self._is_ready:
+            return RESET_PENDING
+        return RESET_COMPLETE if self._runtime.monotonic() < self._throttled_until else RECEIVING
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the application has its state of the present reset."""
+        return self._is_ready
+
+    @property
+    def may_take(self) -> bool:
+        """Whether records may be taken in: the state is back, and no checkpoint waits."""
+        now = self._runtime.monotonic()
+        if not self._is_ready or self._paused_for:
+            return False
+        if now >= self._throttled_until:
+            return True
+        if now < self._next_take:
+            return False
+        self._next_take = now + 0.1
+        return True
+
+    # ---- commands
+
+    def ordered(self, channel: Channel, order: Order) -> None:
+        """A start is about to be applied: all that it names begins from its cut, also what runs already."""
+        self._cut.begin(order, reloads=bool(channel.running))
+        self._is_ready = False
+
+    def is_applied(self, channel: Channel, name: str, order: Order) -> bool:
+        """Whether a start that stands has been applied, and waits for the state to be back."""
+        reset = channel.region.reset if channel.region is not None else 0
+        return (order, name, order.reset) == (self._cut.order, channel.command, reset)
+
+    def stopped(self) -> None:
+        """Everything is about to be given up."""
+        self._is_ready = False
+        self._paused_for = 0
+        self._cut.again()
+
+    def lost(self, reason: str) -> None:
+        """The incarnation is over."""
+        self.stopped()
+        self._cut.end()
+
+    def reading(self, offsets: Offsets) -> CutReader:
+        """What reads where partitions begin, with what resolves where the group begins with those that never ran."""
+        cut = CutReader(self._config, self._runtime, self._files, offsets, self._fail)
+        self._cut = cut
+        return cut
+
+    def drain(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool:
+        """Contribute to a checkpoint; False when the command is none for this member's present reset.
+
+        :raises DrainFailed: when the application cannot; the member must leave.
+        :raises Refused: when it was withdrawn, or the checkpoint has ended: look again.
+        """
+        order, channel = command.region, fenced.channel
+        if order is None or not self._is_ready or channel.region is None:
+            return False
+        if (channel.region.reset, channel.region.ready) != (order.reset, order.reset):
+            return False
+        node = store.get(self.paths.checkpoint(order.checkpoint))
+        listing = store.children(self.paths.checkpoint(order.checkpoint))
+        if node is None or any(how in (listing.names if listing is not None else ()) for how in ENDS):
+            return False
+        began = self._runtime.monotonic()
+        self._is_draining = True
+        try:
+            contribution = self._contribution(fenced, order)
+        finally:
+            self._is_draining = False
+        took_ms = round((self._runtime.monotonic() - began) * 1000)
+        given = replace(contribution, drain_ms=took_ms)
+        progress = channel.region._replace(drained=order.checkpoint)
+        after = replace(channel, epoch=command.epoch, command=name, running=dict(given.offsets), region=progress)
+        where = self.paths.contribution(order.checkpoint, self._config.group, self._config.consumer)
+        self._paused_for = order.checkpoint  # before it is sent: nothing more is taken in until the end is read
+        self._look.set()
+        fenced.commit(
+            after,
+            [
+                Check(self.paths.checkpoint(order.checkpoint), node.stat.version),
+                Create(where, given.to_bytes()),
+                Delete(self._group.command(self._config.consumer, name)),
+            ],
+        )
+        self.drain_ms, self.longest_drain_ms = took_ms, max(took_ms, self.longest_drain_ms)
+        self.drained = order.checkpoint
+        log.info(
+            "drained: group=%s consumer=%s region=%s checkpoint=%d ms=%d",
+            self._config.group, self._config.consumer, self.paths.region, order.checkpoint, took_ms,
+        )  # fmt: skip
+        return True
+
+    def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution:
+        channel = fenced.channel
+        try:
+            self._application.on_drain()
+            state = own_state(self._application.on_checkpoint(order.checkpoint), channel.running)
+            name = f"{order.checkpoint:010d}-{fenced.incarnation}-{self._runtime.random_id()[:8]}"
+            states, member, file = self._files.put(state, name)
+        except Exception as error:  # the application's: what it has taken in since the last cut is lost
+            raise DrainFailed(f"checkpoint {order.checkpoint} failed: {type(error).__name__}: {error}") from error
+        positions = self._application.offsets()
+        offsets = {part: positions[part] for part in channel.running}
+        return Contribution(fenced.incarnation, order.reset, offsets, channel.topics, states, member, file)
+
+    # ---- between commands
+
+    def tend(self, store: Store, fenced: FencedChannel) -> None:
+        """Give the application its state back where it is due, and go on after a checkpoint has ended.
+
+        :raises StoreError: when ZooKeeper did not answer: call again.
+        """
+        if self._paused_for:
+            self._look_for_the_end(store)
+        channel, order = fenced.channel, self._cut.order
+        if order is None or channel.region is None or channel.region.reset != order.reset or self._is_ready:
+            return
+        if self._cut.reloads or any(offset is None for offset in channel.running.values()):
+            return
+        try:
+            state = self._cut.state(store, channel, order)
+        except BadData as error:
+            self._cut.unreadable(store, error, fenced.guarded)
+            return
+        self._application.on_reset(order.checkpoint, state)
+        if channel.region.ready != order.reset:
+            after = replace(channel, region=Progress(order.reset, order.reset, channel.region.drained))
+            fenced.commit(after, [Delete(self._group.command(self._config.consumer, channel.command))])
+        self._is_ready = True
+        self.resets += 1
+        now = self._runtime.monotonic()
+        self._throttled_until = now + THROTTLED_S if order.reset > 1 else now
+        log.info(
+            "state restored: group=%s consumer=%s region=%s reset=%d checkpoint=%d partitions=%d",
+            self._config.group, self._config.consumer, self.paths.region, order.reset, order.checkpoint,
+            len(channel.running),
+        )  # fmt: skip
+
+    def _look_for_the_end(self, store: Store) -> None:
+        now = self._runtime.monotonic()
+        if not self._look.is_set() and now - self._looked_at < LOOK_AGAIN_S:
+            return
+        self._look.clear()
+        self._looked_at = now
+        path = self.paths.checkpoint(self._paused_for)
+        listing = store.children(path, watch=self._on_end)
+        if listing is not None and not any(how in listing.names for how in ENDS):
+            region = self._region(store)
+            if region is None or region.open == self._paused_for:
+                return
+        self._paused_for = 0
+
+    def _region(self, store: Store) -> Region | None:
+        node = store.get(self.paths.root)
+        try:
+            return Region.parse(self.paths.root, node.data) if node is not None else None
+        except BadData:
+            return None
+
+    def _on_end(self, path: str) -> None:
+        self._look.set()
+        self.wake()
+
+    def wake(self) -> None:
+        """Replaced by whoever waits."""
+
+    # ---- what an application asks for
+
+    def request_checkpoint(self, store: Store, fenced: FencedChannel) -> None:
+        """Ask for a checkpoint (operator-driven, in the seed's words)."""
+        self._request(store, RegionRequest(CHECKPOINT, self._config.consumer), fenced.guarded)
+
+    def request_reset(self, store: Store, fenced: FencedChannel, reason: str) -> None:
+        """Ask for a reset to the last cut."""
+        request = RegionRequest(RESET, self._config.consumer, reason[:1000], None, by_application=True)
+        self._request(store, request, fenced.guarded)
+
+    def failing(self, why: str) -> Callable[[Store, FencedChannel], None]:
+        """What tells the region that this member cannot go on."""
+        return lambda store, fenced: self._fail(store, why, fenced.guarded)
+
+    def _fail(self, store: Store, why: str, record: Record) -> None:
+        remedy = "restore it, or reset the region to another checkpoint"
+        self._request(store, RegionRequest(FAIL, self._config.consumer, f"{why}; {remedy}"[:1000]), record)
+
+    def _request(self, store: Store, request: RegionRequest, record: Record) -> None:
+        """Ask the coordinator. One that stands already serves as well, but a checkpoint's, which the others replace."""
+        path, order = self.paths.request, self._cut.order
+        data = replace(request, reset=order.reset if order is not None else 0).to_bytes()
+        standing = store.get(path)
+        replaces = standing is not None and request.what != CHECKPOINT and is_checkpoint(path, standing.data)
+        try:
+            version = standing.stat.version if standing is not None else 0
+            record([SetData(path, data, version) if replaces else Create(path, data)])
+        except Refused as refused:
+            if refused.path != path:
+                raise
+
+    def is_running(self, store: Store) -> bool:
+        """Whether the region takes checkpoints now."""
+        region = self._region(store)
+        return region is not None and region.state == RUNNING

@@ -1,0 +1,127 @@
+"""States of an application in a checkpoint: in the contribution's znode while they are small, else in a file."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from coordinator.zk.errors import BadData, CoordinatorError, UsageError
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.regions import MAX_STATE_BYTES, Contribution, StateFile
+from coordinator.zk.sync import decoded, encoded
+
+from ..segment_files import SegmentFolder
+
+SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("state", pa.binary())])
+MEMBER = ("", -1)
+"""Topic and partition of the row with the state of the member as a whole."""
+SUFFIX = ".arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an application is, after exactly the records below the offsets of its partitions.
+
+    :ivar partitions: partition -> bytes. They go to whoever has the partition after a reset.
+    :ivar member: bytes of the member as a whole. They go to the member of the same name.
+    :ivar inherited: after a reset, the same of members that are gone: their successor makes them a part of its own.
+    """
+
+    partitions: Mapping[TopicPartition, bytes] = field(default_factory=dict)
+    member: bytes = b""
+    inherited: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.member) + sum(map(len, self.partitions.values()))
+
+
+class StateFiles:
+    """States of one region in `checkpoint_dir`, a folder or any URI that pyarrow has a file system for.
+
+    :raises UsageError: when it is neither.
+    """
+
+    def __init__(self, checkpoint_dir: str, region: str) -> None:
+        self._folder = SegmentFolder(checkpoint_dir) if checkpoint_dir else None
+        self._region = region
+
+    def put(self, state: State, name: str) -> tuple[dict[TopicPartition, str], str, StateFile | None]:
+        """`states`, `member_state` and `file` of a contribution; a file is durable when this returns.
+
+        :param name: of the file, should there be one: letters, digits and dashes.
+        :raises UsageError: when the states are large and there is no `checkpoint_dir`.
+        :raises OSError: when the file cannot be written.
+        """
+        if state.nbytes <= MAX_STATE_BYTES:
+            some = {part: encoded(data) for part, data in sorted(state.partitions.items())}
+            return some, encoded(state.member) if state.member else "", None
+        if self._folder is None:
+            raise UsageError(
+                f"the states of a checkpoint have {state.nbytes} bytes, over the {MAX_STATE_BYTES} that a znode takes: "
+                "give checkpoint_dir a folder or a URI that all members share"
+            )
+        rows = [(*MEMBER, state.member), *((*part, data) for part, data in sorted(state.partitions.items()))]
+        columns = [pa.array([row[at] for row in rows], kind.type) for at, kind in enumerate(SCHEMA)]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
+        data = sink.getvalue().to_pybytes()
+        file = f"{self._region}/{name}{SUFFIX}"
+        self._folder.write_bytes(file, data)
+        return {}, "", StateFile(file, len(data), zlib.crc32(data))
+
+    def get(self, where: str, given: Contribution, partitions: Collection[TopicPartition]) -> State:
+        """The states of `partitions` in a contribution, and that of its member.
+
+        :raises BadData: when they cannot be read, or are not what was written.
+        """
+        if given.file is None:
+            some = {part: decoded(where, text) for part, text in given.states.items() if part in partitions}
+            return State(some, decoded(where, given.member_state))
+        found: dict[TopicPartition, bytes] = {}
+        member = b""
+        for topic, partition, data in self._rows(where, given.file):
+            if (topic, partition) == MEMBER:
+                member = data
+            elif (part := TopicPartition(topic, partition)) in partitions:
+                found[part] = data
+        return State(found, member)
+
+    def _rows(self, where: str, file: StateFile) -> Iterable[tuple[str, int, bytes]]:
+        if self._folder is None:
+            raise BadData(f"{where} has its states in file {file.name}, and there is no checkpoint_dir")
+        try:
+            data = self._folder.read_bytes(file.name, file.size)
+            if zlib.crc32(data) != file.crc32:
+                raise BadData(f"{where}: file {file.name} is damaged: its checksum is not that of the contribution")
+            table = pa.ipc.open_stream(data).read_all()
+            table.validate(full=True)
+            if not table.schema.equals(SCHEMA):
+                raise BadData(f"{where}: the columns of file {file.name} are not those of states")
+        except CoordinatorError:
+            raise
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise BadData(f"{where}: file {file.name} cannot be read: {error}") from error
+        return zip(*(table.column(name).to_pylist() for name in SCHEMA.names), strict=True)
+
+
+def own_state(state: State, partitions: Iterable[TopicPartition]) -> State:
+    """What an application has given, held to its promise.
+
+    :raises UsageError: when it is no state, or has one of a partition that the member does not have.
+    """
+    held = frozenset(partitions)
+    if not isinstance(state, State):
+        raise UsageError(f"on_checkpoint must return a State, not {type(state).__name__}")
+    for partition, data in state.partitions.items():
+        if partition not in held or not isinstance(data, bytes):
+            raise UsageError(
+                f"on_checkpoint gives a state of {partition!r}, which this member does not have, or no bytes"
+            )
+    if not isinstance(state.member, bytes):
+        raise UsageError("on_checkpoint gives a member state that is no bytes")
+    return state

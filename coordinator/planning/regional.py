@@ -1,0 +1,198 @@
+"""A group of a consistent region in one turn: when a generation waits for a checkpoint, what a reset stops and starts.
+
+Seed 002: whoever is told another partition, or is another process, begins from the last complete cut, and so does
+everybody else in the region. A model of it (`tests/model/region.py`) has each rule with what its absence breaks. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..membership import Membership
+from ..moves import Moves, is_addressed, taken_partitions
+from ..snapshot import ChannelView, RegionView, Snapshot
+from ..target import Wanted
+from ..zk.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
+from ..zk.errors import RebalanceFailed
+from ..zk.partitions import NONE, PartitionSet, TopicPartition, by_topic
+from ..zk.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
+
+LONGEST_HOLD_S = 120.0
+"""A generation waits no longer for a checkpoint, whatever keeps the region from one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionStep:
+    """What a group's turn does about its region.
+
+    :ivar name: of the region.
+    :ivar before: as it was read, None where there is none yet.  :ivar after: as it is once the turn is written.
+    :ivar aborted: the checkpoint that is aborted by it; 0 when none is.
+    :ivar held_for: the checkpoint that a new generation waits for; 0 when none does.
+    """
+
+    name: str
+    before: Region | None
+    after: Region
+    aborted: int = 0
+    held_for: int = 0
+
+    @property
+    def is_reset(self) -> bool:
+        return self.before is None or self.after.reset != self.before.reset
+
+
+def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new: bool) -> RegionStep | None:
+    """Whether this turn resets the group's region, or lets a generation wait; None for a group without a region.
+
+    :param is_new: whether members, topics or an answer ask for another generation.
+    :raises RebalanceFailed: when the region cannot be read.
+    """
+    member_of, view = membership.region, snapshot.region
+    if member_of is None or view is None:
+        return None
+    before = view.record
+    if before is None and view.version is not None:
+        raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
+    known = before or Region(member_of.kind, since_ms=snapshot.now_ms)
+    bound = known if snapshot.group in known.groups else replace(known, groups=(*known.groups, snapshot.group))
+    step = RegionStep(member_of.name, before, bound)
+    if member_of.kind != CONSUMERS or not (is_new or _has_bounced(snapshot, membership, want)):
+        return step
+    if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
+        return replace(step, held_for=held_for)
+    return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)
+
+
+def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
+    """The region once a reset to a cut has begun. One that has failed stays so until an operator resets it."""
+    state = FAILED if region.state == FAILED else RESETTING
+    reason = region.reason if region.state == FAILED else None
+    return replace(
+        region, state=state, sequence=sequence, open=0, reset=region.reset + 1, reason=reason, since_ms=now_ms
+    )
+
+
+def _has_bounced(snapshot: Snapshot, membership: Membership, want: Wanted) -> bool:
+    """Whether a static member has come back as another process, to which no generation belongs.
+
+    One that the target does not take in yet, as the later life of a dynamic member under client-side assignment, is of
+    the generation that will.
+    """
+    before = snapshot.state.target
+    return any(
+        name in before
+        and name in want.target
+        and before[name].incarnation != one.incarnation == want.target[name].incarnation
+        for name, one in membership.live.items()
+    )
+
+
+def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> bool:
+    """Whether every member of the target is there with its state: then a checkpoint saves what they have taken in."""
+    state = snapshot.state
+    lives = {name: one.incarnation for name, one in membership.live.items()}
+    is_whole = all(lives.get(name) == one.incarnation for name, one in state.target.items())
+    ready = state.region.ready if state.region is not None else 0
+    return bool(state.target) and is_whole and region.state == RUNNING and ready == region.reset
+
+
+def _waits_for(view: RegionView, region: Region) -> int:
+    """The checkpoint to wait for: the open one, else the next; 0 once it has ended, or has not begun in time."""
+    needed = view.held_for or region.open or region.next_sequence
+    has_ended = region.sequence >= needed or (region.next_sequence > needed and region.open != needed)
+    return 0 if has_ended or view.held_s >= LONGEST_HOLD_S else needed
+
+
+def regional_moves(
+    snapshot: Snapshot, membership: Membership, want: Wanted, generation: int, region: Region
+) -> tuple[Moves, bool]:
+    """The stops, starts and drains that are due now; and whether all members of the target have their state back."""
+    found = Moves(snapshot, membership, want, generation, is_eager=True)
+    addressed = [name for name in sorted(membership.live) if is_addressed(membership, want, name)]
+    for name in addressed:
+        found.to_stop[name] = _to_stop(found, name, region)
+    wanted = {name: _wanted(found, name, region) for name in addressed}
+    for name, view in sorted(snapshot.channels.items()):
+        for sent in view.commands:
+            if (name, sent.name) in want.kept:
+                continue
+            command = wanted.get(name)
+            if command is not None and sent.command == command and name not in (*found.kept, *found.draining):
+                (found.draining if command.option == DRAIN else found.kept)[name] = sent
+            else:
+                found.withdrawn.append((name, sent))
+    taken = taken_partitions(found)
+    for name, command in wanted.items():
+        if command is None or name in found.kept or name in found.draining:
+            continue
+        if command.option == STOP_FETCHER:
+            found.stops.append((name, command))
+        elif command.option == DRAIN:
+            found.drains.append((name, command))
+        elif blocked := (command.started - snapshot.channels[name].running) & taken:
+            found.waiting[name] = blocked
+        else:
+            found.starts.append((name, command))
+    is_settled = len(addressed) == len(want.target) and all(
+        not found.to_stop[name] and _is_ready(found, name, region) for name in addressed
+    )
+    return found, is_settled
+
+
+def _progress(view: ChannelView) -> Progress:
+    progress = view.channel.region if view.channel is not None else None
+    return progress or Progress()
+
+
+def _is_ready(found: Moves, name: str, region: Region) -> bool:
+    view = found.snapshot.channels[name]
+    progress = _progress(view)
+    is_told = (progress.reset, progress.ready) == (region.reset, region.reset)
+    return is_told and view.running == found.want.target[name].partitions
+
+
+def _to_stop(found: Moves, name: str, region: Region) -> PartitionSet:
+    """All that it runs, where that is of an earlier reset, or not what it shall run."""
+    view = found.snapshot.channels[name]
+    topics = view.channel.topics if view.channel is not None else {}
+    want = found.want
+    other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.running)
+    is_right = _progress(view).reset == region.reset and not other_topics and region.state != FAILED
+    return NONE if is_right and view.running <= want.target[name].partitions else view.running
+
+
+def _wanted(found: Moves, name: str, region: Region) -> Command | None:
+    """The one command that a member is to have now."""
+    snapshot, want = found.snapshot, found.want
+    view, target = snapshot.channels[name], want.target[name]
+    progress, epoch = _progress(view), snapshot.epoch
+    if found.to_stop[name]:
+        topics = dict(view.channel.topics) if view.channel is not None else {}
+        order = Order(region.reset)
+        return Command(STOP_FETCHER, epoch, found.generation, target.incarnation, {}, NONE, topics, region=order)
+    if region.state == FAILED:
+        return None
+    is_told = (progress.reset, progress.ready) == (region.reset, region.reset)
+    if not is_told or view.running != target.partitions:
+        topics = {topic: want.topics[topic] for topic in by_topic(target.partitions)}
+        order = _start_order(found, name, region)
+        return Command(
+            START_FETCHER, epoch, found.generation, target.incarnation, target.threads, NONE, topics, want.ask,
+            region=order,
+        )  # fmt: skip
+    if region.open and progress.ready == region.reset and progress.drained != region.open:
+        order = Order(region.reset, region.open)
+        return Command(DRAIN, epoch, found.generation, target.incarnation, region=order)
+    return None
+
+
+def _start_order(found: Moves, name: str, region: Region) -> Order:
+    view = found.snapshot.region
+    sources: Mapping[TopicPartition, str] = view.sources if view is not None else {}
+    names = view.names if view is not None else ()
+    target = found.want.target
+    mine = {sources[part] for part in target[name].partitions if part in sources} | ({name} & set(names))
+    gone = tuple(sorted(set(names) - target.keys())) if name == min(target) else ()
+    return Order(region.reset, region.sequence, tuple(sorted(mine)), tuple(each for each in gone if "~" not in each))

@@ -1,0 +1,131 @@
+"""What a turn of a group reads of the consistent region that the group is in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..problems import Findings
+from ..snapshot import Member, RegionView
+from ..zk.errors import BadData
+from ..zk.partitions import TopicPartition
+from ..zk.paths import RegionPaths, contribution_name
+from ..zk.regions import ENDS, INITIAL, Checkpoint, Contribution, Region
+from ..zk.state import GroupState
+from ..zk.store import Node, Store
+
+CONTRIBUTIONS_AT_ONCE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A group's part of a complete checkpoint, which never changes.
+
+    :ivar sources: partition -> the name of the contribution that has it.  :ivar names: of all.
+    """
+
+    sources: Mapping[TopicPartition, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+
+class GroupRegionReader:
+    """Reads for one group and one epoch.
+
+    :param age_s: seconds since what a key stands for was first seen.
+    :param bound: the region that a group is bound to, as regions say; empty without one.
+    :ivar held_for: the checkpoint that a generation waits for; 0 while none does.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        group: str,
+        problems: Findings,
+        age_s: Callable[..., float],
+        bound: Callable[[str], str],
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._problems = problems
+        self._age_s = age_s
+        self._bound = bound
+        self._cut: tuple[str, int, Cut] = "", INITIAL, Cut()
+        self.held_for = 0
+
+    def read(self, state: GroupState, members: Mapping[str, Member]) -> RegionView | None:
+        """The region that the group is bound to, else the one that its oldest member registers for."""
+        # Who has a target knows by it whether it is in a region; only what is new, or lost, is asked of the regions.
+        name = state.region.name if state.region is not None else "" if state.target else self._bound(self._group)
+        if not name:
+            offered = [
+                (member.czxid, member.registration.region.name)
+                for member in members.values()
+                if member.registration is not None and member.registration.region is not None
+            ]
+            name = min(offered)[1] if offered else ""
+        if not name:
+            return None
+        paths = RegionPaths(name)
+        node = self._store.get(paths.root)
+        record = self._parsed(paths.root, node) if node is not None else None
+        if node is None or record is None:
+            return RegionView(name, None, node.stat.version if node is not None else None)
+        checkpoint = self._store.get(paths.checkpoint(record.open)) if record.open else None
+        below = self._store.children(paths.checkpoint(record.open)) if record.open else None
+        cut = self._read_cut(paths, record.sequence)
+        return RegionView(
+            name,
+            record,
+            node.stat.version,
+            cut.sources,
+            cut.names,
+            open_data=checkpoint.data if checkpoint is not None else b"",
+            open_ends=frozenset(ENDS).intersection(below.names if below is not None else ()),
+            held_for=self.held_for,
+            held_s=self._age_s("held", str(self.held_for)) if self.held_for else 0.0,
+        )
+
+    def _parsed(self, path: str, node: Node) -> Region | None:
+        try:
+            return Region.parse(path, node.data)
+        except BadData as error:
+            self._problems.report(path, str(error))
+            return None
+
+    def _read_cut(self, paths: RegionPaths, sequence: int) -> Cut:
+        if self._cut[:2] != (paths.region, sequence):
+            cut = read_cut(self._store, paths, sequence, self._group) if sequence != INITIAL else Cut()
+            self._cut = paths.region, sequence, cut
+        return self._cut[2]
+
+
+def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut:
+    """The part that a group has in a complete checkpoint: of its participants, and what was copied from before.
+
+    Anything else that stands there is nobody's. Participants go before copies.
+
+    :raises BadData: when the checkpoint, or a participant's contribution, cannot be read.
+    """
+    prefix = contribution_name(group, "")
+    node, listing = store.get(paths.checkpoint(sequence)), store.children(paths.checkpoint(sequence))
+    if node is None or listing is None:
+        raise BadData(f"{paths.checkpoint(sequence)} is missing")
+    checkpoint = Checkpoint.parse(paths.checkpoint(sequence), node.data)
+    participants = checkpoint.participants.get(group)
+    there = [name[len(prefix) :] for name in listing.names if name.startswith(prefix)]
+    known = [name for name in there if participants is None or "~" in name or name in participants]
+    names = sorted(known, key=lambda name: ("~" not in name, name))
+    sources: dict[TopicPartition, str] = {}
+    found: list[str] = []
+    for first in range(0, len(names), CONTRIBUTIONS_AT_ONCE):
+        some = names[first : first + CONTRIBUTIONS_AT_ONCE]
+        where = [paths.contribution(sequence, group, name) for name in some]
+        for name, path, given in zip(some, where, store.get_many(where), strict=True):
+            try:
+                if given is not None:
+                    sources |= dict.fromkeys(Contribution.parse(path, given.data).offsets, name)
+                    found.append(name)
+            except BadData:
+                if participants is not None and name in participants:
+                    raise
+    return Cut(sources, tuple(sorted(found)))

@@ -1,0 +1,121 @@
+"""The turns of all regions for one term, and what listeners know of them: which group is bound to which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..config import CoordinatorConfig
+from ..planning.regional import RegionStep
+from ..problems import Problems
+from ..requests import Request, RequestQueue
+from ..term import Term
+from ..zk.errors import BadData
+from ..zk.lease import Lease
+from ..zk.names import is_name
+from ..zk.paths import REGIONS, RegionPaths
+from ..zk.regions import Region
+from ..zk.runtime import Runtime
+from ..zk.store import Store, Watch
+from .plan import RegionRules
+from .turns import RegionTurns
+
+KEY = "region "
+"""Before a region's name in the request queue: no group has a blank in its name."""
+WANTED = "checkpoint before a generation of "
+AGAIN = "again"
+
+
+class Regions:
+    """Regions of one term. Handlers take their turns, listeners read which there are."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        store: Store,
+        runtime: Runtime,
+        term: Term,
+        lease: Lease,
+        problems: Problems,
+        is_paused: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._term = term
+        self._lease = lease
+        self._problems = problems
+        self._is_paused = is_paused
+        self._rules = RegionRules(
+            config.checkpoint_interval_ms / 1000,
+            config.drain_timeout_ms / 1000,
+            config.checkpoints_kept,
+            config.max_consecutive_resets,
+        )
+        self._lock = runtime.lock()
+        self._turns: dict[str, RegionTurns] = {}
+        self._bound: dict[str, str] = {}
+
+    # ---- turns
+
+    def take_turn(self, request: Request, requests: RequestQueue) -> None:
+        """One turn of a region, and what follows from it. Raises as `RegionTurns.take_turn`."""
+        name = request.group[len(KEY) :]
+        wanted = next((reason for reason in request.reasons if reason.startswith(WANTED)), "")
+        again_s, groups = self._of(name).take_turn(wanted)
+        for group in groups:
+            requests.request(group, AGAIN)
+        if again_s is not None:
+            requests.request(request.group, AGAIN, again_s)
+
+    def after_turn(self, group: str, step: RegionStep, requests: RequestQueue) -> None:
+        """A group of a region has taken a turn: the region sees whether that was what it waited for."""
+        with self._lock:
+            self._bound[group] = step.name
+        is_wanted = step.held_for and step.held_for >= step.after.next_sequence
+        requests.request(f"{KEY}{step.name}", f"{WANTED}{group}" if is_wanted else AGAIN)
+
+    def _of(self, name: str) -> RegionTurns:
+        with self._lock:
+            if name not in self._turns:
+                self._turns[name] = RegionTurns(
+                    self._store,
+                    self._runtime,
+                    self._term,
+                    self._lease,
+                    name,
+                    self._rules,
+                    self._problems,
+                    self._is_paused,
+                )
+            return self._turns[name]
+
+    # ---- what listeners read
+
+    def bound(self, group: str) -> str:
+        """The region that a group is bound to; empty without one."""
+        with self._lock:
+            return self._bound.get(group, "")
+
+    def read(self, on_regions: Watch, on_request: Watch) -> list[str]:
+        """Read which regions there are and watch what asks for their turns.
+
+        :returns: the regions.
+        """
+        listing = self._store.children(REGIONS, watch=on_regions)
+        names = sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
+        nodes = self._store.get_many([RegionPaths(name).root for name in names])
+        bound: dict[str, str] = {}
+        for name, node in zip(names, nodes, strict=True):
+            try:
+                if node is not None:
+                    bound |= dict.fromkeys(Region.parse(RegionPaths(name).root, node.data).groups, name)
+            except BadData as error:
+                self._problems.report(RegionPaths(name).root, str(error))
+        with self._lock:
+            self._bound = bound
+        self.watch_requests(names, on_request)
+        return names
+
+    def watch_requests(self, regions: Sequence[str], on_request: Watch) -> list[str]:
+        """Watch `request` of each region; those for which one stands."""
+        nodes = self._store.get_many([RegionPaths(name).request for name in regions], watch=on_request)
+        return [name for name, node in zip(regions, nodes, strict=True) if node is not None]

@@ -1,0 +1,227 @@
+"""One turn of a consistent region, pure: when a checkpoint begins, whether it is complete, what a request brings.
+
+Seed 002, "Drain processing" and the merge of contributions. A group's own turns send `drain` and start what a reset
+stopped; here is what concerns all groups of the region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..planning.regional import after_reset
+from ..zk.partitions import PartitionSet
+from ..zk.regions import (
+    CHECKPOINT,
+    CONSUMERS,
+    FAIL,
+    FAILED,
+    INITIAL,
+    MAX_NUMBER_OF_PARTICIPANTS,
+    RESET,
+    RESETTING,
+    RUNNING,
+    Checkpoint,
+    Contribution,
+    Region,
+    RegionRequest,
+)
+from ..zk.state import STABLE, GroupState
+
+PERIODIC = "periodic"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRules:
+    """What an operator has set for regions; seconds.
+
+    :ivar interval_s: from one checkpoint to the next.  :ivar drain_s: an open checkpoint is aborted after so long.
+    :ivar kept: complete checkpoints that are kept.
+    :ivar most_resets: consecutive resets that an application may ask for without a new cut.
+    """
+
+    interval_s: float = 60.0
+    drain_s: float = 60.0
+    kept: int = 10
+    most_resets: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSnapshot:
+    """A region as its turn read it.
+
+    :ivar groups: group -> state, of those that are bound to it and exist.
+    :ivar paused: the groups of it that are paused.
+    :ivar checkpoint: the one that is open, None without one.
+    :ivar contributions: (group, consumer) -> what it has contributed; None when it cannot be read.
+    :ivar copies: what is copied from the cut before when the checkpoint completes: name -> data.
+    :ivar cut_s: seconds since the last checkpoint ended; `open_s` since the open one began.
+    :ivar completed: the cuts that are kept, in order.
+    :ivar wanted: what asks for a checkpoint now; empty when nothing does.
+    """
+
+    region: Region
+    groups: Mapping[str, GroupState]
+    paused: frozenset[str] = frozenset()
+    checkpoint: Checkpoint | None = None
+    contributions: Mapping[tuple[str, str], Contribution | None] = field(default_factory=dict)
+    cut_s: float = 0.0
+    open_s: float = 0.0
+    completed: tuple[int, ...] = ()
+    request: RegionRequest | None = None
+    wanted: str = ""
+    now_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlan:
+    """What a region's turn writes.
+
+    :ivar region: as it becomes.
+    :ivar begun: a checkpoint that begins, with the region's `open` as its sequence.
+    :ivar completed: the checkpoint that is complete, 0 without one.  :ivar aborted: likewise, with `reason`.
+    :ivar abandoned: cuts after the one that a reset goes back to.
+    :ivar is_answered: whether the request is removed.
+    :ivar reset: whether a reset begins.
+    :ivar again_s: when the next turn is due.
+    """
+
+    region: Region
+    begun: Checkpoint | None = None
+    completed: int = 0
+    aborted: int = 0
+    reason: str = ""
+    abandoned: tuple[int, ...] = ()
+    is_answered: bool = False
+    again_s: float | None = None
+
+
+def region_plan(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
+    """Decide one turn of a region."""
+    if snapshot.request is not None and (found := _requested(snapshot, snapshot.request, rules)):
+        return found
+    if snapshot.region.open:
+        return _open(snapshot, rules)
+    if snapshot.region.state == RESETTING and _is_ready(snapshot):
+        running = replace(snapshot.region, state=RUNNING, reason=None, since_ms=snapshot.now_ms)
+        return RegionPlan(running, again_s=0.0)
+    return _next(snapshot, rules)
+
+
+def participants(groups: Mapping[str, GroupState]) -> dict[str, dict[str, str]]:
+    """Group -> consumer -> incarnation, of every member of a target."""
+    found = {group: {name: one.incarnation for name, one in state.target.items()} for group, state in groups.items()}
+    return {group: some for group, some in sorted(found.items()) if some}
+
+
+def _is_ready(snapshot: RegionSnapshot) -> bool:
+    """Whether somebody is there, and every member of every group has its state back."""
+    reset = snapshot.region.reset
+    there = [state for state in snapshot.groups.values() if state.target]
+    if snapshot.region.kind != CONSUMERS:
+        return bool(there) and all(state.state == STABLE for state in there)
+    return bool(there) and all(state.region is not None and state.region.ready == reset for state in there)
+
+
+# ---- checkpoints
+
+
+def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
+    """A checkpoint, where one is wanted and may begin."""
+    region = snapshot.region
+    asked = snapshot.request
+    left_s = rules.interval_s - snapshot.cut_s
+    trigger = snapshot.wanted or (PERIODIC if left_s <= 0 else "")
+    if asked is not None:
+        trigger = f"requested by {asked.by}" if asked.by else "requested"
+    if not trigger:
+        return RegionPlan(region, again_s=left_s if region.state == RUNNING else None)
+    some = participants(snapshot.groups)
+    count = sum(map(len, some.values()))
+    if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot) or count > MAX_NUMBER_OF_PARTICIPANTS:
+        return RegionPlan(region, again_s=1.0 if region.state == RUNNING else None)
+    begun = Checkpoint(trigger, region.reset, region.sequence, some, snapshot.now_ms)
+    after = replace(region, open=region.next_sequence, next_sequence=region.next_sequence + 1)
+    return RegionPlan(after, begun, is_answered=asked is not None, again_s=rules.drain_s)
+
+
+def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
+    """The checkpoint that is open: complete, aborted, or waited for."""
+    region, checkpoint = snapshot.region, snapshot.checkpoint
+    closed = replace(region, open=0)
+    if checkpoint is None:
+        return RegionPlan(closed, aborted=region.open, reason="it cannot be read", again_s=0.0)
+    missing = [
+        (group, consumer)
+        for group, some in checkpoint.participants.items()
+        for consumer in some
+        if (group, consumer) not in snapshot.contributions
+    ]
+    if missing:
+        left_s = rules.drain_s - snapshot.open_s
+        if left_s > 0:
+            return RegionPlan(region, again_s=left_s)
+        group, consumer = min(missing)
+        more = f" and {len(missing) - 1} more have" if len(missing) > 1 else " has"
+        reason = (
+            f"{consumer} of group {group}{more} not drained within {rules.drain_s * 1000:.0f} ms (drain_timeout_ms)"
+        )
+        return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
+    if reason := _invalid(snapshot, checkpoint):
+        return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
+    after = replace(closed, sequence=region.open, consecutive_resets=0)
+    return RegionPlan(after, completed=region.open, again_s=0.0)
+
+
+def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:
+    """Why the contributions are no consistent cut; empty when they are."""
+    for group, some in checkpoint.participants.items():
+        state = snapshot.groups.get(group)
+        for consumer, incarnation in some.items():
+            given = snapshot.contributions[group, consumer]
+            target = state.target.get(consumer) if state is not None else None
+            wanted: PartitionSet = target.partitions if target is not None else frozenset()
+            if given is None:
+                return f"the contribution of {consumer} of group {group} cannot be read"
+            if (given.incarnation, given.reset) != (incarnation, checkpoint.reset):
+                return f"the contribution of {consumer} of group {group} is of another incarnation or reset"
+            if snapshot.region.kind == CONSUMERS and frozenset(given.offsets) != wanted:
+                return f"the contribution of {consumer} of group {group} is not for the partitions that it runs"
+    return ""
+
+
+# ---- requests
+
+
+def _requested(snapshot: RegionSnapshot, request: RegionRequest, rules: RegionRules) -> RegionPlan | None:
+    """A reset or a failure that is asked for; None for a checkpoint, which waits until one can begin."""
+    region = snapshot.region
+    if request.reset not in (0, region.reset):
+        return RegionPlan(region, is_answered=True, reason="a request of an earlier reset is ignored", again_s=0.0)
+    if request.what == CHECKPOINT and region.state == FAILED:
+        return RegionPlan(region, is_answered=True, reason="no checkpoint: the region has failed", again_s=0.0)
+    if region.kind != CONSUMERS and request.what in (RESET, FAIL):
+        return RegionPlan(region, is_answered=True, reason="a region of slots is never reset", again_s=0.0)
+    if request.what == FAIL:
+        reason = f"{request.by}: {request.reason}" if request.by else request.reason
+        failed = replace(region, state=FAILED, open=0, reason=reason[:1000], since_ms=snapshot.now_ms)
+        return RegionPlan(failed, aborted=region.open, reason=reason, is_answered=True, again_s=0.0)
+    if request.what != RESET:
+        return None
+    to = region.sequence if request.sequence is None else request.sequence
+    if to != INITIAL and to not in snapshot.completed:
+        return RegionPlan(region, is_answered=True, reason=f"there is no complete checkpoint {to}", again_s=0.0)
+    resets = region.consecutive_resets + 1 if request.by_application else 0
+    if resets > rules.most_resets:
+        reason = (
+            f"the application asked for {resets} resets without a new checkpoint (max_consecutive_resets): mend it, "
+            "then reset the region by hand"
+        )
+        failed = replace(region, state=FAILED, open=0, reason=reason, since_ms=snapshot.now_ms)
+        return RegionPlan(failed, aborted=region.open, reason=reason, is_answered=True, again_s=0.0)
+    state = RESETTING if request.by_application and region.state != FAILED else region.state
+    state = RESETTING if not request.by_application else state
+    begun = replace(after_reset(replace(region, state=state), to, snapshot.now_ms), consecutive_resets=resets)
+    abandoned = tuple(sequence for sequence in snapshot.completed if sequence > to)
+    reason = f"reset to {to}" + (f" by {request.by}" if request.by else "")
+    return RegionPlan(begun, aborted=region.open, reason=reason, abandoned=abandoned, is_answered=True, again_s=0.0)

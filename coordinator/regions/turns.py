@@ -1,0 +1,367 @@
+"""A turn of a consistent region: read it and its groups, decide, write under the coordinator's fence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from ..channels import ended_checkpoint
+from ..problems import Problems
+from ..rebalance import LeaseLapsed
+from ..term import Term
+from ..zk.errors import BadData, EpochOver, OutcomeUnknown, Refused
+from ..zk.fenced import batches
+from ..zk.lease import Lease
+from ..zk.partitions import TopicPartition
+from ..zk.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths, checkpoint_number, contribution_name
+from ..zk.regions import (
+    ABANDONED,
+    ABORTED,
+    COMPLETED,
+    CONSUMERS,
+    ENDS,
+    Checkpoint,
+    CheckpointEnd,
+    Contribution,
+    Region,
+    RegionRequest,
+)
+from ..zk.runtime import Runtime
+from ..zk.state import GroupState
+from ..zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Node, Operation, SetData, Store
+from .group_reader import CONTRIBUTIONS_AT_ONCE, read_cut
+from .plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROOM = MAX_OPERATIONS - 10
+REFUSALS_A_TURN = 10
+REFUSED_PAUSE_S = 1.0
+ZNODES_RETIRED_A_TURN = 2_000
+ENDED_KEPT = 20
+"""Checkpoints that were aborted or abandoned and are kept, for people."""
+
+
+class RegionTurns:
+    """Takes the turns of one region for one term.
+
+    :param is_paused: whether a group is paused.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        term: Term,
+        lease: Lease,
+        region: str,
+        rules: RegionRules,
+        problems: Problems,
+        is_paused: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._term = term
+        self._lease = lease
+        self._paths = RegionPaths(region)
+        self._rules = rules
+        self._problems = problems
+        self._is_paused = is_paused
+        self._ended_at = runtime.monotonic()
+        self._began: tuple[int, float] = 0, 0.0
+        self._given: tuple[int, dict[tuple[str, str], Contribution | None]] = 0, {}
+        self._stands: dict[str, str] = {}
+        self._told: tuple[str, int, int, int] | None = None
+        self._open_ends: frozenset[str] = frozenset()
+
+    def take_turn(self, wanted: str) -> tuple[float | None, tuple[str, ...]]:
+        """One turn.
+
+        :param wanted: what asks for a checkpoint, empty when nothing does.
+        :returns: when the next one is due, and the groups that must take a turn now.
+        :raises EpochOver: when another coordinator has been elected.
+        :raises LeaseLapsed: when this one must not act.
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        for _ in range(REFUSALS_A_TURN):
+            read = self._read(wanted)
+            if read is None:
+                return None, ()
+            snapshot, version, request = read
+            decided = region_plan(snapshot, self._rules)
+            if decided.region == snapshot.region and not decided.is_answered:
+                return decided.again_s, self._news(snapshot.region)
+            if self._commit(snapshot, version, request, decided):
+                self._note(snapshot, decided)
+                self._retire(snapshot, decided)
+                return decided.again_s, self._news(decided.region)
+        return REFUSED_PAUSE_S, ()
+
+    def _news(self, region: Region) -> tuple[str, ...]:
+        """The groups of a region that has changed since they were last asked for a turn, whoever changed it."""
+        now = region.state, region.reset, region.open, region.sequence
+        before, self._told = self._told, now
+        return region.groups if now != before else ()
+
+    # ---- reading
+
+    def _read(self, wanted: str) -> tuple[RegionSnapshot, int, Node | None] | None:
+        """The region, then the checkpoint that is open, then its groups."""
+        node = self._store.get(self._paths.root)
+        region = self._parsed(self._paths.root, node, Region.parse) if node is not None else None
+        if node is None or region is None:
+            return None
+        numbers, sequences, open_names = self._checkpoints(region)
+        if numbers and region.next_sequence <= numbers[-1] != region.open:  # a hand has made it
+            region = replace(region, next_sequence=numbers[-1] + 1)
+        self._open_ends = frozenset(ENDS).intersection(open_names)
+        checkpoint, contributions = self._read_open(region, open_names) if region.open else (None, {})
+        groups = self._groups(region)
+        asked = self._store.get(self._paths.request)
+        now = self._runtime.monotonic()
+        if self._began[0] != region.open:
+            self._began = region.open, now
+        snapshot = RegionSnapshot(
+            region,
+            groups,
+            frozenset(group for group in region.groups if self._is_paused(group)),
+            checkpoint,
+            contributions,
+            cut_s=now - self._ended_at,
+            open_s=now - self._began[1],
+            completed=sequences,
+            request=self._parsed(self._paths.request, asked, RegionRequest.parse) if asked is not None else None,
+            wanted=wanted,
+            now_ms=self._runtime.wall_ms(),
+        )
+        if asked is not None and snapshot.request is None:
+            removed = [Delete(self._paths.request, asked.stat.version)]
+            if not self._write(removed):
+                self._write(removed)  # what stood below it is gone now
+            asked = None
+        return snapshot, node.stat.version, asked
+
+    def _checkpoints(self, region: Region) -> tuple[list[int], tuple[int, ...], Sequence[str]]:
+        """The sequences of all checkpoints, those of complete ones, in order; and what stands below the open one."""
+        listing = self._store.children(self._paths.checkpoints)
+        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
+        unknown = [n for n in numbers if str(n) not in self._stands or n == region.open]
+        below = self._store.children_many([self._paths.checkpoint(n) for n in unknown])
+        open_names: Sequence[str] = ()
+        for number, each in zip(unknown, below, strict=True):
+            names = each.names if each is not None else []
+            if number == region.open:
+                open_names = names
+            ends = [how for how in ENDS if how in names]
+            if ends and number != region.open:
+                self._stands[str(number)] = ABANDONED if ABANDONED in ends else ends[0]
+        self._stands = {n: how for n, how in self._stands.items() if int(n) in numbers}
+        return numbers, tuple(n for n in numbers if self._stands.get(str(n)) == COMPLETED), open_names
+
+    def _read_open(
+        self, region: Region, names: Sequence[str]
+    ) -> tuple[Checkpoint | None, Mapping[tuple[str, str], Contribution | None]]:
+        path = self._paths.checkpoint(region.open)
+        node = self._store.get(path)
+        checkpoint = self._parsed(path, node, Checkpoint.parse) if node is not None else None
+        if checkpoint is None:
+            return None, {}
+        if self._given[0] != region.open:
+            self._given = region.open, {}
+        known = self._given[1]
+        wanted = [
+            (group, consumer)
+            for group, some in checkpoint.participants.items()
+            for consumer in some
+            if (group, consumer) not in known and contribution_name(group, consumer) in set(names)
+        ]
+        for first in range(0, len(wanted), CONTRIBUTIONS_AT_ONCE):
+            some = wanted[first : first + CONTRIBUTIONS_AT_ONCE]
+            paths = [self._paths.contribution(region.open, *who) for who in some]
+            for who, where, found in zip(some, paths, self._store.get_many(paths), strict=True):
+                if found is not None:
+                    known[who] = self._parsed(where, found, Contribution.parse)
+        return checkpoint, known
+
+    def _groups(self, region: Region) -> dict[str, GroupState]:
+        paths = [GroupPaths(group).state for group in region.groups]
+        found = {}
+        for group, path, node in zip(region.groups, paths, self._store.get_many(paths), strict=True):
+            state = self._parsed(path, node, GroupState.parse) if node is not None else None
+            if state is not None:
+                found[group] = state
+        return found
+
+    def _parsed(self, path: str, node: Node, parse: Callable[[str, bytes], T]) -> T | None:
+        try:
+            found = parse(path, node.data)
+        except BadData as error:
+            self._problems.report(path, str(error))
+            return None
+        self._problems.clear(path)
+        return found
+
+    # ---- writing
+
+    def _commit(self, snapshot: RegionSnapshot, version: int, request: Node | None, decided: RegionPlan) -> bool:
+        written: list[Operation] = [SetData(self._paths.root, decided.region.to_bytes(), version)]
+        if decided.begun is not None:
+            path = self._paths.checkpoint(decided.region.open)
+            written.append(Create(path, decided.begun.to_bytes()))
+        took_ms = round((self._runtime.monotonic() - self._began[1]) * 1000)
+        end = CheckpointEnd(snapshot.now_ms, took_ms, decided.reason)
+        if decided.completed:
+            if not self._copy(snapshot, decided.completed):
+                return False
+            written += self._ended(snapshot, decided.completed, COMPLETED, end)
+        if decided.aborted:
+            written += self._ended(snapshot, decided.aborted, ABORTED, end)
+        for sequence in decided.abandoned:
+            written.append(Create(self._paths.end(sequence, ABANDONED), end.to_bytes()))
+            self._stands.pop(str(sequence), None)
+        if decided.is_answered and request is not None:
+            written.append(Delete(self._paths.request, request.stat.version))
+        return self._write(written)
+
+    def _ended(self, snapshot: RegionSnapshot, sequence: int, how: str, end: CheckpointEnd) -> list[Operation]:
+        if snapshot.checkpoint is None or how in self._open_ends:
+            return []
+        return ended_checkpoint(self._paths, sequence, snapshot.checkpoint.to_bytes(), how, end)
+
+    def _copy(self, snapshot: RegionSnapshot, sequence: int) -> bool:
+        """What has no contributor is copied from the cut before: groups without members, partitions without one."""
+        if snapshot.region.kind != CONSUMERS or not snapshot.region.sequence:
+            return True
+        there = self._store.children(self._paths.checkpoint(sequence))
+        known = set(there.names if there is not None else ())
+        made = [
+            [Create(f"{self._paths.checkpoint(sequence)}/{name}", data)]
+            for name, data in self._copies(snapshot)
+            if name not in known
+        ]
+        return all(self._write(some) for some in batches(made, ROOM, MAX_COMMIT_BYTES // 2))
+
+    def _copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, bytes]]:
+        before = snapshot.region.sequence
+        checkpoint = snapshot.checkpoint
+        present = checkpoint.participants if checkpoint is not None else {}
+        for group in snapshot.region.groups:
+            cut = read_cut(self._store, self._paths, before, group)
+            run = {
+                part
+                for (of, _), given in snapshot.contributions.items()
+                if of == group and given is not None
+                for part in given.offsets
+            }
+            left = set(cut.sources) - run
+            for name in cut.names:
+                path = self._paths.contribution(before, group, name)
+                if group not in present:
+                    node = self._store.get(path)
+                    if node is not None:
+                        yield contribution_name(group, name), node.data
+                elif mine := {part for part in left if cut.sources[part] == name}:
+                    node = self._store.get(path)
+                    if node is not None:
+                        kept = _only(Contribution.parse(path, node.data), mine)
+                        # One that was copied keeps its name: no other of the cut before has it.
+                        copied = name if "~" in name else f"{name}~{before}"
+                        yield contribution_name(group, copied), kept.to_bytes()
+
+    def _write(self, operations: Sequence[Operation]) -> bool:
+        if not self._lease.is_held:
+            raise LeaseLapsed(f"region {self._paths.region}: the lease has lapsed")
+        try:
+            self._store.commit([Check(COORDINATOR_EPOCH, self._term.fence), *operations])
+        except Refused as refused:
+            if refused.path == COORDINATOR_EPOCH:
+                raise EpochOver(f"epoch {self._term.epoch} is over: another coordinator was elected") from refused
+            log.info(
+                "region turn restarts: region=%s refused=%s reason=%s",
+                self._paths.region, refused.path, refused.reason,
+            )  # fmt: skip
+            if refused.reason == "not-empty":
+                self._clear_below(refused.path)
+            return False
+        except OutcomeUnknown:
+            self._store.sync()
+            return False
+        return True
+
+    def _clear_below(self, path: str) -> None:
+        """Remove what somebody has put below a znode of the protocol's, one level of it."""
+        listing = self._store.children(path)
+        strays = [f"{path}/{name}" for name in sorted(listing.names if listing is not None else ())[:ROOM]]
+        for stray in strays:
+            self._problems.report(stray, "nothing may stand here; it is removed")
+        with suppress(Refused, OutcomeUnknown):
+            self._store.commit([Check(COORDINATOR_EPOCH, self._term.fence), *(Delete(stray) for stray in strays)])
+
+    def _note(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
+        name, before, after = self._paths.region, snapshot.region, decided.region
+        if decided.completed or decided.aborted:
+            self._ended_at = self._runtime.monotonic()
+        if decided.begun is not None:
+            count = sum(map(len, decided.begun.participants.values()))
+            log.info(
+                "checkpoint began: region=%s checkpoint=%d trigger=%s participants=%d",
+                name, after.open, decided.begun.trigger, count,
+            )  # fmt: skip
+        if decided.completed:
+            took_ms = round((self._runtime.monotonic() - self._began[1]) * 1000)
+            log.info("checkpoint completed: region=%s checkpoint=%d ms=%d", name, decided.completed, took_ms)
+        if decided.aborted:
+            log.warning("checkpoint aborted: region=%s checkpoint=%d reason=%s", name, decided.aborted, decided.reason)
+        if decided.is_answered and decided.reason:
+            log.warning("region request: region=%s reason=%s", name, decided.reason)
+        if after.state != before.state:
+            log.info(
+                "region state: region=%s state=%s reset=%d checkpoint=%d reason=%s",
+                name, after.state, after.reset, after.sequence, after.reason or "-",
+            )  # fmt: skip
+
+    # ---- retirement
+
+    def _retire(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
+        """Remove checkpoints beyond those that are kept: what stands below them first, some in each turn."""
+        if not (decided.completed or decided.aborted):
+            return
+        listing = self._store.children(self._paths.checkpoints)
+        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
+        complete = [*snapshot.completed, *([decided.completed] if decided.completed else [])]
+        kept = {*complete[-self._rules.kept :], decided.region.sequence}
+        ended = [n for n in numbers if self._stands.get(str(n)) in (ABORTED, ABANDONED)]
+        old = sorted({*(n for n in numbers if n < min(kept)), *ended[:-ENDED_KEPT]} - {decided.region.sequence})
+        room = ZNODES_RETIRED_A_TURN
+        for number in old:
+            below = self._store.children(self._paths.checkpoint(number))
+            names = below.names if below is not None else []
+            units: list[list[Operation]] = [
+                # `completed` first: what is removed in part is no checkpoint that anybody goes back to.
+                [Delete(f"{self._paths.checkpoint(number)}/{name}")]
+                for name in sorted(names, key=lambda name: (name != COMPLETED, name))[:room]
+            ]
+            room -= len(names) + 1
+            if room >= 0:
+                units.append([Delete(self._paths.checkpoint(number))])
+            self._stands.pop(str(number), None)
+            if all(self._write(some) for some in batches(units, ROOM)) and room < 0:
+                return  # the next one goes on
+
+
+def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
+    """A contribution with these of its partitions, and without what is its member's own."""
+    offsets = {part: offset for part, offset in given.offsets.items() if part in partitions}
+    topics = {part.topic for part in offsets}
+    return replace(
+        given,
+        offsets=offsets,
+        topics={topic: topic_id for topic, topic_id in given.topics.items() if topic in topics},
+        states={part: state for part, state in given.states.items() if part in partitions},
+        member_state="",
+    )

@@ -1,0 +1,393 @@
+"""Consistent regions in ZooKeeper: the region, its checkpoints with their contributions, and requests (seed 002).
+
+A checkpoint is a consistent cut: of every partition an offset, and the state that its member had after exactly the
+records below. States are bytes of the application's: base64 here, or in a file when they are larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .errors import BadData
+from .fields import Fields, compact
+from .names import is_name
+from .partitions import TopicPartition
+from .ranges import is_partition
+
+CONSUMERS = "consumers"
+KINDS = (CONSUMERS,)
+
+RUNNING = "Running"
+RESETTING = "Resetting"
+FAILED = "Failed"
+REGION_STATES = (RUNNING, RESETTING, FAILED)
+
+COMPLETED = "completed"
+ABORTED = "aborted"
+ABANDONED = "abandoned"
+ENDS = (COMPLETED, ABORTED, ABANDONED)
+
+CHECKPOINT = "checkpoint"
+RESET = "reset"
+FAIL = "fail"
+REQUESTS = (CHECKPOINT, RESET, FAIL)
+
+INITIAL = 0
+"""The sequence of the initial state: nothing has been taken in."""
+
+PATTERN_PREFIX = "region:"
+"""Before `pattern` in the registration of a region's member: releases without regions leave it out."""
+
+MAX_STATE_BYTES = 4096
+"""States of one contribution that stand in its znode; larger ones are in a file."""
+MAX_NUMBER_OF_PARTICIPANTS = 5000
+
+
+class RegionMembership(NamedTuple):
+    """Which region a member registers for, and what kind it is of."""
+
+    name: str
+    kind: str = CONSUMERS
+
+    @classmethod
+    def read(cls, fields: Fields) -> RegionMembership:
+        name, kind = fields.text("name", most=250), fields.text("kind", CONSUMERS)
+        if not is_name(name) or kind not in KINDS:
+            raise fields.bad("name", f"the name of a region, and `kind` one of {', '.join(KINDS)}")
+        return cls(name, kind)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind}
+
+
+class GroupRegion(NamedTuple):
+    """`region` in a group's state: which region it is bound to, and the reset of which all its members have their state
+    back; 0 while one has not."""
+
+    name: str
+    ready: int = 0
+
+    @classmethod
+    def read(cls, fields: Fields) -> GroupRegion:
+        return cls(fields.text("name", most=250), fields.number("ready", 0))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "ready": self.ready}
+
+
+class Progress(NamedTuple):
+    """`region` in a channel.
+
+    :ivar reset: the reset of the last start applied: what runs is of it.
+    :ivar ready: the reset of which the member has its state back.
+    :ivar drained: the last checkpoint that it has contributed to.
+    """
+
+    reset: int = 0
+    ready: int = 0
+    drained: int = 0
+
+    @classmethod
+    def read(cls, fields: Fields) -> Progress:
+        return cls(fields.number("reset", 0), fields.number("ready", 0), fields.number("drained", 0))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"reset": self.reset, "ready": self.ready, "drained": self.drained}
+
+
+class Order(NamedTuple):
+    """`region` in a command.
+
+    :ivar reset: the reset that it belongs to.
+    :ivar checkpoint: of a start the cut that it begins from, 0 for the initial state; of a drain its own.
+    :ivar sources: of a start, the contributions of that cut that have the partitions, and the member's own.
+    :ivar inherited: of a start, contributions whose members are gone: this one is given their state.
+    """
+
+    reset: int
+    checkpoint: int = INITIAL
+    sources: tuple[str, ...] = ()
+    inherited: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, fields: Fields) -> Order:
+        return cls(
+            fields.number("reset", 0),
+            fields.number("checkpoint", 0),
+            tuple(str(name) for name in fields.items("from")),
+            tuple(str(name) for name in fields.items("gone")),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        lists = {"from": list(self.sources), "gone": list(self.inherited)}
+        return {
+            "reset": self.reset,
+            "checkpoint": self.checkpoint,
+            **{name: names for name, names in lists.items() if names},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`/consumers/regions/[region]`.
+
+    :ivar sequence: the cut that it stands on: a reset goes back to it.
+    :ivar next_sequence: of the next checkpoint; none is used again.
+    :ivar open: the checkpoint that has begun and not ended, 0 without one.
+    :ivar reset: counts resets: a member obeys none of an earlier one.
+    :ivar groups: the groups that are bound to it.
+    :ivar consecutive_resets: resets that the application has asked for since the last cut.
+    :ivar reason: why the state is what it is, None when all is well.
+    :ivar since_ms: when the state came, wall clock, for people.
+    """
+
+    kind: str = CONSUMERS
+    state: str = RESETTING
+    sequence: int = INITIAL
+    next_sequence: int = 1
+    open: int = 0
+    reset: int = 1
+    groups: tuple[str, ...] = ()
+    consecutive_resets: int = 0
+    reason: str | None = None
+    since_ms: int = 0
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Region:
+        fields = Fields.parse(where, data)
+        kind, state = fields.text("kind", CONSUMERS), fields.text("state", RESETTING)
+        groups = fields.items("groups")
+        if (
+            kind not in KINDS
+            or state not in REGION_STATES
+            or not all(isinstance(g, str) and is_name(g) for g in groups)
+        ):
+            raise fields.bad("state", "a region's state, with its `kind` and its `groups`")
+        return cls(
+            kind,
+            state,
+            fields.number("sequence", 0),
+            fields.number("next_sequence", 1, least=1),
+            fields.number("open", 0),
+            fields.number("reset", 1, least=1),
+            tuple(sorted(set(groups))),
+            fields.number("consecutive_resets", 0),
+            fields.optional_text("reason"),
+            fields.number("since_ms", 0),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "kind": self.kind,
+                "state": self.state,
+                "sequence": self.sequence,
+                "next_sequence": self.next_sequence,
+                "open": self.open,
+                "reset": self.reset,
+                "groups": sorted(self.groups),
+                "consecutive_resets": self.consecutive_resets,
+                "reason": self.reason,
+                "since_ms": self.since_ms,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """`checkpoints/checkpoint-[sequence]`.
+
+    :ivar base: the cut before it.
+    :ivar participants: group -> consumer -> incarnation, of those who contribute.
+    """
+
+    trigger: str
+    reset: int
+    base: int
+    participants: Mapping[str, Mapping[str, str]]
+    since_ms: int = 0
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Checkpoint:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.text("trigger", ""),
+            fields.number("reset"),
+            fields.number("base", 0),
+            fields.named("participants", lambda group: {n: group.text(n, most=64) for n in group.values if is_name(n)}),
+            fields.number("since_ms", 0),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "trigger": self.trigger,
+                "reset": self.reset,
+                "base": self.base,
+                "participants": {
+                    group: dict(sorted(some.items())) for group, some in sorted(self.participants.items())
+                },
+                "since_ms": self.since_ms,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """Where states are that do not fit into a znode: an Arrow IPC stream in `checkpoint_dir`."""
+
+    name: str
+    size: int
+    crc32: int
+
+    @classmethod
+    def read(cls, fields: Fields) -> StateFile:
+        return cls(fields.text("name", most=1024), fields.number("size"), fields.number("crc32", most=2**32 - 1))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size, "crc32": self.crc32}
+
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """`checkpoints/checkpoint-[sequence]/[group]~[consumer]`: where one member is, and its states.
+
+    :ivar offsets: partition -> the next offset: the states are those after exactly the records below.
+    :ivar topics: the ids of their topics.
+    :ivar states: partition -> base64 of its state.  :ivar member_state: base64 of the member's own.
+    :ivar file: where the states are instead.
+    """
+
+    incarnation: str
+    reset: int
+    offsets: Offsets = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[TopicPartition, str] = field(default_factory=dict)
+    member_state: str = ""
+    file: StateFile | None = None
+    drain_ms: int = 0
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Contribution:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.text("incarnation", most=64),
+            fields.number("reset"),
+            _by_partition(fields, "offsets", lambda value: type(value) is int and 0 <= value < 2**63),
+            fields.texts("topics"),
+            _by_partition(fields, "states", lambda value: isinstance(value, str)),
+            fields.text("member_state", "", most=2 * MAX_STATE_BYTES),
+            fields.inner("file", StateFile.read),
+            fields.number("drain_ms", 0),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "incarnation": self.incarnation,
+                "reset": self.reset,
+                "offsets": _json_of(self.offsets),
+                "topics": dict(sorted(self.topics.items())),
+                **({"states": _json_of(self.states)} if self.states else {}),
+                **({"member_state": self.member_state} if self.member_state else {}),
+                **({"file": self.file.to_json()} if self.file is not None else {}),
+                "drain_ms": self.drain_ms,
+            }
+        )
+
+
+def _by_partition(fields: Fields, name: str, is_good: Any) -> dict[TopicPartition, Any]:
+    found: dict[TopicPartition, Any] = {}
+    for topic, values in fields.mapping(name).items():
+        if not is_name(topic) or not isinstance(values, dict):
+            raise fields.bad(name, "an object topic -> partition -> value")
+        for key, value in values.items():
+            if not is_partition(key) or not is_good(value):
+                raise fields.bad(name, "an object topic -> partition -> value")
+            found[TopicPartition(topic, int(key))] = value
+    return found
+
+
+def _json_of(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for (topic, partition), value in sorted(values.items()):
+        found.setdefault(topic, {})[str(partition)] = value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEnd:
+    """`completed`, `aborted` or `abandoned` below a checkpoint; written once.
+
+    :ivar reason: why it was aborted or abandoned.
+    :ivar duration_ms: from its begin to its end.
+    """
+
+    at_ms: int = 0
+    duration_ms: int = 0
+    reason: str = ""
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> CheckpointEnd:
+        fields = Fields.parse(where, data)
+        return cls(fields.number("at_ms", 0), fields.number("duration_ms", 0), fields.text("reason", ""))
+
+    def to_bytes(self) -> bytes:
+        return compact({"at_ms": self.at_ms, "duration_ms": self.duration_ms, "reason": self.reason})
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRequest:
+    """`request` below a region: a checkpoint, a reset, or a member that cannot go on.
+
+    :ivar sequence: of a reset: the cut to go back to; None for the one that the region stands on.
+    :ivar by_application: a reset that counts for `max_consecutive_resets`.
+    :ivar reset: of a member's: the reset that it is in; in another one it is of no use any more. 0 for any.
+    """
+
+    what: str
+    by: str = ""
+    reason: str = ""
+    sequence: int | None = None
+    by_application: bool = False
+    reset: int = 0
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> RegionRequest:
+        fields = Fields.parse(where, data)
+        what = fields.text("what", most=64)
+        if what not in REQUESTS:
+            raise fields.bad("what", f"one of {', '.join(REQUESTS)}")
+        return cls(
+            what,
+            fields.text("by", "", most=250),
+            fields.text("reason", "", most=1000),
+            fields.optional_number("sequence"),
+            fields.values.get("by_application") is True,
+            fields.number("reset", 0),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "what": self.what,
+                "by": self.by,
+                "reason": self.reason,
+                "sequence": self.sequence,
+                **({"by_application": True} if self.by_application else {}),
+                **({"reset": self.reset} if self.reset else {}),
+            }
+        )
+
+
+def is_checkpoint(where: str, data: bytes) -> bool:
+    """Whether a request is for a checkpoint only, or cannot be read: a reset or a failure replaces it."""
+    try:
+        return RegionRequest.parse(where, data).what == CHECKPOINT
+    except BadData:
+        return True

@@ -1,0 +1,219 @@
+"""`scripts/counts`: workers that count in memory, killed again and again, and a verdict."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import click
+from demo.processes import Node, environment
+
+from consumer.logs.producer import Producer, TopicsInStore
+from consumer.operator.states import StateFiles
+from coordinator.regions.admin import read_contributions, read_region, request
+from coordinator.topics import create_topic
+from coordinator.zk.cli import exit_code_of
+from coordinator.zk.ensemble import Ensemble
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.paths import Brokers
+from coordinator.zk.regions import CHECKPOINT, RUNNING, RegionRequest
+from coordinator.zk.store import Store
+
+from .worker import REGION, SESSION_TIMEOUT_MS, TOPIC
+
+PARTITIONS = 6
+KEYS = 200
+WORKERS = ("w1", "w2", "w3")
+ROUNDS = 4
+RECORDS_A_ROUND = 5_000
+DEADLINE_S = 60.0
+
+
+class Worker:
+    """A worker's process."""
+
+    def __init__(self, zk: str, name: str, folder: Path) -> None:
+        self.name = name
+        places = [str(folder / "log"), str(folder / "checkpoints")]
+        command = [sys.executable, "-m", "counts.worker", zk, name, *places]
+        with (folder / f"{name}.out").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
+
+    def end(self, number: signal.Signals) -> None:
+        """Send a signal, and wait for the process to end."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Log:
+    """Records with keys, written at random; `counts` is what one uninterrupted run counts."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        create_topic(store, Brokers(), TOPIC, PARTITIONS)
+        self._topics = TopicsInStore(store, Brokers())
+        self._folder = folder
+        self._random = random.Random(7)
+        self.counts: Counter[str] = Counter()
+
+    def write(self, records: int) -> None:
+        """Write so many records more."""
+        with Producer(self._folder / "log", self._topics) as producer:
+            for _ in range(records):
+                key = f"key-{self._random.randrange(KEYS)}"
+                producer.send(TOPIC, b"", key=key.encode())
+                self.counts[key] += 1
+
+
+def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
+    """Wait.
+
+    :raises AssertionError: when it takes too long.
+    """
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {deadline_s:g} s: {what}")
+        time.sleep(0.05)
+
+
+def is_running(store: Store, members: int) -> bool:
+    """Whether the region is Running with so many members."""
+    try:
+        found = read_region(store, REGION)
+    except CoordinatorError:
+        return False
+    return found.state == RUNNING and sum(found.members.values()) == members
+
+
+def checkpointed(store: Store, folder: Path) -> tuple[int, Counter[str], int]:
+    """A checkpoint, its number; the counts of all workers in it; and the records below its offsets."""
+    before = read_region(store, REGION).region
+    request(store, REGION, RegionRequest(CHECKPOINT, "scripts/counts"))
+
+    def is_complete() -> bool:
+        now = read_region(store, REGION).region
+        return now is not None and before is not None and now.sequence > before.sequence
+
+    until("a checkpoint is complete", is_complete)
+    region = read_region(store, REGION).region
+    sequence = region.sequence if region is not None else 0
+    files, counts, records = StateFiles(str(folder / "checkpoints"), REGION), Counter[str](), 0
+    for name, given in read_contributions(store, REGION, sequence).items():
+        if given is None:
+            raise AssertionError(f"{name} of checkpoint {sequence} cannot be read")
+        records += sum(given.offsets.values())
+        state = files.get(name, given, ())
+        counts.update(json.loads(state.member) if state.member else {})
+    return sequence, counts, records
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[str, list[Worker], list[Node]]]:
+    """ZooKeeper, a coordinator, and a list for workers; everything ends at the end."""
+    workers: list[Worker] = []
+    nodes: list[Node] = []
+    with Ensemble(folder / "zookeeper") as ensemble:
+        zk = f"{ensemble.hosts}/counts"
+        try:
+            nodes += [Node(name, zk, folder, SESSION_TIMEOUT_MS) for name in "ab"]
+            yield zk, workers, nodes
+        finally:
+            for worker in workers:
+                worker.end(signal.SIGKILL)
+            for node in nodes:
+                node.stop()
+
+
+def wrong_keys(written: Counter[str], counted: Counter[str]) -> list[str]:
+    """Keys that were not counted as often as they were written."""
+    return sorted(key for key in written.keys() | counted.keys() if written[key] != counted[key])
+
+
+def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
+    """What happens; the verdict."""
+    (folder / "checkpoints").mkdir()
+    kills = 0
+    with running(folder) as (zk, workers, nodes):
+        store = open_kazoo(zk, 30_000)
+        try:
+            log = Log(store, folder)
+            workers += [Worker(zk, name, folder) for name in WORKERS]
+            until("the region is Running", lambda: is_running(store, len(WORKERS)))
+            say(f"{len(WORKERS)} workers count {KEYS} keys in {PARTITIONS} partitions")
+            for number in range(ROUNDS):
+                log.write(RECORDS_A_ROUND)
+                sequence, counts, _ = checkpointed(store, folder)
+                say(f"checkpoint {sequence}: {sum(counts.values())} of {sum(log.counts.values())} records counted")
+                log.write(RECORDS_A_ROUND)
+                victim = workers.pop(0)
+                victim.end(signal.SIGKILL)
+                kills += 1
+                say(f"{victim.name} was killed (SIGKILL): what it had counted since is gone")
+                if number == 1:
+                    nodes.pop(0).kill()
+                    say("and a coordinator node, too")
+                until("the others are back at the checkpoint", lambda: is_running(store, len(workers)))
+                workers.append(Worker(zk, victim.name if number % 2 else f"{victim.name}x", folder))
+                until("another worker has joined", lambda: is_running(store, len(workers)))
+            written = sum(log.counts.values())
+            counts, sequence = Counter[str](), 0
+
+            def has_all() -> bool:
+                nonlocal counts, sequence
+                sequence, counts, records = checkpointed(store, folder)
+                return records == written
+
+            until("every record is counted", has_all)
+        finally:
+            store.close()
+    wrong = wrong_keys(log.counts, counts)
+    return {
+        "verdict": "PASS" if not wrong else "FAIL",
+        "records": written,
+        "counted": sum(counts.values()),
+        "keys": len(log.counts),
+        "wrong_keys": len(wrong),
+        "kills": kills,
+        "checkpoints": sequence,
+    }
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
+def main(as_json_line: bool) -> None:
+    """Count records per key in the memory of three workers that are killed again and again: is every count exact?
+
+    Exit code 0 and PASS only if the counts are those of one uninterrupted run; else 1 and FAIL.
+    """
+    with tempfile.TemporaryDirectory(prefix="zk-group-counts-") as folder:
+        verdict = story(Path(folder), lambda what: click.echo(what, err=True))
+    if as_json_line:
+        click.echo(json.dumps(verdict))
+    else:
+        click.echo(
+            f"{verdict['verdict']}: {verdict['records']} records, {verdict['counted']} counted, "
+            f"{verdict['wrong_keys']} of {verdict['keys']} keys wrong, {verdict['kills']} workers killed"
+        )
+    sys.exit(0 if verdict["verdict"] == "PASS" else 1)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    sys.exit(exit_code_of(partial(main.main, sys.argv[1:], prog_name="scripts/counts", standalone_mode=False)))

@@ -1,0 +1,564 @@
+"""Consistent regions of consumers on a real ZooKeeper: checkpoints, resets, and states that are exact (seed 002)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Consumer
+from coordinator.zk.errors import OutcomeUnknown, UsageError
+from coordinator.zk.regions import RegionRequest
+from coordinator.zk.store import Create, Operation, SetData, Store
+from tests.support.cli import run, run_json, run_ok
+from tests.support.memlog import MemoryLog
+from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import SESSION_MS, World, a_world
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        yield made
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog(end=40)
+
+
+@pytest.fixture
+def counting(world: World, log: MemoryLog) -> Iterator[Callable[..., Counting]]:
+    made: list[Counting] = []
+
+    def start(name: str, **options: Any) -> Counting:
+        made.append(Counting(world, name, log, **options))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.vanish()
+
+
+def requested(world: World, what: str, **fields: Any) -> None:
+    world.store.commit([Create(PATHS.request, RegionRequest(what, "a test", **fields).to_bytes())])
+
+
+def test_a_group_whose_members_name_a_region_is_bound_to_it_and_runs(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+
+    one = counting("c1")
+
+    found = running(world)
+    assert (found.kind, found.groups, found.sequence) == ("consumers", ("g",), 0)
+    exact(log, 4, one)
+    state = world.stable("g", 1)
+    assert state.region is not None and state.region.name == "r"
+
+
+def test_a_checkpoint_has_the_offsets_and_the_state_after_exactly_the_records_below_them(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1")
+    running(world)
+    exact(log, 4, one)
+
+    sequence = checkpoint(world)
+
+    given = contributions(world, sequence)
+    assert set(given) == {"g~c1"}
+    assert set(given["g~c1"].offsets.values()) == {log.end}
+    log.end = 80
+    exact(log, 4, one)
+
+
+def test_what_a_killed_member_had_counted_since_the_checkpoint_is_counted_again_and_nothing_twice(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one, two = counting("c1"), counting("c2")
+    before = running(world)
+    world.stable("g", 2)
+    exact(log, 4, one, two)
+    sequence = checkpoint(world)
+    log.end = 70
+    exact(log, 4, one, two)
+
+    two.vanish()
+
+    after = running(world, above=region(world).reset)
+    assert after.sequence == sequence and after.reset > before.reset
+    exact(log, 4, one)
+    assert one.resets[-1] == sequence
+    log.end = 90
+    exact(log, 4, one)
+
+
+def test_a_member_that_joins_costs_no_work_for_a_checkpoint_comes_before_the_generation(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1")
+    before = running(world)
+    exact(log, 4, one)
+
+    two = counting("c2")
+
+    after = running(world, above=before.reset)
+    assert after.sequence > before.sequence, "a checkpoint came first"
+    world.stable("g", 2)
+    assert after.sequence in one.resets
+    log.end = 60
+    exact(log, 4, one, two)
+
+
+def test_an_operator_resets_the_region_to_an_earlier_checkpoint_and_to_the_initial_state(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1")
+    running(world)
+    exact(log, 4, one)
+    first = checkpoint(world)
+    log.end = 50
+    exact(log, 4, one)
+    second = checkpoint(world)
+
+    for to in (first, 0):
+        before = region(world).reset
+        requested(world, "reset", sequence=to)
+        found = running(world, above=before)
+        assert found.sequence == to
+        exact(log, 4, one)
+        assert one.resets[-1] == to
+    assert "abandoned" in world.names(PATHS.checkpoint(second))
+
+
+def test_a_newcomer_that_names_no_region_or_another_is_refused(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    counting("c1")
+    running(world)
+
+    for name, other in (("c2", ""), ("c3", "another")):
+        newcomer = counting(name, region=other)
+        error = eventually(lambda newcomer=newcomer: newcomer.errors, 10, "it is refused")[0]
+        assert type(error).__name__ == "InconsistentRegion"
+        assert "the group is in consistent region r" in str(error)
+        newcomer.vanish()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "client"])
+def test_states_are_exact_through_joins_kills_and_leaves_whatever_the_strategy(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], strategy: str
+) -> None:
+    world.coordinator()
+    world.topic("t", 6)
+    how: dict[str, Any] = {"assignment": "client"} if strategy == "client" else {"protocols": (strategy,)}
+    one = counting("c1", **how)
+    running(world)
+    exact(log, 6, one)
+    two = counting("c2", **how)
+    world.stable("g", 2)
+    log.end = 60
+    exact(log, 6, one, two)
+    three = counting("c3", **how)
+    world.stable("g", 3)
+    log.end = 80
+    exact(log, 6, one, two, three)
+    generation = world.state("g").generation
+
+    two.vanish()
+    world.stable("g", 2, above=generation)
+    log.end = 100
+    exact(log, 6, one, three)
+    before = region(world)
+    three.close()
+
+    world.stable("g", 1, above=generation + 1)
+    log.end = 120
+    exact(log, 6, one)
+    assert region(world).sequence > before.sequence, "who leaves takes a checkpoint first"
+
+
+def test_a_static_member_that_comes_back_as_another_process_has_its_state_and_so_has_everybody(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1")
+    two = counting("s", group_instance_id="s")
+    world.stable("g", 2)
+    running(world)
+    exact(log, 4, one, two)
+    checkpoint(world)
+    before, generation = region(world).reset, world.state("g").generation
+
+    two._stop.set()
+    two.thread.join(10)
+    log.end = 60
+    again = counting("s", group_instance_id="s")
+
+    running(world, above=before)
+    exact(log, 4, one, again)
+    assert world.state("g").generation == generation, "its seat kept its partitions"
+
+
+def test_an_application_takes_the_region_back_itself_but_not_for_ever(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator(max_consecutive_resets=2)
+    world.topic("t", 4)
+    one = counting("c1")
+    running(world)
+    for _ in range(2):
+        before = region(world).reset
+        one.consumer.request_reset("its disk is full")
+        running(world, above=before)
+    exact(log, 4, one)
+
+    one.consumer.request_reset("its disk is full")
+
+    failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 10, "the region has failed")
+    assert "max_consecutive_resets" in (failed.reason or "")
+    eventually(lambda: not one.consumer.assignment(), 10, "nobody runs anything")
+    requested(world, "reset")
+    running(world, above=failed.reset)
+    exact(log, 4, one)
+
+
+def test_a_member_that_cannot_drain_leaves_and_the_region_goes_on_from_the_last_checkpoint(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one, two = counting("c1"), counting("c2")
+    world.stable("g", 2)
+    running(world)
+    sequence = checkpoint(world)
+    before = region(world).reset
+    two.fails_to_drain = True
+
+    requested(world, "checkpoint")
+
+    errors = eventually(lambda: two.errors, 10, "it hears of it")
+    assert type(errors[0]).__name__ == "DrainFailed" and "the disk is full" in str(errors[0])
+    two.fails_to_drain = False
+    assert running(world, above=before).sequence >= sequence
+    log.end = 70
+    exact(log, 4, one, two)
+
+
+def test_states_that_are_too_large_for_a_znode_are_in_files_and_a_damaged_one_fails_the_region(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1", checkpoint_dir=str(tmp_path))
+    one.padding = b"x" * 10_000
+    running(world)
+    exact(log, 4, one)
+    sequence = checkpoint(world)
+    given = contributions(world, sequence)["g~c1"]
+    assert given.file is not None and not given.states
+    before = region(world).reset
+
+    requested(world, "reset")
+
+    running(world, above=before)
+    exact(log, 4, one)
+    (tmp_path / given.file.name).write_bytes(b"y" * given.file.size)
+    requested(world, "reset")
+    failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 30, "the region has failed")
+    assert "is damaged" in (failed.reason or "") and "reset the region" in (failed.reason or "")
+
+
+def test_two_groups_in_one_region_are_checkpointed_and_reset_together_also_when_one_is_empty(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one, other = counting("c1"), counting("o1", group="h")
+    eventually(lambda: region(world).groups == ("g", "h"), 10, "both groups are bound")
+    running(world)
+    exact(log, 4, one)
+    exact(log, 4, other)
+    sequence = checkpoint(world)
+    assert set(contributions(world, sequence)) == {"g~c1", "h~o1"}
+    before = region(world).reset
+
+    other.vanish()
+
+    running(world, above=before)
+    exact(log, 4, one)
+    later = checkpoint(world)
+    assert set(contributions(world, later)) == {"g~c1", "h~o1"}, "what nobody contributes is copied"
+    log.end = 60
+    back = counting("o2", group="h")
+    exact(log, 4, back)
+    exact(log, 4, one)
+
+
+def test_a_coordinator_that_dies_at_any_time_leaves_the_states_exact(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    services = [world.coordinator(checkpoint_interval_ms=300)]
+    world.topic("t", 4)
+    one, two = counting("c1"), counting("c2")
+    running(world)
+    for number in range(4):
+        services.append(world.coordinator(checkpoint_interval_ms=300))
+        log.end += 20
+        world.session_of(world.elected(*services)).close()
+        world.stop_coordinator(services.pop(0))
+        if number % 2:
+            two.vanish()
+            two = counting(f"c{number + 3}")
+
+    world.stable("g", 2)
+    running(world)
+    exact(log, 4, one, two)
+    before = region(world).sequence
+    eventually(lambda: region(world).sequence > before, 10, "checkpoints go on")
+
+
+def test_partitions_that_are_added_begin_at_their_beginning_and_cost_no_work(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = counting("c1")
+    before = running(world)
+    exact(log, 2, one)
+
+    world.more_partitions("t", 4)
+
+    after = running(world, above=before.reset)
+    assert after.sequence > before.sequence
+    exact(log, 4, one)
+
+
+def test_an_offset_that_the_log_has_lost_fails_the_region_and_is_never_jumped_over(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    exact(log, 2, one)
+    checkpoint(world)
+    log.lost_below = log.end + 100
+    log.end = log.lost_below + 10
+
+    requested(world, "reset")
+
+    failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 15, "the region has failed")
+    assert "t-" in (failed.reason or "")
+    assert any(type(error).__name__ == "OffsetOutOfRange" for error in one.errors)
+
+
+def test_a_commit_and_a_seek_are_refused_in_a_sentence(world: World, counting: Callable[..., Counting]) -> None:
+    world.coordinator()
+    world.topic("t", 1)
+    one = counting("c1")
+    running(world)
+
+    for act in (one.consumer.commit, one.consumer.seek_to_beginning):
+        with pytest.raises(UsageError, match="is not for a consistent region"):
+            act()
+    with pytest.raises(UsageError, match="enable_auto_commit is not for a consistent region"):
+        ConsumerConfig(zk=world.zk, group="g", region="r", enable_auto_commit=True)
+
+
+def test_regions_are_shown_checkpointed_and_reset_from_the_command_line(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1")
+    running(world)
+    exact(log, 4, one)
+
+    run_ok(world.zk, "regions", "checkpoint", "r")
+    eventually(lambda: region(world).sequence == 1, 10, "it is complete")
+    (shown,) = run_json(world.zk, "regions", "list")
+    assert (shown["region"], shown["state"], shown["checkpoint"], shown["members"]) == ("r", "Running", 1, 1)
+    (given,) = run_json(world.zk, "regions", "describe", "r")
+    assert (given["contribution"], given["partitions"]) == ("g~c1", 4)
+    (ended,) = run_json(world.zk, "regions", "history", "r")
+    assert (ended["state"], ended["contributions"], ended["participants"]) == ("completed", 1, 1)
+    before = region(world)
+    dry = run_json(world.zk, "regions", "reset", "r", "--to-initial")
+    assert dry[0]["executed"] is False and region(world) == before
+    run_ok(world.zk, "regions", "reset", "r", "--to-initial", "--execute")
+    assert running(world, above=before.reset).sequence == 0
+    exact(log, 4, one)
+    for args, reason in (
+        (("reset", "r", "--to", "7"), "region r has no complete checkpoint 7"),
+        (("describe", "nowhere"), "there is no consistent region 'nowhere'"),
+    ):
+        refused = run(world.zk, "regions", *args)
+        assert refused.exit_code != 0 and reason in refused.output, refused.output
+
+
+def test_an_application_that_raises_half_way_through_a_poll_leaves_without_a_checkpoint_and_loses_no_record(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    """What `poll` has returned was not all processed: no state may stand beside these offsets."""
+    world.coordinator()
+    world.topic("t", 2)
+    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", session_timeout_ms=SESSION_MS)
+    with pytest.raises(KeyboardInterrupt), Consumer(config, Subscription({"t": 1}), source=log) as consumer:
+        eventually(lambda: consumer.poll(20), 20, "records come")
+        running(world)
+        raise KeyboardInterrupt
+    assert region(world).sequence == 0
+
+    two = counting("c2")
+
+    exact(log, 2, two)
+
+
+def test_what_nobody_runs_any_more_is_carried_from_checkpoint_to_checkpoint_and_found_when_it_is_run_again(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    for topic in "tuv":
+        world.topic(topic, 1)
+    one = counting("c1", topics={"t": 1, "u": 1, "v": 1})
+    running(world)
+    eventually(lambda: len(one.by_partition) == 3 and set(one.by_partition.values()) == {log.end}, 20, "all is counted")
+    for left in ({"t": 1, "u": 1}, {"t": 1}):
+        before = region(world)
+        one.consumer.subscribe(Subscription(left))
+        running(world, above=before.reset)
+        assert region(world).sequence > before.sequence
+        checkpoint(world)
+    end, log.end = log.end, log.end + 20
+
+    before = region(world)
+    one.consumer.subscribe(Subscription({"t": 1, "u": 1, "v": 1}))
+
+    running(world, above=before.reset)
+    eventually(lambda: len(one.by_partition) == 3 and set(one.by_partition.values()) == {log.end}, 20, "all is counted")
+    names = contributions(world, region(world).sequence)
+    assert {part.topic for given in names.values() for part in given.offsets} == {"t", "u", "v"}, names
+    initial = [world.data(PATHS.initial_offset("g", topic, 0)) for topic in "tuv"]
+    assert all(initial) and end < log.end
+
+
+def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    service = world.coordinator()
+    world.topic("t", 2)
+    one = counting("c1")
+    before = running(world)
+    exact(log, 2, one)
+    run_ok(world.zk, "pause", "g")
+    run_ok(world.zk, "regions", "checkpoint", "r")
+    assert run(world.zk, "regions", "checkpoint", "r").exit_code == 2, "one stands already"
+
+    run_ok(world.zk, "regions", "reset", "r", "--to-initial", "--execute")
+
+    run_ok(world.zk, "resume", "g")
+    running(world, above=before.reset)
+    exact(log, 2, one)
+    assert service.term is not None
+
+
+def test_a_dynamic_member_that_comes_back_under_its_name_resets_a_led_group_once(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one, two = counting("c1", assignment="client"), counting("c2", assignment="client")
+    world.stable("g", 2)
+    before = running(world)
+    generation = world.state("g").generation
+
+    two.vanish()
+    two = counting("c2", assignment="client")
+
+    world.stable("g", 2, above=generation)
+    after = running(world, above=before.reset)
+    exact(log, 4, one, two)
+    assert after.reset - before.reset <= world.state("g").generation - generation + 1
+
+
+def test_what_a_hand_puts_below_a_checkpoint_or_a_request_stops_neither_the_group_nor_the_region(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    exact(log, 2, one)
+    sequence = checkpoint(world)
+    given = world.data(PATHS.contribution(sequence, "g", "c1")) or b""
+    world.put(PATHS.contribution(sequence, "g", "zz"), b"{")
+    world.put(PATHS.contribution(sequence, "g", "zy"), given.replace(b'"0":40', b'"0":3'))
+    world.put(PATHS.checkpoint(sequence + 1))
+    before = region(world)
+
+    later = checkpoint(world)
+    requested(world, "reset", sequence=sequence)
+
+    assert later > sequence + 1
+    running(world, above=before.reset)
+    exact(log, 2, one)
+    world.put(f"{PATHS.request}/stray")
+    eventually(lambda: world.data(PATHS.request) is None, 20, "the request is removed with what stands below it")
+    log.end = 60
+    exact(log, 2, one)
+
+
+class _LosesOneReply(FrontStore):
+    """Loses the reply of the next multi that writes a znode."""
+
+    path = ""
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        found = self.behind.commit(operations)
+        if self.path and any(isinstance(each, SetData) and each.path == self.path for each in operations):
+            self.path = ""
+            raise OutcomeUnknown("the reply was lost")
+        return found
+
+
+def test_groups_are_asked_for_their_turns_when_the_reply_to_a_regions_multi_was_lost(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    fronts: list[_LosesOneReply] = []
+
+    def wrap(store: Store) -> Store:
+        fronts.append(_LosesOneReply(store))
+        return fronts[-1]
+
+    world.coordinator(wrap=wrap)
+    world.topic("t", 2)
+    one = counting("c1")
+    before = running(world)
+    exact(log, 2, one)
+    fronts[0].path = PATHS.root
+
+    requested(world, "reset")
+
+    running(world, above=before.reset)
+    exact(log, 2, one)
+    assert fronts[0].path == ""

@@ -1,0 +1,894 @@
+"""Explicit-state model of a consistent region of plain consumers: drain, contribution, completion, reset.
+
+What a member takes in of a partition moves its position, and a count that it keeps for itself as a whole: an
+application's state that knows nothing of partitions. However often the region goes back, the counts of all members
+must add up to the positions. Defaults are the rules as they should stand; `mut=` takes one out. A multi is a tuple of
+operations, applied all or none. Claims and hand-overs of partitions are those of every group, and are not modelled
+again: a stop ends a hold in one multi. Examples:
+
+    python -m tests.model.region bfs epochs=2 take=1 cuts=2
+    python -m tests.model.region bfs groups=AB take=1 mut=partial
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from .search import Result, search
+
+NAMES = "ABC"
+FIRST = 10
+RUNNING, RESETTING = "Running", "Resetting"
+OPEN, COMPLETED, ABORTED, ABANDONED = "open", "completed", "aborted", "abandoned"
+
+SPARE = ("unready", "overtaken", "noregion", "nogroups")
+"""Of the mutations those that break nothing: what they take out is for people, or a second line of defence."""
+
+MUTATIONS = {
+    "partial": "a generation resets only who is told something else by it",
+    "bounce": "a new incarnation of a name is no reset",
+    "commit": "a member begins at the offset of its channel or of `offsets`, not at the cut's",
+    "gone": "the states of names that are gone are given to nobody",
+    "everybody": "the states of names that are gone are given to each member",
+    "unready": "a checkpoint begins before every member has its state back",
+    "clock": "a member that has drained goes on by itself",
+    "incomplete": "a checkpoint completes with the contributions that are there",
+    "departed": "a checkpoint begins although a member of the target has gone",
+    "overtaken": "a drain of an earlier reset is obeyed",
+    "nocut": "a contribution does not check that its checkpoint is open",
+    "nochannel": "a contribution does not check its member's channel",
+    "noregion": "the multis of a group's turn do not check the region",
+    "nogroups": "a region's turn does not check the groups",
+    "uncopied": "a group without members is not copied from the cut before",
+    "noepoch": "the coordinator's multis do not check the epoch",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is modelled, and how many faults of each kind may happen.
+
+    :ivar groups: the group of each name; each has one partition for each of its names.
+    """
+
+    groups: str = "aa"
+    members: int = 2
+    order: str = "rsci"  # reads of a group's turn: region, state, channels, ids
+    deep: int = 1  # records that there are of each partition
+    epochs: int = 1
+    parallel: int = 0  # 1: a coordinator takes the turns of groups and region at once
+    cuts: int = 2
+    resets: int = 0  # an operator's
+    expire: int = 0
+    take: int = 0
+    join: int = 0
+    leave: int = 0
+    lost: int = 0
+    late: int = 0
+    timeout: int = 0
+    start: str = "fresh"  # or "running": every member has its state of the initial cut
+    mut: str = ""
+    progress: int = 7  # every n-th state is checked for L6; 0: none
+    max: int = 3_000_000
+    secs: float = 240
+    muts: frozenset[str] = field(default=frozenset(), init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "muts", frozenset(self.mut.split(",")) - {""})
+        if self.muts - MUTATIONS.keys():
+            raise ValueError(f"unknown mutation, known are {', '.join(MUTATIONS)}")
+
+    @property
+    def names(self) -> range:
+        return range(len(self.groups))
+
+    def of(self, group: str) -> list[int]:
+        """The names of a group; its partitions have the same numbers."""
+        return [n for n in self.names if self.groups[n] == group]
+
+    @property
+    def keys(self) -> list[str]:
+        return sorted(set(self.groups))
+
+
+FAULTS = ("resets", "expire", "take", "join", "leave", "lost", "late", "timeout")
+Numbers = tuple[int, ...]
+
+
+class Command(NamedTuple):
+    """stop, start or drain. Of a start: what of which cut; `heir` of the names whose counts it is given, too."""
+
+    seq: int
+    option: str
+    epoch: int
+    incarnation: int
+    reset: int
+    share: int = 0
+    cut: int = 0
+    heir: Numbers = ()
+
+
+class Channel(NamedTuple):
+    """`started`: the reset of the last start applied, `ready` that of which the state is back; `offsets` of `run`."""
+
+    version: int
+    incarnation: int
+    ended: int
+    run: int
+    started: int
+    ready: int
+    drained: int
+    commands: tuple[Command, ...]
+
+
+class Contribution(NamedTuple):
+    name: int
+    incarnation: int
+    reset: int
+    offsets: Numbers  # of each partition, -1 of those that it does not have
+    counts: Numbers
+
+
+class Cut(NamedTuple):
+    """`checkpoints/checkpoint-[number]`."""
+
+    number: int
+    reset: int
+    participants: tuple[tuple[int, int], ...]
+    status: str
+    contributions: tuple[Contribution, ...]
+
+
+class Region(NamedTuple):
+    version: int
+    state: str
+    cut: int
+    open: int
+    reset: int
+
+
+class Group(NamedTuple):
+    """`state` of a group; `ready` is the reset of which every member of the target has its state back."""
+
+    version: int
+    target: tuple[tuple[int, int, int], ...]
+    ready: int
+    is_new: int
+
+
+class Process(NamedTuple):
+    """One life of a name; `paused` is the checkpoint whose end it waits for."""
+
+    name: int
+    incarnation: int
+    session: int
+    unknown: int
+    version: int
+    share: int
+    started: int
+    loaded: int
+    ready: int
+    paused: int
+    start: Command | tuple[()]
+    positions: Numbers
+    counts: Numbers
+
+
+class Turn(NamedTuple):
+    """A turn of a group, or (`key` empty) of the region."""
+
+    key: str
+    at: int = 0
+    snapshot: tuple[Any, ...] = ()
+    queue: tuple[Any, ...] = ()
+
+
+class World(NamedTuple):
+    epoch: int
+    region: Region
+    groups: tuple[Group, ...]
+    ids: Numbers
+    channels: tuple[Channel, ...]
+    offsets: Numbers
+    cuts: tuple[Cut, ...]
+    processes: tuple[Process, ...]
+    turns: tuple[tuple[Turn, ...], ...]  # of each epoch
+    flight: tuple[tuple[int, Any], ...]
+    left: tuple[tuple[str, int], ...]
+    newest: int
+
+
+Step = tuple[str, World, str]
+
+
+def put(items: tuple[Any, ...], at: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:at], item, *items[at + 1 :])
+
+
+def spend(w: World, fault: str) -> World | None:
+    left = dict(w.left)
+    if not left[fault]:
+        return None
+    return w._replace(left=tuple((f, n - (f == fault)) for f, n in w.left))
+
+
+def name_of(name: int, incarnation: int) -> str:
+    return f"{NAMES[name]}{incarnation - FIRST}"
+
+
+def fresh_turns(cfg: Config) -> tuple[Turn, ...]:
+    return tuple(Turn(key) for key in ("", *cfg.keys))
+
+
+def first_world(cfg: Config) -> World:
+    n = len(cfg.groups)
+    nothing = (0,) * n
+    groups = tuple(Group(1, (), 0, 0) for _ in cfg.keys)
+    region = Region(1, RESETTING, 0, 0, 1)
+    faults = tuple((f, getattr(cfg, f)) for f in FAULTS)
+    w = World(1, region, groups, nothing, (Channel(1, 0, 0, 0, 0, 0, 0, ()),) * n, nothing, (), (), (fresh_turns(cfg),),
+              (), faults, FIRST)  # fmt: skip
+    for name in range(cfg.members):
+        w = register(w, name)
+    if cfg.start == "running":
+        targets = {key: tuple((m, w.ids[m], 1 << m) for m in cfg.of(key) if m < cfg.members) for key in cfg.keys}
+        w = w._replace(
+            region=region._replace(state=RUNNING),
+            groups=tuple(Group(1, targets[key], 1, 0) for key in cfg.keys),
+            channels=tuple(c._replace(run=1 << m, started=1, ready=1) if c.incarnation else c
+                           for m, c in enumerate(w.channels)),
+            processes=tuple(p._replace(share=1 << p.name, started=1, loaded=1, ready=1) for p in w.processes),
+        )  # fmt: skip
+    return canonical(cfg, w)
+
+
+def register(w: World, name: int) -> World:
+    """A new process takes the name: one multi moves the fence, removes old commands, and makes `ids`."""
+    inc, c, nothing = w.newest, w.channels[name], (0,) * len(w.ids)
+    p = Process(name, inc, 1, 0, c.version + 1, 0, 0, 0, 0, 0, (), nothing, nothing)
+    return w._replace(
+        newest=inc + 1, ids=put(w.ids, name, inc), processes=(*w.processes, p),
+        channels=put(w.channels, name, Channel(c.version + 1, inc, 0, 0, 0, 0, 0, ())),
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------- multis
+
+
+def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | None:
+    """The world after the multi and what it violates, or None when ZooKeeper refuses it."""
+    region, bad = w.region, ""
+    groups, ids, channels, offsets = list(w.groups), list(w.ids), list(w.channels), list(w.offsets)
+    cuts = {c.number: c for c in w.cuts}
+    seq = 1 + max((x.seq for c in channels for x in c.commands), default=0)
+    for op, *args in multi:
+        if op == "epoch":
+            if args[0] != w.epoch:
+                if "noepoch" not in cfg.muts:
+                    return None
+                bad = bad or "S4: an older epoch writes"
+        elif op in ("region", "region is"):
+            if args[0] != region.version and not (op == "region is" and "noregion" in cfg.muts):
+                return None
+            if op == "region":
+                region = args[1]._replace(version=region.version + 1)
+        elif op in ("group", "group is"):
+            if args[1] != groups[args[0]].version and not (op == "group is" and "nogroups" in cfg.muts):
+                return None
+            if op == "group":
+                groups[args[0]] = args[2]._replace(version=groups[args[0]].version + 1)
+        elif op == "channel":
+            name, version, changes = args
+            if version not in (channels[name].version, None):
+                return None
+            channels[name] = channels[name]._replace(version=channels[name].version + 1, **dict(changes))
+        elif op == "offsets":
+            for part, offset in args[0]:
+                offsets[part] = offset
+        elif op == "remove":
+            c = channels[args[0]]
+            if not any(x.seq == args[1] for x in c.commands):
+                return None
+            channels[args[0]] = c._replace(commands=tuple(x for x in c.commands if x.seq != args[1]))
+        elif op == "send":
+            c = channels[args[0]]
+            channels[args[0]] = c._replace(commands=(*c.commands, args[1]._replace(seq=seq)))
+            seq += 1
+        elif op == "begin":
+            cuts[args[0].number] = args[0]
+        elif op == "contribute":
+            cut, given = cuts[args[0]], args[1]
+            if cut.status != OPEN and "nocut" not in cfg.muts:
+                return None
+            if cut.status != OPEN:
+                bad = bad or f"S11: {NAMES[given.name]} contributes to a checkpoint that is {cut.status}"
+            if any(x.name == given.name for x in cut.contributions):
+                bad = bad or f"S11: {NAMES[given.name]} contributes twice"
+            if channels[given.name].incarnation != given.incarnation or channels[given.name].ended:
+                bad = bad or f"S11: {NAMES[given.name]} contributes after its end"
+            cuts[cut.number] = cut._replace(contributions=tuple(sorted((*cut.contributions, given))))
+        elif op == "end":
+            if cuts[args[0]].status not in (OPEN, COMPLETED):
+                return None
+            cuts[args[0]] = cuts[args[0]]._replace(status=args[1])
+        elif op == "copy":
+            cuts[args[0]] = cuts[args[0]]._replace(
+                contributions=tuple(sorted((*cuts[args[0]].contributions, *args[1])))
+            )
+        elif op == "(completed)":
+            bad = bad or incomplete(cfg, w, cuts[args[0]])
+    w = w._replace(region=region, groups=tuple(groups), ids=tuple(ids), channels=tuple(channels))
+    return w._replace(offsets=tuple(offsets), cuts=tuple(cuts[number] for number in sorted(cuts))), bad
+
+
+def incomplete(cfg: Config, w: World, cut: Cut) -> str:
+    """What is wrong with a checkpoint that was just completed."""
+    given = {(x.name, x.incarnation) for x in cut.contributions if x.reset == cut.reset}
+    if not set(cut.participants) <= given:
+        return f"S11: checkpoint {cut.number} is complete without the contribution of every participant"
+    before = merged(cfg, w.cuts, w.region.cut)
+    for part in cfg.names:
+        held = [x.offsets[part] for x in cut.contributions if x.offsets[part] >= 0]
+        if sum(held) < before[part]:
+            return f"S11: partition {part} goes back with checkpoint {cut.number}"
+        if len(held) > 1:
+            return f"S11: two contributions to checkpoint {cut.number} have partition {part}"
+        if sum(x.counts[part] for x in cut.contributions) != sum(held):
+            return f"S11: the counts of checkpoint {cut.number} are not those of its offsets"
+    for p in w.processes:
+        mine = next((x for x in cut.contributions if (x.name, x.incarnation) == (p.name, p.incarnation)), None)
+        if mine is not None and is_mine(w, p) and any(
+            mine.offsets[part] not in (-1, p.positions[part]) for part in cfg.names
+        ):  # fmt: skip
+            return f"S11: {NAMES[p.name]} has gone on before checkpoint {cut.number} is complete"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------- turns
+
+
+def merged(cfg: Config, cuts: tuple[Cut, ...], number: int) -> Numbers:
+    """The offset of each partition in a cut; that where it began (0) for one that the cut does not have."""
+    found = [0] * len(cfg.groups)
+    for cut in cuts:
+        for x in cut.contributions if cut.number == number else ():
+            for part, offset in enumerate(x.offsets):
+                found[part] = max(found[part], offset)
+    return tuple(found)
+
+
+def contributions(cuts: tuple[Cut, ...], number: int) -> tuple[Contribution, ...]:
+    return next((cut.contributions for cut in cuts if cut.number == number), ())
+
+
+def after_reset(cfg: Config, region: Region, cuts: tuple[Cut, ...], to: int) -> tuple[Region, list[Any]]:
+    """The region once a reset to a cut has begun; an open checkpoint is aborted, later ones are abandoned."""
+    later = [c.number for c in cuts if c.number > to and c.status == COMPLETED]
+    ops: list[Any] = [("end", number, ABANDONED) for number in later]
+    if region.open:
+        ops.append(("end", region.open, ABORTED))
+    return region._replace(state=RESETTING, cut=to, open=0, reset=region.reset + 1), ops
+
+
+def group_turn(cfg: Config, epoch: int, key: str, s: tuple[Any, ...], w: World, *, waits: bool) -> tuple[Any, ...]:
+    """The multi of one turn of a group.
+
+    :param waits: a generation that is nobody's death waits for a checkpoint.
+    """
+    region, st, channels, ids = s
+    index, names = cfg.keys.index(key), cfg.of(key)
+    lives = {n: bool(ids[n]) and ids[n] == channels[n].incarnation and not channels[n].ended for n in names}
+    ops: list[Any] = []
+    for n in names:
+        c = channels[n]
+        if c.incarnation and not c.ended and not lives[n]:
+            changes = (("ended", 1), ("run", 0), ("started", 0), ("ready", 0))
+            ops += [("channel", n, c.version, changes), *(("remove", n, x.seq) for x in c.commands)]
+    present = {n: channels[n].incarnation for n in names if lives[n]}
+    told = {n: inc for n, inc, _ in st.target}
+    is_new = set(present) != set(told) if "bounce" in cfg.muts else present != told
+    nobody_died = all(present.get(n) == inc for n, inc in told.items())
+    held = is_new and waits and region.state == RUNNING and told and (nobody_died or "departed" in cfg.muts)
+    if is_new and not held:
+        shares = dict.fromkeys(present, 0)
+        for turn, part in enumerate(names if present else ()):
+            shares[sorted(present)[(turn + region.reset) % len(present)]] |= 1 << part  # each time to another
+        target = {n: (present[n], shares[n]) for n in sorted(present)}
+        after = region
+        if "partial" not in cfg.muts or not told:
+            after, more = after_reset(cfg, region, w.cuts, region.cut)
+            ops += more
+        ops.append(("region", region.version, after))
+    else:
+        target = {n: (present.get(n, inc) if "bounce" in cfg.muts else inc, share) for n, inc, share in st.target}
+        if "departed" in cfg.muts:
+            target = {n: each for n, each in target.items() if present.get(n) == each[0]}
+        after = region
+        ops.append(("region is", region.version))
+    moves, is_settled = moved(cfg, epoch, after, names, channels, lives, target, w.cuts)
+    ready = after.reset if is_settled and (held or not is_new or not present) else 0
+    new = Group(0, tuple((n, *target[n]) for n in sorted(target)), ready, int(bool(held)))
+    if not moves and ops == [("region is", region.version)] and new == st._replace(version=0):
+        return ()
+    return ((("epoch", epoch), ("group", index, st.version, new), *ops, *moves),)
+
+
+def moved(
+    cfg: Config,
+    epoch: int,
+    region: Region,
+    names: list[int],
+    channels: tuple[Channel, ...],
+    lives: dict[int, bool],
+    target: dict[int, tuple[int, int]],
+    cuts: tuple[Cut, ...],
+) -> tuple[list[Any], bool]:
+    """Commands that are due, those withdrawn, and whether every member of the target has its state back."""
+    out: list[Any] = []
+    starts: list[Any] = []
+    is_settled = True
+    busy = 0
+    for n in names:
+        busy |= channels[n].run if lives[n] else 0
+    pending = 0
+    for n in names:
+        for x in channels[n].commands:
+            pending |= x.share if x.option == "start" and lives[n] else 0
+    gone = {x.name for x in contributions(cuts, region.cut)} - target.keys()
+    for n in names:
+        c = channels[n]
+        if not lives[n]:
+            continue
+        want: Command | None = None
+        if n not in target or target[n][0] != c.incarnation:
+            is_settled = is_settled and n not in target
+        elif c.started != region.reset or c.run != target[n][1]:
+            is_settled = False
+            partial = "partial" in cfg.muts and c.started and c.run == target[n][1]
+            if partial:
+                is_settled = c.ready == c.started
+            elif c.run:
+                want = Command(0, "stop", epoch, c.incarnation, region.reset)
+            else:
+                heirs = tuple(sorted(m for m in gone if m in names)) if "gone" not in cfg.muts else ()
+                first = n == min(target) or "everybody" in cfg.muts
+                heir = (n, *heirs) if first else (n,)
+                want = Command(0, "start", epoch, c.incarnation, region.reset, target[n][1], region.cut, heir)
+        else:
+            is_settled = is_settled and c.ready == region.reset
+            if region.open and c.drained != region.open:
+                want = Command(0, "drain", epoch, c.incarnation, region.reset, 0, region.open)
+        kept = [x for x in c.commands if want is not None and x._replace(seq=0) == want]
+        out += [("remove", n, x.seq) for x in c.commands if x not in kept]
+        if want is not None and not kept:
+            if want.option == "start" and want.share & (busy | pending):
+                continue
+            starts.append(("send", n, want))
+    return out + starts, is_settled
+
+
+def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterator[tuple[str, World, tuple[Any, ...]]]:
+    """What a region's turn may decide, with what the decision costs of the faults."""
+    region, cuts, groups = s
+    fence = ("epoch", epoch)
+    stable = [("group is", i, g.version) for i, g in enumerate(groups)]
+    is_ready = all(g.ready == region.reset for g in groups) or "unready" in cfg.muts
+    anybody = tuple((n, inc) for g in groups for n, inc, _ in g.target)
+    cut = next((c for c in cuts if c.number == region.open), None)
+    if cut is not None:
+        given = {(x.name, x.incarnation) for x in cut.contributions if x.reset == cut.reset}
+        if set(cut.participants) <= given or ("incomplete" in cfg.muts and given):
+            after = region._replace(cut=cut.number, open=0)
+            copies = ("copy", cut.number, copied(cfg, region, cuts, cut))
+            ops = (fence, ("region", region.version, after), copies, ("end", cut.number, COMPLETED))
+            yield f"completes {cut.number}", w, ((*ops, ("(completed)", cut.number)),)
+        if paid := spend(w, "timeout"):
+            after = region._replace(open=0)
+            yield f"aborts {cut.number}", paid, ((fence, ("region", region.version, after),
+                                                 ("end", cut.number, ABORTED)),)  # fmt: skip
+        return
+    if region.state == RESETTING and is_ready and anybody:
+        yield "is Running", w, ((fence, ("region", region.version, region._replace(state=RUNNING)), *stable),)
+    number = 1 + max((c.number for c in cuts), default=0)
+    if region.state == RUNNING and is_ready and anybody and number <= cfg.cuts:
+        made = Cut(number, region.reset, anybody, OPEN, ())
+        after = region._replace(open=number)
+        yield f"begins {number}", w, ((fence, ("region", region.version, after), *stable, ("begin", made)),)
+    for to in (0, *(c.number for c in cuts if c.status == COMPLETED)):
+        if paid := spend(w, "resets"):
+            after, ops = after_reset(cfg, region, cuts, to)
+            yield f"resets to {to}", paid, ((fence, ("region", region.version, after), *ops),)
+
+
+def copied(cfg: Config, region: Region, cuts: tuple[Cut, ...], cut: Cut) -> tuple[Contribution, ...]:
+    """What nobody contributes: the groups without members."""
+    present = {cfg.groups[n] for n, _ in cut.participants}
+    before = contributions(cuts, region.cut)
+    return tuple(x for x in before if cfg.groups[x.name] not in present and "uncopied" not in cfg.muts)
+
+
+def read(cfg: Config, w: World, t: Turn) -> Any:
+    """One read of a turn."""
+    if not t.key:
+        return (w.region, w.cuts, w.groups)[t.at]
+    what = cfg.order[t.at]
+    group = w.groups[cfg.keys.index(t.key)]
+    return {"r": w.region, "s": group, "c": w.channels, "i": w.ids}[what]
+
+
+def ordered(cfg: Config, t: Turn) -> tuple[Any, ...]:
+    """What a turn has read, in the order of `rsci` whatever that of its reads."""
+    return tuple(t.snapshot[cfg.order.index(what)] for what in "rsci") if t.key else t.snapshot
+
+
+def decisions(cfg: Config, epoch: int, t: Turn, w: World) -> Iterator[tuple[str, World, tuple[Any, ...]]]:
+    if not t.key:
+        yield from region_turn(cfg, epoch, t.snapshot, w)
+        return
+    seen: list[tuple[Any, ...]] = []
+    for waits in (False, True):
+        queue = group_turn(cfg, epoch, t.key, ordered(cfg, t), w, waits=waits)
+        if queue and queue not in seen:
+            seen.append(queue)
+            yield f"turn of {t.key}: {said(queue[0])}", w, queue
+
+
+def said(multi: tuple[Any, ...]) -> str:
+    """What a coordinator's multi does, for a trace."""
+    out = []
+    for op, *args in multi:
+        if op == "send":
+            x = args[1]
+            out.append(f"{x.option} to {name_of(args[0], x.incarnation)} reset {x.reset} cut {x.cut} share {x.share}")
+        elif op == "region":
+            out.append(f"region {args[1].state} cut {args[1].cut} open {args[1].open} reset {args[1].reset}")
+        elif op == "channel":
+            out.append(f"ends {NAMES[args[0]]}")
+        elif op == "end":
+            out.append(f"checkpoint {args[0]} {args[1]}")
+    return ", ".join(out) or "state"
+
+
+def coordinate(cfg: Config, w: World) -> Iterator[Step]:
+    if w.epoch < cfg.epochs:
+        yield f"elect C{w.epoch + 1}", w._replace(epoch=w.epoch + 1, turns=(*w.turns, fresh_turns(cfg))), ""
+    for i, turns in enumerate(w.turns):
+        who, epoch = f"C{i + 1}", i + 1
+        if epoch < w.epoch and "noepoch" not in cfg.muts:
+            continue
+        for j, t in enumerate(turns):
+            if not cfg.parallel and any(other.at or other.queue for other in turns if other is not t):
+                continue
+
+            def become(world: World, turn: Turn, at: tuple[int, int] = (i, j)) -> World:
+                return world._replace(turns=put(world.turns, at[0], put(world.turns[at[0]], at[1], turn)))
+
+            if t.queue:
+                done = apply(cfg, w, t.queue[0])
+                if done is None:
+                    yield f"{who} is refused", become(w, Turn(t.key)), ""
+                else:
+                    yield f"{who} commits {said(t.queue[0])}", become(done[0], Turn(t.key)), done[1]
+                continue
+            length = len(cfg.order) if t.key else 3
+            t = t._replace(at=t.at + 1, snapshot=(*t.snapshot, read(cfg, w, t)))
+            if t.at < length:
+                yield f"{who} reads {t.key or 'region'} {t.at}", become(w, t), ""
+                continue
+            is_idle = True
+            for label, paid, queue in decisions(cfg, epoch, t, w):
+                yield f"{who} {label}", become(paid, Turn(t.key, 0, (), queue)), ""
+                is_idle = False
+            if is_idle:
+                yield f"{who} has nothing to do for {t.key or 'the region'}", become(w, Turn(t.key)), ""
+
+
+# ------------------------------------------------------------------------------------------------- a member
+
+
+def is_mine(w: World, p: Process) -> bool:
+    c = w.channels[p.name]
+    return c.incarnation == p.incarnation and not c.ended
+
+
+def swap(w: World, old: Process, new: Process | None) -> World:
+    return w._replace(processes=tuple(q for q in (new if q == old else q for q in w.processes) if q))
+
+
+def forgotten(cfg: Config, p: Process) -> Process:
+    nothing = (0,) * len(cfg.groups)
+    return p._replace(loaded=0, ready=0, paused=0, start=(), positions=nothing, counts=nothing)
+
+
+def obey(cfg: Config, w: World, p: Process) -> tuple[str, tuple[Any, ...], Process, Process] | None:
+    """The multi for the next command: what it is, its operations, the process after it, and before it is sent."""
+    c = w.channels[p.name]
+    if not c.commands:
+        return None
+    x = c.commands[0]
+    after = p._replace(version=p.version + 1)
+    done = ("remove", p.name, x.seq)
+
+    def channel(**changes: Any) -> tuple[Any, ...]:
+        return ("channel", p.name, p.version, tuple(sorted(changes.items())))
+
+    if x.incarnation != p.incarnation:
+        return "drops a command of another life", (done, channel()), after, p
+    if x.option == "stop":
+        parts = tuple((part, p.positions[part]) for part in cfg.names if p.share >> part & 1 and p.loaded)
+        given = (("offsets", parts),) if "commit" in cfg.muts else ()
+        before = forgotten(cfg, p)._replace(start=p.start)
+        stopped = before._replace(version=p.version + 1, share=0, started=0, start=())
+        return "stops", (done, channel(run=0, started=0, ready=0), *given), stopped, before
+    if x.option == "start":
+        start = x._replace(seq=0)
+        started = forgotten(cfg, after)._replace(share=x.share, started=x.reset, start=start)
+        return "starts", (done, channel(run=x.share, started=x.reset, ready=0)), started, p._replace(start=start)
+    is_due = p.loaded and p.started == x.reset
+    if not is_due and "overtaken" not in cfg.muts:
+        return "drops a drain of another reset", (done, channel()), after, p
+    if not p.loaded:
+        return None
+    offsets = tuple(p.positions[part] if p.share >> part & 1 else -1 for part in cfg.names)
+    given_ = Contribution(p.name, p.incarnation, x.reset, offsets, p.counts)
+    ops = (done, channel(drained=x.cut), ("contribute", x.cut, given_))
+    if "nochannel" in cfg.muts:
+        ops = (("contribute", x.cut, given_),)
+        after = p
+    paused = x.cut if "clock" not in cfg.muts else 0
+    return f"drains for {x.cut}", ops, after._replace(paused=paused), p._replace(paused=paused)
+
+
+def load(cfg: Config, w: World, p: Process) -> Process:
+    """The cut's offsets of its partitions, and the counts of the names that it is told."""
+    assert p.start
+    found = contributions(w.cuts, p.start.cut)
+    offsets = w.offsets if "commit" in cfg.muts else merged(cfg, w.cuts, p.start.cut)
+    positions = tuple(offsets[part] if p.share >> part & 1 else 0 for part in cfg.names)
+    counts = tuple(sum(x.counts[part] for x in found if x.name in p.start.heir) for part in cfg.names)
+    return p._replace(loaded=1, positions=positions, counts=counts)
+
+
+def send(cfg: Config, w: World, p: Process, what: str, ops: Any, after: Process, before: Process) -> Iterator[Step]:
+    """A member's multi: answered, refused, done with its reply lost, or still on its way."""
+    label, unknown = f"{name_of(p.name, p.incarnation)} {what}", before._replace(unknown=1)
+    done = apply(cfg, w, ops)
+    if done is None:
+        yield label + ": refused", swap(w, p, unknown), ""
+        return
+    yield label, swap(done[0], p, after), done[1]
+    if lost := spend(done[0], "lost"):
+        yield label + " (reply lost)", swap(lost, p, unknown), done[1]
+    if late := spend(w, "late"):
+        yield label + " (in flight)", swap(late, p, unknown)._replace(flight=(*late.flight, (p.incarnation, ops))), ""
+
+
+def synced(cfg: Config, w: World, p: Process) -> World:
+    """Read what stands in the channel. What a start has brought there it did itself: it is loaded anew."""
+    c = w.channels[p.name]
+    fresh = p._replace(unknown=0, version=c.version)
+    if (c.run, c.started) != (p.share, p.started):
+        fresh = forgotten(cfg, fresh)._replace(share=c.run, started=c.started)
+        fresh = fresh._replace(start=p.start)
+    fresh = fresh._replace(ready=c.ready if fresh.loaded else 0)
+    rest = tuple(f for f in w.flight if f[0] != p.incarnation)
+    return swap(w, p, fresh)._replace(flight=rest)
+
+
+def behave(cfg: Config, w: World) -> Iterator[Step]:
+    for p in w.processes:
+        who = name_of(p.name, p.incarnation)
+        if not is_mine(w, p) or not p.session:
+            yield f"{who} ends (its lease is over)", swap(w, p, None), ""
+            continue
+        if expired := spend(w, "expire"):
+            ids = put(w.ids, p.name, 0) if w.ids[p.name] == p.incarnation else w.ids
+            yield f"{who}: session expires", swap(w, p, p._replace(session=0))._replace(ids=ids, left=expired.left), ""
+        c = w.channels[p.name]
+        if left := spend(w, "leave"):
+            ended = Channel(c.version + 1, p.incarnation, 1, 0, 0, 0, 0, c.commands)
+            gone = left._replace(ids=put(w.ids, p.name, 0), channels=put(w.channels, p.name, ended))
+            yield f"{who} leaves", swap(gone, p, None), ""
+        if p.unknown or p.version != c.version:
+            yield f"{who} syncs", synced(cfg, w, p), ""
+            continue
+        yield from alone(cfg, w, p)
+        if todo := obey(cfg, w, p):
+            yield from send(cfg, w, p, *todo)
+    for name in cfg.names:
+        if paid := spend(w, "take" if w.ids[name] else "join"):
+            yield f"{name_of(name, w.newest)} registers", register(paid, name), ""
+    for i, (_, ops) in enumerate(w.flight):
+        done = apply(cfg, w, ops)
+        if done:
+            rest = (*w.flight[:i], *w.flight[i + 1 :])
+            yield f"late: {[o[0] for o in ops]}", done[0]._replace(flight=rest), done[1]
+
+
+def alone(cfg: Config, w: World, p: Process) -> Iterator[Step]:
+    """What a member does without a command: loads, says that its state is back, takes in, reads how a drain ended."""
+    who = name_of(p.name, p.incarnation)
+    if p.started and not p.loaded:
+        yield f"{who} loads cut {p.start.cut if p.start else 0}", swap(w, p, load(cfg, w, p)), ""
+        return
+    if p.loaded and p.ready != p.started:
+        ops = (("channel", p.name, p.version, (("ready", p.started),)),)
+        yield from send(cfg, w, p, "has its state back", ops, p._replace(version=p.version + 1, ready=p.started), p)
+    if p.paused:
+        cut = next(c for c in w.cuts if c.number == p.paused)
+        if cut.status != OPEN:
+            yield f"{who} reads that {cut.number} is {cut.status}", swap(w, p, p._replace(paused=0)), ""
+        return
+    for part in cfg.names:
+        if p.loaded and p.share >> part & 1 and p.positions[part] < cfg.deep:
+            positions = put(p.positions, part, p.positions[part] + 1)
+            counts = put(p.counts, part, p.counts[part] + 1)
+            yield f"{who} takes in {part}", swap(w, p, p._replace(positions=positions, counts=counts)), ""
+
+
+# ------------------------------------------------------------------------------------------------- states
+
+
+def canonical(cfg: Config, w: World) -> World:
+    """Versions become 1 or 0, command names their ranks; turns and multis that can only be refused are dropped."""
+    rank = {x: i + 1 for i, x in enumerate(sorted(x.seq for c in w.channels for x in c.commands))}
+    ahead = [c.version - 1 for c in w.channels]
+    moved_region, moved_groups = w.region.version - 1, [g.version - 1 for g in w.groups]
+
+    def channel(c: Channel, by: int) -> Channel:
+        commands = tuple(x._replace(seq=rank.get(x.seq, 0)) for x in c.commands)
+        return c._replace(version=max(c.version - by, 0), commands=commands)
+
+    def op(o: tuple[Any, ...]) -> tuple[Any, ...]:
+        if o[0] == "channel":
+            return (*o[:2], max(o[2] - ahead[o[1]], 0), *o[3:])
+        if o[0] == "remove":
+            return (*o[:2], rank.get(o[2], 0))
+        if o[0] in ("region", "region is"):
+            return (o[0], max(o[1] - moved_region, 0), *o[2:])
+        if o[0] in ("group", "group is"):
+            return (*o[:2], max(o[2] - moved_groups[o[1]], 0), *o[3:])
+        return o
+
+    def hopeless(multi: tuple[Any, ...]) -> bool:
+        return any(
+            (o[0] == "channel" and o[2] != 1)
+            or (o[0] == "remove" and not o[2])
+            or (o[0] == "region" and o[1] != 1)
+            or (o[0] == "region is" and o[1] != 1 and "noregion" not in cfg.muts)
+            or (o[0] == "group" and o[2] != 1)
+            or (o[0] == "group is" and o[2] != 1 and "nogroups" not in cfg.muts)
+            for o in multi
+        )
+
+    def value(x: Any) -> Any:
+        if isinstance(x, Region):
+            return x._replace(version=max(x.version - moved_region, 0))
+        if isinstance(x, tuple) and x and isinstance(x[0], Channel):
+            return tuple(channel(c, ahead[n]) for n, c in enumerate(x))
+        if isinstance(x, tuple) and x and isinstance(x[0], Group):
+            return tuple(g._replace(version=max(g.version - moved_groups[i], 0)) for i, g in enumerate(x))
+        return x
+
+    def turn(t: Turn, is_over: bool) -> Turn:
+        queue = tuple(tuple(op(o) for o in multi) for multi in t.queue)
+        if is_over or (queue and hopeless(queue[0])):
+            return Turn(t.key)
+        seen = tuple(value(x) for x in t.snapshot)
+        if t.key:
+            by = moved_groups[cfg.keys.index(t.key)]
+            seen = tuple(x._replace(version=max(x.version - by, 0)) if isinstance(x, Group) else x for x in seen)
+        return Turn(t.key, t.at, seen, queue)
+
+    over = [i + 1 < w.epoch and "noepoch" not in cfg.muts for i in range(len(w.turns))]
+    turns = tuple(tuple(turn(t, over[i]) for t in each) for i, each in enumerate(w.turns))
+    flight = ((i, tuple(op(o) for o in multi)) for i, multi in w.flight)
+    processes = (p._replace(version=int(p.version == w.channels[p.name].version)) for p in w.processes)
+    return w._replace(
+        region=w.region._replace(version=1), groups=tuple(g._replace(version=1) for g in w.groups),
+        channels=tuple(channel(c, ahead[n]) for n, c in enumerate(w.channels)),
+        processes=tuple(sorted(processes, key=lambda p: p.incarnation)), turns=turns,
+        flight=tuple(sorted(f for f in flight if not hopeless(f[1]))),
+    )  # fmt: skip
+
+
+def steps(cfg: Config, w: World) -> Iterator[Step]:
+    for label, after, bad in (*coordinate(cfg, w), *behave(cfg, w)):
+        after = canonical(cfg, after)
+        yield label, after, bad or unsafe(cfg, after)
+
+
+def unsafe(cfg: Config, w: World) -> str:
+    """In a region that is Running the counts of all members are those of their positions, as if nothing had failed."""
+    if w.region.state != RUNNING:
+        return ""
+    target = [(n, inc) for g in w.groups for n, inc, _ in g.target]
+    lives = {(p.name, p.incarnation): p for p in w.processes if is_mine(w, p) and p.session and p.loaded}
+    if not all(who in lives for who in target):
+        return ""
+    for part in cfg.names:
+        if not any(cfg.groups[n] == cfg.groups[part] for n, _ in target):
+            continue  # nobody of its group is there
+        positions = [p.positions[part] for p in lives.values() if p.share >> part & 1]
+        if sum(positions) != sum(p.counts[part] for p in lives.values()):
+            return f"S10: what was counted of partition {part} is not what was taken in"
+    return ""
+
+
+# ------------------------------------------------------------------------------------------------- progress
+
+
+def serve(cfg: Config, w: World) -> World:
+    """Every process does what it can, but for taking in."""
+    for _ in range(40):
+        for p in w.processes:
+            c = w.channels[p.name]
+            if not is_mine(w, p) or not p.session:
+                w = swap(w, p, None)
+            elif p.unknown or p.version != c.version:
+                w = synced(cfg, w, p)
+            elif own := [step for step in alone(cfg, w, p) if "takes in" not in step[0]]:
+                w = own[0][1]
+            elif todo := obey(cfg, w, p):
+                w = next(send(cfg, w, p, *todo))[1]
+            else:
+                continue
+            break
+        else:
+            return w
+        w = canonical(cfg, w)
+    return w
+
+
+def settles(cfg: Config, w: World) -> str:
+    """Faults have stopped, one coordinator acts: is the region Running, and does a new cut come?"""
+    w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f in FAULTS))
+    for name in cfg.names:
+        w = w if any(p.name == name for p in w.processes) or not w.ids[name] else register(w, name)
+    w = canonical(cfg, w)
+    before = max((c.number for c in w.cuts), default=0)
+    more = Config(groups=cfg.groups, cuts=before + 3, order=cfg.order, deep=cfg.deep, mut=cfg.mut)
+    for _ in range(40):
+        w = serve(cfg, w)
+        acted = False
+        for key in ("", *cfg.keys):
+            t = Turn(key)
+            while t.at < (len(cfg.order) if key else 3):
+                t = t._replace(at=t.at + 1, snapshot=(*t.snapshot, read(cfg, w, t)))
+            for _, _, queue in decisions(more, w.epoch, t, w):
+                done = apply(cfg, w, queue[0])
+                if done is not None:
+                    w, acted = canonical(cfg, done[0]), True
+                break
+        if any(c.number > before and c.status == COMPLETED for c in w.cuts):
+            return ""
+        if not acted and not w.processes:
+            return ""  # nobody is there
+    return "L6: no new cut from here"
+
+
+def main(args: list[str]) -> int:
+    kinds: dict[str, Any] = {f.name: type(f.default) for f in fields(Config) if f.init}
+    cfg = Config(**{k: kinds[k](v) for k, v in (a.split("=", 1) for a in args[1:])})
+    r = run(cfg)
+    print(r.told(" ".join(args[1:])))
+    return 1 if r.violation else 0
+
+
+def run(cfg: Config) -> Result:
+    """Breadth first, up to the first violation."""
+    return search(
+        first_world(cfg),
+        lambda w: steps(cfg, w),
+        lambda w: settles(cfg, w),
+        cfg.progress,
+        cfg.max,
+        cfg.secs,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""Breadth-first search of a model: every interleaving up to the first violation, and a trace that leads to it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+W = TypeVar("W", bound=Hashable)
+
+
+@dataclass
+class Result:
+    """What a search has found: `violation` is empty when there is none; `trace` leads to it."""
+
+    states: int
+    exhausted: bool
+    seconds: float
+    violation: str
+    trace: list[str]
+    progress_checks: int
+
+    def told(self, what: str) -> str:
+        """The trace and one line, for people."""
+        end = "EXHAUSTED" if self.exhausted else "stopped" if self.violation else "BOUNDED"
+        found = f"VIOLATION ({len(self.trace)} steps) {self.violation}" if self.violation else "no violation"
+        counts = f"{self.states} states, {self.progress_checks} progress checks, {end}, {self.seconds:.1f} s"
+        return "\n".join([*(f"{i:4} {label}" for i, label in enumerate(self.trace, 1)), f"{what} | {counts} | {found}"])
+
+
+def search(
+    start: W,
+    steps: Callable[[W], Iterable[tuple[str, W, str]]],
+    stuck: Callable[[W], str],
+    progress: int,
+    most: int,
+    secs: float,
+    quiet: Callable[[W], W] = lambda w: w,
+) -> Result:
+    """Breadth first, up to the first violation. Visited states are kept as 64-bit hashes.
+
+    :param steps: (label, next state, violation or empty) of each step from a state.
+    :param stuck: what is wrong where faults have stopped and nothing comes of it; empty when all is well.
+    :param progress: every n-th state is asked about; 0: none.  :param quiet: what of a state matters for that.
+    :param most: states, at most.
+    """
+    began = time.monotonic()
+    parent: dict[int, int] = {hash(start): 0}
+    waiting, proven = deque([start]), set[int]()
+    expanded = 0
+
+    def result(violation: str, at: int, last: tuple[str, ...] = (), exhausted: bool = False) -> Result:
+        trace = [*_path(start, steps, parent, at), *last] if violation else []
+        return Result(len(parent), exhausted, time.monotonic() - began, violation, trace, len(proven))
+
+    while waiting:
+        w = waiting.popleft()
+        here = hash(w)
+        expanded += 1
+        if progress and expanded % progress == 0 and hash(quiet(w)) not in proven:
+            proven.add(hash(quiet(w)))
+            if problem := stuck(w):
+                return result(problem, here)
+        for label, after, bad in steps(w):
+            if bad:
+                return result(bad, here, (label,))
+            key = hash(after)
+            if key not in parent:
+                parent[key] = here
+                waiting.append(after)
+        if len(parent) > most or time.monotonic() - began > secs:
+            return result("", here)
+    return result("", 0, exhausted=True)
+
+
+def _path(start: W, steps: Callable[[W], Iterable[tuple[str, W, str]]], parent: dict[int, int], at: int) -> list[str]:
+    """The labels from the start to the state with this hash."""
+    keys = []
+    while at:
+        keys.append(at)
+        at = parent[at]
+    labels, w = [], start
+    for key in reversed(keys[:-1]):
+        label, w, _ = next(step for step in steps(w) if hash(step[1]) == key)
+        labels.append(label)
+    return labels

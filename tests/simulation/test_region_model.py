@@ -1,0 +1,64 @@
+"""The model of a consistent region: no violation as the rules stand, and one for each rule that is taken out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.model.region import MUTATIONS, SPARE, Config, run
+
+# Each is searched to its end, in some seconds at most.
+SMALL = {
+    "nothing": Config(start="running", cuts=1, progress=5),
+    "a group that begins, and a member that joins": Config(members=1, join=1, cuts=1, progress=40),
+    "a name taken over": Config(start="running", take=1, cuts=1, progress=400),
+    "a member leaves and another comes": Config(start="running", leave=1, join=1, cuts=1, progress=400),
+    "a lost reply": Config(start="running", lost=1, cuts=2, progress=40),
+    "a multi that arrives late": Config(start="running", late=1, cuts=2, progress=40),
+    "a failover, and a checkpoint that is aborted": Config(start="running", epochs=2, timeout=1, cuts=2, progress=40),
+    "an operator resets": Config(start="running", resets=1, cuts=2, progress=400),
+    "the region is read last": Config(start="running", resets=1, cuts=1, order="scir", progress=40),
+    "two groups": Config(groups="ab", start="running", leave=1, cuts=1, progress=400),
+}
+
+# What shows that a rule is needed: the faults under which its absence is found, and what is found.
+NEEDED = {
+    "partial": (Config(start="running", take=1, cuts=1), "S1"),
+    "bounce": (Config(start="running", take=1, cuts=1), "S1"),
+    "commit": (Config(start="running", take=1, cuts=1), "S10"),
+    "gone": (Config(start="running", leave=1, cuts=1), "S10"),
+    "everybody": (Config(groups="aaa", members=3, start="running", leave=1, cuts=1), "S10"),
+    "clock": (Config(start="running", cuts=1), "S11"),
+    "incomplete": (Config(start="running", cuts=1), "S11"),
+    "departed": (Config(start="running", leave=1, cuts=2), "S11"),
+    "nocut": (Config(start="running", late=1, timeout=1, cuts=1), "S11"),
+    "nochannel": (Config(start="running", take=1, cuts=1), "S11"),
+    "uncopied": (Config(groups="ab", start="running", leave=1, cuts=2), "S11"),
+    "noepoch": (Config(start="running", epochs=2, cuts=1), "S4"),
+}
+
+
+@pytest.mark.parametrize("faults", SMALL)
+def test_every_interleaving_keeps_the_states_exact_and_comes_to_a_new_cut(faults: str) -> None:
+    found = run(SMALL[faults])
+    assert not found.violation, "\n".join([found.violation, *found.trace])
+    assert found.exhausted
+
+
+@pytest.mark.parametrize("rule", NEEDED)
+def test_a_rule_that_is_taken_out_is_missed(rule: str) -> None:
+    faults, violation = NEEDED[rule]
+    settings = {name: getattr(faults, name) for name in Config.__dataclass_fields__ if name not in ("mut", "muts")}
+    found = run(Config(**{**settings, "mut": rule, "progress": 0}))
+    assert found.violation.startswith(violation), (found.violation, found.states, found.exhausted)
+
+
+@pytest.mark.parametrize("faults", [Config(groups="ab", leave=1), Config(take=1)], ids=["two groups", "a name"])
+def test_what_the_product_checks_besides_is_not_needed(faults: Config) -> None:
+    found = run(replace(faults, start="running", cuts=1, progress=400, mut=",".join(SPARE)))
+    assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])
+
+
+def test_every_rule_of_the_model_has_a_case() -> None:
+    assert {*NEEDED, *SPARE} == set(MUTATIONS)

@@ -1,0 +1,92 @@
+"""A member of a consistent region: what it may take in, and what it says that it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consumer.config import ConsumerConfig
+from consumer.operator.region import RegionMember
+from consumer.operator.states import State, StateFiles, own_state
+from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.regions import Contribution
+from tests.unit.manual import ManualRuntime
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Idle:
+    """An application that does nothing."""
+
+    def on_drain(self) -> None: ...
+    def on_checkpoint(self, checkpoint: int) -> State:
+        return State()
+
+    def on_reset(self, checkpoint: int, state: State) -> None: ...
+    def offsets(self) -> dict[TopicPartition, int]:
+        return {}
+
+
+def a_member(runtime: ManualRuntime) -> RegionMember:
+    return RegionMember(ConsumerConfig(zk="z:1", group="g", consumer="c", region="r"), runtime, Idle())
+
+
+def test_records_come_slowly_for_a_second_after_a_reset_and_not_at_all_before_or_while_a_checkpoint_waits() -> None:
+    runtime = ManualRuntime()
+    member = a_member(runtime)
+    assert not member.may_take
+
+    member._is_ready = True
+    member._throttled_until = runtime.monotonic() + 1.0
+    taken = []
+    for _ in range(20):
+        taken.append(member.may_take)
+        runtime.now += 0.05
+
+    assert 6 <= sum(taken) <= 11
+    runtime.now += 0.1
+    assert member.may_take
+    member._paused_for = 7
+    assert not member.may_take and member.state == "DRAINED"
+
+
+def test_small_states_stand_in_the_contribution_and_large_ones_in_a_file_that_is_read_back(tmp_path: Path) -> None:
+    files = StateFiles(str(tmp_path), "r")
+    small, large = State({P0: b"1"}, b"m"), State({P0: b"x" * 5000, P1: b"y"}, b"m" * 10)
+
+    for state, has_file in ((small, False), (large, True)):
+        states, member, file = files.put(state, "0000000001-life-1")
+        assert (file is not None) == has_file
+        given = Contribution("life", 1, dict.fromkeys(state.partitions, 5), {"t": "i"}, states, member, file)
+        found = files.get("w", Contribution.parse("w", given.to_bytes()), {P0})
+        assert (found.partitions, found.member) == ({P0: state.partitions[P0]}, state.member)
+
+
+def test_a_state_file_that_is_damaged_missing_or_has_no_folder_is_bad_data_that_names_it(tmp_path: Path) -> None:
+    files = StateFiles(str(tmp_path), "r")
+    _, _, file = files.put(State({P0: b"x" * 5000}), "0000000001-life-1")
+    assert file is not None
+    given = Contribution("life", 1, {P0: 5}, {"t": "i"}, file=file)
+    with pytest.raises(BadData, match="there is no checkpoint_dir"):
+        StateFiles("", "r").get("w", given, {P0})
+    path = tmp_path / file.name
+    path.write_bytes(b"z" * file.size)
+    with pytest.raises(BadData, match="is damaged"):
+        files.get("w", given, {P0})
+    path.write_bytes(b"z")
+    with pytest.raises(BadData, match="cannot be read"):
+        files.get("w", given, {P0})
+    path.unlink()
+    with pytest.raises(BadData, match="cannot be read"):
+        files.get("w", given, {P0})
+
+
+def test_large_states_without_a_folder_and_states_of_others_are_refused_in_a_sentence() -> None:
+    with pytest.raises(UsageError, match="give checkpoint_dir a folder or a URI that all members share"):
+        StateFiles("", "r").put(State({P0: b"x" * 5000}), "n")
+    with pytest.raises(UsageError, match="which this member does not have"):
+        own_state(State({P1: b"x"}), [P0])
+    with pytest.raises(UsageError, match="must return a State, not dict"):
+        own_state({}, [P0])  # type: ignore[arg-type]
