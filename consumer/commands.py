@@ -22,6 +22,7 @@ from .assignment.client import ClientAssignment
 from .channel import FencedChannel
 from .metrics import Meter, unread
 from .offsets import Offsets
+from .operator.contributor import Contributor
 from .operator.region import RegionMember
 from .ownership import acknowledgement, after_command, chunks, claim_operations, with_claimed
 
@@ -57,10 +58,11 @@ class CommandDrain:
         offsets: Offsets,
         meter: Meter | None = None,
         client: ClientAssignment | None = None,
-        region: RegionMember | None = None,
+        region: Contributor | None = None,
     ) -> None:
         self._client = client
         self._region = region
+        self._stateful = region if isinstance(region, RegionMember) else None
         self._meter = meter or unread()
         self._paths = paths
         self._consumer = consumer
@@ -132,9 +134,10 @@ class CommandDrain:
             self._remove_unapplied(fenced, received)
 
     def _contribute(self, store: Store, fenced: FencedChannel, received: Received, command: Command) -> None:
-        if self._region is not None and self._region.drain(store, fenced, received.name, command):
+        done = self._region.drain(store, fenced, received.name, command) if self._region is not None else False
+        if done:
             self._tell(received.name, command, 0, 0)
-        else:
+        elif done is False:
             self._remove_unapplied(fenced, received)
 
     def _stop(self, store: Store, fenced: FencedChannel, name: str, command: Command, give_up: GiveUp) -> None:
@@ -160,13 +163,13 @@ class CommandDrain:
         self, store: Store, fenced: FencedChannel, received: Received, command: Command, give_up: GiveUp
     ) -> None:
         """A start; in a consistent region it stands until the member has its state back, and begins from the cut."""
-        if self._region is None:
+        if self._stateful is None:
             self._start(store, fenced, received.name, command)
         elif command.region is None:
             self._remove_unapplied(fenced, received)
-        elif not self._region.is_applied(fenced.channel, received.name, command.region):
+        elif not self._stateful.is_applied(fenced.channel, received.name, command.region):
             give_up(frozenset(fenced.channel.running))
-            self._region.ordered(fenced.channel, command.region)
+            self._stateful.ordered(fenced.channel, command.region)
             self._start(store, fenced, received.name, command)
 
     def _start(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> None:
@@ -181,7 +184,7 @@ class CommandDrain:
             claimed = with_claimed(fenced.channel, some, command.topics)
             after = after_command(claimed, name, command, refused)
             owners = claim_operations(self._paths, self._consumer, command, fenced.incarnation, some)
-            is_last = number == len(steps) and self._region is None
+            is_last = number == len(steps) and self._stateful is None
             done = acknowledgement(self._paths, self._consumer, name, is_last=is_last)
             fenced.commit(after, [*owners, done])
         self._tell(name, command, len(missing - refused), len(refused))

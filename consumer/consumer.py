@@ -131,7 +131,7 @@ class Consumer(Control):
             region=self._region,
         )
         if self._region is not None:
-            self._region.wake = lambda: self._member.wake.set()  # type: ignore[method-assign]
+            self._region.wake = lambda: self._member.wake.set()
         self._server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, self._runtime)
         self._server.start()
 

@@ -40,6 +40,7 @@ from .holding import Holding
 from .keeper import Keeper
 from .metrics import Meter, unread
 from .offsets import Offsets
+from .operator.contributor import Contributor
 from .operator.region import RegionMember
 from .out_of_range import Jump
 from .registration import changed_registration, register, registration_of, seat_given_up
@@ -70,7 +71,7 @@ class Member:
         meter: Meter | None = None,
         seal_interval_ms: int = 0,
         client: ClientAssignment | None = None,
-        region: RegionMember | None = None,
+        region: Contributor | None = None,
     ) -> None:
         self._client = client
         self._region = region
@@ -90,7 +91,7 @@ class Member:
         self._backoff = Backoff(runtime)
         self._last_offsets = runtime.monotonic()
         self._meter = meter or unread()
-        reader = region.reading(self._offsets) if region is not None else self._offsets
+        reader = region.reading(self._offsets) if isinstance(region, RegionMember) else self._offsets
         self._holding = Holding(config.consumer, holder, reader, self._trace, self._meter)
         self._drain = CommandDrain(runtime, self._paths, config.consumer, self._offsets, self._meter, client, region)
         self._keeper = Keeper(config, runtime, self._offsets, self._drain.dirty, has_owners=subscription is not None)
@@ -109,10 +110,11 @@ class Member:
 
     @property
     def may_fetch(self) -> bool:
-        """Whether partitions are held and the lease runs."""
+        """Whether partitions are held, the lease runs, and no checkpoint waits."""
         fenced, lease, store = self._channel, self._lease, self.store  # read once: worker threads ask, too
         is_ended = fenced is None or fenced.over is not None or fenced.is_ending or store is None or store.lost
-        return not is_ended and lease is not None and lease.is_held
+        is_paused = self._region is not None and self._region.is_paused
+        return not is_ended and not is_paused and lease is not None and lease.is_held
 
     @property
     def lease_left_s(self) -> float:

@@ -18,7 +18,7 @@ from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import NO_CHANNEL, STATIC, Channel, Registration, parsed_channel
 from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
-from coordinator.zk.regions import RegionMembership
+from coordinator.zk.regions import CONSUMERS, SLOTS, RegionMembership
 from coordinator.zk.seats import Seat
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
 from coordinator.zk.sync import CLIENT, ClientProtocols
@@ -71,7 +71,7 @@ def registration_of(
         seal_interval_ms=seal_interval_ms,
         instance_id=config.group_instance_id,
         client=client,
-        region=RegionMembership(config.region) if config.region else None,
+        region=RegionMembership(config.region, SLOTS if seal_interval_ms else CONSUMERS) if config.region else None,
     )
 
 

@@ -96,7 +96,8 @@ def _region(snapshot: Snapshot, plan: Plan) -> list[Unit]:
         return [[Create(paths.root, data), Create(paths.initial), Create(paths.checkpoints)]]
     aborted: Unit = []
     if step.aborted and view is not None and view.open_data and ABORTED not in view.open_ends:
-        end = CheckpointEnd(snapshot.now_ms, 0, "the region was reset")
+        why = "the region was reset" if step.is_reset else f"group {snapshot.group} was rebalanced"
+        end = CheckpointEnd(snapshot.now_ms, 0, why)
         aborted = ended_checkpoint(paths, step.aborted, view.open_data, ABORTED, end)
     return [[SetData(paths.root, data, version), *aborted]]
 

@@ -143,7 +143,7 @@ def _evict(snapshot: Snapshot, found: Membership) -> None:
     for name, registration in sorted(found.live.items()):
         view = snapshot.channels[name]
         limit_s = registration.max_poll_interval_ms / 1000
-        waits_s = max((command.age_s for command in view.commands), default=0.0)
+        waits_s = max((command.age_s for command in view.commands if not command.is_drain), default=0.0)
         waits_s = max(waits_s, view.waits_s)  # churn that replaces its commands does not postpone it
         if waits_s < limit_s and view.idle_s < limit_s:
             found.timers.append(limit_s - max(waits_s, view.idle_s))

@@ -11,10 +11,12 @@ from .zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, Store
 from .zk.fenced import batches, ensure
 from .zk.names import is_name
 from .zk.partitions import TopicPartition
-from .zk.paths import GroupPaths
+from .zk.paths import GroupPaths, RegionPaths
 from .zk.patterns import TopicFilter
 from .zk.ranges import is_partition
 from .zk.records import STATIC, BegunRecord, OffsetRecord, Registration, Topic
+from .zk.regions import CONSUMERS as REGION_OF_CONSUMERS
+from .zk.regions import Region
 from .zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
 from .zk.sync import CLIENT
 
@@ -49,7 +51,7 @@ def inactive(store: Store, group: str) -> Standing:
     :raises BadData: when its state cannot be read.
     """
     found = look(store, group)
-    if found.state.region is not None:
+    if found.state.region is not None and _is_reset_whole(store, found.state.region.name):
         region = found.state.region.name
         raise UsageError(f"group {group} is in consistent region {region}: go back with `regions reset {region}`")
     if found.state.state not in INACTIVE:
@@ -59,6 +61,13 @@ def inactive(store: Store, group: str) -> Standing:
     else:
         return found
     raise CoordinatorError(f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{found.hint}")
+
+
+def _is_reset_whole(store: Store, region: str) -> bool:
+    """Whether offsets of the groups of a region belong to states: not in one of slots."""
+    path = RegionPaths(region).root
+    node = store.get(path)
+    return node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS
 
 
 def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:

@@ -17,7 +17,7 @@ from .planning.asking import asking, without_asks
 from .planning.exclusive import exclusive_moves, mark_the_replaced, with_sent
 from .planning.group import Asking
 from .planning.kept import unreadable
-from .planning.regional import RegionStep, region_step, regional_moves
+from .planning.regional import RegionStep, region_step, regional_moves, sealing_moves
 from .snapshot import AskView, SeatView, SentCommand, Snapshot
 from .target import Wanted, wanted
 from .zk.commands import Command
@@ -116,6 +116,7 @@ def plan(
         due = exclusive_moves(snapshot, who, want, generation)
     else:
         due = moves(snapshot, who, want, generation, is_eager)
+        due = sealing_moves(due, step.after) if step is not None else due
     state = GroupState(
         state=_state_name(who, due, asked),
         generation=generation,

@@ -238,7 +238,7 @@ class GroupReader:
     def _view(self, name: str, node: Node, commands: Sequence[SentCommand]) -> ChannelView:
         channel = self._parsed(self._paths.channel(name), node, parsed_channel)
         idle_s = self._memory.age_s("channel", name, str(node.stat.mzxid))
-        waits_s = self._waits_s(name, channel, commands) if channel else 0.0
+        waits_s = self._waits_s(name, channel, [sent for sent in commands if not sent.is_drain]) if channel else 0.0
         return ChannelView(name, node.stat.version, channel, tuple(commands), idle_s, waits_s)
 
     def _sent(self, consumers: Sequence[str]) -> dict[str, list[SentCommand]]:

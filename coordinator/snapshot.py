@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .zk.commands import Command
+from .zk.commands import DRAIN, Command
 from .zk.partitions import NONE, PartitionSet, TopicPartition
 from .zk.records import Channel, Registration, Topic
 from .zk.regions import Region
@@ -26,6 +26,11 @@ class SentCommand:
     name: str
     command: Command | None
     age_s: float = 0.0
+
+    @property
+    def is_drain(self) -> bool:
+        """Whether it asks for a contribution: without one the checkpoint is aborted, and the member stays."""
+        return self.command is not None and self.command.option == DRAIN
 
 
 @dataclass(frozen=True, slots=True)

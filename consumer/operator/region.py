@@ -12,32 +12,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from coordinator.zk.commands import Command
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths, RegionPaths
 from coordinator.zk.records import Channel
 from coordinator.zk.regions import (
     CHECKPOINT,
-    ENDS,
     FAIL,
     RESET,
     RUNNING,
     Contribution,
     Order,
     Progress,
-    Region,
     RegionRequest,
     is_checkpoint,
 )
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Check, Create, Delete, SetData, Store
+from coordinator.zk.store import Create, Delete, SetData, Store
 
 from ..channel import FencedChannel
 from ..config import ConsumerConfig
 from ..errors import DrainFailed
+from ..holding import Reader
 from ..offsets import Offsets, Record
 from ..starts import find_nowhere
+from .contributor import Contributor
 from .cut import CutReader
 from .states import State, StateFiles, own_state
 
@@ -73,32 +71,21 @@ class Application(Protocol):
         """Partition -> the offset of the next record that `poll` returns."""
 
 
-class RegionMember:
-    """One member's part in its region, over all its incarnations.
+class RegionMember(Contributor):
+    """The part of one member that keeps state, over all its incarnations.
 
-    :ivar drain_ms: of the last drain; `longest_drain_ms` of the longest.  :ivar drained: the last checkpoint.
     :ivar resets: how often the application was given a state.
     """
 
     def __init__(self, config: ConsumerConfig, runtime: Runtime, application: Application) -> None:
-        self._config = config
-        self._runtime = runtime
+        super().__init__(config, runtime)
         self._application = application
-        self._group = GroupPaths(config.group)
-        self.paths = RegionPaths(config.region)
         self._files = StateFiles(config.checkpoint_dir, config.region)
         self._cut = CutReader(config, runtime, self._files, Offsets(runtime, self._group, find_nowhere), self._fail)
         self._is_ready = False
-        self._paused_for = 0
-        self._looked_at = float("-inf")
-        self._look = runtime.event()
         self._throttled_until = float("-inf")
         self._next_take = float("-inf")
-        self._is_draining = False
-        self.drain_ms = 0
-        self.longest_drain_ms = 0
         self.resets = 0
-        self.drained = 0
 
     # ---- what others may ask
 
@@ -146,65 +133,25 @@ class RegionMember:
         return (order, name, order.reset) == (self._cut.order, channel.command, reset)
 
     def stopped(self) -> None:
-        """Everything is about to be given up."""
+        """See `Contributor`."""
+        super().stopped()
         self._is_ready = False
-        self._paused_for = 0
         self._cut.again()
 
     def lost(self, reason: str) -> None:
-        """The incarnation is over."""
-        self.stopped()
+        """See `Contributor`."""
+        super().lost(reason)
         self._cut.end()
 
-    def reading(self, offsets: Offsets) -> CutReader:
+    def reading(self, offsets: Offsets) -> Reader:
         """What reads where partitions begin, with what resolves where the group begins with those that never ran."""
         cut = CutReader(self._config, self._runtime, self._files, offsets, self._fail)
         self._cut = cut
         return cut
 
-    def drain(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool:
-        """Contribute to a checkpoint; False when the command is none for this member's present reset.
-
-        :raises DrainFailed: when the application cannot; the member must leave.
-        :raises Refused: when it was withdrawn, or the checkpoint has ended: look again.
-        """
-        order, channel = command.region, fenced.channel
-        if order is None or not self._is_ready or channel.region is None:
-            return False
-        if (channel.region.reset, channel.region.ready) != (order.reset, order.reset):
-            return False
-        node = store.get(self.paths.checkpoint(order.checkpoint))
-        listing = store.children(self.paths.checkpoint(order.checkpoint))
-        if node is None or any(how in (listing.names if listing is not None else ()) for how in ENDS):
-            return False
-        began = self._runtime.monotonic()
-        self._is_draining = True
-        try:
-            contribution = self._contribution(fenced, order)
-        finally:
-            self._is_draining = False
-        took_ms = round((self._runtime.monotonic() - began) * 1000)
-        given = replace(contribution, drain_ms=took_ms)
-        progress = channel.region._replace(drained=order.checkpoint)
-        after = replace(channel, epoch=command.epoch, command=name, running=dict(given.offsets), region=progress)
-        where = self.paths.contribution(order.checkpoint, self._config.group, self._config.consumer)
-        self._paused_for = order.checkpoint  # before it is sent: nothing more is taken in until the end is read
-        self._look.set()
-        fenced.commit(
-            after,
-            [
-                Check(self.paths.checkpoint(order.checkpoint), node.stat.version),
-                Create(where, given.to_bytes()),
-                Delete(self._group.command(self._config.consumer, name)),
-            ],
-        )
-        self.drain_ms, self.longest_drain_ms = took_ms, max(took_ms, self.longest_drain_ms)
-        self.drained = order.checkpoint
-        log.info(
-            "drained: group=%s consumer=%s region=%s checkpoint=%d ms=%d",
-            self._config.group, self._config.consumer, self.paths.region, order.checkpoint, took_ms,
-        )  # fmt: skip
-        return True
+    def _may_contribute(self, channel: Channel, order: Order) -> bool:
+        is_told = channel.region is not None and (channel.region.reset, channel.region.ready) == (order.reset,) * 2
+        return self._is_ready and is_told
 
     def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution:
         channel = fenced.channel
@@ -226,8 +173,7 @@ class RegionMember:
 
         :raises StoreError: when ZooKeeper did not answer: call again.
         """
-        if self._paused_for:
-            self._look_for_the_end(store)
+        super().tend(store, fenced)
         channel, order = fenced.channel, self._cut.order
         if order is None or channel.region is None or channel.region.reset != order.reset or self._is_ready:
             return
@@ -251,34 +197,6 @@ class RegionMember:
             self._config.group, self._config.consumer, self.paths.region, order.reset, order.checkpoint,
             len(channel.running),
         )  # fmt: skip
-
-    def _look_for_the_end(self, store: Store) -> None:
-        now = self._runtime.monotonic()
-        if not self._look.is_set() and now - self._looked_at < LOOK_AGAIN_S:
-            return
-        self._look.clear()
-        self._looked_at = now
-        path = self.paths.checkpoint(self._paused_for)
-        listing = store.children(path, watch=self._on_end)
-        if listing is not None and not any(how in listing.names for how in ENDS):
-            region = self._region(store)
-            if region is None or region.open == self._paused_for:
-                return
-        self._paused_for = 0
-
-    def _region(self, store: Store) -> Region | None:
-        node = store.get(self.paths.root)
-        try:
-            return Region.parse(self.paths.root, node.data) if node is not None else None
-        except BadData:
-            return None
-
-    def _on_end(self, path: str) -> None:
-        self._look.set()
-        self.wake()
-
-    def wake(self) -> None:
-        """Replaced by whoever waits."""
 
     # ---- what an application asks for
 

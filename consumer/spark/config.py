@@ -31,6 +31,7 @@ class SlotConfig:
         driver reach; without credentials, which come from their environment.
     :ivar assignment: who assigns: `coordinator`, `client` (a slot leads the group), or both; see `ConsumerConfig`.
     :ivar client_rack: the rack of all slots; each takes `ZK_GROUP_CLIENT_RACK` of its executor when it is empty.
+    :ivar region: the consistent region that the group is in; empty for none. Its checkpoints cut the order of segments.
     :ivar start_position: where the group begins: `beginning`, `end`, `committed` or a time; see `ConsumerConfig`.
     :ivar auto_offset_reset: where it goes on from an offset that the log does not have: `earliest`, `latest`, `none`.
     :ivar max_poll_interval_ms: a slot that hangs for so long leaves, and may seal nothing more.
@@ -57,6 +58,7 @@ class SlotConfig:
     protocols: str = "range,cooperative-sticky"
     assignment_delay_ms: int = 100
     client_rack: str = ""
+    region: str = ""
     start_position: str | int = COMMITTED
     auto_offset_reset: str = EARLIEST
     session_timeout_ms: int = 10_000
@@ -110,6 +112,7 @@ class SlotConfig:
             protocols=tuple(name.strip() for name in self.protocols.split(",")),
             assignment_delay_ms=self.assignment_delay_ms,
             client_rack=self.client_rack or os.environ.get(RACK_OF_EXECUTOR, ""),
+            region=self.region,
             start_position=self.start_position,
             auto_offset_reset=self.auto_offset_reset,
             session_timeout_ms=self.session_timeout_ms,

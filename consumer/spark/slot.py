@@ -30,6 +30,7 @@ from ..lag import lag_readers
 from ..logs import Log, open_log
 from ..member import Member
 from ..metrics import ConsumerMetrics
+from ..operator.slots import SlotRegion
 from ..segment_files import SegmentFolder
 from ..segments import Files, Sealer
 from ..starts import Starts
@@ -134,6 +135,7 @@ class Slot:
         self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)
         starts = Starts(source, config.start_rule)
         client = client_assignment(config, runtime, source, lambda: self.member.wake.set())
+        region = SlotRegion(config, runtime, self.sealer) if config.region else None
         self.member = Member(
             config,
             spec.subscription,
@@ -144,8 +146,11 @@ class Slot:
             self._meter,
             spec.config.seal_interval_ms,
             client,
+            region,
         )
         self.sealer.bind(self.member)
+        if region is not None:
+            region.wake = self.member.wake.set
 
     def stop(self, reason: str, for_good: bool = False) -> None:
         """Let `run` leave the group and return. Only sets flags: a signal handler may do no more.

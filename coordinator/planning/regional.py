@@ -55,11 +55,14 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     before = view.record
     if before is None and view.version is not None:
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
-    known = before or Region(member_of.kind, since_ms=snapshot.now_ms)
+    first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
+    known = before or Region(member_of.kind, first_state, since_ms=snapshot.now_ms)
     bound = known if snapshot.group in known.groups else replace(known, groups=(*known.groups, snapshot.group))
     step = RegionStep(member_of.name, before, bound)
-    if member_of.kind != CONSUMERS or not (is_new or _has_bounced(snapshot, membership, want)):
+    if not (is_new or _has_bounced(snapshot, membership, want)):
         return step
+    if member_of.kind != CONSUMERS:  # what was sealed stays: only the cut that is being made is none
+        return replace(step, after=replace(bound, open=0), aborted=known.open)
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
     return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)
@@ -139,6 +142,34 @@ def regional_moves(
         not found.to_stop[name] and _is_ready(found, name, region) for name in addressed
     )
     return found, is_settled
+
+
+def sealing_moves(found: Moves, region: Region) -> Moves:
+    """`found`, of a group in a region of slots, with the drains for the checkpoint that is open.
+
+    A generation, and another incarnation, has ended the checkpoint before its first command is sent: who contributes
+    seals nothing between that and the end of the checkpoint, and nobody else has its partitions.
+    """
+    wanted = {name: command for name in found.to_stop if (command := _wanted_drain(found, name, region)) is not None}
+    withdrawn = []
+    for name, sent in found.withdrawn:
+        if sent.command is not None and sent.command == wanted.get(name) and name not in found.draining:
+            found.draining[name] = sent
+        else:
+            withdrawn.append((name, sent))
+    found.withdrawn = withdrawn
+    found.drains = [(name, command) for name, command in wanted.items() if name not in found.draining]
+    return found
+
+
+def _wanted_drain(found: Moves, name: str, region: Region) -> Command | None:
+    view = found.snapshot.channels[name]
+    is_waited_for = region.open and _progress(view).drained != region.open
+    if not is_waited_for or view.running != found.want.target[name].partitions:
+        return None
+    incarnation = found.want.target[name].incarnation
+    order = Order(region.reset, region.open)
+    return Command(DRAIN, found.snapshot.epoch, found.generation, incarnation, region=order)
 
 
 def _progress(view: ChannelView) -> Progress:

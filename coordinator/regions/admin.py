@@ -15,6 +15,7 @@ from ..zk.regions import (
     COMPLETED,
     ENDS,
     INITIAL,
+    SLOTS,
     Checkpoint,
     CheckpointEnd,
     Contribution,
@@ -131,8 +132,13 @@ def checked_target(found: ShownRegion, sequence: int | None) -> int:
     """The checkpoint that a reset goes back to.
 
     :param sequence: None for the one that the region stands on.
-    :raises UsageError: when there is no such complete checkpoint.
+    :raises UsageError: when there is no such complete checkpoint, and for a region of slots.
     """
+    if found.region is not None and found.region.kind == SLOTS:
+        raise UsageError(
+            f"a region of slots is never reset, and {found.name} is one: start queries at a checkpoint instead "
+            "(startingSegments=checkpoint:NUMBER)"
+        )
     to = (found.region.sequence if found.region is not None else INITIAL) if sequence is None else sequence
     complete = [each.sequence for each in found.checkpoints if each.state == COMPLETED]
     if to != INITIAL and to not in complete:

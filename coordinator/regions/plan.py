@@ -185,7 +185,7 @@ def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:
                 return f"the contribution of {consumer} of group {group} cannot be read"
             if (given.incarnation, given.reset) != (incarnation, checkpoint.reset):
                 return f"the contribution of {consumer} of group {group} is of another incarnation or reset"
-            if snapshot.region.kind == CONSUMERS and frozenset(given.offsets) != wanted:
+            if frozenset(given.offsets) != wanted:
                 return f"the contribution of {consumer} of group {group} is not for the partitions that it runs"
     return ""
 

@@ -17,7 +17,9 @@ from .partitions import TopicPartition
 from .ranges import is_partition
 
 CONSUMERS = "consumers"
-KINDS = (CONSUMERS,)
+SLOTS = "slots"
+KINDS = (CONSUMERS, SLOTS)
+"""Members that keep state, and go back together; or members that seal, of which a checkpoint cuts the segments."""
 
 RUNNING = "Running"
 RESETTING = "Resetting"

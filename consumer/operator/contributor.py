@@ -1,0 +1,145 @@
+"""What all members of a consistent region do: contribute to a checkpoint, and take nothing in until it has ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordinator.zk.commands import Command
+from coordinator.zk.errors import BadData
+from coordinator.zk.paths import GroupPaths, RegionPaths
+from coordinator.zk.records import Channel
+from coordinator.zk.regions import ENDS, Contribution, Order, Progress, Region
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Check, Create, Delete, Store
+
+from ..channel import FencedChannel
+from ..config import ConsumerConfig
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN_S = 1.0
+
+
+class Contributor:
+    """One member's part in its region, over all its incarnations. Everything is called inside `tend`.
+
+    :ivar wake: called when there is something to do.
+    :ivar drain_ms: of the last drain; `longest_drain_ms` of the longest.  :ivar drained: the last checkpoint.
+    """
+
+    def __init__(self, config: ConsumerConfig, runtime: Runtime) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._group = GroupPaths(config.group)
+        self.paths = RegionPaths(config.region)
+        self._paused_for = 0
+        self._looked_at = float("-inf")
+        self._look = runtime.event()
+        self._is_draining = False
+        self.wake: Callable[[], None] = lambda: None
+        self.drain_ms = 0
+        self.longest_drain_ms = 0
+        self.drained = 0
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a checkpoint waits for the others: nothing is taken in before its end is read."""
+        return bool(self._paused_for)
+
+    def stopped(self) -> None:
+        """Everything is about to be given up."""
+        self._paused_for = 0
+
+    def lost(self, reason: str) -> None:
+        """The incarnation is over."""
+        self.stopped()
+
+    def tend(self, store: Store, fenced: FencedChannel) -> None:
+        """Go on after a checkpoint has ended.
+
+        :raises StoreError: when ZooKeeper did not answer: call again.
+        """
+        if self._paused_for:
+            self._look_for_the_end(store)
+
+    def drain(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool | None:
+        """Contribute to a checkpoint; False when the command is none for this member's present reset.
+
+        None when that cannot be done yet: the command stands, and `wake` is called when it shall be looked at again.
+
+
+        :raises DrainFailed: when the application cannot; the member must leave.
+        :raises Refused: when it was withdrawn, or the checkpoint has ended: look again.
+        """
+        order = command.region
+        if order is None or not self._may_contribute(fenced.channel, order):
+            return False
+        node = store.get(self.paths.checkpoint(order.checkpoint))
+        listing = store.children(self.paths.checkpoint(order.checkpoint))
+        if node is None or any(how in (listing.names if listing is not None else ()) for how in ENDS):
+            return False
+        began = self._runtime.monotonic()
+        self._is_draining = True
+        try:
+            contribution = self._contribution(fenced, order)
+        finally:
+            self._is_draining = False
+        took_ms = round((self._runtime.monotonic() - began) * 1000)
+        if contribution is None:
+            return None
+        given, channel = replace(contribution, drain_ms=took_ms), fenced.channel
+        progress = (channel.region or Progress())._replace(drained=order.checkpoint)
+        after = replace(channel, epoch=command.epoch, command=name, running=dict(given.offsets), region=progress)
+        where = self.paths.contribution(order.checkpoint, self._config.group, self._config.consumer)
+        self._paused_for = order.checkpoint  # before it is sent: nothing more is taken in until the end is read
+        self._look.set()
+        fenced.commit(
+            after,
+            [
+                Check(self.paths.checkpoint(order.checkpoint), node.stat.version),
+                Create(where, given.to_bytes()),
+                Delete(self._group.command(self._config.consumer, name)),
+            ],
+        )
+        self.drain_ms, self.longest_drain_ms = took_ms, max(took_ms, self.longest_drain_ms)
+        self.drained = order.checkpoint
+        log.info(
+            "drained: group=%s consumer=%s region=%s checkpoint=%d ms=%d",
+            self._config.group, self._config.consumer, self.paths.region, order.checkpoint, took_ms,
+        )  # fmt: skip
+        return True
+
+    def _may_contribute(self, channel: Channel, order: Order) -> bool:
+        """Whether a drain is for what this member is now."""
+        raise NotImplementedError
+
+    def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution | None:
+        """What this member contributes; None while it cannot."""
+        raise NotImplementedError
+
+    def _look_for_the_end(self, store: Store) -> None:
+        now = self._runtime.monotonic()
+        if not self._look.is_set() and now - self._looked_at < LOOK_AGAIN_S:
+            return
+        self._look.clear()
+        self._looked_at = now
+        path = self.paths.checkpoint(self._paused_for)
+        listing = store.children(path, watch=self._on_end)
+        if listing is not None and not any(how in listing.names for how in ENDS):
+            region = self._region(store)
+            if region is None or region.open == self._paused_for:
+                return
+        self._paused_for = 0
+
+    def _region(self, store: Store) -> Region | None:
+        node = store.get(self.paths.root)
+        try:
+            return Region.parse(self.paths.root, node.data) if node is not None else None
+        except BadData:
+            return None
+
+    def _on_end(self, path: str) -> None:
+        self._look.set()
+        self.wake()

@@ -1,0 +1,192 @@
+"""Consistent regions of slots on a real ZooKeeper: a checkpoint cuts the order of segments (seed 002)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumer.logs.producer import Producer
+from coordinator.regions.admin import read_contributions
+from coordinator.zk.paths import RegionPaths
+from coordinator.zk.regions import COMPLETED, RegionRequest
+from coordinator.zk.sealed import Segment, SegmentsRecord
+from coordinator.zk.store import Create, SetData
+from tests.support.cli import run
+from tests.support.region import checkpoint, region, running
+from tests.support.slots import PATHS, Bench
+from tests.support.wait import eventually
+from tests.support.world import World, a_world
+
+REGION = RegionPaths("r")
+SLOW = 60_000
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        made.topic("t", 4)
+        yield made
+
+
+@pytest.fixture
+def bench(world: World, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(world, tmp_path)
+    made.post.keep(10)
+    yield made
+    made.close()
+
+
+def slots(bench: Bench, *numbers: int, **options: Any) -> None:
+    for number in numbers:
+        bench.slot(number, **({"region": "r"} | options))
+    bench.world.stable("g", len(numbers))
+
+
+def cut(world: World, sequence: int) -> dict[int, int]:
+    """Partition -> the offset at a cut: of the segments below the czxid of `completed`."""
+    completed = world.store.get(REGION.end(sequence, COMPLETED))
+    assert completed is not None
+    ends: dict[int, int] = {}
+    for name in world.names(PATHS.segments):
+        node = world.store.get(PATHS.segment(name))
+        assert node is not None
+        if node.stat.czxid < completed.stat.czxid:
+            for each in Segment.parse(name, node.data).ranges:
+                ends[each.partition] = max(each.next, ends.get(each.partition, 0))
+    return ends
+
+
+def contributed(world: World, sequence: int) -> dict[int, int]:
+    """The same as its members say; of partitions of which nothing was sealed neither says anything."""
+    given = read_contributions(world.store, "r", sequence)
+    offsets = {part.partition: offset for each in given.values() if each for part, offset in each.offsets.items()}
+    return {partition: offset for partition, offset in offsets.items() if offset}
+
+
+def test_the_segments_below_a_checkpoint_hold_exactly_what_its_members_contributed(world: World, bench: Bench) -> None:
+    world.coordinator()
+    bench.end(30)
+    slots(bench, 0, 1, seal_interval_ms=SLOW)  # nothing is sealed but by the drain
+    eventually(lambda: all(slot.sealer.is_open for slot, _ in bench.running), 10, "both have fetched")
+    running(world)
+
+    first = checkpoint(world)
+
+    assert cut(world, first) == contributed(world, first) == dict.fromkeys(range(4), 30)
+    bench.end(70)
+    eventually(lambda: all(slot.sealer.is_open for slot, _ in bench.running), 10, "they fetch on")
+    second = checkpoint(world)
+    assert (cut(world, first), cut(world, second)) == (dict.fromkeys(range(4), 30), dict.fromkeys(range(4), 70))
+    assert region(world).kind == "slots" and region(world).reset == 1
+
+
+def test_what_is_open_is_sealed_for_a_checkpoint_also_while_fetching_is_paused(world: World, bench: Bench) -> None:
+    world.coordinator()
+    bench.end(30)
+    slots(bench, 0, seal_interval_ms=SLOW)
+    slot, _ = bench.running[0]
+    eventually(lambda: slot.sealer.is_open, 10, "it has fetched")
+    running(world)
+    world.store.commit([SetData(PATHS.segments, SegmentsRecord(paused="a hand").to_bytes())])
+    eventually(lambda: slot.sealer.paused, 10, "it is paused")
+
+    sequence = checkpoint(world)
+
+    assert cut(world, sequence) == contributed(world, sequence) and not slot.sealer.is_open
+    assert sum(cut(world, sequence).values()) > 0
+
+
+def test_a_slot_that_joins_aborts_the_checkpoint_that_is_open_and_a_later_one_completes(
+    world: World, bench: Bench
+) -> None:
+    world.coordinator()
+    slots(bench, 0)
+    running(world)
+    bench.slot(1, region="r", seal_interval_ms=SLOW)
+    world.stable("g", 2)
+    before = region(world)
+    blocked, _ = bench.running[1]
+    bench.end(20)
+    eventually(lambda: blocked.sealer.is_open, 10, "it has fetched")
+    bench.break_files(blocked)
+    world.store.commit([Create(REGION.request, RegionRequest("checkpoint", "a test").to_bytes())])
+    opened = eventually(lambda: region(world).open, 10, "a checkpoint is open")
+    eventually(lambda: blocked.sealer.problem, 10, "it cannot seal")
+
+    bench.slot(2, region="r")
+    world.stable("g", 3)
+
+    assert "aborted" in world.names(REGION.checkpoint(opened))
+    assert region(world).sequence == before.sequence and region(world).reset == before.reset
+    bench.mend_files(blocked)
+    later = checkpoint(world)
+    assert later > opened and cut(world, later) == contributed(world, later)
+
+
+def test_a_slot_that_cannot_seal_yet_contributes_once_it_can_and_is_not_evicted_for_it(
+    world: World, bench: Bench
+) -> None:
+    world.coordinator()
+    bench.end(20)
+    slots(bench, 0, seal_interval_ms=SLOW, max_poll_interval_ms=1500)
+    slot, _ = bench.running[0]
+    eventually(lambda: slot.sealer.is_open, 10, "it has fetched")
+    running(world)
+    bench.break_files(slot)
+    world.store.commit([Create(REGION.request, RegionRequest("checkpoint", "a test").to_bytes())])
+    tries = slot.sealer.counts.failed
+    eventually(lambda: slot.sealer.counts.failed >= tries + 4, 10, "it has tried for longer than a poll may take")
+
+    bench.mend_files(slot)
+
+    eventually(lambda: region(world).sequence, 10, "the checkpoint is complete")
+    assert cut(world, region(world).sequence) == dict.fromkeys(range(4), 20)
+    assert world.registrations("g") == 1
+
+
+def test_a_slot_in_a_region_of_consumers_is_turned_away(world: World, bench: Bench) -> None:
+    world.coordinator()
+    world.consumer("other", "c1", {"t": 1}, region="r")
+    world.stable("other", 1)
+
+    bench.slot(0, region="r")
+
+    ended = eventually(lambda: bench.results.get(0), 10, "the slot has ended")
+    assert "region r is one of consumers, and it registers for one of slots" in ended["reason"]
+
+
+def test_a_region_of_slots_is_never_reset_neither_by_command_nor_by_a_request(world: World, bench: Bench) -> None:
+    world.coordinator()
+    bench.end(20)
+    slots(bench, 0)
+    running(world)
+    sequence = checkpoint(world)
+
+    refused = run(world.zk, "regions", "reset", "r", "--to", str(sequence), "--execute")
+
+    assert refused.exit_code == 2 and "a region of slots is never reset" in refused.stderr
+    world.store.commit([Create(REGION.request, RegionRequest("reset", "a hand", sequence=sequence).to_bytes())])
+    eventually(lambda: world.data(REGION.request) is None, 10, "the request is answered")
+    assert (region(world).reset, region(world).sequence) == (1, sequence)
+
+
+def test_offsets_of_a_group_of_slots_are_reset_as_ever_while_nobody_uses_it(
+    world: World, bench: Bench, tmp_path: Path
+) -> None:
+    world.coordinator()
+    bench.end(20)
+    slots(bench, 0)
+    running(world)
+    bench.close()
+    eventually(lambda: world.state("g").state == "Empty", 10, "the group is Empty")
+
+    with Producer.for_store(world.store, tmp_path / "log", world.brokers) as producer:
+        producer.send_batch("t", 0, [b"x"] * 20)
+
+    arguments = ["--topic", "t:0", "--to-offset", "7", "--log-dir", str(tmp_path / "log"), "--execute"]
+    moved = run(world.zk, "groups", "reset-offsets", "g", *arguments)
+
+    assert moved.exit_code == 0, moved.stderr

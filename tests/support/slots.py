@@ -1,0 +1,115 @@
+"""Slots without Spark: a group of them in threads, with files of their own and a log in memory."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any
+
+from consumer.config import Subscription
+from consumer.segment_files import SegmentFolder
+from consumer.spark.config import SlotConfig, SlotSpec
+from consumer.spark.post import PoolPost
+from consumer.spark.slot import Slot
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.partitions import PartitionSet
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import Segment
+from tests.support.memlog import MemoryLog
+from tests.support.wait import eventually
+from tests.support.world import World
+
+SESSION_MS = 2000
+PATHS = GroupPaths("g")
+
+
+class _Full:
+    """A folder on a disk that is full."""
+
+    url = "file:///full"
+
+    def write(self, file: str, batches: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", file)
+
+    def remove(self, file: str) -> None:
+        """Nothing was written."""
+
+
+class Bench:
+    """A group `g` of slots in threads that fetch topic `t` from memory."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self.log = MemoryLog()
+        self.folder = SegmentFolder(str(folder))
+        self.post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), "g", "p", "run-1")
+        self.results: dict[int, dict[str, Any]] = {}
+        self.running: list[tuple[Slot, threading.Thread]] = []
+
+    def slot(self, number: int, zk: str = "", **options: Any) -> Slot:
+        options = {"seal_interval_ms": 20, "driver_gone_ms": 1000, "session_timeout_ms": SESSION_MS} | options
+        config = SlotConfig(
+            zk=zk or self.world.zk, group="g", pool="p", log_dir="m", segments_dir=self.folder.url, **options
+        )
+        spec = SlotSpec(config, Subscription({"t": 1}), number, "run-1", "0")
+        slot = Slot(spec, self.log, kazoo_factory(config.zk, SESSION_MS), ThreadRuntime())
+        thread = threading.Thread(target=lambda: self.results.update({number: slot.run()}), daemon=True)
+        thread.start()
+        self.running.append((slot, thread))
+        return slot
+
+    def break_files(self, slot: Slot) -> None:
+        """From now on this slot can write no file."""
+        slot.sealer._files = _Full()
+
+    def mend_files(self, slot: Slot) -> None:
+        """It can again."""
+        slot.sealer._files = self.folder
+
+    def end(self, records: int) -> None:
+        """So many records are in each partition by now."""
+        self.log.end = records
+
+    def grow(self, records: int) -> None:
+        """So many records are in each partition, and one more seal is done."""
+        seals = len(self.segments())
+        self.end(records)
+        eventually(lambda: len(self.segments()) > seals, 10, "one more seal")
+
+    def segments(self) -> list[Segment]:
+        store = self.world.store
+        listing = store.children(PATHS.segments)
+        found = [store.get(PATHS.segment(name)) for name in (listing.names if listing else [])]
+        nodes = sorted((node for node in found if node), key=lambda node: node.stat.czxid)
+        return [Segment.parse("segment", node.data) for node in nodes]
+
+    def sealed(self) -> dict[int, list[int]]:
+        """Partition -> every offset in a sealed file, in the order of the seals."""
+        found: dict[int, list[int]] = {}
+        for segment in self.segments():
+            for batch in self.folder.read(segment.file, segment.size, segment.rows):
+                for row in batch.to_pylist():
+                    found.setdefault(row["partition"], []).append(row["offset"])
+        return found
+
+    def runs(self, consumer: str) -> PartitionSet:
+        return frozenset(self.world.channel("g", consumer).running)
+
+    def all_sealed(self, partitions: int, records: int, timeout_s: float = 20.0) -> None:
+        def whole() -> bool:
+            found = self.sealed()
+            assert found == {number: list(range(records)) for number in range(partitions)}, {
+                number: (len(offsets), len(set(offsets))) for number, offsets in found.items()
+            }
+            return True
+
+        eventually(whole, timeout_s, "every record is sealed, once and in order")
+
+    def close(self) -> None:
+        for slot, _ in self.running:
+            slot.stop("the test is over")
+        for _, thread in self.running:
+            thread.join(10)
+        self.post.close()
