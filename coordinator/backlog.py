@@ -57,6 +57,11 @@ def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds) -> boo
     return record.paused is not None or is_large
 
 
+def may_hold(backlog: Backlog, bounds: Bounds) -> bool:
+    """Whether segments that every query has finished may stay, for queries that begin at a checkpoint."""
+    return backlog.segments <= HURRY_SHARE * bounds.segments and backlog.size <= HURRY_SHARE * bounds.size
+
+
 def finished_by_all(readers: Readers) -> int | None:
     """The czxid up to which every query has finished; None when nothing may be collected."""
     finished = min(readers.values(), default=UNKNOWN)

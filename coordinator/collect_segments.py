@@ -20,6 +20,7 @@ from .backlog import (
     directions,
     finished_by_all,
     is_pressing,
+    may_hold,
     published_interval_ms,
     shortest_interval_ms,
 )
@@ -28,6 +29,7 @@ from .metrics import CoordinatorMetrics
 from .problems import Findings, Problems
 from .reading import Memory
 from .segments import local_file
+from .zk.cuts import Cut, Cuts, region_of
 from .zk.errors import BadData
 from .zk.names import is_name
 from .zk.paths import SEGMENT_PREFIX, GroupPaths, sequence
@@ -68,6 +70,7 @@ class _Group:
     :ivar unread: segments that are there and have not been read yet.
     :ivar intervals: the seal interval of each registered member.
     :ivar registered: the pzxid of `ids` that they are of.
+    :ivar cuts: the checkpoints of its consistent region.
     """
 
     paths: GroupPaths
@@ -79,6 +82,7 @@ class _Group:
     segments: dict[str, _Known] = field(default_factory=dict)
     unread: int = 0
     registered: int = 0
+    cuts: Cuts | None = None
     intervals: tuple[int, ...] = ()
 
     @property
@@ -280,14 +284,51 @@ class SegmentCollector:
     # ---- collecting
 
     def _collect(self, group: _Group, readers: Mapping[str, int], version: int) -> None:
-        """Remove the segments that every query has finished; with no query, nothing is."""
-        finished = finished_by_all(readers)
-        if finished is None:
+        """Remove the segments that every query has finished; with no query, nothing is.
+
+        In a consistent region those after the oldest checkpoint that is kept stay, while there is room for them; then
+        one checkpoint after the other, the oldest first, can no longer be begun at.
+        """
+        finished, cuts = finished_by_all(readers), self._cuts(group)
+        if finished is None or cuts is None:
             return
-        done = sorted((known.czxid, name) for name, known in group.segments.items() if known.czxid <= finished)
-        for first in range(0, min(len(done), MULTIS_A_ROUND * SEGMENTS_A_MULTI), SEGMENTS_A_MULTI):
-            if not self._collect_some(group, [name for _, name in done[first : first + SEGMENTS_A_MULTI]], version):
+        lost: Cut | None = None
+        for cut in (*cuts, None):
+            until = min(finished, cut.czxid) if cut is not None else finished
+            before = len(group.segments)
+            is_whole = self._collect_up_to(group, until, version)
+            count = before - len(group.segments)
+            if count and lost is not None:
+                log.warning(
+                    "segments of a checkpoint collected: group=%s checkpoint=%d segments=%d reason=backlog",
+                    group.paths.group, lost.sequence, count,
+                )  # fmt: skip
+            if not is_whole or until == finished or may_hold(group.backlog, self._rules.bounds):
                 return
+            lost = cut
+
+    def _cuts(self, group: _Group) -> Sequence[Cut] | None:
+        """The checkpoints of the group's region, the oldest first; None while it is not known which one that is."""
+        name = group.paths.group
+        try:
+            region = region_of(self._store, name)
+        except BadData as error:
+            self._problems.report(group.paths.state, str(error))
+            return None
+        if not region:
+            return ()
+        if group.cuts is None or group.cuts.region != region:
+            group.cuts = Cuts(region)
+        return group.cuts.read(self._store)
+
+    def _collect_up_to(self, group: _Group, czxid: int, version: int) -> bool:
+        """Whether all of these segments were removed."""
+        done = sorted((known.czxid, name) for name, known in group.segments.items() if known.czxid <= czxid)
+        some = done[: MULTIS_A_ROUND * SEGMENTS_A_MULTI]
+        for first in range(0, len(some), SEGMENTS_A_MULTI):
+            if not self._collect_some(group, [name for _, name in some[first : first + SEGMENTS_A_MULTI]], version):
+                return False
+        return len(some) == len(done)
 
     def _collect_some(self, group: _Group, names: Sequence[str], version: int) -> bool:
         paths = group.paths

@@ -7,9 +7,10 @@ listing and the check of the files is planned anew; what goes later fails the ta
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from coordinator.zk.config import require
+from coordinator.zk.cuts import checkpoint_named
 from coordinator.zk.store import Store
 
 from ..errors import SegmentError
@@ -19,6 +20,7 @@ from .sealed_segments import Sealed, gaps, is_segment, joined
 log = logging.getLogger(__name__)
 
 PLANS = 5
+NO_CUTS: Mapping[str, int] = {}
 
 MAY_BE_COLLECTED = (
     "it was there when this read was planned; a batch read registers no query, so it may have been collected since: "
@@ -52,7 +54,9 @@ class BatchPlanner(Planner):
         if store.get(self._paths.segments) is None:
             raise SegmentError(f"there is no group {self._config.group} at {self._config.zk}: nothing was ever sealed")
         self._segments.refresh(store, force=True)
-        found = bounded(self._segments.between(0), self._config.starting_segments, self._config.ending_segments)
+        names = ("startingSegments", self._config.starting_segments), ("endingSegments", self._config.ending_segments)
+        cuts = {name: self._cut(store, option, n) for option, name in names if (n := checkpoint_named(name))}
+        found = bounded(self._segments.between(0), self._config.starting_segments, self._config.ending_segments, cuts)
         if self._segments.record.collected and self._config.starting_segments == EARLIEST:
             log.info(
                 "segments before the earliest were collected: group=%s up_to=%d",
@@ -68,12 +72,13 @@ class BatchPlanner(Planner):
         return any(sealed.name not in still for sealed in batch)
 
 
-def bounded(segments: Sequence[Sealed], starting: str, ending: str) -> list[Sealed]:
-    """Those of `segments` from `starting` to `ending`, both included.
+def bounded(segments: Sequence[Sealed], starting: str, ending: str, cuts: Mapping[str, int] = NO_CUTS) -> list[Sealed]:
+    """Those of `segments` from `starting` to `ending`, both included; of a checkpoint after it, and up to it.
 
+    :param cuts: the name of a checkpoint -> its czxid, which no segment has.
     :raises SegmentError: when one of them is named and not there.
     """
-    by_name = {sealed.name: sealed.czxid for sealed in segments}
+    by_name = {**{sealed.name: sealed.czxid for sealed in segments}, **cuts}
     for option, name in (("startingSegments", starting), ("endingSegments", ending)):
         if is_segment(name) and name not in by_name:
             there = f"{segments[0].name} to {segments[-1].name} are there" if segments else "none is there"
@@ -97,6 +102,7 @@ def check_batch(config: SourceConfig) -> SourceConfig:
         "endingSegments=earliest makes no sense for a batch read, which would always be empty: "
         "use latest or a segment's name",
     )
+    require(not config.align_checkpoints, "alignCheckpoints is for streams: use endingSegments=checkpoint:NUMBER")
     return config
 
 
@@ -105,7 +111,8 @@ def check_stream(config: SourceConfig) -> SourceConfig:
     :raises UsageError: when an option makes no sense for a stream.
     """
     require(
-        not is_segment(config.starting_segments), "startingSegments must be earliest or latest for a streaming query"
+        not is_segment(config.starting_segments),
+        "startingSegments must be earliest, latest or checkpoint:NUMBER for a streaming query",
     )
     require(
         config.ending_segments == LATEST,

@@ -20,6 +20,7 @@ class SourceOffset:
     :ivar query: the query's name.
     :ivar segment: that segment's name, whose number is one below the next one's; empty when none is included.
     :ivar begun: the czxid of the query's initial offset, which no checkpoint has: where the first batch begins.
+    :ivar checkpoint: the checkpoint of the group's region at which it is (`alignCheckpoints`); 0 for none.
     """
 
     czxid: int
@@ -27,6 +28,7 @@ class SourceOffset:
     query: str
     segment: str = ""
     begun: int = 0
+    checkpoint: int = 0
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> SourceOffset:
@@ -41,6 +43,7 @@ class SourceOffset:
             checked_name("query", fields.text("query")),
             fields.text("segment", ""),
             fields.number("begun", 0),
+            fields.number("checkpoint", 0),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,4 +55,5 @@ class SourceOffset:
             "query": self.query,
             "segment": self.segment,
             "begun": self.begun,
+            **({"checkpoint": self.checkpoint} if self.checkpoint else {}),
         }

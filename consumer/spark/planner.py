@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from coordinator.zk.config import require
+from coordinator.zk.cuts import Cut, checkpoint_named
 from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
 from coordinator.zk.fenced import ensure
 from coordinator.zk.names import checked_name, shown
@@ -17,6 +18,7 @@ from coordinator.zk.store import Store, StoreFactory
 
 from ..errors import SegmentError
 from ..segment_files import SegmentFolder
+from .cuts import QueryCuts, at_cut, batch_end
 from .offset import SourceOffset
 from .query import QueryPost
 from .sealed_segments import Ends, Sealed, SealedSegments, gaps, gone_text, is_segment, joined
@@ -41,6 +43,9 @@ class SourceConfig:
     :ivar starting_segments: `earliest`, the first that is still there, or `latest`, after the newest; for a batch read
         `earliest` or a segment's name. A query with a checkpoint goes on where that stands.
     :ivar ending_segments: of a batch read, `latest`, when it is planned, or a segment's name.
+        In a consistent region both may be `checkpoint:NUMBER`: what comes after that cut, and what belongs to it.
+    :ivar align_checkpoints: a batch ends at every checkpoint of the group's consistent region, whose number is then in
+        the batch's end offset.
     :ivar log_dir: the log that the group fetches from, for its ends in a stream's progress; empty leaves them out.
     :ivar bootstrap_servers: with `brokers_path` and `kafka` as in `ConsumerConfig`, where that is Kafka.
     :ivar zk_wait_ms: how long a ZooKeeper that does not answer is waited for before the query fails.
@@ -55,6 +60,7 @@ class SourceConfig:
     fail_on_data_loss: bool = True
     starting_segments: str = EARLIEST
     ending_segments: str = LATEST
+    align_checkpoints: bool = False
     session_timeout_ms: int = 10_000
     connect_timeout_ms: int = 15_000
     zk_wait_ms: int = 120_000
@@ -71,8 +77,9 @@ class SourceConfig:
         require(self.max_rows >= 0, "maxRecordsPerTrigger must be positive")
         require(1 <= self.readers <= 1000, "readers must be from 1 to 1000")
         for option, value in (("startingSegments", self.starting_segments), ("endingSegments", self.ending_segments)):
-            known = value in (EARLIEST, LATEST) or is_segment(value)
-            require(known, f"{option} must be {EARLIEST}, {LATEST} or a segment's name, not {shown(value)}")
+            known = value in (EARLIEST, LATEST) or is_segment(value) or checkpoint_named(value)
+            names = f"{EARLIEST}, {LATEST}, a segment's name or checkpoint:NUMBER"
+            require(bool(known), f"{option} must be {names}, not {shown(value)}")
 
 
 class Folder(Protocol):
@@ -106,6 +113,7 @@ class Planner:
         self._ends_at = -1
         self._target: int | None = None
         self._initial_offset: SourceOffset | None = None
+        self._cuts = QueryCuts(config.group)
         self._open_folder = open_folder
         self._folders: dict[str, Folder] = {}
 
@@ -123,15 +131,27 @@ class Planner:
         self._begin(store, name, None, is_new=True)
         self._segments.refresh(store, force=True)
         collected, root = self._segments.record.collected, self._segments.root
-        newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
-        czxid, segment = (newest[0].czxid, newest[0].name) if newest else (collected, "")
-        offset = SourceOffset(czxid, root, name, segment, begun=czxid)
+        if checkpoint := checkpoint_named(self._config.starting_segments):
+            czxid = self._cut(store, "startingSegments", checkpoint)
+            segment = "".join(sealed.name for sealed in self._segments.between(0, czxid)[-1:])
+        else:
+            newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
+            czxid, segment = (newest[0].czxid, newest[0].name) if newest else (collected, "")
+        offset = SourceOffset(czxid, root, name, segment, czxid, checkpoint)
         log.info(
             "query begins: group=%s query=%s after=%s collected_up_to=%d",
-            self._config.group, name, offset.segment or "earliest", collected,
+            self._config.group, name,
+            f"checkpoint {checkpoint}" if checkpoint else offset.segment or "earliest", collected,
         )  # fmt: skip
         self._initial_offset = offset
         return offset
+
+    def _cut(self, store: Store, option: str, checkpoint: int) -> int:
+        def refresh() -> int:
+            self._segments.refresh(store, force=True)
+            return self._segments.record.collected
+
+        return self._cuts.find(store, option, checkpoint, refresh)
 
     def prepare_available_now(self) -> None:
         """From now on, nothing that is sealed later belongs to this run."""
@@ -156,15 +176,18 @@ class Planner:
         is_new = not start.segment or start == self._initial_offset
         post = self._begin(store, start.query, start, is_new)
         post.publish(store, start.czxid)
-        self._segments.refresh(store)
+        known, cuts = self._list_with_cuts(store)
         self._check_root(start)
-        end, rows = start, 0
-        for sealed in self._segments.between(start.czxid, self._target):
-            rows += sealed.segment.rows
-            if max_rows and rows > max_rows and end is not start:
-                break
-            end = SourceOffset(sealed.czxid, start.root, start.query, sealed.name, start.begun)
-        return end
+        found = self._segments.between(start.czxid)
+        end = batch_end(start, found, cuts, max_rows, self._target)
+        return at_cut(end, start, found, known, cuts)
+
+    def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
+        """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""
+        if not self._config.align_checkpoints:
+            self._segments.refresh(store)
+            return (), ()
+        return self._cuts.around(store, lambda force: self._segments.refresh(store, force))
 
     @property
     def newest(self) -> SourceOffset | None:
@@ -334,6 +357,7 @@ def source_config(options: Mapping[str, str]) -> SourceConfig:
         fail_on_data_loss=flag("failOnDataLoss", "true"),
         starting_segments=options.get("startingSegments", EARLIEST).strip().lower(),
         ending_segments=options.get("endingSegments", LATEST).strip().lower(),
+        align_checkpoints=flag("alignCheckpoints", "false"),
         session_timeout_ms=number("sessionTimeoutMs", 10_000),
         connect_timeout_ms=number("connectTimeoutMs", 15_000),
         zk_wait_ms=number("zkWaitMs", 120_000),

@@ -1,0 +1,57 @@
+"""The complete checkpoints of a region of slots, as cuts in the order of a group's segments (seed 002)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .paths import GroupPaths, RegionPaths, checkpoint_number
+from .regions import COMPLETED
+from .state import GroupState
+from .store import Store
+
+
+class Cut(NamedTuple):
+    """A complete checkpoint: segments whose czxid is below its own belong to it, and no other."""
+
+    sequence: int
+    czxid: int
+
+
+class Cuts:
+    """The complete checkpoints of one region. Each is read once: it never changes."""
+
+    def __init__(self, region: str) -> None:
+        self.region = region
+        self._paths = RegionPaths(region)
+        self._known: dict[int, Cut] = {}
+
+    def read(self, store: Store) -> tuple[Cut, ...]:
+        """Those that are kept now, in order.
+
+        :raises StoreError: when there was no answer.
+        """
+        listing = store.children(self._paths.checkpoints)
+        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
+        unknown = [number for number in numbers if number not in self._known]
+        nodes = store.get_many([self._paths.end(number, COMPLETED) for number in unknown])
+        found = {n: Cut(n, node.stat.czxid) for n, node in zip(unknown, nodes, strict=True) if node is not None}
+        self._known = {number: cut for number, cut in (self._known | found).items() if number in set(numbers)}
+        return tuple(self._known[number] for number in sorted(self._known))
+
+
+def region_of(store: Store, group: str) -> str:
+    """The consistent region that a group is in; empty without one.
+
+    :raises BadData: when its state cannot be read.
+    """
+    path = GroupPaths(group).state
+    node = store.get(path)
+    bound = GroupState.parse(path, node.data).region if node is not None else None
+    return bound.name if bound is not None else ""
+
+
+def checkpoint_named(value: str) -> int:
+    """The sequence in `checkpoint:42`; 0 where `value` names no checkpoint."""
+    prefix, _, number = value.partition(":")
+    is_number = number.isascii() and number.isdigit() and len(number) <= 10
+    return int(number) if prefix == "checkpoint" and is_number else 0

@@ -1,0 +1,289 @@
+"""Queries of a group in a consistent region: they begin at checkpoints, end there, and hold the same records there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from consumer.errors import SegmentError
+from consumer.spark.batch import BatchPlanner, check_batch, check_stream
+from consumer.spark.offset import SourceOffset
+from consumer.spark.planner import Planner, SourceConfig, source_config
+from coordinator.zk.errors import UsageError
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.sealed import SegmentsRecord
+from coordinator.zk.store import Delete, Listing, SetData, Store, Watch
+from tests.support.cuts import HandMadeRegion
+from tests.support.sealed import SealedGroup
+from tests.support.stores import FrontStore
+from tests.support.world import World, a_world
+
+SESSION_MS = 2000
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        yield made
+
+
+@pytest.fixture
+def group(world: World, tmp_path: Path) -> SealedGroup:
+    return SealedGroup(world.store, tmp_path)
+
+
+@pytest.fixture
+def region(world: World, group: SealedGroup) -> HandMadeRegion:
+    return HandMadeRegion(world.store)
+
+
+@pytest.fixture
+def streaming(world: World) -> Iterator[Callable[..., Planner]]:
+    made: list[Planner] = []
+
+    def start(query: str = "q", **options: object) -> Planner:
+        config = SourceConfig(zk=world.zk, group="g", query=query, **options)  # type: ignore[arg-type]
+        made.append(Planner(config, kazoo_factory(world.zk, SESSION_MS), ThreadRuntime()))
+        return made[-1]
+
+    yield start
+    for planner in made:
+        planner.close()
+
+
+def batch(world: World, **options: object) -> list[str]:
+    config = SourceConfig(zk=world.zk, group="g", **options)  # type: ignore[arg-type]
+    planner = BatchPlanner(config, kazoo_factory(world.zk, SESSION_MS), ThreadRuntime())
+    try:
+        return [sealed.name for run in planner.plan_all() for sealed in run]
+    finally:
+        planner.close()
+
+
+def batches(planner: Planner, max_rows: int = 0) -> list[tuple[list[str], SourceOffset]]:
+    """Every batch that there is now, with its end."""
+    planner.close()  # the next question comes on a session that has listed everything
+    start, found = planner.initial(), []
+    while (end := planner.latest(start, max_rows)) != start:
+        found.append(([sealed.name for run in planner.plan(start, end) for sealed in run], end))
+        start = end
+    return found
+
+
+def collect(world: World, group: SealedGroup, *names: str) -> None:
+    record = SegmentsRecord(collected=group.czxid(names[-1])).to_bytes()
+    world.store.commit([SetData(group.paths.segments, record), *(Delete(group.paths.segment(n)) for n in names)])
+
+
+# ---- batch reads
+
+
+def test_a_batch_read_up_to_a_checkpoint_and_one_from_it_on_share_nothing_and_leave_nothing_out(
+    world: World, group: SealedGroup, region: HandMadeRegion
+) -> None:
+    before = [group.seal(), group.seal(partition=1)]
+    number = region.cut()
+    after = [group.seal(), group.seal()]
+
+    assert batch(world, ending_segments=f"checkpoint:{number}") == before
+    assert batch(world, starting_segments=f"checkpoint:{number}") == after
+
+
+def test_a_batch_read_between_two_checkpoints_has_what_was_sealed_between_them(
+    world: World, group: SealedGroup, region: HandMadeRegion
+) -> None:
+    group.seal()
+    first = region.cut()
+    between = [group.seal(), group.seal()]
+    second = region.cut()
+    group.seal()
+
+    assert batch(world, starting_segments=f"checkpoint:{first}", ending_segments=f"checkpoint:{second}") == between
+    assert batch(world, starting_segments=f"checkpoint:{second}", ending_segments=f"checkpoint:{second}") == []
+
+
+# ---- where a query begins
+
+
+def test_a_new_query_begins_at_a_checkpoint_and_another_one_from_there_reads_the_same(
+    group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    group.seal()
+    number = region.cut()
+    after = [group.seal(), group.seal()]
+
+    one = batches(streaming("one", starting_segments=f"checkpoint:{number}"))
+    other = batches(streaming("other", starting_segments=f"checkpoint:{number}"))
+
+    assert [names for names, _ in one] == [names for names, _ in other] == [after]
+
+
+def test_a_checkpoint_before_the_first_segment_is_where_everything_begins(
+    group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    number = region.cut()
+    sealed = [group.seal(), group.seal()]
+
+    assert [names for names, _ in batches(streaming(starting_segments=f"checkpoint:{number}"))] == [sealed]
+
+
+def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(
+    world: World, group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    for _ in range(3):
+        group.seal()
+        region.cut()
+    region.retire(1)
+
+    with pytest.raises(SegmentError, match="region r has no complete checkpoint 1, any more or yet; there are: 2, 3"):
+        streaming(starting_segments="checkpoint:1").initial()
+    with pytest.raises(SegmentError, match="endingSegments: region r has no complete checkpoint 9"):
+        batch(world, ending_segments="checkpoint:9")
+
+
+def test_a_checkpoint_whose_segments_were_collected_is_refused_with_those_of_which_all_are_there(
+    world: World, group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    first, number = group.seal(), region.cut()
+    second, later = group.seal(), region.cut()
+    group.seal()
+    collect(world, group, first, second)
+
+    with pytest.raises(
+        SegmentError, match=rf"segments after checkpoint {number} of region r were collected; there are: {later}$"
+    ):
+        streaming(starting_segments=f"checkpoint:{number}").initial()
+
+
+def test_a_group_that_is_in_no_region_has_no_checkpoints_to_begin_at(
+    group: SealedGroup, streaming: Callable[..., Planner]
+) -> None:
+    group.seal()
+    with pytest.raises(SegmentError, match="startingSegments: group g is in no consistent region"):
+        streaming(starting_segments="checkpoint:1").initial()
+
+
+# ---- aligned batches
+
+
+def test_a_batch_ends_at_every_checkpoint_and_its_offset_says_at_which(
+    group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    first = [group.seal(), group.seal()]
+    one = region.cut()
+    second = [group.seal()]
+    two = region.cut()
+    third = [group.seal()]
+
+    found = batches(streaming(align_checkpoints=True))
+
+    assert [(names, end.checkpoint) for names, end in found] == [(first, one), (second, two), (third, 0)]
+
+
+def test_a_checkpoint_with_nothing_new_is_reached_by_a_batch_without_records(
+    group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    sealed = [group.seal()]
+    one = region.cut()
+    planner = streaming(align_checkpoints=True)
+    ((names, end),) = batches(planner)
+    region.cut()
+    three = region.cut()
+
+    after = planner.latest(end)
+
+    assert (names, end.checkpoint) == (sealed, one)
+    assert (after.checkpoint, after.czxid) == (three, end.czxid) and planner.plan(end, after) == []
+    assert planner.latest(after) == after
+
+
+def test_an_aligned_batch_is_no_longer_than_asked_for_either(
+    group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    sealed = [group.seal(rows=10) for _ in range(3)]
+    number = region.cut()
+    last = group.seal()
+
+    found = batches(streaming(align_checkpoints=True), max_rows=20)
+
+    assert [(names, end.checkpoint) for names, end in found] == [(sealed[:2], 0), (sealed[2:], number), ([last], 0)]
+
+
+def test_without_alignment_checkpoints_change_nothing(
+    group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    first = group.seal()
+    region.cut()
+    second = group.seal()
+
+    ((names, end),) = batches(streaming())
+    assert names == [first, second] and "checkpoint" not in end.to_dict()
+
+
+class SealsMeanwhile(FrontStore):
+    """Something happens between two reads of what a query asks for."""
+
+    def __init__(self, store: Store, path: str, happens: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._path = path
+        self._happens: Callable[[], object] | None = happens
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        listings = super().children_many(paths, watch)
+        if self._path in paths and (happens := self._happens):
+            self._happens = None
+            happens()
+        return listings
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "segments"])
+def test_a_checkpoint_that_completes_while_a_query_looks_has_no_batch_on_both_of_its_sides(
+    world: World, group: SealedGroup, region: HandMadeRegion, place: str
+) -> None:
+    sealed = [group.seal()]
+
+    def happens() -> None:
+        sealed.append(group.seal())
+        region.cut()
+        sealed.append(group.seal())
+
+    path = {"checkpoints": "/consumers/regions/r/checkpoints", "segments": group.paths.segments}[place]
+    config = SourceConfig(zk=world.zk, group="g", query="q", align_checkpoints=True)
+    opener = kazoo_factory(world.zk, SESSION_MS)
+    planner = Planner(config, lambda: opener(), ThreadRuntime())
+    start = planner.initial()
+    planner.close()
+    planner = Planner(config, lambda: SealsMeanwhile(opener(), path, happens), ThreadRuntime())
+    found = []
+    for _ in range(6):
+        end = planner.latest(start)
+        found.append(({s.name for run in planner.plan(start, end) for s in run}, end.checkpoint))
+        start = end
+    planner.close()
+
+    assert not any({sealed[1], sealed[2]} <= names for names, _ in found), "no batch has both"
+    assert set().union(*(names for names, _ in found)) == set(sealed)
+    at_cut = [number for number, (_, checkpoint) in enumerate(found) if checkpoint == 1]
+    held = set().union(*(names for names, _ in found[: at_cut[0] + 1]))
+    assert held == set(sealed[:2]), "what it holds at the checkpoint is what belongs to that"
+
+
+# ---- options
+
+
+def test_options_that_make_no_sense_are_refused_in_one_sentence() -> None:
+    place = {"zk": "h:1", "group": "g"}
+    with pytest.raises(UsageError, match="endingSegments is for batch reads"):
+        check_stream(source_config({**place, "endingSegments": "checkpoint:3"}))
+    with pytest.raises(UsageError, match="alignCheckpoints is for streams"):
+        check_batch(source_config({**place, "alignCheckpoints": "true"}))
+    with pytest.raises(UsageError, match=r"startingSegments must be .* or checkpoint:NUMBER, not 'checkpoint:x'"):
+        source_config({**place, "startingSegments": "checkpoint:x"})
+
+
+def test_an_offset_keeps_its_checkpoint() -> None:
+    offset = SourceOffset(7, 1, "q", "segment-0000000003", 2, 42)
+    assert SourceOffset.parse(offset.to_dict()) == offset
