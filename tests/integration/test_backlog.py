@@ -19,6 +19,7 @@ from coordinator.zk.records import EpochRecord, Registration
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import Query, Segment, SegmentsRecord
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from tests.support.cuts import HandMadeRegion
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
@@ -183,6 +184,57 @@ def test_many_bytes_that_every_query_has_finished_do_not_wait_for_the_sweep(worl
     collector.collect(["g"])
     assert world.names(PATHS.segments) == names[2:]
     assert backlog.files == 1
+
+
+def test_segments_after_the_oldest_checkpoint_that_is_kept_stay_until_it_is_retired(
+    world: World, backlog: Backlog
+) -> None:
+    before = backlog.seal(2)
+    region = HandMadeRegion(world.store)
+    oldest = region.cut()
+    after = backlog.seal(2)
+    region.cut()
+    after += backlog.seal(1)
+    backlog.query("q", backlog.czxid(after[-1]))
+    collector = collector_on(world)
+
+    collector.collect(["g"])
+    assert world.names(PATHS.segments) == after, "those before it are collected"
+    assert before and backlog.files == 3
+    region.retire(oldest)
+    collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == after[2:]
+
+
+def test_checkpoints_give_way_to_the_backlog_one_after_the_other_and_it_is_said_which(
+    world: World, backlog: Backlog, caplog: pytest.LogCaptureFixture
+) -> None:
+    region, names = HandMadeRegion(world.store), []
+    for _ in range(4):  # checkpoints 1 to 4, with three segments after each
+        region.cut()
+        names += backlog.seal(3)
+    backlog.query("q", backlog.czxid(names[-1]))
+    collector = collector_on(world, bounds=Bounds(15, 1 << 30))
+
+    collector.collect(["g"])
+
+    assert world.names(PATHS.segments) == names[6:], "half of the bound is for checkpoints: of 3 and 4 all is there"
+    said = [record.getMessage() for record in caplog.records if "segments of a checkpoint" in record.getMessage()]
+    assert said == [
+        "segments of a checkpoint collected: group=g checkpoint=1 segments=3 reason=backlog",
+        "segments of a checkpoint collected: group=g checkpoint=2 segments=3 reason=backlog",
+    ]
+
+
+def test_nothing_is_collected_of_a_group_whose_state_cannot_be_read(world: World, backlog: Backlog) -> None:
+    names = backlog.seal(2)
+    world.put(PATHS.state, b"no state")
+    backlog.query("q", backlog.czxid(names[-1]))
+
+    collector_on(world).collect(["g"])
+
+    assert world.names(PATHS.segments) == names
 
 
 def test_too_many_bytes_pause_the_fetchers(world: World, backlog: Backlog) -> None:

@@ -1,4 +1,4 @@
-"""The model of a consistent region: no violation as the rules stand, and one for each rule that is taken out."""
+"""The models of consistent regions: no violation as the rules stand, and one for each rule that is taken out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.model import slots
 from tests.model.region import MUTATIONS, SPARE, Config, run
 
 # Each is searched to its end, in some seconds at most.
@@ -62,3 +63,22 @@ def test_what_the_product_checks_besides_is_not_needed(faults: Config) -> None:
 
 def test_every_rule_of_the_model_has_a_case() -> None:
     assert {*NEEDED, *SPARE} == set(MUTATIONS)
+
+
+# ---- regions of slots
+
+
+def test_what_slots_have_sealed_below_a_checkpoint_is_what_they_gave_in_every_interleaving() -> None:
+    found = slots.run(slots.Config(progress=400))
+    assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])
+
+
+@pytest.mark.parametrize("rule", sorted(slots.MUTATIONS.keys() - set(slots.SPARE)))
+def test_a_rule_of_slots_that_is_taken_out_is_missed(rule: str) -> None:
+    found = slots.run(slots.Config(mut=rule, progress=0))
+    assert found.violation.startswith("S11"), (found.states, found.exhausted)
+
+
+def test_what_slots_check_besides_is_not_needed() -> None:
+    found = slots.run(slots.Config(mut=",".join(slots.SPARE), progress=400))
+    assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])
