@@ -1,0 +1,133 @@
+"""A pool in a consistent region, on real executors: queries end at its checkpoints, and hold the same records there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from consumer.spark import register
+from tests.support.region import checkpoint, contributions, running
+from tests.support.spark import Delivered, pool, produce, query, read
+from tests.support.spark_processes import executors, slots
+from tests.support.wait import eventually
+from tests.support.world import SESSION_MS, World
+
+pytestmark = pytest.mark.timeout(400)
+
+NAMES = ("one", "two", "three")
+Rows = list[tuple[str, int, int]]
+
+
+def held_at(sink: Delivered, checkpoint_dir: Path) -> dict[int, Rows]:
+    """Checkpoint -> all that a query had delivered there: the end offset of a batch says that it is at one."""
+    found: dict[int, Rows] = {}
+    rows: Rows = []
+    for path in sorted((checkpoint_dir / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)):
+        if not (checkpoint_dir / "commits" / path.name).exists():
+            break
+        rows += sink.batches.get(int(path.name), [])
+        if number := json.loads(path.read_text().splitlines()[-1]).get("checkpoint"):
+            found[number] = sorted(rows)
+    return found
+
+
+def batch(spark: SparkSession, world: World, **options: str) -> Rows:
+    register(spark)
+    reader = spark.read.format("zk_group").option("zk", world.zk).option("group", "g")
+    frame = reader.option("sessionTimeoutMs", str(SESSION_MS)).options(**options).load()
+    return sorted((row.topic, row.partition, row.offset) for row in frame.collect())
+
+
+def zk_port(world: World) -> int:
+    return int(world.zk.partition("/")[0].rpartition(":")[2])
+
+
+def complete(world: World, records: int) -> int:
+    """A checkpoint that has all records."""
+
+    def look() -> int:
+        number = checkpoint(world)
+        given = contributions(world, number).values()
+        return number if sum(sum(each.offsets.values()) for each in given) == records else 0
+
+    return eventually(look, 60, "a checkpoint has everything")
+
+
+def test_three_queries_hold_the_same_records_at_each_checkpoint_through_kills_and_a_failover(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    first = world.elected(world.coordinator())
+    world.topic("t", 4)
+    sinks = {name: Delivered() for name in NAMES}
+    rates = {"one": "0", "two": "150", "three": "400"}
+    count = 0
+
+    def more() -> None:
+        nonlocal count
+        produce(world, tmp_path / "log", "t", 100)
+        count += 100
+
+    with pool(spark, world, "g", tmp_path, {"t": 1}, region="r", seal_interval_ms=50):
+        world.stable("g", 2, timeout_s=90)
+        running(world)
+        streams = [
+            query(
+                read(spark, world, "g", query=name, alignCheckpoints="true", maxRecordsPerTrigger=rates[name]),
+                sinks[name],
+                tmp_path / name,
+            )
+            for name in NAMES
+        ]
+        more()
+        eventually(lambda: sinks["one"].count, 60, "some of these came")
+        cuts = [checkpoint(world)]
+        more()
+        os.kill(slots(os.getpid(), zk_port(world))[0], signal.SIGKILL)
+        second = world.coordinator()
+        world.stop_coordinator(first)
+        world.elected(second)
+        more()
+        eventually(lambda: world.state("g").state == "Stable", 90, "the pool runs again")
+        cuts.append(checkpoint(world))
+        more()
+        os.kill(executors(os.getpid())[0], signal.SIGKILL)
+        eventually(lambda: world.state("g").state == "Stable", 90, "the pool runs again")
+        cuts.append(checkpoint(world))
+        more()
+        last = complete(world, 4 * count)
+
+        def all_reached() -> bool:
+            reached = {name: held_at(sinks[name], tmp_path / name) for name in NAMES}
+            missing = {name: set(cuts) - set(found) for name, found in reached.items() if set(cuts) - set(found)}
+            assert not missing and all(last in found for found in reached.values()), missing
+            return True
+
+        eventually(all_reached, 120, "every query has come to every checkpoint")
+        reached = {name: held_at(sinks[name], tmp_path / name) for name in NAMES}
+        for stream in streams:
+            stream.stop()
+
+        for number in (*cuts, last):
+            assert reached["one"][number] == reached["two"][number] == reached["three"][number]
+        assert reached["one"][cuts[0]], "what comes before the first checkpoint that is kept may be collected by now"
+        for before, number in pairwise([*cuts, last]):
+            news = sorted(set(reached["one"][number]) - set(reached["one"][before]))
+            between = {"startingSegments": f"checkpoint:{before}", "endingSegments": f"checkpoint:{number}"}
+            assert batch(spark, world, **between) == news
+        wanted = sorted(("t", partition, offset) for partition in range(4) for offset in range(count))
+        assert reached["one"][last] == wanted, "each record once"
+
+        again = Delivered()
+        frame = read(
+            spark, world, "g", query="again", startingSegments=f"checkpoint:{cuts[0]}", alignCheckpoints="true"
+        )
+        assert query(frame, again, tmp_path / "again", availableNow=True).awaitTermination(120)
+        rest = sorted(set(wanted) - set(reached["one"][cuts[0]]))
+        assert sorted(row for rows in again.batches.values() for row in rows) == rest
+        assert rest == batch(spark, world, startingSegments=f"checkpoint:{cuts[0]}")
