@@ -62,7 +62,8 @@ class Callbacks:
     def on_drain(self) -> bool | None:
         """A checkpoint is due: finish what `poll` has returned. What it raises makes the consumer leave.
 
-        :returns: False when it is not finished yet: then it is called again, and `poll` returns nothing meanwhile.
+        :returns: False when it is not finished yet: then it is called again and again, and `poll` returns nothing
+            meanwhile.
         """
         return None
 
@@ -292,9 +293,8 @@ class Consumer(Control):
     def close(self, save: bool = True) -> None:
         """Leave the group: callbacks, then everything is given up in one commit, then the session ends.
 
-        In a consistent region a checkpoint comes before it, where the region can take one: else, or when none is
-        complete within `SAVE_S`, what was processed since the last one is dropped and processed again (log line
-        `leaving without a checkpoint`).
+        In a consistent region a checkpoint comes before it. When none is complete within `SAVE_S`, what was processed
+        since the last one is dropped and processed again (log line `leaving without a checkpoint`).
 
         :param save: False where the application has not processed all that `poll` returned: no checkpoint then.
         """
@@ -329,8 +329,8 @@ class Consumer(Control):
             if store is None or not region.is_ready or region.resets != resets:
                 return "the region is reset"
             if not region.is_in_checkpoint and now >= ask_at:
-                if not region.is_running(store):
-                    return "the region is not Running"
+                if region.has_failed(store):
+                    return "the region has failed"
                 self.request_checkpoint()
                 ask_at = now + ASK_AGAIN_S
             self._member.tend()

@@ -17,8 +17,8 @@ from coordinator.zk.records import Channel
 from coordinator.zk.regions import (
     CHECKPOINT,
     FAIL,
+    FAILED,
     RESET,
-    RUNNING,
     Contribution,
     Order,
     Progress,
@@ -78,7 +78,6 @@ class RegionMember(Contributor):
         self._is_ready = False
         self._throttled_until = float("-inf")
         self._next_take = float("-inf")
-        self._finished = 0
         self.resets = 0
 
     # ---- what others may ask
@@ -162,15 +161,11 @@ class RegionMember(Contributor):
         return Contribution(fenced.incarnation, order.reset, offsets, channel.topics, states, member, file)
 
     def _has_finished(self, checkpoint: int) -> bool:
-        """Whether the application has processed what it was given; from then on it is not asked again."""
-        if self._finished != checkpoint:
-            try:
-                if self._application.on_drain() is False:
-                    return False
-            except Exception as error:
-                raise _failed(checkpoint, error) from error
-            self._finished = checkpoint
-        return True
+        """Whether the application has processed what it was given, as it says now."""
+        try:
+            return self._application.on_drain() is not False
+        except Exception as error:
+            raise _failed(checkpoint, error) from error
 
     # ---- between commands
 
@@ -180,8 +175,7 @@ class RegionMember(Contributor):
         :raises StoreError: when ZooKeeper did not answer: call again.
         """
         super().tend(store, fenced)
-        waiting = self._draining_for
-        if waiting and self._finished != waiting and self._has_finished(waiting):
+        if self._draining_for and self._has_finished(self._draining_for):
             self.wake()  # the command is taken up again
         channel, order = fenced.channel, self._cut.order
         if order is None or channel.region is None or channel.region.reset != order.reset or self._is_ready:
@@ -240,10 +234,10 @@ class RegionMember(Contributor):
             if refused.path != path:
                 raise
 
-    def is_running(self, store: Store) -> bool:
-        """Whether the region takes checkpoints now."""
+    def has_failed(self, store: Store) -> bool:
+        """Whether the region takes no checkpoints before an operator has reset it."""
         region = self._region(store)
-        return region is not None and region.state == RUNNING
+        return region is not None and region.state == FAILED
 
 
 def _failed(checkpoint: int, error: Exception) -> DrainFailed:

@@ -234,6 +234,34 @@ def test_no_checkpoint_has_what_was_processed_between_a_request_for_a_reset_and_
     exact(log, 2, one)
 
 
+def test_a_reset_that_another_thread_requests_during_a_drain_comes_before_its_checkpoint(
+    world: World, log: MemoryLog, operating: Callable[..., Operating], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the moment when the member sees that all is processed, and its contribution."""
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1", is_stuck=True)
+    running(world)
+    is_stuck(one)
+    before, drained = region(world), one.operator.on_drain
+
+    def asks_just_then() -> bool:
+        if not drained():
+            return False
+        monkeypatch.setattr(one.operator, "on_drain", drained)
+        one.operator.request_reset("another thread's")
+        return True
+
+    monkeypatch.setattr(one.operator, "on_drain", asks_just_then)
+    requested(world, "checkpoint")
+    eventually(lambda: one.operator.state == "DRAINING", 10, "it drains")
+    one.gate.set()
+
+    running(world, above=before.reset)
+    exact(log, 2, one)
+    assert "aborted" in world.names(PATHS.checkpoint(before.next_sequence)), "the checkpoint was not completed"
+
+
 def test_an_application_may_call_its_operator_inside_process_and_inside_a_callback(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
