@@ -222,7 +222,8 @@ class ConsumerOperator(Callbacks):
     def _process(self) -> None:
         _inside.set(self)
         messages, process = self._messages, self._processor.process
-        while (message := messages.take()) is not None:
+        message = messages.take()
+        while message is not None:
             partition, record = message
             try:
                 process(partition, record)
@@ -232,7 +233,7 @@ class ConsumerOperator(Callbacks):
                 self.stop(failure)
                 messages.failed()
                 return
-            messages.processed(partition, record)
+            message = messages.take(message)
 
     # ---- the event thread
 

@@ -22,6 +22,8 @@ FAILED = "processing has failed"
 
 LOOK_AGAIN_S = 0.05
 
+Message = tuple[TopicPartition, Record]
+
 
 class MessageQueue:
     """Records that were polled and not processed yet, and how far each partition was processed.
@@ -34,10 +36,11 @@ class MessageQueue:
         self._capacity = capacity
         self._may_process = may_process
         self._changed = runtime.condition()
-        self._records: deque[tuple[TopicPartition, Record]] = deque()
+        self._records: deque[Message] = deque()
         self._offsets: dict[TopicPartition, int] = {}
         self._withheld: set[str] = set()
         self._is_busy = False
+        self._is_awaited = False
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -46,9 +49,16 @@ class MessageQueue:
 
     # ---- the process thread
 
-    def take(self) -> tuple[TopicPartition, Record] | None:
-        """The next record, with the permit to process it; waits for both. None once it is closed."""
+    def take(self, processed: Message | None = None) -> Message | None:
+        """The next record, with the permit to process it; waits for both. None once it is closed.
+
+        :param processed: the one before: its offset is saved, and its permit given back.
+        """
         with self._changed:
+            if processed is not None:
+                partition, record = processed
+                self._offsets[partition] = record.offset + 1
+                self._give_back()
             while not self._is_closed:
                 if not self._records or self._withheld:
                     self._changed.wait()
@@ -59,18 +69,15 @@ class MessageQueue:
                     return self._records.popleft()
         return None
 
-    def processed(self, partition: TopicPartition, record: Record) -> None:
-        """This record was processed: its offset is saved, and the permit given back."""
-        with self._changed:
-            self._offsets[partition] = record.offset + 1
-            self._is_busy = False
-            self._changed.notify_all()
-
     def failed(self) -> None:
-        """It was not: the permit is given back, and no other given."""
+        """The record was not processed: the permit is given back, and no other given."""
         with self._changed:
             self._withheld.add(FAILED)
-            self._is_busy = False
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._is_busy = False
+        if self._is_awaited:
             self._changed.notify_all()
 
     # ---- any thread
@@ -124,8 +131,10 @@ class MessageQueue:
         """Drop everything; the record that is being processed is finished first, and counts no more."""
         with self._changed:
             self._records.clear()
+            self._is_awaited = True
             while self._is_busy:
                 self._changed.wait()
+            self._is_awaited = False
             self._offsets.clear()
 
     def restart(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.operator.messages import RESET, MessageQueue
+from consumer.operator.messages import RESET, Message, MessageQueue
 from consumer.records import Record
 from coordinator.zk.partitions import TopicPartition
 from tests.unit.manual import Forever, ManualRuntime
@@ -22,21 +22,27 @@ def a_queue(capacity: int = 100) -> MessageQueue:
     return made
 
 
-def taken(queue: MessageQueue) -> tuple[TopicPartition, Record]:
-    found = queue.take()
+def taken(queue: MessageQueue, processed: Message | None = None) -> Message:
+    found = queue.take(processed)
     assert found is not None
     return found
+
+
+def finish(queue: MessageQueue, message: Message) -> None:
+    """It was processed, and there is no other."""
+    with pytest.raises(Forever):
+        queue.take(message)
 
 
 def test_a_partitions_offset_is_that_after_the_last_record_that_was_processed() -> None:
     queue = a_queue()
     queue.put({P0: records(P0, 3, 7), P1: records(P1, 0)})
 
-    queue.processed(*taken(queue))
-    assert queue.offsets == {P0: 4, P1: 0} and len(queue) == 2
-    partition, record = taken(queue)
-    assert (partition, record.offset) == (P0, 7) and queue.offsets == {P0: 4, P1: 0}, "it is in the making"
-    queue.processed(partition, record)
+    first = taken(queue)
+    assert queue.offsets == {P0: 3, P1: 0} and len(queue) == 2, "it is in the making"
+    partition, record = taken(queue, first)
+    assert (partition, record.offset) == (P0, 7) and queue.offsets == {P0: 4, P1: 0}
+    taken(queue, (partition, record))
     assert queue.offsets == {P0: 8, P1: 0}
 
 
@@ -53,12 +59,12 @@ def test_a_cut_waits_for_what_waits_or_sets_it_aside_and_always_for_the_record_t
     message = taken(queue)
 
     assert not queue.is_drained(is_set_aside=False) and not queue.is_drained(is_set_aside=True)
-    queue.processed(*message)
+    finish(queue, message)
     assert not queue.is_drained(is_set_aside=False) and queue.is_drained(is_set_aside=True)
     with pytest.raises(Forever):
         queue.take()
     queue.allow()
-    queue.processed(*taken(queue))
+    finish(queue, taken(queue))
     assert queue.is_drained(is_set_aside=False)
 
 
@@ -96,7 +102,7 @@ def test_what_is_cleared_is_not_processed_and_a_record_that_is_processed_meanwhi
     with pytest.raises(Forever):
         queue.clear()
     assert len(queue) == 0
-    queue.processed(*message)
+    finish(queue, message)
     queue.clear()
     assert queue.offsets == {}
 
