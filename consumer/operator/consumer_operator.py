@@ -114,7 +114,12 @@ class ConsumerOperator(Callbacks):
         metrics = metrics or ConsumerMetrics()
         self._consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
         self._most = config.max_poll_records if config.max_poll_records > 0 else UNBOUNDED_POLL
-        self._messages = MessageQueue(self._runtime, POLLS_QUEUED * self._most, lambda: self._consumer.member.may_fetch)
+        self._messages = MessageQueue(
+            self._runtime,
+            POLLS_QUEUED * self._most,
+            config.buffer_memory,
+            lambda: self._consumer.member.may_fetch,
+        )
         metrics.of(config.group, config.consumer).reads_queue(lambda: len(self._messages))
         self._events: Queue[_Event] = self._runtime.queue()
         self._pending: list[_Event] = []

@@ -29,14 +29,17 @@ class MessageQueue:
     """Records that were polled and not processed yet, and how far each partition was processed.
 
     :param capacity: records that it has room for.
+    :param memory: bytes of their keys and values; one poll may go over it.
     :param may_process: whether the partitions are still the consumer's; asked before each record.
     """
 
-    def __init__(self, runtime: Runtime, capacity: int, may_process: Callable[[], bool]) -> None:
+    def __init__(self, runtime: Runtime, capacity: int, memory: int, may_process: Callable[[], bool]) -> None:
         self._capacity = capacity
+        self._memory = memory
         self._may_process = may_process
         self._changed = runtime.condition()
         self._records: deque[Message] = deque()
+        self._nbytes = 0
         self._offsets: dict[TopicPartition, int] = {}
         self._withheld: set[str] = set()
         self._is_busy = False
@@ -66,7 +69,9 @@ class MessageQueue:
                     self._changed.wait(LOOK_AGAIN_S)
                 else:
                     self._is_busy = True
-                    return self._records.popleft()
+                    message = self._records.popleft()
+                    self._nbytes -= _nbytes(message[1])
+                    return message
         return None
 
     def failed(self) -> None:
@@ -91,7 +96,7 @@ class MessageQueue:
 
     def has_room(self, records: int) -> bool:
         """Whether so many more may be put."""
-        return len(self._records) + records <= self._capacity
+        return len(self._records) + records <= self._capacity and self._nbytes < self._memory
 
     def put(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
         """These were polled."""
@@ -100,6 +105,7 @@ class MessageQueue:
         with self._changed:
             for partition, records in polled.items():
                 self._records.extend(zip(repeat(partition), records))
+                self._nbytes += sum(map(_nbytes, records))
             self._changed.notify_all()
 
     def is_drained(self, is_set_aside: bool) -> bool:
@@ -131,6 +137,7 @@ class MessageQueue:
         """Drop everything; the record that is being processed is finished first, and counts no more."""
         with self._changed:
             self._records.clear()
+            self._nbytes = 0
             self._is_awaited = True
             while self._is_busy:
                 self._changed.wait()
@@ -150,3 +157,7 @@ class MessageQueue:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+
+def _nbytes(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"")

@@ -115,6 +115,7 @@ def test_a_cut_is_of_what_was_processed_and_not_of_what_poll_has_returned(
     sequence = eventually(lambda: region(world).sequence, 20, "a checkpoint is complete")
     counted, offsets = counted_in(world, sequence)
     assert counted == offsets == (1 if operator_driven else 2 * log.end)
+    assert one.metric("last_drain_seconds") == one.metric("longest_drain_seconds") > 0
     exact(log, 2, one)
 
 
@@ -152,6 +153,7 @@ def test_nothing_of_a_full_queue_is_processed_after_a_reset(
     is_stuck(one)
     fills(one, 100)
     before = region(world).reset
+    assert (one.metric("queued_records"), one.metric("consumed_topics")) == (100, 1)
 
     requested(world, "reset")
     eventually(lambda: region(world).reset > before, 10, "the reset begins")
@@ -160,7 +162,8 @@ def test_nothing_of_a_full_queue_is_processed_after_a_reset(
     one.gate.set()
 
     exact(log, 2, one)
-    assert len(one.resets) == resets + 1
+    assert len(one.resets) == resets + 1 == one.metric("region_resets_total")
+    assert one.metric("queued_records") == 0
     after = one.seen[one.seen.index(stuck_on) + 1 :]
     assert after[0].offset == 0, "it begins again"
     assert len(after) == 200

@@ -11,6 +11,7 @@ from typing import Any
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
+from consumer.metrics import ConsumerMetrics
 from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from consumer.records import Record
@@ -135,6 +136,7 @@ class Operating(Counts, Processor):
 
     def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
         super().__init__()
+        self.name = name
         self.gate = threading.Event()
         if not options.pop("is_stuck", False):
             self.gate.set()
@@ -143,7 +145,8 @@ class Operating(Counts, Processor):
         self.drains: Callable[[], None] | None = None
         driven = options.pop("operator_driven", False)
         config, subscription = member_config(world, name, options)
-        self.operator = ConsumerOperator(config, subscription, self, driven, source=log)
+        self.metrics = ConsumerMetrics()
+        self.operator = ConsumerOperator(config, subscription, self, driven, source=log, metrics=self.metrics)
         self.consumer = self.operator.consumer
         self.operator.start()
 
@@ -159,6 +162,11 @@ class Operating(Counts, Processor):
         if self.drains is not None:
             self.drains()
         return state
+
+    def metric(self, name: str) -> float | None:
+        """Of its consumer, by the end of its name."""
+        labels = {"group": "g", "consumer": self.name}
+        return self.metrics.registry.get_sample_value(f"zk_group_consumer_{name}", labels)
 
     def vanish(self) -> None:
         """End as a killed process does: what it has counted is gone."""

@@ -17,7 +17,7 @@ def records(partition: TopicPartition, *offsets: int) -> list[Record]:
 
 
 def a_queue(capacity: int = 100) -> MessageQueue:
-    made = MessageQueue(ManualRuntime(), capacity, lambda: True)
+    made = MessageQueue(ManualRuntime(), capacity, 1000, lambda: True)
     made.restart({P0: 3, P1: 0})
     return made
 
@@ -51,6 +51,24 @@ def test_it_has_room_for_another_poll_or_it_has_not() -> None:
     queue.put({P0: records(P0, 3, 4)})
 
     assert queue.has_room(1) and not queue.has_room(2)
+
+
+def test_large_records_leave_no_room_for_others_until_they_are_taken_or_dropped() -> None:
+    queue = a_queue()
+    large = [record._replace(value=b"v" * 600) for record in records(P0, 3, 4)]
+
+    queue.put({P0: large[:1]})
+    assert queue.has_room(1)
+    queue.put({P0: large[1:]})
+    assert not queue.has_room(1)
+    message = taken(queue)
+    assert queue.has_room(1)
+    queue.put({P0: large})
+    taken(queue, message)
+    assert not queue.has_room(1)
+    queue.failed()
+    queue.clear()
+    assert queue.has_room(1)
 
 
 def test_a_cut_waits_for_what_waits_or_sets_it_aside_and_always_for_the_record_that_is_processed() -> None:
@@ -109,7 +127,7 @@ def test_what_is_cleared_is_not_processed_and_a_record_that_is_processed_meanwhi
 
 def test_nothing_is_processed_while_the_partitions_may_be_anothers_and_after_it_is_closed() -> None:
     runtime, looks = ManualRuntime(), iter([False, False, True])
-    queue = MessageQueue(runtime, 100, lambda: next(looks))
+    queue = MessageQueue(runtime, 100, 1000, lambda: next(looks))
     queue.put({P0: records(P0, 3)})
     began = runtime.now
 
