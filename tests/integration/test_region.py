@@ -198,7 +198,7 @@ def test_states_are_exact_through_joins_kills_and_leaves_whatever_the_strategy(
 
 
 def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
-    world: World, log: MemoryLog, counting: Callable[..., Counting]
+    world: World, log: MemoryLog, counting: Callable[..., Counting], caplog: pytest.LogCaptureFixture
 ) -> None:
     world.coordinator(drain_timeout_ms=300)
     world.topic("t", 4)
@@ -218,6 +218,7 @@ def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
 
     leaving.join(20)
     assert region(world).sequence > before.next_sequence, "and another one is complete"
+    assert "leaving without a checkpoint" not in caplog.text
     world.stable("g", 1)
     log.end = 60
     exact(log, 4, two)
