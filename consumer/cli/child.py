@@ -234,7 +234,7 @@ def run_child(
             operator.close(timeout_s + CLOSE_S)
     except (DrainFailed, ProcessFailed) as error:
         if isinstance(error.__cause__, ChildFailed | BadData):
-            raise error.__cause__ from error
+            raise error.__cause__ from None
         raise
     finally:
         child.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,13 +12,15 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import DrainFailed, ProcessFailed
 from consumer.operator import ConsumerOperator, Processor
 from consumer.records import Record
-from coordinator.zk.errors import UsageError
+from coordinator.zk.errors import OutcomeUnknown, UsageError
+from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.regions import RegionRequest
-from coordinator.zk.store import Create
+from coordinator.zk.store import Create, Operation, Store
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, running
+from tests.support.stores import FrontStore
 from tests.support.wait import PATIENCE, eventually
-from tests.support.world import World, a_world
+from tests.support.world import SESSION_MS, World, a_world
 
 
 @pytest.fixture
@@ -339,6 +341,50 @@ def test_a_session_that_ends_between_the_states_and_the_multi_leaves_no_contribu
     log.end = 60
     exact(log, 2, one)
     assert counted_in(world, checkpoint(world)) == (120, 120)
+
+
+class _LosesReplies(FrontStore):
+    """Loses the reply of the first multi with a contribution, and the second one itself."""
+
+    contributions = 0
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        is_contribution = any(isinstance(each, Create) and "~" in each.path for each in operations)
+        if is_contribution and self.contributions == 1:
+            self.contributions += 1
+            raise OutcomeUnknown("it was never sent")
+        found = self.behind.commit(operations)
+        if is_contribution and self.contributions == 0:
+            self.contributions += 1
+            raise OutcomeUnknown("the reply was lost")
+        return found
+
+
+def test_a_contribution_whose_reply_is_lost_counts_once_and_one_that_is_lost_itself_is_made_again(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    fronts: list[_LosesReplies] = []
+
+    def opened() -> Store:
+        fronts.append(_LosesReplies(kazoo_factory(world.zk, SESSION_MS)()))
+        return fronts[-1]
+
+    one = operating("c1", open_store=opened)
+    running(world)
+    exact(log, 2, one)
+    before = region(world).reset
+
+    for count in (1, 2):
+        log.end += 20
+        assert counted_in(world, checkpoint(world))[0] <= 2 * log.end
+        assert [front.contributions for front in fronts] == [count]
+        exact(log, 2, one)
+
+    one.operator.close()
+    assert region(world).reset == before
+    assert counted_in(world, region(world).sequence) == (2 * log.end, 2 * log.end)
 
 
 def test_what_on_checkpoint_raises_ends_the_operator_and_the_next_one_goes_on_from_the_checkpoint_before(

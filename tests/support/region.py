@@ -143,10 +143,10 @@ class Operating(Counts, Processor):
         self.acts: Callable[[Record], None] | None = None
         self.seen: list[Record] = []
         self.drains: Callable[[], None] | None = None
-        driven = options.pop("operator_driven", False)
+        driven, opener = options.pop("operator_driven", False), options.pop("open_store", None)
         config, subscription = member_config(world, name, options)
         self.metrics = ConsumerMetrics()
-        self.operator = ConsumerOperator(config, subscription, self, driven, source=log, metrics=self.metrics)
+        self.operator = ConsumerOperator(config, subscription, self, driven, log, opener, metrics=self.metrics)
         self.consumer = self.operator.consumer
         self.operator.start()
 
