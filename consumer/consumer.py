@@ -26,8 +26,8 @@ from .lag import lag_readers
 from .logs import Log, OffsetOutOfRange, open_log
 from .member import Member
 from .metrics import ConsumerMetrics
-from .operator.region import DRAINED, RegionMember
-from .operator.states import State
+from .operator.region import RegionMember
+from .operator.states import State, own_state
 from .polling import Polling
 from .records import Record as Record
 from .records import records_of as records_of
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 COMMIT_TRIES = 5
 SAVE_S = 10.0
 """How long `close` waits for a checkpoint of its region."""
+ASK_AGAIN_S = 0.5
+"""How soon `close` asks again for one that was aborted."""
 NOT_KNOWN = "whether the offsets were committed is not known"
 
 
@@ -57,12 +59,17 @@ class Callbacks:
 
     # ---- in a consistent region
 
-    def on_drain(self) -> None:
-        """A checkpoint is due: finish what `poll` has returned. What it raises makes the consumer leave."""
+    def on_drain(self) -> bool | None:
+        """A checkpoint is due: finish what `poll` has returned. What it raises makes the consumer leave.
+
+        :returns: False when it is not finished yet: then it is called again and again, and `poll` returns nothing
+            meanwhile.
+        """
+        return None
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """The application's state after exactly the records that `poll` has returned; for the checkpoint of this
-        number."""
+        """The application's state after exactly the records that `poll` has returned, or those below the offsets that
+        it gives with it; for the checkpoint of this number."""
         return State()
 
     def on_reset(self, checkpoint: int, state: State) -> None:
@@ -131,7 +138,9 @@ class Consumer(Control):
             region=self._region,
         )
         if self._region is not None:
-            self._region.wake = lambda: self._member.wake.set()
+            region = self._region
+            region.wake = lambda: self._member.wake.set()
+            self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)
         self._server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, self._runtime)
         self._server.start()
 
@@ -147,7 +156,7 @@ class Consumer(Control):
         (`UnknownMemberId`: evicted, its session ended, not polled for too long) loses its partitions in here, with
         `on_partitions_lost`, and rejoins; that raises nothing.
 
-        :param max_records: at most so many, and never more than `max_poll_records`.
+        :param max_records: at most so many, and never more than `max_poll_records`; with 0 it only obeys commands.
         :raises FencedInstanceId: when a newer process has this consumer's name; so does every later call.
         :raises InconsistentGroupProtocol: when the group has no strategy in common with this consumer.
         :raises GroupMaxSizeReached: when the group is full. After this and the one before, polling again tries again,
@@ -163,7 +172,7 @@ class Consumer(Control):
         self._polling.look()
         while True:
             self._member.tend()
-            if self._may_fetch() and (self._region is None or self._region.may_take):
+            if max_records != 0 and self._may_fetch() and (self._region is None or self._region.may_take):
                 self._auto_commit.if_due()
                 if records := self._polled(max_records):
                     if self._may_fetch():
@@ -267,27 +276,25 @@ class Consumer(Control):
         """Let the whole region go back to its last checkpoint. Raises as `request_checkpoint`."""
         self._member.in_session(lambda store, fenced: self.region.request_reset(store, fenced, reason))
 
-    def on_drain(self) -> None:
+    def on_drain(self) -> bool | None:
         """See `Application`."""
-        self._callbacks.on_drain()
+        return self._callbacks.on_drain()
 
     def on_checkpoint(self, checkpoint: int) -> State:
         """See `Application`."""
-        return self._callbacks.on_checkpoint(checkpoint)
+        positions = {partition: position.offset for partition, position in self._polling.positions.items()}
+        return own_state(self._callbacks.on_checkpoint(checkpoint), positions)
 
     def on_reset(self, checkpoint: int, state: State) -> None:
         """See `Application`."""
         self._callbacks.on_reset(checkpoint, state)
-
-    def offsets(self) -> dict[TopicPartition, int]:
-        """See `Application`."""
-        return {partition: position.offset for partition, position in self._polling.positions.items()}
+        self._meter.restored()
 
     def close(self, save: bool = True) -> None:
         """Leave the group: callbacks, then everything is given up in one commit, then the session ends.
 
-        In a consistent region a checkpoint comes before it, where the region can take one now: else what was processed
-        since the last one is processed again.
+        In a consistent region a checkpoint comes before it. When none is complete within `SAVE_S`, what was processed
+        since the last one is dropped and processed again (log line `leaving without a checkpoint`).
 
         :param save: False where the application has not processed all that `poll` returned: no checkpoint then.
         """
@@ -298,19 +305,39 @@ class Consumer(Control):
         self._log.close()
 
     def _save(self) -> None:
-        """A checkpoint of the region before leaving it."""
-        region, until = self.region, self._runtime.monotonic() + SAVE_S
+        """A checkpoint of the region before leaving it. One that is aborted is asked for again while there is time."""
+        region = self.region
+        if not region.is_ready:
+            return  # nothing was taken in
         try:
-            store = self._member.store
-            if store is None or not region.is_ready or not region.is_running(store):
-                return
-            before = region.drained
-            self.request_checkpoint()
-            while self._runtime.monotonic() < until and (region.drained == before or region.state == DRAINED):
-                self._member.tend()
-                self._member.wake.wait(0.01)
+            problem = self._take_checkpoint(region)
         except CoordinatorError as error:
-            log.warning("leaving without a checkpoint: reason=%s", error)
+            problem = str(error)
+        if problem:
+            log.warning(
+                "leaving without a checkpoint: group=%s consumer=%s region=%s since=%d reason=%s",
+                self._config.group, self._config.consumer, self._config.region, region.saved, problem,
+            )  # fmt: skip
+
+    def _take_checkpoint(self, region: RegionMember) -> str:
+        """Why there was none; empty when there was."""
+        saved, resets = region.saved, region.resets
+        now = ask_at = self._runtime.monotonic()
+        until = now + SAVE_S
+        while (now := self._runtime.monotonic()) < until:
+            store = self._member.store
+            if store is None or not region.is_ready or region.resets != resets:
+                return "the region is reset"
+            if not region.is_in_checkpoint and now >= ask_at:
+                if region.has_failed(store):
+                    return "the region has failed"
+                self.request_checkpoint()
+                ask_at = now + ASK_AGAIN_S
+            self._member.tend()
+            if region.saved != saved:
+                return ""
+            self._member.wake.wait(0.01)
+        return f"none was complete within {SAVE_S:g} s"
 
     def __enter__(self) -> Consumer:
         return self

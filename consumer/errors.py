@@ -12,6 +12,7 @@ CoordinatorError
 │       └── ChannelGone                  its channel was removed or overwritten, as only a hand does
 ├── NoOffsetForPartition                 auto_offset_reset is none, and the group has no offset for a partition
 ├── DrainFailed                          in a consistent region: the application could not give its state; it has left
+├── ProcessFailed                        a consumer operator's `process` raised: it has left, without a checkpoint
 ├── AssignmentFailed                     under client-side assignment: the group's leader gave no assignment
 ├── CommitFailed                         a commit came too late; its cause is one of these
 └── SegmentError                         a sealed segment is missing, damaged or was collected
@@ -63,6 +64,13 @@ class NoOffsetForPartition(CoordinatorError):
 
 class DrainFailed(CoordinatorError):
     """The application could not contribute to a checkpoint: its member has left, and the region is reset."""
+
+
+class ProcessFailed(CoordinatorError):
+    """A consumer operator's `process` raised, which is `__cause__`, at the partition and offset that the message names.
+
+    The member has left without a checkpoint: the record comes again, to the next owner, with the state of the last one.
+    """
 
 
 class AssignmentFailed(CoordinatorError):

@@ -75,7 +75,8 @@ class Holding:
             self._trace.began(channel, starts)
             self._holder.assigned(starts)
         self._held_as = channel if len(self._held) == len(channel.running) else None
-        self._meter.holds(len(self._held), len(channel.refused), channel.generation)
+        topics = {part.topic for part in self._held}
+        self._meter.holds(len(self._held), len(channel.refused), channel.generation, len(topics))
 
     def drop(self, reason: str) -> None:
         """The incarnation is over: whatever is held is somebody else's."""

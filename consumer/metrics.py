@@ -71,6 +71,7 @@ class ConsumerMetrics:
         build = Gauge("zk_group_build_info", "1, with the version of this project.", version, registry=self.registry)
         build.labels(coordinator.__version__).set(1)
         self.assigned = self._gauge("assigned_partitions", "Partitions that are held.")
+        self.consumed_topics = self._gauge("consumed_topics", "Topics of these.")
         self.refused = self._gauge("refused_partitions", "Partitions not claimed: an owner is in the way.")
         self.failing = self._gauge("failing_partitions", "Partitions that are held, and that the log refuses.")
         self.outages = self._gauge("log_outages", "How often the servers of the log did not answer any more.")
@@ -84,6 +85,10 @@ class ConsumerMetrics:
         self.waiting = self._gauge("retained_records", "Records fetched and not returned yet.")
         self.waiting_bytes = self._gauge("retained_bytes", "The memory of these.")
         self.paused = self._gauge("paused_partitions", "Partitions that the application has paused.")
+        self.queued = self._gauge("queued_records", "Records that wait in a consumer operator's message queue.")
+        self.last_drain_s = self._gauge("last_drain_seconds", "The last drain, in a consistent region.")
+        self.longest_drain_s = self._gauge("longest_drain_seconds", "The longest one.")
+        self.region_resets = self._counter("region_resets", "States restored, in a consistent region.")
         self.polls = self._counter("polls", "Polls of the application, or rounds of a slot.")
         self.records = self._counter("records_consumed", "Records fetched.")
         self.bytes = self._counter("bytes_consumed", "Arrow memory of the records fetched.")
@@ -139,6 +144,11 @@ class Meter:
         self._metrics = metrics
         self._own = own
         self._assigned, self._refused = metrics.assigned.labels(*own), metrics.refused.labels(*own)
+        self._consumed_topics, self._queued = metrics.consumed_topics.labels(*own), metrics.queued.labels(*own)
+        self._last_drain_s, self._longest_drain_s = (
+            family.labels(*own) for family in (metrics.last_drain_s, metrics.longest_drain_s)
+        )
+        self._region_resets = metrics.region_resets.labels(*own)
         self._failing, self._generation = metrics.failing.labels(*own), metrics.generation.labels(*own)
         self._outages = metrics.outages.labels(*own)
         self._lag, self._lag_max = metrics.lag.labels(*own), metrics.lag_max.labels(*own)
@@ -159,7 +169,7 @@ class Meter:
         self._assignments = {result: metrics.assignments.labels(*own, result) for result in (ASSIGNED, ERROR)}
         self._assignment_s = metrics.assignment_s.labels(*own)
         self._failed_assignments = metrics.failed_assignments.labels(*own)
-        self._last_held = (0, 0, 0)
+        self._last_held = (0, 0, 0, 0)
 
     # ---- what is read when somebody wants to know
 
@@ -192,23 +202,37 @@ class Meter:
         self._waiting_bytes.set_function(lambda: retained()[1])
         self._paused.set_function(paused)
 
+    def reads_queue(self, queued: Callable[[], int]) -> None:
+        """Where it is read how many records wait to be processed."""
+        self._queued.set_function(queued)
+
+    def reads_drains(self, last_ms: Callable[[], int], longest_ms: Callable[[], int]) -> None:
+        """Where it is read how long the last drain took, and the longest."""
+        self._last_drain_s.set_function(lambda: last_ms() / 1000)
+        self._longest_drain_s.set_function(lambda: longest_ms() / 1000)
+
     # ---- what happens
 
     def registered(self) -> None:
         """A new incarnation has begun."""
         self._registrations.inc()
 
-    def holds(self, assigned: int, refused: int, generation: int) -> None:
-        """How many partitions are held, and could not be claimed, in which generation."""
-        held = (assigned, refused, generation)
+    def holds(self, assigned: int, refused: int, generation: int, topics: int = 0) -> None:
+        """How many partitions are held, and could not be claimed, in which generation; and of how many topics."""
+        held = (assigned, refused, generation, topics)
         if held == self._last_held:
             return
         if generation > self._last_held[2]:
             self._rebalances.inc()
         self._last_held = held
         self._assigned.set(assigned)
+        self._consumed_topics.set(topics)
         self._refused.set(refused)
         self._generation.set(generation)
+
+    def restored(self) -> None:
+        """The application was given the state of a checkpoint."""
+        self._region_resets.inc()
 
     def polled(self) -> None:
         """The application has asked for records, or a slot has."""

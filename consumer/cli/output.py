@@ -35,7 +35,7 @@ class RecordLines(Callbacks):
         """These records came, and are committed next."""
         for records in polled.values():
             for record in records:
-                _print(_shown(record))
+                _print(shown_record(record))
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """These are the group's offsets now."""
@@ -133,10 +133,11 @@ def _with_offsets(offsets: Mapping[TopicPartition, int]) -> list[dict[str, objec
     return [{"topic": topic, "partition": number, "offset": offset} for (topic, number), offset in items]
 
 
-def _shown(record: Record) -> dict[str, object]:
+def shown_record(record: Record) -> dict[str, object]:
+    """A record as one JSON object."""
     shown = {**_place(record), "timestamp": record.timestamp_ms, **_contents(record)}
     if record.headers:
-        shown["headers"] = [{"name": name, **_text("value", data)} for name, data in record.headers]
+        shown["headers"] = [{"name": name, **text_or_base64("value", data)} for name, data in record.headers]
     return shown
 
 
@@ -146,10 +147,11 @@ def _place(record: Record) -> dict[str, object]:
 
 def _contents(record: Record) -> dict[str, object]:
     """Bytes as text where they are UTF-8, else as base64 under `key_base64`, `value_base64`."""
-    return {**_text("key", record.key), **_text("value", record.value)}
+    return {**text_or_base64("key", record.key), **text_or_base64("value", record.value)}
 
 
-def _text(name: str, data: bytes | None) -> dict[str, object]:
+def text_or_base64(name: str, data: bytes | None) -> dict[str, object]:
+    """A field with bytes as text where they are UTF-8, else one as base64 with `_base64` behind its name."""
     if data is None:
         return {name: None}
     try:

@@ -16,6 +16,7 @@ from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
 from coordinator.zk.runtime import Event, ThreadRuntime, on_signals
 
+from .child import run_child
 from .output import EventLines, RecordLines
 
 HELPS = {
@@ -58,6 +59,14 @@ HELPS = {
 @click.option("--topics", help="Topics with their threads, as a:2,b.")
 @click.option("--white-list", metavar="RE[:THREADS]", help="Every topic whose whole name matches.")
 @click.option("--black-list", metavar="RE[:THREADS]", help="Every topic whose name does not match.")
+@click.option("--exec", "command", metavar="CMD", help="With --region: a command that processes the records.")
+@click.option(
+    "--exec-timeout-ms",
+    type=click.IntRange(100),
+    default=60_000,
+    show_default=True,
+    help="The longest that it may take to read on, or to answer.",
+)
 @click.option("--max-records", type=click.IntRange(1), help="End after so many records.")
 @click.option("--events", is_flag=True, help="Print what happens, as Kafka's VerifiableConsumer, and not the records.")
 @click.option("--verbose", is_flag=True, help="With --events: each record, too.")
@@ -66,6 +75,8 @@ def run(
     topics: str | None,
     white_list: str | None,
     black_list: str | None,
+    command: str | None,
+    exec_timeout_ms: int,
     max_records: int | None,
     events: bool,
     verbose: bool,
@@ -76,26 +87,42 @@ def run(
     """Consume, print each record as one JSON line on stdout, and commit. SIGTERM and Ctrl-C leave the group cleanly.
 
     With --events it prints what Kafka's VerifiableConsumer does: what is assigned, revoked, lost, consumed, committed.
+    With --region and --exec a command in any language gets the records as lines of JSON, and keeps a state that is
+    exactly-once (docs/regions.md).
     """
     if verbose and not events:
         raise UsageError("--verbose adds records to --events: give both")
+    if command is not None and (events or max_records is not None):
+        raise UsageError("--exec hands all records to its command: leave out --events and --max-records")
     log_to_stderr(log_level, log_format)
     subscription = parsed_subscription(topics, white_list, black_list)
     config = built(ConsumerConfig, options)
+    if command is not None and not config.region:
+        raise UsageError("--exec needs a consistent region, which keeps its state: add --region NAME")
     if not config.log_dir:
         raise UsageError("name the log to read: --log-dir DIR (or kafka:), or set ZK_GROUP_LOG_DIR")
     runtime = ThreadRuntime()
     stopping = runtime.event()
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
-    output = EventLines(config.consumer, runtime.wall_ms, verbose) if events else RecordLines(config.consumer)
+    try:
+        if command is not None:
+            run_child(config, subscription, command, exec_timeout_ms / 1000, stopping, runtime)
+            return
+        output = EventLines(config.consumer, runtime.wall_ms, verbose) if events else RecordLines(config.consumer)
+        _print(config, subscription, output, stopping, max_records)
+    except IncarnationOver as over:  # the word that people know it by from Kafka comes first
+        raise CoordinatorError(f"{type(over).__name__}: {over}") from over
+
+
+def _print(
+    config: ConsumerConfig, subscription: Subscription, output: RecordLines, stopping: Event, max_records: int | None
+) -> None:
     consumer = Consumer(config, subscription, output)
     output.started()
     try:
         with consumer:
             commits = not config.enable_auto_commit and not config.region
             _consume(consumer, output, stopping, max_records, commits)
-    except IncarnationOver as over:  # the word that people know it by from Kafka comes first
-        raise CoordinatorError(f"{type(over).__name__}: {over}") from over
     finally:
         output.ended()
 

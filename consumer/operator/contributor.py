@@ -10,7 +10,7 @@ from coordinator.zk.commands import Command
 from coordinator.zk.errors import BadData
 from coordinator.zk.paths import GroupPaths, RegionPaths
 from coordinator.zk.records import Channel
-from coordinator.zk.regions import ENDS, Contribution, Order, Progress, Region
+from coordinator.zk.regions import COMPLETED, ENDS, Contribution, Order, Progress, Region
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Create, Delete, Store
 
@@ -26,7 +26,8 @@ class Contributor:
     """One member's part in its region, over all its incarnations. Everything is called inside `tend`.
 
     :ivar wake: called when there is something to do.
-    :ivar drain_ms: of the last drain; `longest_drain_ms` of the longest.  :ivar drained: the last checkpoint.
+    :ivar drain_ms: of the last drain; `longest_drain_ms` of the longest.
+    :ivar drained: the last checkpoint that it has contributed to.  :ivar saved: the last of these that is complete.
     """
 
     def __init__(self, config: ConsumerConfig, runtime: Runtime) -> None:
@@ -37,20 +38,27 @@ class Contributor:
         self._paused_for = 0
         self._looked_at = float("-inf")
         self._look = runtime.event()
-        self._is_draining = False
+        self._draining_for = 0
+        self._drain_began = 0.0
         self.wake: Callable[[], None] = lambda: None
         self.drain_ms = 0
         self.longest_drain_ms = 0
         self.drained = 0
+        self.saved = 0
 
     @property
     def is_paused(self) -> bool:
         """Whether a checkpoint waits for the others: nothing is taken in before its end is read."""
         return bool(self._paused_for)
 
+    @property
+    def is_in_checkpoint(self) -> bool:
+        """The same, or a checkpoint waits for this member."""
+        return bool(self._paused_for or self._draining_for)
+
     def stopped(self) -> None:
         """Everything is about to be given up."""
-        self._paused_for = 0
+        self._paused_for = self._draining_for = 0
 
     def lost(self, reason: str) -> None:
         """The incarnation is over."""
@@ -61,14 +69,13 @@ class Contributor:
 
         :raises StoreError: when ZooKeeper did not answer: call again.
         """
-        if self._paused_for:
-            self._look_for_the_end(store)
+        if self.is_in_checkpoint:
+            self._look_for_the_end(store, fenced.channel)
 
     def drain(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool | None:
         """Contribute to a checkpoint; False when the command is none for this member's present reset.
 
         None when that cannot be done yet: the command stands, and `wake` is called when it shall be looked at again.
-
 
         :raises DrainFailed: when the application cannot; the member must leave.
         :raises Refused: when it was withdrawn, or the checkpoint has ended: look again.
@@ -80,20 +87,19 @@ class Contributor:
         listing = store.children(self.paths.checkpoint(order.checkpoint))
         if node is None or any(how in (listing.names if listing is not None else ()) for how in ENDS):
             return False
-        began = self._runtime.monotonic()
-        self._is_draining = True
-        try:
-            contribution = self._contribution(fenced, order)
-        finally:
-            self._is_draining = False
-        took_ms = round((self._runtime.monotonic() - began) * 1000)
+        if self._draining_for != order.checkpoint:
+            self._draining_for, self._drain_began = order.checkpoint, self._runtime.monotonic()
+            self._look.set()
+        contribution = self._contribution(fenced, order)
+        took_ms = round((self._runtime.monotonic() - self._drain_began) * 1000)
         if contribution is None:
             return None
         given, channel = replace(contribution, drain_ms=took_ms), fenced.channel
         progress = (channel.region or Progress())._replace(drained=order.checkpoint)
         after = replace(channel, epoch=command.epoch, command=name, running=dict(given.offsets), region=progress)
         where = self.paths.contribution(order.checkpoint, self._config.group, self._config.consumer)
-        self._paused_for = order.checkpoint  # before it is sent: nothing more is taken in until the end is read
+        # Before it is sent: nothing more is taken in until the end is read.
+        self._paused_for, self._draining_for = order.checkpoint, 0
         self._look.set()
         fenced.commit(
             after,
@@ -119,19 +125,25 @@ class Contributor:
         """What this member contributes; None while it cannot."""
         raise NotImplementedError
 
-    def _look_for_the_end(self, store: Store) -> None:
+    def _look_for_the_end(self, store: Store, channel: Channel) -> None:
         now = self._runtime.monotonic()
         if not self._look.is_set() and now - self._looked_at < LOOK_AGAIN_S:
             return
         self._look.clear()
         self._looked_at = now
-        path = self.paths.checkpoint(self._paused_for)
+        checkpoint = self._paused_for or self._draining_for
+        path = self.paths.checkpoint(checkpoint)
         listing = store.children(path, watch=self._on_end)
         if listing is not None and not any(how in listing.names for how in ENDS):
             region = self._region(store)
-            if region is None or region.open == self._paused_for:
+            if region is None or region.open == checkpoint:
                 return
-        self._paused_for = 0
+            listing = store.children(path)  # it has ended between the two reads, or was removed by hand
+        if channel.region is not None and channel.region.drained == checkpoint:
+            self.drained = checkpoint  # also where the reply to the multi was lost
+            if listing is not None and COMPLETED in listing.names:
+                self.saved = checkpoint
+        self._paused_for = self._draining_for = 0
 
     def _region(self, store: Store) -> Region | None:
         node = store.get(self.paths.root)

@@ -8,18 +8,17 @@ in no record before its state is back. Everything here is called inside `poll`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 from coordinator.zk.errors import BadData, Refused
-from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import Channel
 from coordinator.zk.regions import (
     CHECKPOINT,
     FAIL,
+    FAILED,
     RESET,
-    RUNNING,
     Contribution,
     Order,
     Progress,
@@ -37,15 +36,12 @@ from ..offsets import Offsets, Record
 from ..starts import find_nowhere
 from .contributor import Contributor
 from .cut import CutReader
-from .states import State, StateFiles, own_state
+from .states import State, StateFiles
 
 log = logging.getLogger(__name__)
 
-CONTRIBUTIONS_AT_ONCE = 25
-LOOK_AGAIN_S = 1.0
 THROTTLED_S = 1.0
 """For so long after a reset records come slowly: what follows at once is often another one (seed 002)."""
-GIVE_UP_READING_S = 15.0
 
 SUBSCRIBED = "SUBSCRIBED"
 RESET_PENDING = "RESET_PENDING"
@@ -58,17 +54,14 @@ DRAINED = "DRAINED"
 class Application(Protocol):
     """Whoever processes the records of a member."""
 
-    def on_drain(self) -> None:
-        """Finish what `poll` has returned."""
+    def on_drain(self) -> bool | None:
+        """Finish what `poll` has returned. False: not finished yet, ask again."""
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """What it is now, after exactly the records that `poll` has returned."""
+        """What it is now, after exactly the records below `State.offsets`, which has every partition that runs."""
 
     def on_reset(self, checkpoint: int, state: State) -> None:
         """Be this from now on, whatever it was: the state at a cut, 0 for the initial state."""
-
-    def offsets(self) -> Mapping[TopicPartition, int]:
-        """Partition -> the offset of the next record that `poll` returns."""
 
 
 class RegionMember(Contributor):
@@ -92,7 +85,7 @@ class RegionMember(Contributor):
     @property
     def state(self) -> str:
         """The member's state, in the seed's words."""
-        if self._is_draining:
+        if self._draining_for:
             return DRAINING
         if self._paused_for:
             return DRAINED
@@ -111,7 +104,7 @@ class RegionMember(Contributor):
     def may_take(self) -> bool:
         """Whether records may be taken in: the state is back, and no checkpoint waits."""
         now = self._runtime.monotonic()
-        if not self._is_ready or self._paused_for:
+        if not self._is_ready or self.is_in_checkpoint:
             return False
         if now >= self._throttled_until:
             return True
@@ -153,18 +146,26 @@ class RegionMember(Contributor):
         is_told = channel.region is not None and (channel.region.reset, channel.region.ready) == (order.reset,) * 2
         return self._is_ready and is_told
 
-    def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution:
+    def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution | None:
+        """None while the application has not finished."""
         channel = fenced.channel
+        if not self._has_finished(order.checkpoint):
+            return None
         try:
-            self._application.on_drain()
-            state = own_state(self._application.on_checkpoint(order.checkpoint), channel.running)
+            state = self._application.on_checkpoint(order.checkpoint)
             name = f"{order.checkpoint:010d}-{fenced.incarnation}-{self._runtime.random_id()[:8]}"
             states, member, file = self._files.put(state, name)
+            offsets = {part: state.offsets[part] for part in channel.running}
         except Exception as error:  # the application's: what it has taken in since the last cut is lost
-            raise DrainFailed(f"checkpoint {order.checkpoint} failed: {type(error).__name__}: {error}") from error
-        positions = self._application.offsets()
-        offsets = {part: positions[part] for part in channel.running}
+            raise _failed(order.checkpoint, error) from error
         return Contribution(fenced.incarnation, order.reset, offsets, channel.topics, states, member, file)
+
+    def _has_finished(self, checkpoint: int) -> bool:
+        """Whether the application has processed what it was given, as it says now."""
+        try:
+            return self._application.on_drain() is not False
+        except Exception as error:
+            raise _failed(checkpoint, error) from error
 
     # ---- between commands
 
@@ -174,13 +175,16 @@ class RegionMember(Contributor):
         :raises StoreError: when ZooKeeper did not answer: call again.
         """
         super().tend(store, fenced)
+        if self._draining_for and self._has_finished(self._draining_for):
+            self.wake()  # the command is taken up again
         channel, order = fenced.channel, self._cut.order
         if order is None or channel.region is None or channel.region.reset != order.reset or self._is_ready:
             return
-        if self._cut.reloads or any(offset is None for offset in channel.running.values()):
+        offsets = {part: offset for part, offset in channel.running.items() if offset is not None}
+        if self._cut.reloads or len(offsets) < len(channel.running):
             return
         try:
-            state = self._cut.state(store, channel, order)
+            state = replace(self._cut.state(store, channel, order), offsets=offsets)
         except BadData as error:
             self._cut.unreadable(store, error, fenced.guarded)
             return
@@ -230,7 +234,11 @@ class RegionMember(Contributor):
             if refused.path != path:
                 raise
 
-    def is_running(self, store: Store) -> bool:
-        """Whether the region takes checkpoints now."""
+    def has_failed(self, store: Store) -> bool:
+        """Whether the region takes no checkpoints before an operator has reset it."""
         region = self._region(store)
-        return region is not None and region.state == RUNNING
+        return region is not None and region.state == FAILED
+
+
+def _failed(checkpoint: int, error: Exception) -> DrainFailed:
+    return DrainFailed(f"checkpoint {checkpoint} failed: {type(error).__name__}: {error}")

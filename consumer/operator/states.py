@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -28,11 +28,14 @@ class State:
     :ivar partitions: partition -> bytes. They go to whoever has the partition after a reset.
     :ivar member: bytes of the member as a whole. They go to the member of the same name.
     :ivar inherited: after a reset, the same of members that are gone: their successor makes them a part of its own.
+    :ivar offsets: partition -> the offset of the next record, of every partition that the member has. At a checkpoint
+        an application that has not processed all that `poll` has returned gives them; without any they are `poll`'s.
     """
 
     partitions: Mapping[TopicPartition, bytes] = field(default_factory=dict)
     member: bytes = b""
     inherited: Mapping[str, bytes] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -109,19 +112,28 @@ class StateFiles:
         return zip(*(table.column(name).to_pylist() for name in SCHEMA.names), strict=True)
 
 
-def own_state(state: State, partitions: Iterable[TopicPartition]) -> State:
-    """What an application has given, held to its promise.
+def own_state(state: State, positions: Mapping[TopicPartition, int]) -> State:
+    """What an application has given, held to its promise, with its offsets.
 
-    :raises UsageError: when it is no state, or has one of a partition that the member does not have.
+    :param positions: partition -> the offset of the next record that `poll` returns, of every partition that it has.
+    :raises UsageError: when it is no state, has one of a partition that the member does not have, or has offsets that
+        are not of its partitions, or behind what `poll` has returned.
     """
-    held = frozenset(partitions)
     if not isinstance(state, State):
         raise UsageError(f"on_checkpoint must return a State, not {type(state).__name__}")
     for partition, data in state.partitions.items():
-        if partition not in held or not isinstance(data, bytes):
+        if partition not in positions or not isinstance(data, bytes):
             raise UsageError(
                 f"on_checkpoint gives a state of {partition!r}, which this member does not have, or no bytes"
             )
     if not isinstance(state.member, bytes):
         raise UsageError("on_checkpoint gives a member state that is no bytes")
+    if not state.offsets:
+        return replace(state, offsets=positions)
+    for partition, position in positions.items():
+        if not 0 <= state.offsets.get(partition, -1) <= position:
+            raise UsageError(
+                f"on_checkpoint gives offset {state.offsets.get(partition)} of {partition}, of which poll has returned "
+                f"the records below {position}"
+            )
     return state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,59 @@ def test_states_are_exact_through_joins_kills_and_leaves_whatever_the_strategy(
     log.end = 120
     exact(log, 6, one)
     assert region(world).sequence > before.sequence, "who leaves takes a checkpoint first"
+
+
+def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator(drain_timeout_ms=300)
+    world.topic("t", 4)
+    one, two = counting("c1"), counting("c2")
+    world.stable("g", 2)
+    running(world)
+    exact(log, 4, one, two)
+    two.has_finished = False
+    before = region(world)
+    leaving = threading.Thread(target=one.close)
+    leaving.start()
+    aborted = PATHS.checkpoint(before.next_sequence)
+    eventually(lambda: "aborted" in world.names(aborted), 10, "its checkpoint is aborted")
+    eventually(lambda: two.consumer.region.state != "DRAINING", 10, "the other member goes on")
+
+    two.has_finished = True
+
+    leaving.join(20)
+    assert region(world).sequence > before.next_sequence, "and another one is complete"
+    assert "leaving without a checkpoint" not in caplog.text
+    world.stable("g", 1)
+    log.end = 60
+    exact(log, 4, two)
+
+
+def test_a_member_that_leaves_without_a_checkpoint_says_so_and_since_when_state_is_dropped(
+    world: World,
+    log: MemoryLog,
+    counting: Callable[..., Counting],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("consumer.consumer.SAVE_S", 0.5)
+    world.coordinator()
+    world.topic("t", 4)
+    one, two = counting("c1"), counting("c2")
+    world.stable("g", 2)
+    running(world)
+    sequence = checkpoint(world)
+    exact(log, 4, one, two)
+    two.has_finished = False
+
+    one.close()
+
+    (said,) = [each.getMessage() for each in caplog.records if "leaving without a checkpoint" in each.getMessage()]
+    assert f"since={sequence}" in said and "none was complete within" in said
+    two.has_finished = True
+    world.stable("g", 1)
+    exact(log, 4, two)
 
 
 def test_a_static_member_that_comes_back_as_another_process_has_its_state_and_so_has_everybody(

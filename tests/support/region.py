@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
+from consumer.metrics import ConsumerMetrics
+from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State
+from consumer.records import Record
+from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import RegionPaths
 from coordinator.zk.regions import COMPLETED, Contribution, Region, RegionRequest
@@ -21,54 +27,29 @@ from tests.support.world import SESSION_MS, World
 PATHS = RegionPaths("r")
 
 
-class Counting(Callbacks):
+class Counts:
     """Counts the records of each partition twice: for the partition, and for the member as a whole.
 
     :ivar by_partition: partition -> records of it, the state of the partition.
     :ivar by_key: partition as text -> records, which this member keeps whoever has the partition later.
     """
 
-    def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
-        self.name = name
+    consumer: Consumer
+
+    def __init__(self) -> None:
         self.by_partition: dict[TopicPartition, int] = {}
         self.by_key: Counter[str] = Counter()
         self.lock = threading.Lock()
-        self.errors: list[BaseException] = []
-        self.states: list[str] = []
         self.resets: list[int] = []
         self.fails_to_drain = False
         self.padding = b""
-        group = options.pop("group", "g")
-        topics = options.pop("topics", {"t": 1})
-        options = {"session_timeout_ms": SESSION_MS, "region": "r", **options}
-        config = ConsumerConfig(zk=world.zk, group=group, consumer=name, **options)
-        self.consumer = Consumer(config, Subscription(topics), self, log)
-        self._stop = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"count-{name}", daemon=True)
-        self.thread.start()
 
-    # ---- the application
+    def count(self, partition: TopicPartition, records: int) -> None:
+        with self.lock:
+            self.by_partition[partition] = self.by_partition.get(partition, 0) + records
+            self.by_key[str(partition)] += records
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                found = self.consumer.poll(20)
-            except Exception as error:  # noqa: BLE001  a test looks at it
-                self.errors.append(error)
-                self._stop.wait(0.05)
-                continue
-            with self.lock:
-                for partition, records in found.items():
-                    self.by_partition[partition] = self.by_partition.get(partition, 0) + len(records)
-                    self.by_key[str(partition)] += len(records)
-
-    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        self._forget()
-
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        self._forget()
-
-    def _forget(self) -> None:
+    def forget(self) -> None:
         with self.lock:
             self.by_partition.clear()
             self.by_key.clear()
@@ -88,6 +69,46 @@ class Counting(Callbacks):
             for data in (state.member, *state.inherited.values()):
                 self.by_key.update(json.loads(data) if data else {})
 
+
+class Counting(Counts, Callbacks):
+    """Counts what it polls, in a thread of the test's.
+
+    :ivar has_finished: what it says when a checkpoint is due.
+    """
+
+    def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
+        super().__init__()
+        self.name = name
+        self.errors: list[BaseException] = []
+        self.has_finished = True
+        config, subscription = member_config(world, name, options)
+        self.consumer = Consumer(config, subscription, self, log)
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, name=f"count-{name}", daemon=True)
+        self.thread.start()
+
+    # ---- the application
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                found = self.consumer.poll(20)
+            except Exception as error:  # noqa: BLE001  a test looks at it
+                self.errors.append(error)
+                self._stop.wait(0.05)
+                continue
+            for partition, records in found.items():
+                self.count(partition, len(records))
+
+    def on_drain(self) -> bool:
+        return self.has_finished
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        self.forget()
+
+    def on_partitions_lost(self, partitions: PartitionSet) -> None:
+        self.forget()
+
     # ---- the test
 
     def close(self) -> None:
@@ -102,6 +123,74 @@ class Counting(Callbacks):
         store = self.consumer.member.store
         if store is not None:
             store.close()
+
+
+class Operating(Counts, Processor):
+    """Counts what a consumer operator's process thread gives it.
+
+    :ivar gate: while it is clear, as from the beginning with `is_stuck`, `process` does not return.
+    :ivar acts: called with each record before it is counted.
+    :ivar seen: the records in the order in which they came.
+    :ivar drains: called when its state was taken, before the multi.
+    """
+
+    def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
+        super().__init__()
+        self.name = name
+        self.gate = threading.Event()
+        if not options.pop("is_stuck", False):
+            self.gate.set()
+        self.acts: Callable[[Record], None] | None = None
+        self.seen: list[Record] = []
+        self.drains: Callable[[], None] | None = None
+        driven, opener = options.pop("operator_driven", False), options.pop("open_store", None)
+        config, subscription = member_config(world, name, options)
+        self.metrics = ConsumerMetrics()
+        self.operator = ConsumerOperator(config, subscription, self, driven, log, opener, metrics=self.metrics)
+        self.consumer = self.operator.consumer
+        self.operator.start()
+
+    def process(self, partition: TopicPartition, record: Record) -> None:
+        self.seen.append(record)
+        self.gate.wait()
+        if self.acts is not None:
+            self.acts(record)
+        self.count(partition, 1)
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        state = super().on_checkpoint(checkpoint)
+        if self.drains is not None:
+            self.drains()
+        return state
+
+    def metric(self, name: str) -> float | None:
+        """Of its consumer, by the end of its name."""
+        labels = {"group": "g", "consumer": self.name}
+        return self.metrics.registry.get_sample_value(f"zk_group_consumer_{name}", labels)
+
+    def vanish(self) -> None:
+        """End as a killed process does: what it has counted is gone."""
+        self.forget()
+        self.acts = _unwinds
+        self.gate.set()
+        store = self.consumer.member.store
+        if store is not None:
+            store.close()
+        with suppress(CoordinatorError, RuntimeError):
+            self.operator.stop(RuntimeError("killed"))
+            self.operator.wait(20)
+        self.forget()
+
+
+def _unwinds(record: Record) -> None:
+    raise RuntimeError("killed")
+
+
+def member_config(world: World, name: str, options: dict[str, Any]) -> tuple[ConsumerConfig, Subscription]:
+    """A member of group `g` in region `r`, unless `options` say otherwise."""
+    topics = options.pop("topics", {"t": 1})
+    options = {"group": "g", "session_timeout_ms": SESSION_MS, "region": "r", **options}
+    return ConsumerConfig(zk=world.zk, consumer=name, **options), Subscription(topics)
 
 
 def region(world: World) -> Region:
@@ -134,7 +223,7 @@ def contributions(world: World, sequence: int) -> dict[str, Contribution]:
     return {name: Contribution.parse(name, data) for name, data in found.items() if data is not None}
 
 
-def exact(log: MemoryLog, partitions: int, *members: Counting) -> None:
+def exact(log: MemoryLog, partitions: int, *members: Counts) -> None:
     """All that was counted is what one uninterrupted run counts: each record once."""
     wanted = {f"t-{number}": log.end for number in range(partitions)}
 

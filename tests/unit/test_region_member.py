@@ -25,8 +25,6 @@ class Idle:
         return State()
 
     def on_reset(self, checkpoint: int, state: State) -> None: ...
-    def offsets(self) -> dict[TopicPartition, int]:
-        return {}
 
 
 def a_member(runtime: ManualRuntime) -> RegionMember:
@@ -48,7 +46,9 @@ def test_records_come_slowly_for_a_second_after_a_reset_and_not_at_all_before_or
     assert 6 <= sum(taken) <= 11
     runtime.now += 0.1
     assert member.may_take
-    member._paused_for = 7
+    member._draining_for = 7
+    assert not member.may_take and member.state == "DRAINING"
+    member._paused_for, member._draining_for = 7, 0
     assert not member.may_take and member.state == "DRAINED"
 
 
@@ -87,6 +87,14 @@ def test_large_states_without_a_folder_and_states_of_others_are_refused_in_a_sen
     with pytest.raises(UsageError, match="give checkpoint_dir a folder or a URI that all members share"):
         StateFiles("", "r").put(State({P0: b"x" * 5000}), "n")
     with pytest.raises(UsageError, match="which this member does not have"):
-        own_state(State({P1: b"x"}), [P0])
+        own_state(State({P1: b"x"}), {P0: 5})
     with pytest.raises(UsageError, match="must return a State, not dict"):
-        own_state({}, [P0])  # type: ignore[arg-type]
+        own_state({}, {P0: 5})  # type: ignore[arg-type]
+
+
+def test_the_offsets_of_a_state_are_those_of_poll_unless_the_application_says_that_it_is_not_so_far() -> None:
+    assert own_state(State({P0: b"x"}), {P0: 5}).offsets == {P0: 5}
+    assert own_state(State(offsets={P0: 3, P1: 0}), {P0: 5, P1: 0}).offsets == {P0: 3, P1: 0}
+    for wrong in ({P0: 6, P1: 0}, {P0: 3}, {P0: -1, P1: 0}):
+        with pytest.raises(UsageError, match="of which poll has returned the records below"):
+            own_state(State(offsets=wrong), {P0: 5, P1: 0})

@@ -1,0 +1,240 @@
+"""`zk-consumer run --exec`: a command keeps the state of a consistent region, over lines of JSON (docs/regions.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.errors import DrainFailed, ProcessFailed
+from consumer.operator import ConsumerOperator, Processor
+from consumer.operator.states import State
+from consumer.records import Record
+from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram, UsageError
+from coordinator.zk.fields import Fields
+from coordinator.zk.names import shown
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.ranges import MAX_PARTITION
+from coordinator.zk.runtime import Event, Runtime
+from coordinator.zk.sync import decoded
+
+from .output import shown_record, text_or_base64
+
+MAX_LINE_BYTES = 8 << 20
+MAX_STATES_BYTES = 64 << 20
+"""Of the lines of one answer."""
+LOOK_S = 0.2
+CLOSE_S = 30.0
+"""Beside the deadline for an answer."""
+
+RECORD, DRAIN, RESET, STATE, END, DRAINED, READY = "record", "drain", "reset", "state", "end", "drained", "ready"
+WHERE = "a line of the command's"
+
+
+class ChildFailed(CoordinatorError):
+    """The command of `--exec` has ended, does not answer, or answers what it must not."""
+
+
+class Child:
+    """The command, its stdin and its stdout. Its stderr is this process's.
+
+    :param timeout_s: the longest that it may take to read on, or to answer.
+    :raises MissingProgram: when there is no such program.
+    """
+
+    def __init__(self, command: str, runtime: Runtime, timeout_s: float) -> None:
+        self._runtime = runtime
+        self._timeout_s = timeout_s
+        self._read = bytearray()
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise UsageError(f"--exec {shown(command)} cannot be split into words: {error}") from error
+        if not words:
+            raise UsageError("--exec needs a command: --exec './counter.py'")
+        try:
+            # A session of its own: an interrupt from the terminal must not end it before its last checkpoint.
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+            )
+        except OSError as error:
+            raise MissingProgram(f"--exec {shown(words[0])} cannot be run: {error.strerror}") from error
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        for stream in (self._in, self._out):
+            os.set_blocking(stream.fileno(), False)
+
+    def write(self, values: Mapping[str, object]) -> None:
+        """Send it one line.
+
+        :raises ChildFailed: when it has ended, or has read nothing for so long.
+        """
+        data = memoryview(json.dumps(values, separators=(",", ":")).encode() + b"\n")
+        while data:
+            try:
+                data = data[os.write(self._in.fileno(), data) :]
+            except BlockingIOError:
+                if not select.select([], [self._in], [], self._timeout_s)[1]:
+                    raise ChildFailed(f"the command has read nothing for {self._timeout_s:g} s") from None
+            except OSError as error:
+                raise ChildFailed(self._end()) from error
+
+    def answer(self, until: float, most: int) -> tuple[Fields, int]:
+        """The next line that it writes, and its bytes.
+
+        :param until: by the runtime's clock.
+        :param most: bytes that it may have.
+        :raises ChildFailed: when none comes in time, it is too long, or no JSON object.
+        """
+        while (end := self._read.find(b"\n")) < 0:
+            if len(self._read) > most:
+                break
+            left_s = until - self._runtime.monotonic()
+            if left_s <= 0 or not select.select([self._out], [], [], left_s)[0]:
+                raise ChildFailed(f"the command has not answered within {self._timeout_s:g} s (--exec-timeout-ms)")
+            data = os.read(self._out.fileno(), 1 << 16)
+            if not data:
+                raise ChildFailed(self._end())
+            self._read += data
+        if end < 0 or end > most:
+            raise ChildFailed(f"the command answers with a line of more than {most} bytes")
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        return Fields.parse(WHERE, line, MAX_LINE_BYTES), len(line)
+
+    @property
+    def deadline(self) -> float:
+        """When an answer is due that is asked for now."""
+        return self._runtime.monotonic() + self._timeout_s
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def ended(self) -> ChildFailed:
+        """The error that it has ended."""
+        return ChildFailed(self._end())
+
+    def _end(self) -> str:
+        try:
+            code = self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            return "the command has closed its input or output"
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"the command has ended {how}"
+
+    def close(self) -> None:
+        """Let it end: its input ends, then SIGTERM, then SIGKILL for it and what it has started."""
+        with suppress(OSError):
+            self._in.close()
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+                break
+        self._out.close()
+
+
+class ChildProcessor(Processor):
+    """Hands the records to a command, and asks it for its state."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def process(self, partition: TopicPartition, record: Record) -> None:
+        """See `Processor`."""
+        self._child.write({"type": RECORD, **shown_record(record)})
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        """See `Processor`. Its input is read in order: what it answers has every record that was written before."""
+        self._child.write({"type": DRAIN, "checkpoint": checkpoint})
+        until, room = self._child.deadline, MAX_STATES_BYTES
+        partitions: dict[TopicPartition, bytes] = {}
+        member: bytes | None = None
+        while True:
+            fields, size = self._child.answer(until, min(room, MAX_LINE_BYTES))
+            room -= size
+            if fields.text("type") == DRAINED:
+                _check(fields, checkpoint)
+                return State(partitions, member or b"")
+            if fields.text("type") != STATE:
+                raise fields.bad("type", f"{STATE} or {DRAINED}")
+            if not fields.has("topic"):
+                if member is not None:
+                    raise BadData(f"{WHERE} has the state of the member a second time")
+                member = _state(fields)
+                continue
+            partition = TopicPartition(fields.text("topic"), fields.number("partition", most=MAX_PARTITION))
+            if partition in partitions:
+                raise BadData(f"{WHERE} has the state of {shown(partition)} a second time")
+            partitions[partition] = _state(fields)
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        """See `Processor`."""
+        write = self._child.write
+        write({"type": RESET, "checkpoint": checkpoint})
+        for partition, offset in sorted(state.offsets.items()):
+            place = {"topic": partition.topic, "partition": partition.partition, "offset": offset}
+            write({"type": STATE, **place, **text_or_base64("state", state.partitions.get(partition))})
+        if state.member:
+            write({"type": STATE, **text_or_base64("state", state.member)})
+        for name, data in sorted(state.inherited.items()):
+            write({"type": STATE, "inherited": name, **text_or_base64("state", data)})
+        write({"type": END, "checkpoint": checkpoint})
+        fields, _ = self._child.answer(self._child.deadline, MAX_LINE_BYTES)
+        if fields.text("type") != READY:
+            raise fields.bad("type", READY)
+        _check(fields, checkpoint)
+
+
+def _check(fields: Fields, checkpoint: int) -> None:
+    if fields.number("checkpoint") != checkpoint:
+        raise fields.bad("checkpoint", str(checkpoint))
+
+
+def _state(fields: Fields) -> bytes:
+    if fields.has("state_base64"):
+        return decoded(WHERE, fields.text("state_base64", most=MAX_LINE_BYTES))
+    try:
+        return (fields.optional_text("state", most=MAX_LINE_BYTES) or "").encode()
+    except UnicodeEncodeError as error:
+        raise BadData(f"{WHERE}: field 'state' has half a character: {error.reason}") from error
+
+
+def run_child(
+    config: ConsumerConfig,
+    subscription: Subscription,
+    command: str,
+    timeout_s: float,
+    stopping: Event,
+    runtime: Runtime,
+) -> None:
+    """Until `stopping` is set. The state stays with the region: another process goes on with it.
+
+    :raises ChildFailed: when the command has ended, lies, or does not answer.
+    """
+    child = Child(command, runtime, timeout_s)
+    try:
+        # What waits is set aside for a checkpoint: how long a command takes for it is not known.
+        operator = ConsumerOperator(config, subscription, ChildProcessor(child), operator_driven=True)
+        operator.start()
+        try:
+            while not stopping.is_set() and not operator.wait(LOOK_S):
+                if child.has_ended:
+                    operator.stop(child.ended())
+        finally:
+            operator.close(timeout_s + CLOSE_S)
+    except (DrainFailed, ProcessFailed) as error:
+        if isinstance(error.__cause__, ChildFailed | BadData):
+            raise error.__cause__ from None
+        raise
+    finally:
+        child.close()

@@ -1,0 +1,318 @@
+"""`ConsumerOperator`: the seed's two threads, for an application that only wants to process records.
+
+Seed 002, "Threads and queues". The event thread owns the `Consumer`: it polls, obeys commands, takes checkpoints. The
+process thread calls the application. So a record may take as long as it needs: the member lives on meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.runtime import Queue, Runtime, ThreadRuntime
+from coordinator.zk.store import StoreFactory
+
+from ..assignment.base import ClientAssignor
+from ..config import ConsumerConfig, Subscription
+from ..consumer import Callbacks, Consumer
+from ..errors import AssignmentFailed, ProcessFailed
+from ..logs import Log
+from ..metrics import ConsumerMetrics
+from ..records import Record
+from ..trace import recorder_of
+from .messages import RESET, MessageQueue
+from .region import RESET_PENDING
+from .states import State
+
+log = logging.getLogger(__name__)
+
+POLL_MS = 50
+"""An event waits so long for its turn, at most."""
+POLLS_QUEUED = 100
+"""The message queue has room for so many polls (seed 002)."""
+UNBOUNDED_POLL = 500
+"""Records of a poll where `max_poll_records` is no bound."""
+TRY_AGAIN_S = 1.0
+CLOSE_S = 60.0
+
+_inside: ContextVar[object] = ContextVar("inside", default=None)
+"""The operator one of whose threads this is."""
+
+
+class Processor:
+    """What an application does with its records. Never called by two threads at once.
+
+    An exception ends the operator, as one ends a Kafka Streams client (SHUTDOWN_CLIENT, its default) and the process of
+    a Streams operator: what is in memory may be half changed by then, and only another process, with the state of the
+    last checkpoint, is sure to be right. An application that can mend itself calls `request_reset` and returns.
+    """
+
+    def process(self, partition: TopicPartition, record: Record) -> None:
+        """Take one record in. What it raises ends the operator, without a checkpoint (`ProcessFailed`)."""
+        raise NotImplementedError
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        """The state after exactly the records that were processed. What it raises ends the operator (`DrainFailed`)."""
+        return State()
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        """Drop everything and go on from this state: that at a checkpoint, 0 for the initial one, of the partitions
+        that are assigned now (`state.offsets` has them all). What it raises ends the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """What the event thread is asked for.
+
+    :ivar resets: how many there had been; a request for another one is answered by any that comes.
+    """
+
+    what: str
+    reason: str = ""
+    resets: int = 0
+
+
+CHECKPOINT, RESET_REGION, STOP = "checkpoint", "reset", "stop"
+
+
+class ConsumerOperator(Callbacks):
+    """A member of a consistent region whose records are processed in a thread of their own.
+
+    Use it as a context: entering starts both threads, leaving closes it.
+
+    :param operator_driven: what waits in the message queue when a checkpoint is due is set aside until it has ended,
+        and not processed before it.
+    :param source: see `Consumer`, as all others.
+    :raises UsageError: when the configuration names no region.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        processor: Processor,
+        operator_driven: bool = False,
+        source: Log | None = None,
+        open_store: StoreFactory | None = None,
+        runtime: Runtime | None = None,
+        metrics: ConsumerMetrics | None = None,
+        assignors: Sequence[ClientAssignor] = (),
+    ) -> None:
+        if not config.region:
+            raise UsageError(
+                "a ConsumerOperator needs a consistent region: add region='NAME', or poll a Consumer yourself"
+            )
+        self._config = config
+        self._processor = processor
+        self._sets_aside = operator_driven
+        self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
+        metrics = metrics or ConsumerMetrics()
+        self._consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
+        self._most = config.max_poll_records if config.max_poll_records > 0 else UNBOUNDED_POLL
+        self._messages = MessageQueue(
+            self._runtime,
+            POLLS_QUEUED * self._most,
+            config.buffer_memory,
+            lambda: self._consumer.member.may_fetch,
+        )
+        metrics.of(config.group, config.consumer).reads_queue(lambda: len(self._messages))
+        self._events: Queue[_Event] = self._runtime.queue()
+        self._pending: list[_Event] = []
+        self._try_at = 0.0
+        self._is_stopping = False
+        self._is_reset_asked = False
+        self._error: BaseException | None = None
+        self._is_started = False
+        self._ended = self._runtime.event()
+
+    # ---- what an application calls, from any thread
+
+    @property
+    def state(self) -> str:
+        """The member's state, in the seed's words; RESET_PENDING from the moment when `request_reset` is called."""
+        return RESET_PENDING if self._is_reset_asked else self._consumer.region.state
+
+    @property
+    def consumer(self) -> Consumer:
+        """What the event thread owns, for those who look inside; only that thread may poll or close it."""
+        return self._consumer
+
+    @property
+    def queued(self) -> int:
+        """Records that were polled, and wait to be processed."""
+        return len(self._messages)
+
+    def start(self) -> None:
+        """Start both threads.
+
+        :raises UsageError: when it was started before.
+        """
+        if self._is_started:
+            raise UsageError("a ConsumerOperator is started once: make another one")
+        self._is_started = True
+        self._runtime.spawn(self._control, f"events-{self._config.consumer}")
+        self._runtime.spawn(self._process, f"process-{self._config.consumer}")
+
+    def request_checkpoint(self) -> None:
+        """Ask for a checkpoint of the region. Returns at once."""
+        self._events.put(_Event(CHECKPOINT))
+
+    def request_reset(self, reason: str) -> None:
+        """Let the whole region go back to its last checkpoint. Returns at once; nothing is processed until then, and no
+        checkpoint has what was processed since the last one."""
+        self._is_reset_asked = True
+        self._messages.withhold(RESET)
+        self._events.put(_Event(RESET_REGION, reason, self._consumer.region.resets))
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """Let it end; returns at once. Without an error there is a checkpoint first, of what was processed until then:
+        what waits in the message queue is not.
+
+        :param error: why; `wait` and `close` raise it.
+        """
+        if error is not None and self._error is None:
+            self._error = error
+        self._events.put(_Event(STOP))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended; False when `timeout_s` seconds are over before.
+
+        :raises ProcessFailed: when `process` has raised, which ended it. So does all else that ended it: what `poll`
+            raises (but `AssignmentFailed`, which is logged), what `on_reset` raised, what `stop` was given.
+        :raises UsageError: inside `process` or a callback.
+        """
+        if _inside.get() is self:
+            raise UsageError("an operator's own threads cannot wait for its end: call stop, and return")
+        if not self._ended.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """`stop`, and wait for the end. Called inside `process` or a callback it does not wait. Raises as `wait`.
+
+        :raises ProcessFailed: also when `process` has not returned for `timeout_s` seconds; the partitions are this
+            member's until it does, or the process ends.
+        """
+        self.stop()
+        if not self._is_started:
+            self._is_started = True
+            self._consumer.close()
+        elif _inside.get() is not self and not self.wait(timeout_s):
+            raise ProcessFailed(f"process has not returned within {timeout_s:g} s: the member has not left its group")
+
+    def __enter__(self) -> ConsumerOperator:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Exception as problem:
+            if error is None:
+                raise
+            if problem is not error:
+                log.warning("closed after an error: consumer=%s reason=%s", self._config.consumer, problem)
+
+    # ---- the process thread
+
+    def _process(self) -> None:
+        _inside.set(self)
+        messages, process = self._messages, self._processor.process
+        message = messages.take()
+        while message is not None:
+            partition, record = message
+            try:
+                process(partition, record)
+            except BaseException as error:  # noqa: BLE001  also a SystemExit: the permit must be given back
+                failure = ProcessFailed(f"{partition} offset {record.offset}: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                self.stop(failure)
+                messages.failed()
+                return
+            message = messages.take(message)
+
+    # ---- the event thread
+
+    def _control(self) -> None:
+        _inside.set(self)
+        try:
+            while not self._is_stopping:
+                self._turn()
+        except BaseException as error:  # noqa: BLE001  the application's, or a refusal: `wait` raises it
+            self._error = self._error or error
+        try:
+            self._sets_aside = True
+            self._consumer.close(save=self._error is None)
+        except BaseException as error:  # noqa: BLE001
+            self._error = self._error or error
+        finally:
+            self._messages.close()
+            self._ended.set()
+
+    def _turn(self) -> None:
+        now = self._runtime.monotonic()
+        while (event := self._events.get(0)) is not None:
+            self._pending.append(event)
+            self._try_at = now
+        if self._pending and now >= self._try_at:
+            self._try_at = now + TRY_AGAIN_S
+            self._pending = [event for event in self._pending if not self._is_carried_out(event)]
+        if self._is_stopping:
+            return
+        try:
+            polled = self._consumer.poll(POLL_MS, self._most if self._messages.has_room(self._most) else 0)
+        except AssignmentFailed as failure:
+            log.warning("assignment failed: consumer=%s reason=%s", self._config.consumer, failure)
+            return
+        self._messages.put(polled)
+        if not self._consumer.region.is_in_checkpoint:
+            self._messages.allow()
+
+    def _is_carried_out(self, event: _Event) -> bool:
+        """Do what is asked for; False when that must be tried again."""
+        try:
+            if event.what == STOP:
+                self._is_stopping = True
+            elif event.what == CHECKPOINT:
+                self._consumer.request_checkpoint()
+            elif event.resets == self._consumer.region.resets:
+                self._consumer.request_reset(event.reason)
+        except CoordinatorError as error:
+            log.info("will try again: consumer=%s reason=%s", self._config.consumer, error)
+            return False
+        return True
+
+    # ---- callbacks, in the event thread
+
+    def on_drain(self) -> bool:
+        """See `Callbacks`."""
+        return self._messages.is_drained(self._sets_aside)
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        """See `Callbacks`."""
+        state = self._processor.on_checkpoint(checkpoint)
+        return replace(state, offsets=self._messages.offsets) if isinstance(state, State) else state
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        """See `Callbacks`."""
+        self._messages.clear()
+        self._processor.on_reset(checkpoint, state)
+        self._is_reset_asked = False
+        self._messages.restart(state.offsets)
+
+    def on_partitions_revoked(self, partitions: PartitionSet) -> None:
+        """See `Callbacks`."""
+        self._messages.clear()
+
+    def on_partitions_lost(self, partitions: PartitionSet) -> None:
+        """See `Callbacks`."""
+        self._messages.clear()

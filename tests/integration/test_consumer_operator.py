@@ -1,0 +1,420 @@
+"""`ConsumerOperator` on a real ZooKeeper: what was processed is what a checkpoint has, whatever happens (seed 002)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.errors import DrainFailed, ProcessFailed
+from consumer.operator import ConsumerOperator, Processor
+from consumer.records import Record
+from coordinator.zk.errors import OutcomeUnknown, UsageError
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.regions import RegionRequest
+from coordinator.zk.store import Create, Operation, Store
+from tests.support.memlog import MemoryLog
+from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, running
+from tests.support.stores import FrontStore
+from tests.support.wait import PATIENCE, eventually
+from tests.support.world import SESSION_MS, World, a_world
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        yield made
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog(end=40)
+
+
+@pytest.fixture
+def operating(world: World, log: MemoryLog) -> Iterator[Callable[..., Operating]]:
+    made: list[Operating] = []
+
+    def start(name: str, **options: Any) -> Operating:
+        made.append(Operating(world, name, log, **options))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.vanish()
+
+
+def requested(world: World, what: str, **fields: Any) -> None:
+    world.store.commit([Create(PATHS.request, RegionRequest(what, "a test", **fields).to_bytes())])
+
+
+def is_stuck(one: Operating) -> None:
+    """Until the process thread is in the midst of its first record."""
+    eventually(lambda: len(one.seen) == 1, 20, "a record is being processed")
+
+
+def fills(one: Operating, records: int) -> None:
+    eventually(lambda: one.operator.queued >= records, 20, f"{records} records wait")
+
+
+def counted_in(world: World, sequence: int) -> tuple[int, int]:
+    """What the states of a checkpoint have counted, and the records below its offsets."""
+    given = contributions(world, sequence).values()
+    offsets = sum(sum(each.offsets.values()) for each in given)
+    texts = [text for each in given for text in each.states.values()]
+    return sum(int(base64.b64decode(text).split(b" ")[0]) for text in texts), offsets
+
+
+def test_states_are_exact_through_joins_kills_and_leaves(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = operating("c1")
+    running(world)
+    exact(log, 4, one)
+    two = operating("c2")
+    world.stable("g", 2)
+    log.end = 60
+    exact(log, 4, one, two)
+    generation = world.state("g").generation
+
+    two.vanish()
+    world.stable("g", 1, above=generation)
+    log.end = 80
+    exact(log, 4, one)
+    three = operating("c3", operator_driven=True)
+    world.stable("g", 2, above=generation + 1)
+    log.end = 100
+    exact(log, 4, one, three)
+    before = region(world)
+    three.operator.close()
+
+    world.stable("g", 1, above=generation + 2)
+    exact(log, 4, one)
+    assert region(world).sequence > before.sequence, "who leaves takes a checkpoint first"
+    assert one.operator.state in ("RESET_COMPLETE", "RECEIVING")
+
+
+@pytest.mark.parametrize("operator_driven", [False, True])
+def test_a_cut_is_of_what_was_processed_and_not_of_what_poll_has_returned(
+    world: World, log: MemoryLog, operating: Callable[..., Operating], operator_driven: bool
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1", operator_driven=operator_driven, is_stuck=True)
+    running(world)
+    is_stuck(one)
+    fills(one, 2 * log.end - 1)
+
+    one.operator.request_checkpoint()
+    eventually(lambda: one.operator.state == "DRAINING", 10, "it drains")
+    one.gate.set()
+
+    sequence = eventually(lambda: region(world).sequence, 20, "a checkpoint is complete")
+    counted, offsets = counted_in(world, sequence)
+    assert counted == offsets == (1 if operator_driven else 2 * log.end)
+    assert one.metric("last_drain_seconds") == one.metric("longest_drain_seconds") > 0
+    exact(log, 2, one)
+
+
+def test_a_process_that_takes_longer_than_the_drain_timeout_and_the_poll_interval_costs_a_checkpoint_and_nothing_else(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator(drain_timeout_ms=500)
+    world.topic("t", 2)
+    log.end = 100
+    one = operating("c1", max_poll_records=1, max_poll_interval_ms=1000, is_stuck=True)
+    running(world)
+    is_stuck(one)
+    fills(one, 100)
+    stuck_at, before = one.consumer._runtime.monotonic(), region(world).reset
+
+    requested(world, "checkpoint")
+    eventually(lambda: "aborted" in world.names(PATHS.checkpoint(1)), 10, "it is aborted")
+    eventually(lambda: one.consumer._runtime.monotonic() > stuck_at + 2, 10, "two poll intervals are over")
+
+    assert one.operator.queued == 100, "the message queue is full, and has no more"
+    one.gate.set()
+    exact(log, 2, one)
+    assert one.consumer.member.registrations == 1 and region(world).reset == before
+    assert counted_in(world, checkpoint(world)) == (200, 200)
+
+
+def test_nothing_of_a_full_queue_is_processed_after_a_reset(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    log.end = 100
+    one = operating("c1", max_poll_records=1, is_stuck=True)
+    running(world)
+    is_stuck(one)
+    fills(one, 100)
+    before = region(world).reset
+    assert (one.metric("queued_records"), one.metric("consumed_topics")) == (100, 1)
+
+    requested(world, "reset")
+    eventually(lambda: region(world).reset > before, 10, "the reset begins")
+    eventually(lambda: not one.operator.queued, 10, "the message queue is cleared")
+    stuck_on, resets = one.seen[-1], len(one.resets)
+    one.gate.set()
+
+    exact(log, 2, one)
+    assert len(one.resets) == resets + 1 == one.metric("region_resets_total")
+    assert one.metric("queued_records") == 0
+    after = one.seen[one.seen.index(stuck_on) + 1 :]
+    assert after[0].offset == 0, "it begins again"
+    assert len(after) == 200
+
+
+def test_a_rebalance_with_a_full_queue_takes_a_checkpoint_of_what_was_processed_and_is_exact(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    log.end = 100
+    one = operating("c1", max_poll_records=1, operator_driven=True, is_stuck=True)
+    running(world)
+    is_stuck(one)
+    fills(one, 100)
+
+    two = operating("c2")
+    eventually(lambda: one.operator.state == "DRAINING", 20, "a checkpoint comes first")
+    one.gate.set()
+
+    world.stable("g", 2)
+    exact(log, 4, one, two)
+
+
+def test_an_exception_of_process_ends_the_operator_without_a_checkpoint_and_names_the_record(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1")
+
+    def refuses(record: Record) -> None:
+        if record.offset == 7:
+            raise ValueError("no number")
+
+    one.acts = refuses
+    with pytest.raises(ProcessFailed, match=r"t-[01] offset 7: ValueError: no number") as raised:
+        one.operator.wait(20 * PATIENCE)
+
+    assert isinstance(raised.value.__cause__, ValueError)
+    with pytest.raises(ProcessFailed):
+        one.operator.close()
+    assert region(world).sequence == 0
+    two = operating("c2")
+    exact(log, 2, two)
+
+
+def test_no_checkpoint_has_what_was_processed_between_a_request_for_a_reset_and_the_reset(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator(checkpoint_interval_ms=100)
+    world.topic("t", 2)
+    one = operating("c1")
+    running(world)
+    exact(log, 2, one)
+
+    def doubts(record: Record) -> None:
+        one.acts = None
+        one.count(next(iter(one.by_partition)), 1_000)
+        one.operator.request_reset("it does not add up")
+        assert one.operator.state == "RESET_PENDING"
+
+    one.acts = doubts
+    before = region(world).reset
+    log.end = 60
+
+    running(world, above=before)
+    exact(log, 2, one)
+    assert region(world).consecutive_resets <= 1
+    eventually(lambda: region(world).sequence > one.resets[-1], 10, "checkpoints go on")
+    exact(log, 2, one)
+
+
+def test_a_reset_that_another_thread_requests_during_a_drain_comes_before_its_checkpoint(
+    world: World, log: MemoryLog, operating: Callable[..., Operating], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the moment when the member sees that all is processed, and its contribution."""
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1", is_stuck=True)
+    running(world)
+    is_stuck(one)
+    before, drained = region(world), one.operator.on_drain
+
+    def asks_just_then() -> bool:
+        if not drained():
+            return False
+        monkeypatch.setattr(one.operator, "on_drain", drained)
+        one.operator.request_reset("another thread's")
+        return True
+
+    monkeypatch.setattr(one.operator, "on_drain", asks_just_then)
+    requested(world, "checkpoint")
+    eventually(lambda: one.operator.state == "DRAINING", 10, "it drains")
+    one.gate.set()
+
+    running(world, above=before.reset)
+    exact(log, 2, one)
+    assert world.names(PATHS.checkpoint(before.next_sequence)) == ["aborted"], "it has not contributed"
+
+
+def test_an_application_may_call_its_operator_inside_process_and_inside_a_callback(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 1)
+    one = operating("c1", operator_driven=True)
+    found: list[BaseException] = []
+
+    def calls_back(record: Record) -> None:
+        if record.offset == 10:
+            one.operator.request_checkpoint()
+        if record.offset == 20:
+            try:
+                one.operator.wait()
+            except UsageError as error:
+                found.append(error)
+            one.operator.close()
+
+    one.acts = calls_back
+    one.drains = one.operator.request_checkpoint
+
+    assert one.operator.wait(20 * PATIENCE)
+    assert "call stop, and return" in str(found[0])
+    counted, offsets = counted_in(world, region(world).sequence)
+    assert counted == offsets >= 21
+
+
+def test_closing_while_a_record_is_processed_in_a_drain_waits_for_it_and_loses_nothing(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1", is_stuck=True)
+    running(world)
+    is_stuck(one)
+    requested(world, "checkpoint")
+    eventually(lambda: one.operator.state == "DRAINING", 10, "it drains")
+
+    with pytest.raises(ProcessFailed, match=r"process has not returned within 0\.2 s"):
+        one.operator.close(0.2)
+    eventually(lambda: one.operator._messages._withheld, 10, "what waits is set aside")
+    one.gate.set()
+    one.operator.close()
+
+    counted, offsets = counted_in(world, region(world).sequence)
+    assert counted == offsets == len(one.seen) == 1, "what waits is left to the next one"
+    two = operating("c2")
+    exact(log, 2, two)
+
+
+def test_a_session_that_ends_between_the_states_and_the_multi_leaves_no_contribution_and_counts_nothing_twice(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1")
+    running(world)
+    exact(log, 2, one)
+    before = region(world).reset
+
+    def dies() -> None:
+        one.drains = None
+        store = one.consumer.member.store
+        assert store is not None
+        store.close()
+
+    one.drains = dies
+    requested(world, "checkpoint")
+
+    running(world, above=before)
+    assert "aborted" in world.names(PATHS.checkpoint(1))
+    log.end = 60
+    exact(log, 2, one)
+    assert counted_in(world, checkpoint(world)) == (120, 120)
+
+
+class _LosesReplies(FrontStore):
+    """Loses the reply of the first multi with a contribution, and the second one itself."""
+
+    contributions = 0
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        is_contribution = any(isinstance(each, Create) and "~" in each.path for each in operations)
+        if is_contribution and self.contributions == 1:
+            self.contributions += 1
+            raise OutcomeUnknown("it was never sent")
+        found = self.behind.commit(operations)
+        if is_contribution and self.contributions == 0:
+            self.contributions += 1
+            raise OutcomeUnknown("the reply was lost")
+        return found
+
+
+def test_a_contribution_whose_reply_is_lost_counts_once_and_one_that_is_lost_itself_is_made_again(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    fronts: list[_LosesReplies] = []
+
+    def opened() -> Store:
+        fronts.append(_LosesReplies(kazoo_factory(world.zk, SESSION_MS)()))
+        return fronts[-1]
+
+    one = operating("c1", open_store=opened)
+    running(world)
+    exact(log, 2, one)
+    before = region(world).reset
+
+    for count in (1, 2):
+        log.end += 20
+        assert counted_in(world, checkpoint(world))[0] <= 2 * log.end
+        assert [front.contributions for front in fronts] == [count]
+        exact(log, 2, one)
+
+    one.operator.close()
+    assert region(world).reset == before
+    assert counted_in(world, region(world).sequence) == (2 * log.end, 2 * log.end)
+
+
+def test_what_on_checkpoint_raises_ends_the_operator_and_the_next_one_goes_on_from_the_checkpoint_before(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1")
+    running(world)
+    exact(log, 2, one)
+    sequence = checkpoint(world)
+    one.fails_to_drain = True
+
+    requested(world, "checkpoint")
+
+    with pytest.raises(DrainFailed, match="the disk is full"):
+        one.operator.wait(20 * PATIENCE)
+    two = operating("c2")
+    exact(log, 2, two)
+    assert two.resets[-1] == sequence
+
+
+def test_an_operator_asks_for_a_region_is_started_once_and_may_be_closed_unstarted(
+    world: World, log: MemoryLog
+) -> None:
+    with pytest.raises(UsageError, match="needs a consistent region: add region='NAME'"):
+        ConsumerOperator(ConsumerConfig(zk=world.zk, group="g"), Subscription({"t": 1}), Processor(), source=log)
+    config = ConsumerConfig(zk=world.zk, group="g", region="r")
+    operator = ConsumerOperator(config, Subscription({"t": 1}), Processor(), source=log)
+    assert operator.state == "SUBSCRIBED"
+    operator.close()
+    with pytest.raises(UsageError, match="is started once"):
+        operator.start()

@@ -1,0 +1,256 @@
+"""`zk-consumer run --exec`: the example of docs/regions.md on real processes, and commands that do not keep to it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shlex
+import signal
+import sys
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from consumer.cli import main
+from consumer.cli.child import Child, ChildFailed, ChildProcessor
+from consumer.logs.producer import Producer, TopicsInStore
+from consumer.operator.states import State
+from consumer.records import Record
+from coordinator.zk.errors import BadData
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import Brokers
+from coordinator.zk.runtime import ThreadRuntime
+from tests.support.processes import Process, consumer_process
+from tests.support.region import checkpoint, contributions, region, running
+from tests.support.wait import PATIENCE, eventually
+from tests.support.world import World, a_world
+
+PAGE = (Path(__file__).parents[2] / "docs" / "regions.md").read_text()
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def example() -> str:
+    """The command that the page shows."""
+    (program,) = (text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if text.startswith("#!"))
+    return str(program)
+
+
+# ---- on real processes
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        yield made
+
+
+@pytest.fixture
+def start(world: World, tmp_path: Path) -> Iterator[Callable[[str], Process]]:
+    """Starts a consumer with the example; the process number of its command stands in the file `[name].pid`."""
+    made: list[Process] = []
+    counter = tmp_path / "counter.py"
+    counter.write_text(example())
+
+    def started(name: str) -> Process:
+        pid = tmp_path / f"{name}.pid"
+        pid.unlink(missing_ok=True)
+        shell = f"echo $$ > {pid}; exec {sys.executable} {counter}"
+        options = ["--region", "r", "--exec", f"sh -c {shlex.quote(shell)}"]
+        made.append(consumer_process(tmp_path, world.zk, "g", name, tmp_path / "log", *options))
+        return made[-1]
+
+    yield started
+    for each in made:
+        with each:
+            pass
+
+
+def write(world: World, folder: Path, records: int, written: Counter[int]) -> None:
+    with Producer(folder / "log", TopicsInStore(world.store, Brokers())) as producer:
+        for number in range(records):
+            producer.send("t", b"\xff" if number % 10 == 0 else b"text", partition=number % 4)
+            written[number % 4] += 1
+
+
+def counted(world: World) -> tuple[dict[int, int], int]:
+    """What the states of another checkpoint have counted, by partition, and the records below its offsets."""
+    given = contributions(world, checkpoint(world)).values()
+    counts = {part.partition: int(b64decode(text)) for each in given for part, text in each.states.items()}
+    return counts, sum(sum(each.offsets.values()) for each in given)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def test_counts_of_a_command_are_exact_when_it_and_its_consumers_are_killed_and_ended(
+    world: World, tmp_path: Path, start: Callable[[str], Process]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    written: Counter[int] = Counter()
+    write(world, tmp_path, 2000, written)
+    one, two = start("c1"), start("c2")
+    world.stable("g", 2)
+    running(world)
+    checkpoint(world)
+    write(world, tmp_path, 2000, written)
+    pids = {name: int((tmp_path / f"{name}.pid").read_text()) for name in ("c1", "c2")}
+
+    before = region(world).reset
+    one.kill()
+    eventually(lambda: is_gone(pids["c1"]), 20, "the command of a killed consumer ends")
+    running(world, above=before)
+    os.kill(pids["c2"], signal.SIGKILL)
+    assert two.ends(20 * PATIENCE) == 1
+    assert two.said().splitlines()[-1] == "error: the command has ended by SIGKILL"
+
+    before = region(world).reset
+    one, two = start("c1"), start("c2")
+    running(world, above=before)
+    world.stable("g", 2)
+    write(world, tmp_path, 1000, written)
+
+    def is_exact() -> None:
+        counts, records = counted(world)
+        assert records == sum(written.values()) and counts == dict(written), (counts, written)
+
+    eventually(lambda: is_exact() or True, 30, "every record is counted once")
+    sequence = region(world).sequence
+    one.signal(signal.SIGTERM)
+    assert one.ends(20 * PATIENCE) == 0, one.said()
+    assert region(world).sequence > sequence, "a clean end takes a checkpoint first"
+    write(world, tmp_path, 400, written)
+    eventually(lambda: is_exact() or True, 30, "the one that is left counts all")
+
+
+# ---- a command alone
+
+
+def a_processor(program: str, timeout_s: float = 20.0) -> tuple[Child, ChildProcessor]:
+    child = Child(f"{sys.executable} -c {shlex.quote(program)}", ThreadRuntime(), timeout_s)
+    return child, ChildProcessor(child)
+
+
+def record(partition: TopicPartition, offset: int, value: bytes = b"v") -> Record:
+    return Record(partition.topic, partition.partition, offset, 7, 0, None, value, ())
+
+
+def test_a_command_gets_its_states_back_whatever_bytes_they_are_and_answers_for_all_records_before_the_drain() -> None:
+    program = """
+import json, sys
+states, records = [], []
+for text in sys.stdin:
+    line = json.loads(text)
+    if line["type"] == "state": states.append(line)
+    if line["type"] == "record": records.append(line)
+    if line["type"] == "end": print(json.dumps({"type": "ready", "checkpoint": line["checkpoint"]}), flush=True)
+    if line["type"] == "drain":
+        print(json.dumps({"type": "state", "topic": "t", "partition": 0, "state": json.dumps(records)}))
+        print(json.dumps({"type": "state", "state": json.dumps(states)}))
+        print(json.dumps({"type": "state", "topic": "t", "partition": 1, "state_base64": "/wA="}))
+        print(json.dumps({"type": "drained", "checkpoint": line["checkpoint"]}), flush=True)
+"""
+    child, processor = a_processor(program)
+    given = State({P0: b"\xff"}, b"own", {"gone": b"its"}, {P0: 5, P1: 0})
+
+    processor.on_reset(3, given)
+    processor.process(P0, record(P0, 5, b"\xfe"))
+    state = processor.on_checkpoint(4)
+    child.close()
+
+    assert state.partitions[P1] == b"\xff\x00"
+    assert b'"offset": 5' in state.partitions[P0] and b"value_base64" in state.partitions[P0]
+    said = state.member.decode()
+    for wanted in (
+        '"offset": 5, "state_base64": "/w=="',
+        '"partition": 1, "offset": 0, "state": null',
+        '"inherited": "gone"',
+    ):
+        assert wanted in said
+    assert not child._process.returncode
+
+
+def says(*lines: dict[str, object]) -> str:
+    """A program that answers with these lines when it is asked for the first time."""
+    texts = "\n".join(map(json.dumps, lines))
+    return f"input(); print({texts!r}, flush=True); input()"
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("print('hello'); input(); input()", "holds no JSON: 'hello'"),
+        ("input(); print('[1]', flush=True); input()", "holds no JSON object"),
+        (says({}), "field 'type' must be a string"),
+        (says({"type": "ready"}), "must be state or drained"),
+        (says({"type": "drained", "checkpoint": 8}), "field 'checkpoint' must be 9"),
+        (says({"type": "state", "topic": "t"}), "field 'partition' must be"),
+        (says({"type": "state", "state_base64": "?"}), "not base64"),
+        (says({"type": "state"}, {"type": "state"}), "a second time"),
+        (
+            says({"type": "state", "topic": "t", "partition": 1}, {"type": "state", "topic": "t", "partition": 1}),
+            "second",
+        ),
+        (says({"type": "state", "state": "x" * 3000}), "a line of more than 1000 bytes"),
+        (says(*({"type": "state", "topic": "t", "partition": n} for n in range(999))), "a line of more than"),
+        ("input(); raise SystemExit(3)", "the command has ended with exit code 3"),
+        ("import os; input(); os.kill(os.getpid(), 9)", "the command has ended by SIGKILL"),
+    ],
+)
+def test_a_command_that_answers_what_it_must_not_or_ends_is_one_clear_error(
+    program: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumer.cli.child.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("consumer.cli.child.MAX_STATES_BYTES", 10_000)
+    child, processor = a_processor(program)
+
+    with pytest.raises((ChildFailed, BadData), match=reason) as raised:
+        processor.on_checkpoint(9)
+
+    assert raised.value.exit_code == 1 and "\n" not in str(raised.value)
+    child.close()
+
+
+def test_a_command_that_does_not_answer_or_reads_nothing_is_waited_for_so_long_and_no_longer() -> None:
+    child, processor = a_processor("import time; time.sleep(60)", timeout_s=0.2)
+
+    with pytest.raises(ChildFailed, match=r"has not answered within 0\.2 s"):
+        processor.on_checkpoint(9)
+    with pytest.raises(ChildFailed, match=r"has read nothing for 0\.2 s"):
+        for offset in range(10_000):
+            processor.process(P0, record(P0, offset, b"v" * 1000))
+    assert not child.has_ended
+    child._process.kill()
+    child.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        (["--exec", "cat"], 2, "--exec needs a consistent region, which keeps its state: add --region NAME"),
+        (["--region", "r", "--exec", "cat", "--events"], 2, "leave out --events and --max-records"),
+        (["--region", "r", "--exec", "no-such-program"], 69, "'no-such-program' cannot be run: No such file"),
+        (["--region", "r", "--exec", "cat 'x"], 2, "cannot be split into words"),
+        (["--region", "r", "--exec", " "], 2, "--exec needs a command"),
+    ],
+)
+def test_a_wrong_use_of_exec_is_one_sentence(
+    options: list[str], code: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # the command sets its own
+    arguments = ["run", "--zk", "localhost:1", "--group", "g", "--topics", "t", "--log-dir", str(tmp_path), *options]
+
+    result = CliRunner().invoke(main, arguments)
+
+    assert (result.exit_code, result.output.count("\n")) == (code, 1), result.output
+    assert reason in result.output
