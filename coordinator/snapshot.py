@@ -127,6 +127,7 @@ class RegionView:
     :ivar record: None where there is none yet.  :ivar version: its data version, None likewise.
     :ivar sources: partition of the group -> the contribution of the region's cut that has it.
     :ivar open_data: what stands in the checkpoint that is open.  :ivar open_ends: ends that stand below it already.
+    :ivar open_since_ms: when it began, wall clock.
     :ivar names: of all contributions of the group to that cut.
     :ivar held_for: the checkpoint that a generation of the group waits for, 0 while none does; `held_s` for how long.
     """
@@ -138,6 +139,7 @@ class RegionView:
     names: tuple[str, ...] = ()
     open_data: bytes = b""
     open_ends: frozenset[str] = frozenset()
+    open_since_ms: int = 0
     held_for: int = 0
     held_s: float = 0.0
 

@@ -29,6 +29,7 @@ class RegionStep:
     :ivar name: of the region.
     :ivar before: as it was read, None where there is none yet.  :ivar after: as it is once the turn is written.
     :ivar aborted: the checkpoint that is aborted by it; 0 when none is.
+    :ivar open_s: seconds from its begin, by the wall clocks of the coordinators.
     :ivar held_for: the checkpoint that a new generation waits for; 0 when none does.
     """
 
@@ -36,6 +37,7 @@ class RegionStep:
     before: Region | None
     after: Region
     aborted: int = 0
+    open_s: float = 0.0
     held_for: int = 0
 
     @property
@@ -61,11 +63,12 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     step = RegionStep(member_of.name, before, bound)
     if not (is_new or _has_bounced(snapshot, membership, want)):
         return step
+    open_s = max(0, snapshot.now_ms - view.open_since_ms) / 1000 if known.open else 0.0
     if member_of.kind != CONSUMERS:  # what was sealed stays: only the cut that is being made is none
-        return replace(step, after=replace(bound, open=0), aborted=known.open)
+        return replace(step, after=replace(bound, open=0), aborted=known.open, open_s=open_s)
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
-    return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)
+    return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open, open_s=open_s)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:

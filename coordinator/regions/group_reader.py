@@ -80,6 +80,7 @@ class GroupRegionReader:
             cut.sources,
             cut.names,
             open_data=checkpoint.data if checkpoint is not None else b"",
+            open_since_ms=_since_ms(checkpoint) if checkpoint is not None else 0,
             open_ends=frozenset(ENDS).intersection(below.names if below is not None else ()),
             held_for=self.held_for,
             held_s=self._age_s("held", str(self.held_for)) if self.held_for else 0.0,
@@ -97,6 +98,14 @@ class GroupRegionReader:
             cut = read_cut(self._store, paths, sequence, self._group) if sequence != INITIAL else Cut()
             self._cut = paths.region, sequence, cut
         return self._cut[2]
+
+
+def _since_ms(checkpoint: Node) -> int:
+    """When the checkpoint began; for one that cannot be read, when its znode was made."""
+    try:
+        return Checkpoint.parse("a checkpoint", checkpoint.data).since_ms
+    except BadData:
+        return checkpoint.stat.mtime_ms
 
 
 def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut:

@@ -98,6 +98,11 @@ class RegionPlan:
 
 def region_plan(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     """Decide one turn of a region."""
+    decided = _decided(snapshot, rules)
+    return replace(decided, region=replace(decided.region, interval_ms=round(rules.interval_s * 1000)))
+
+
+def _decided(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     if snapshot.request is not None and (found := _requested(snapshot, snapshot.request, rules)):
         return found
     if snapshot.region.open:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..channels import ended_checkpoint
+from ..metrics import OF_AN_APPLICATION, OF_AN_OPERATOR, CoordinatorMetrics
 from ..problems import Problems
 from ..rebalance import LeaseLapsed
 from ..term import Term
@@ -63,6 +64,7 @@ class RegionTurns:
         rules: RegionRules,
         problems: Problems,
         is_paused: Callable[[str], bool],
+        metrics: CoordinatorMetrics,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -72,8 +74,11 @@ class RegionTurns:
         self._rules = rules
         self._problems = problems
         self._is_paused = is_paused
+        self._metrics = metrics
         self._ended_at = runtime.monotonic()
+        self._cut: tuple[int, float] = -1, 0.0
         self._began: tuple[int, float] = 0, 0.0
+        self._mine: tuple[int, float] = 0, 0.0
         self._given: tuple[int, dict[tuple[str, str], Contribution | None]] = 0, {}
         self._stands: dict[str, str] = {}
         self._told: tuple[str, int, int, int] | None = None
@@ -91,6 +96,7 @@ class RegionTurns:
         for _ in range(REFUSALS_A_TURN):
             read = self._read(wanted)
             if read is None:
+                self._metrics.region_gone(self._paths.region)
                 return None, ()
             snapshot, version, request = read
             decided = region_plan(snapshot, self._rules)
@@ -126,6 +132,7 @@ class RegionTurns:
         now = self._runtime.monotonic()
         if self._began[0] != region.open:
             self._began = region.open, now
+        self._see(region, now)
         snapshot = RegionSnapshot(
             region,
             groups,
@@ -145,6 +152,23 @@ class RegionTurns:
                 self._write(removed)  # what stood below it is gone now
             asked = None
         return snapshot, node.stat.version, asked
+
+    def _see(self, region: Region, now: float) -> None:
+        """Keep when the cut that the region stands on completed, for metrics: a later coordinator reads it once."""
+        if self._cut[0] != region.sequence:
+            node = self._store.get(self._paths.end(region.sequence, COMPLETED)) if region.sequence else None
+            path = self._paths.end(region.sequence, COMPLETED)
+            end = self._parsed(path, node, CheckpointEnd.parse) if node is not None else None
+            age_ms = max(0, self._runtime.wall_ms() - end.at_ms) if end is not None else 0
+            self._cut = region.sequence, now - age_ms / 1000
+        self._metrics.region_seen(self._paths.region, region.state, lambda: self._runtime.monotonic() - self._cut[1])
+
+    def _took_ms(self, snapshot: RegionSnapshot) -> int:
+        """From the begin of the open checkpoint until now; of one that another coordinator began, by wall clocks."""
+        sequence, since = self._mine
+        if sequence == snapshot.region.open:
+            return round((self._runtime.monotonic() - since) * 1000)
+        return max(0, snapshot.now_ms - snapshot.checkpoint.since_ms) if snapshot.checkpoint is not None else 0
 
     def _checkpoints(self, region: Region) -> tuple[list[int], tuple[int, ...], Sequence[str]]:
         """The sequences of all checkpoints, those of complete ones, in order; and what stands below the open one."""
@@ -213,8 +237,7 @@ class RegionTurns:
         if decided.begun is not None:
             path = self._paths.checkpoint(decided.region.open)
             written.append(Create(path, decided.begun.to_bytes()))
-        took_ms = round((self._runtime.monotonic() - self._began[1]) * 1000)
-        end = CheckpointEnd(snapshot.now_ms, took_ms, decided.reason)
+        end = CheckpointEnd(snapshot.now_ms, self._took_ms(snapshot), decided.reason)
         if decided.completed:
             if not self._copy(snapshot, decided.completed):
                 return False
@@ -304,16 +327,23 @@ class RegionTurns:
 
     def _note(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
         name, before, after = self._paths.region, snapshot.region, decided.region
+        took_ms, now = self._took_ms(snapshot), self._runtime.monotonic()
         if decided.completed or decided.aborted:
-            self._ended_at = self._runtime.monotonic()
+            self._ended_at = now
+            self._metrics.checkpoint_ended(name, COMPLETED if decided.completed else ABORTED, took_ms / 1000)
+        if decided.completed:
+            self._cut = decided.completed, now
+        if after.reset != before.reset and snapshot.request is not None:
+            self._metrics.region_reset(name, OF_AN_APPLICATION if snapshot.request.by_application else OF_AN_OPERATOR)
+        self._see(after, now)
         if decided.begun is not None:
+            self._mine = after.open, now
             count = sum(map(len, decided.begun.participants.values()))
             log.info(
                 "checkpoint began: region=%s checkpoint=%d trigger=%s participants=%d",
                 name, after.open, decided.begun.trigger, count,
             )  # fmt: skip
         if decided.completed:
-            took_ms = round((self._runtime.monotonic() - self._began[1]) * 1000)
             log.info("checkpoint completed: region=%s checkpoint=%d ms=%d", name, decided.completed, took_ms)
         if decided.aborted:
             log.warning("checkpoint aborted: region=%s checkpoint=%d reason=%s", name, decided.aborted, decided.reason)

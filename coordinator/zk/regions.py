@@ -143,6 +143,7 @@ class Region:
     :ivar consecutive_resets: resets that the application has asked for since the last cut.
     :ivar reason: why the state is what it is, None when all is well.
     :ivar since_ms: when the state came, wall clock, for people.
+    :ivar interval_ms: from one checkpoint to the next, as the coordinator that acts is configured; 0: not known.
     """
 
     kind: str = CONSUMERS
@@ -155,6 +156,7 @@ class Region:
     consecutive_resets: int = 0
     reason: str | None = None
     since_ms: int = 0
+    interval_ms: int = 0
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Region:
@@ -178,6 +180,7 @@ class Region:
             fields.number("consecutive_resets", 0),
             fields.optional_text("reason"),
             fields.number("since_ms", 0),
+            fields.number("interval_ms", 0),
         )
 
     def to_bytes(self) -> bytes:
@@ -193,6 +196,7 @@ class Region:
                 "consecutive_resets": self.consecutive_resets,
                 "reason": self.reason,
                 "since_ms": self.since_ms,
+                "interval_ms": self.interval_ms,
             }
         )
 

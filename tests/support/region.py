@@ -37,6 +37,7 @@ class Counting(Callbacks):
         self.states: list[str] = []
         self.resets: list[int] = []
         self.fails_to_drain = False
+        self.drain_s = 0.0
         self.padding = b""
         group = options.pop("group", "g")
         topics = options.pop("topics", {"t": 1})
@@ -72,6 +73,9 @@ class Counting(Callbacks):
         with self.lock:
             self.by_partition.clear()
             self.by_key.clear()
+
+    def on_drain(self) -> None:
+        self._stop.wait(self.drain_s)  # what `poll` has returned takes so long
 
     def on_checkpoint(self, checkpoint: int) -> State:
         if self.fails_to_drain:
