@@ -15,6 +15,7 @@ from coordinator.regions.admin import (
     region_names,
     request,
 )
+from coordinator.regions.unbinding import remove_group
 from coordinator.zk.regions import CHECKPOINT, COMPLETED, RESET, RegionRequest
 
 from .common import opened, operator, output_option, print_rows, reason_option, zk_option
@@ -25,6 +26,7 @@ from .watching import Shot, show, watch_options
 LIST = ("REGION", "STATE", "CHECKPOINT", "COMPLETED", "OPEN", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
 HISTORY = ("REGION", "CHECKPOINT", "STATE", "TRIGGER", "BEGAN", "MS", "CONTRIBUTIONS", "PARTICIPANTS", "REASON")
 MEMBERS = ("REGION", "CHECKPOINT", "CONTRIBUTION", "INCARNATION", "PARTITIONS", "STATES", "FILE", "DRAIN-MS")
+REMOVED = ("REGION", "REMOVED", "GROUPS")
 REQUESTED = ("REGION", "REQUESTED", "CHECKPOINT", "GROUPS", "MEMBERS", "EXECUTED")
 
 
@@ -159,6 +161,25 @@ def reset(
         report_note(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}")
     if not execute:
         report_note("nothing was reset: this was a dry run, reset with --execute")
+
+
+@regions.command("remove-group")
+@click.argument("region")
+@click.argument("group")
+@zk_option
+@output_option
+def remove_group_(region: str, group: str, zk: str, output: str) -> None:
+    """Take GROUP, in which nobody is, out of REGION.
+
+    The group goes on from the offsets of the checkpoint that the region stands on, without the states of its members:
+    in no region, or in the one that its next member names. A region without groups is removed, with its checkpoints.
+    """
+    with opened(zk) as store:
+        existing_region(Reading(store), region)
+        left = remove_group(store, region, group)
+    print_rows(REMOVED, [(region, group, ",".join(left) or None)], output)
+    if not left:
+        report_note(f"region {region} has no group any more: the coordinator removes it")
 
 
 def list_row(found: ShownRegion) -> tuple[object, ...]:

@@ -55,12 +55,12 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     if member_of is None or view is None:
         return None
     before = view.record
-    if before is None and view.version is not None:
+    if view.is_unreadable:
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
     first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
-    known = before or Region(member_of.kind, first_state, since_ms=snapshot.now_ms)
-    bound = known if snapshot.group in known.groups else replace(known, groups=(*known.groups, snapshot.group))
-    step = RegionStep(member_of.name, before, bound)
+    known = before or Region(member_of.kind, first_state, reset=_highest_reset(snapshot) + 1, since_ms=snapshot.now_ms)
+    bound = known.including(snapshot.group)
+    step = RegionStep(view.name, before, bound)
     if not (is_new or _has_bounced(snapshot, membership, want)):
         return step
     open_s = max(0, snapshot.now_ms - view.open_since_ms) / 1000 if known.open else 0.0
@@ -69,6 +69,11 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
     return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open, open_s=open_s)
+
+
+def _highest_reset(snapshot: Snapshot) -> int:
+    """Of a region whose znode was lost: no member may take the new one's for the reset that it is in."""
+    return max((_progress(view).reset for view in snapshot.channels.values()), default=0)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
@@ -229,4 +234,9 @@ def _start_order(found: Moves, name: str, region: Region) -> Order:
     target = found.want.target
     mine = {sources[part] for part in target[name].partitions if part in sources} | ({name} & set(names))
     gone = tuple(sorted(set(names) - target.keys())) if name == min(target) else ()
-    return Order(region.reset, region.sequence, tuple(sorted(mine)), tuple(each for each in gone if "~" not in each))
+    return Order(
+        region.reset,
+        region.cut_of(found.snapshot.group),
+        tuple(sorted(mine)),
+        tuple(each for each in gone if "~" not in each),
+    )

@@ -32,20 +32,19 @@ from ..zk.regions import (
 )
 from ..zk.runtime import Runtime
 from ..zk.state import GroupState
-from ..zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Node, Operation, SetData, Store
+from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Node, Operation, SetData, Store
+from .clearing import ROOM
 from .group_reader import CONTRIBUTIONS_AT_ONCE, read_cut
 from .plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
+from .retiring import remove_region, retire, to_retire
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ROOM = MAX_OPERATIONS - 10
 REFUSALS_A_TURN = 10
 REFUSED_PAUSE_S = 1.0
-ZNODES_RETIRED_A_TURN = 2_000
-ENDED_KEPT = 20
-"""Checkpoints that were aborted or abandoned and are kept, for people."""
+REMOVING_PAUSE_S = 0.05
 
 
 class RegionTurns:
@@ -81,6 +80,8 @@ class RegionTurns:
         self._mine: tuple[int, float] = 0, 0.0
         self._given: tuple[int, dict[tuple[str, str], Contribution | None]] = 0, {}
         self._stands: dict[str, str] = {}
+        self._numbers: tuple[int, ...] = ()
+        self._is_retired = False
         self._told: tuple[str, int, int, int] | None = None
         self._open_ends: frozenset[str] = frozenset()
 
@@ -99,13 +100,14 @@ class RegionTurns:
                 self._metrics.region_gone(self._paths.region)
                 return None, ()
             snapshot, version, request = read
+            if not snapshot.region.groups:
+                return self._removed(version), ()
             decided = region_plan(snapshot, self._rules)
             if decided.region == snapshot.region and not decided.is_answered:
-                return decided.again_s, self._news(snapshot.region)
+                return self._retire(decided, decided.again_s), self._news(snapshot.region)
             if self._commit(snapshot, version, request, decided):
                 self._note(snapshot, decided)
-                self._retire(snapshot, decided)
-                return decided.again_s, self._news(decided.region)
+                return self._retire(decided, decided.again_s), self._news(decided.region)
         return REFUSED_PAUSE_S, ()
 
     def _news(self, region: Region) -> tuple[str, ...]:
@@ -185,7 +187,8 @@ class RegionTurns:
             if ends and number != region.open:
                 self._stands[str(number)] = ABANDONED if ABANDONED in ends else ends[0]
         self._stands = {n: how for n, how in self._stands.items() if int(n) in numbers}
-        return numbers, tuple(n for n in numbers if self._stands.get(str(n)) == COMPLETED), open_names
+        self._numbers = tuple(numbers)
+        return numbers, self._standing(COMPLETED), open_names
 
     def _read_open(
         self, region: Region, names: Sequence[str]
@@ -274,6 +277,8 @@ class RegionTurns:
         checkpoint = snapshot.checkpoint
         present = checkpoint.participants if checkpoint is not None else {}
         for group in snapshot.region.groups:
+            if not snapshot.region.cut_of(group):
+                continue
             cut = read_cut(self._store, self._paths, before, group)
             run = {
                 part
@@ -357,31 +362,30 @@ class RegionTurns:
 
     # ---- retirement
 
-    def _retire(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
-        """Remove checkpoints beyond those that are kept: what stands below them first, some in each turn."""
-        if not (decided.completed or decided.aborted):
-            return
-        listing = self._store.children(self._paths.checkpoints)
-        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
-        complete = [*snapshot.completed, *([decided.completed] if decided.completed else [])]
-        kept = {*complete[-self._rules.kept :], decided.region.sequence}
-        ended = [n for n in numbers if self._stands.get(str(n)) in (ABORTED, ABANDONED)]
-        old = sorted({*(n for n in numbers if n < min(kept)), *ended[:-ENDED_KEPT]} - {decided.region.sequence})
-        room = ZNODES_RETIRED_A_TURN
+    def _removed(self, version: int) -> float | None:
+        """Remove the region, to which no group is bound; when the next turn is due."""
+        if not remove_region(self._store, self._paths, version, self._write):
+            return REMOVING_PAUSE_S
+        log.info("region removed: region=%s", self._paths.region)
+        self._metrics.region_gone(self._paths.region)
+        return None
+
+    def _retire(self, decided: RegionPlan, again_s: float | None) -> float | None:
+        """Remove some of the checkpoints that are kept no more; `again_s`, or sooner where some are left."""
+        if decided.begun is not None or decided.completed or decided.aborted:
+            self._is_retired = False
+        if self._is_retired or again_s == 0.0:
+            return again_s  # what this turn has written is read first
+        complete, ended = self._standing(COMPLETED), self._standing(ABORTED, ABANDONED)
+        old = to_retire(self._numbers, complete, ended, decided.region.sequence, self._rules.kept)
+        self._is_retired = retire(self._store, self._paths, old, self._write)
         for number in old:
-            below = self._store.children(self._paths.checkpoint(number))
-            names = below.names if below is not None else []
-            units: list[list[Operation]] = [
-                # `completed` first: what is removed in part is no checkpoint that anybody goes back to.
-                [Delete(f"{self._paths.checkpoint(number)}/{name}")]
-                for name in sorted(names, key=lambda name: (name != COMPLETED, name))[:room]
-            ]
-            room -= len(names) + 1
-            if room >= 0:
-                units.append([Delete(self._paths.checkpoint(number))])
             self._stands.pop(str(number), None)
-            if all(self._write(some) for some in batches(units, ROOM)) and room < 0:
-                return  # the next one goes on
+        return again_s if self._is_retired else 0.0
+
+    def _standing(self, *ends: str) -> tuple[int, ...]:
+        """The checkpoints that have ended so, in order."""
+        return tuple(n for n in self._numbers if self._stands.get(str(n)) in ends)
 
 
 def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:

@@ -7,7 +7,7 @@ records below. States are bytes of the application's: base64 here, or in a file 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from .errors import BadData
@@ -143,6 +143,8 @@ class Region:
     :ivar consecutive_resets: resets that the application has asked for since the last cut.
     :ivar reason: why the state is what it is, None when all is well.
     :ivar since_ms: when the state came, wall clock, for people.
+    :ivar first: group -> the first checkpoint with contributions of it; what stands in earlier ones is of a group that
+        was bound under its name before. 1 where it is missing.
     :ivar interval_ms: from one checkpoint to the next, as the coordinator that acts is configured; 0: not known.
     """
 
@@ -157,6 +159,7 @@ class Region:
     reason: str | None = None
     since_ms: int = 0
     interval_ms: int = 0
+    first: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Region:
@@ -181,24 +184,33 @@ class Region:
             fields.optional_text("reason"),
             fields.number("since_ms", 0),
             fields.number("interval_ms", 0),
+            _first(fields),
         )
 
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "kind": self.kind,
-                "state": self.state,
-                "sequence": self.sequence,
-                "next_sequence": self.next_sequence,
-                "open": self.open,
-                "reset": self.reset,
-                "groups": sorted(self.groups),
-                "consecutive_resets": self.consecutive_resets,
-                "reason": self.reason,
-                "since_ms": self.since_ms,
-                "interval_ms": self.interval_ms,
-            }
-        )
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return compact({**values, "groups": sorted(self.groups), "first": dict(sorted(self.first.items()))})
+
+    def cut_of(self, group: str) -> int:
+        """The checkpoint that a group begins from; none where the region stands on one from before the group came."""
+        return self.sequence if self.sequence >= self.first.get(group, 1) else INITIAL
+
+    def including(self, group: str) -> Region:
+        """With a group bound to it."""
+        if group in self.groups:
+            return self
+        first = {**self.first, group: self.next_sequence} if self.next_sequence > 1 else self.first
+        return replace(self, groups=(*self.groups, group), first=first)
+
+    def without(self, group: str) -> Region:
+        """With a group bound to it no more."""
+        groups = tuple(each for each in self.groups if each != group)
+        return replace(self, groups=groups, first={each: n for each, n in self.first.items() if each in groups})
+
+
+def _first(fields: Fields) -> dict[str, int]:
+    inner = Fields(f"{fields.where}: first", fields.mapping("first"))
+    return {group: inner.number(group) for group in inner.values if is_name(group)}
 
 
 @dataclass(frozen=True, slots=True)

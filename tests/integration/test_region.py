@@ -15,7 +15,7 @@ from coordinator.metrics import CoordinatorMetrics
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.paths import REGIONS
 from coordinator.zk.regions import Region, RegionRequest
-from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from coordinator.zk.store import Create, Operation, SetData, Store
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
@@ -620,12 +620,6 @@ def test_metrics_of_a_region_count_checkpoints_and_resets_and_go_when_it_is_gone
     assert age is not None and 0 <= age < 60
     one.close()
     eventually(lambda: world.state("g").state == "Empty", 10, "the group is Empty")
-    for path in reversed(_tree(world, PATHS.root)):
-        world.store.commit([Delete(path)])
+    world.remove(PATHS.root)
     eventually(lambda: value("region_state", region="r", state="Running") is None, 10, "its metrics are gone")
     assert value("checkpoints_total", region="r", result="completed") is None
-
-
-def _tree(world: World, path: str) -> list[str]:
-    """Every znode at and below `path`, parents first."""
-    return [path, *(each for name in world.names(path) for each in _tree(world, f"{path}/{name}"))]
