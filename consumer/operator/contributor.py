@@ -10,9 +10,9 @@ from coordinator.zk.commands import Command
 from coordinator.zk.errors import BadData
 from coordinator.zk.paths import GroupPaths, RegionPaths
 from coordinator.zk.records import Channel
-from coordinator.zk.regions import ENDS, Contribution, Order, Progress, Region
+from coordinator.zk.regions import COMPLETED, ENDS, Checkpoint, Contribution, Order, Progress, Region
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Check, Create, Delete, Store
+from coordinator.zk.store import Check, Create, Delete, Node, Store
 
 from ..channel import FencedChannel
 from ..config import ConsumerConfig
@@ -34,6 +34,7 @@ class Contributor:
         self._runtime = runtime
         self._group = GroupPaths(config.group)
         self.paths = RegionPaths(config.region)
+        self._is_first = False
         self._paused_for = 0
         self._looked_at = float("-inf")
         self._look = runtime.event()
@@ -69,7 +70,6 @@ class Contributor:
 
         None when that cannot be done yet: the command stands, and `wake` is called when it shall be looked at again.
 
-
         :raises DrainFailed: when the application cannot; the member must leave.
         :raises Refused: when it was withdrawn, or the checkpoint has ended: look again.
         """
@@ -93,6 +93,7 @@ class Contributor:
         progress = (channel.region or Progress())._replace(drained=order.checkpoint)
         after = replace(channel, epoch=command.epoch, command=name, running=dict(given.offsets), region=progress)
         where = self.paths.contribution(order.checkpoint, self._config.group, self._config.consumer)
+        self._is_first = self._sorts_first(node, order.checkpoint)
         self._paused_for = order.checkpoint  # before it is sent: nothing more is taken in until the end is read
         self._look.set()
         fenced.commit(
@@ -131,7 +132,20 @@ class Contributor:
             region = self._region(store)
             if region is None or region.open == self._paused_for:
                 return
-        self._paused_for = 0
+        ended, self._paused_for = self._paused_for, 0
+        if self._is_first and listing is not None and COMPLETED in listing.names:
+            self._completed(store, ended)
+
+    def _completed(self, store: Store, checkpoint: int) -> None:
+        """A checkpoint has completed, and of all its participants this member sorts first."""
+
+    def _sorts_first(self, checkpoint: Node, sequence: int) -> bool:
+        try:
+            participants = Checkpoint.parse(self.paths.checkpoint(sequence), checkpoint.data).participants
+        except BadData:
+            return False
+        every = ((group, consumer) for group, some in participants.items() for consumer in some)
+        return min(every, default=None) == (self._config.group, self._config.consumer)
 
     def _region(self, store: Store) -> Region | None:
         node = store.get(self.paths.root)

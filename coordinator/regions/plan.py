@@ -113,6 +113,12 @@ def _decided(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     return _next(snapshot, rules)
 
 
+def aborted(snapshot: RegionSnapshot, decided: RegionPlan, reason: str) -> RegionPlan:
+    """`decided`, which completes the open checkpoint, with its abort instead."""
+    region = replace(snapshot.region, open=0, interval_ms=decided.region.interval_ms)
+    return RegionPlan(region, aborted=snapshot.region.open, reason=reason[:1000], again_s=0.0)
+
+
 def participants(groups: Mapping[str, GroupState]) -> dict[str, dict[str, str]]:
     """Group -> consumer -> incarnation, of every member of a target."""
     found = {group: {name: one.incarnation for name, one in state.target.items()} for group, state in groups.items()}

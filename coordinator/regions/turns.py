@@ -35,7 +35,7 @@ from ..zk.state import GroupState
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Node, Operation, SetData, Store
 from .clearing import ROOM
 from .group_reader import CONTRIBUTIONS_AT_ONCE, read_cut
-from .plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
+from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
 from .retiring import remove_region, retire, to_retire
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,13 @@ class RegionTurns:
             decided = region_plan(snapshot, self._rules)
             if decided.region == snapshot.region and not decided.is_answered:
                 return self._retire(decided, decided.again_s), self._news(snapshot.region)
-            if self._commit(snapshot, version, request, decided):
+            copies: list[tuple[str, Contribution]] = []
+            if decided.completed:
+                try:
+                    copies = list(self._copies(snapshot))
+                except BadData as error:  # what nobody contributes would be lost
+                    decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
+            if self._commit(snapshot, version, request, decided, copies):
                 self._note(snapshot, decided)
                 return self._retire(decided, decided.again_s), self._news(decided.region)
         return REFUSED_PAUSE_S, ()
@@ -235,16 +241,24 @@ class RegionTurns:
 
     # ---- writing
 
-    def _commit(self, snapshot: RegionSnapshot, version: int, request: Node | None, decided: RegionPlan) -> bool:
+    def _commit(
+        self,
+        snapshot: RegionSnapshot,
+        version: int,
+        request: Node | None,
+        decided: RegionPlan,
+        copies: Sequence[tuple[str, Contribution]],
+    ) -> bool:
         written: list[Operation] = [SetData(self._paths.root, decided.region.to_bytes(), version)]
         if decided.begun is not None:
             path = self._paths.checkpoint(decided.region.open)
             written.append(Create(path, decided.begun.to_bytes()))
         end = CheckpointEnd(snapshot.now_ms, self._took_ms(snapshot), decided.reason)
         if decided.completed:
-            if not self._copy(snapshot, decided.completed):
+            if not self._copy(decided.completed, copies):
                 return False
-            written += self._ended(snapshot, decided.completed, COMPLETED, end)
+            files = tuple(sorted({given.file.checkpoint for _, given in copies if given.file is not None}))
+            written += self._ended(snapshot, decided.completed, COMPLETED, replace(end, files=files))
         if decided.aborted:
             written += self._ended(snapshot, decided.aborted, ABORTED, end)
         for sequence in decided.abandoned:
@@ -259,20 +273,23 @@ class RegionTurns:
             return []
         return ended_checkpoint(self._paths, sequence, snapshot.checkpoint.to_bytes(), how, end)
 
-    def _copy(self, snapshot: RegionSnapshot, sequence: int) -> bool:
-        """What has no contributor is copied from the cut before: groups without members, partitions without one."""
-        if snapshot.region.kind != CONSUMERS or not snapshot.region.sequence:
-            return True
-        there = self._store.children(self._paths.checkpoint(sequence))
+    def _copy(self, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> bool:
+        there = self._store.children(self._paths.checkpoint(sequence)) if copies else None
         known = set(there.names if there is not None else ())
         made = [
-            [Create(f"{self._paths.checkpoint(sequence)}/{name}", data)]
-            for name, data in self._copies(snapshot)
+            [Create(f"{self._paths.checkpoint(sequence)}/{name}", given.to_bytes())]
+            for name, given in copies
             if name not in known
         ]
         return all(self._write(some) for some in batches(made, ROOM, MAX_COMMIT_BYTES // 2))
 
-    def _copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, bytes]]:
+    def _copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, Contribution]]:
+        """What has no contributor is copied from the cut before: groups without members, partitions without one.
+
+        :raises BadData: when that cannot be read.
+        """
+        if snapshot.region.kind != CONSUMERS:
+            return
         before = snapshot.region.sequence
         checkpoint = snapshot.checkpoint
         present = checkpoint.participants if checkpoint is not None else {}
@@ -287,19 +304,17 @@ class RegionTurns:
                 for part in given.offsets
             }
             left = set(cut.sources) - run
+            is_whole = group not in present
             for name in cut.names:
+                mine = {part for part in left if cut.sources[part] == name}
                 path = self._paths.contribution(before, group, name)
-                if group not in present:
-                    node = self._store.get(path)
-                    if node is not None:
-                        yield contribution_name(group, name), node.data
-                elif mine := {part for part in left if cut.sources[part] == name}:
-                    node = self._store.get(path)
-                    if node is not None:
-                        kept = _only(Contribution.parse(path, node.data), mine)
-                        # One that was copied keeps its name: no other of the cut before has it.
-                        copied = name if "~" in name else f"{name}~{before}"
-                        yield contribution_name(group, copied), kept.to_bytes()
+                node = self._store.get(path) if is_whole or mine else None
+                if node is None:
+                    continue
+                given = Contribution.parse(path, node.data)
+                # One that was copied keeps its name: no other of the cut before has it.
+                copied = name if is_whole or "~" in name else f"{name}~{before}"
+                yield contribution_name(group, copied), given if is_whole else _only(given, mine)
 
     def _write(self, operations: Sequence[Operation]) -> bool:
         if not self._lease.is_held:

@@ -239,17 +239,9 @@ class Checkpoint:
         )
 
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "trigger": self.trigger,
-                "reset": self.reset,
-                "base": self.base,
-                "participants": {
-                    group: dict(sorted(some.items())) for group, some in sorted(self.participants.items())
-                },
-                "since_ms": self.since_ms,
-            }
-        )
+        participants = {group: dict(sorted(some.items())) for group, some in sorted(self.participants.items())}
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return compact({**values, "participants": participants})
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +251,12 @@ class StateFile:
     name: str
     size: int
     crc32: int
+
+    @property
+    def checkpoint(self) -> int:
+        """The checkpoint that it was written for; 0 where its name does not say."""
+        number = self.name.split("/")[-2:][0]
+        return int(number) if number.isascii() and number.isdigit() else 0
 
     @classmethod
     def read(cls, fields: Fields) -> StateFile:
@@ -344,19 +342,25 @@ class CheckpointEnd:
 
     :ivar reason: why it was aborted or abandoned.
     :ivar duration_ms: from its begin to its end.
+    :ivar files: of one that completed: earlier checkpoints of which its copies name files.
     """
 
     at_ms: int = 0
     duration_ms: int = 0
     reason: str = ""
+    files: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> CheckpointEnd:
         fields = Fields.parse(where, data)
-        return cls(fields.number("at_ms", 0), fields.number("duration_ms", 0), fields.text("reason", ""))
+        files = fields.items("files")
+        if not all(type(number) is int for number in files):
+            raise fields.bad("files", "a list of numbers")
+        return cls(fields.number("at_ms", 0), fields.number("duration_ms", 0), fields.text("reason", ""), tuple(files))
 
     def to_bytes(self) -> bytes:
-        return compact({"at_ms": self.at_ms, "duration_ms": self.duration_ms, "reason": self.reason})
+        files = {"files": list(self.files)} if self.files else {}
+        return compact({"at_ms": self.at_ms, "duration_ms": self.duration_ms, "reason": self.reason, **files})
 
 
 @dataclass(frozen=True, slots=True)

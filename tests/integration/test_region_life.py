@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,3 +167,69 @@ def test_a_member_that_registers_beside_the_removal_keeps_its_group_in_the_regio
     assert region(world).groups == ("g",)
     bound = world.state("g").region
     assert bound is not None and bound.name == "r"
+
+
+def aged(folder: Path) -> None:
+    """Every file in `folder` is older than the age from which a sweep removes it."""
+    for file in folder.rglob("*.arrow"):
+        os.utime(file, (1, 1))
+
+
+def test_members_remove_the_state_files_of_checkpoints_that_are_kept_no_more_and_of_no_other(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
+) -> None:
+    world.coordinator(checkpoints_kept=1)
+    world.topic("t", 2)
+    one = counting("c1", group="g", checkpoint_dir=str(tmp_path))
+    gone = counting("a1", group="a", checkpoint_dir=str(tmp_path))
+    one.padding = gone.padding = b"x" * 5000
+    eventually(lambda: region(world).groups == ("a", "g"), 10, "both groups are bound")
+    running(world)
+    exact(log, 2, one)
+    exact(log, 2, gone)
+    copied = checkpoint(world)
+    before = region(world).reset
+    gone.vanish()
+    running(world, above=before)
+    young, old = checkpoint(world), checkpoint(world)
+    aged(tmp_path / "r" / f"{copied:010d}")
+    aged(tmp_path / "r" / f"{old:010d}")
+
+    last = checkpoint(world)
+    eventually(lambda: world.names(PATHS.checkpoints) == [PATHS.checkpoint(last).rsplit("/", 1)[1]], 15, "one is kept")
+    last = checkpoint(world)
+
+    def look() -> None:
+        left = {int(path.name) for path in (tmp_path / "r").iterdir()}
+        assert old not in left and {copied, young, last} <= left, left
+
+    eventually(lambda: look() or True, 15, "the old one's files are removed")
+    back = counting("a1", group="a", checkpoint_dir=str(tmp_path))
+    log.end = 50
+    exact(log, 2, back)
+    exact(log, 2, one)
+
+
+def test_a_checkpoint_is_aborted_and_goes_on_where_what_it_must_copy_cannot_be_read(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one, gone = counting("c1"), counting("o1", group="h")
+    eventually(lambda: region(world).groups == ("g", "h"), 10, "both groups are bound")
+    running(world)
+    exact(log, 2, one)
+    first = checkpoint(world)
+    before = region(world).reset
+    gone.vanish()
+    running(world, above=before)
+    world.put(PATHS.contribution(first, "h", "o1"), b"{")
+
+    run_ok(world.zk, "regions", "checkpoint", "r")
+
+    number = first + 1
+    eventually(lambda: "aborted" in world.names(PATHS.checkpoint(number)), 15, "it is aborted")
+    (ended,) = [each for each in run_json(world.zk, "regions", "history", "r") if each["checkpoint"] == number]
+    assert "cannot be read" in ended["reason"]
+    log.end = 60
+    exact(log, 2, one)
