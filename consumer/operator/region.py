@@ -15,17 +15,8 @@ from typing import Protocol
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import Channel
-from coordinator.zk.regions import (
-    CHECKPOINT,
-    FAIL,
-    RESET,
-    RUNNING,
-    Contribution,
-    Order,
-    Progress,
-    RegionRequest,
-    is_checkpoint,
-)
+from coordinator.zk.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_checkpoint
+from coordinator.zk.regions import RUNNING, Contribution, Order, Progress
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, SetData, Store
 

@@ -16,7 +16,8 @@ from coordinator.regions.admin import (
     request,
 )
 from coordinator.regions.unbinding import remove_group
-from coordinator.zk.regions import CHECKPOINT, COMPLETED, RESET, RegionRequest
+from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.regions import COMPLETED
 
 from .common import opened, operator, output_option, print_rows, reason_option, zk_option
 from .groups import notes_of

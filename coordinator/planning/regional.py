@@ -101,12 +101,16 @@ def _has_bounced(snapshot: Snapshot, membership: Membership, want: Wanted) -> bo
 
 
 def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> bool:
-    """Whether every member of the target is there with its state: then a checkpoint saves what they have taken in."""
+    """Whether every member of the target is there with its state: then a checkpoint saves what they have taken in.
+
+    A static member that is away has nothing that could be saved.
+    """
     state = snapshot.state
     lives = {name: one.incarnation for name, one in membership.live.items()}
-    is_whole = all(lives.get(name) == one.incarnation for name, one in state.target.items())
+    present = [(name, one) for name, one in state.target.items() if name not in membership.away]
+    is_whole = bool(present) and all(lives.get(name) == one.incarnation for name, one in present)
     ready = state.region.ready if state.region is not None else 0
-    return bool(state.target) and is_whole and region.state == RUNNING and ready == region.reset
+    return is_whole and region.state == RUNNING and ready == region.reset
 
 
 def _waits_for(view: RegionView, region: Region) -> int:
@@ -146,10 +150,17 @@ def regional_moves(
             found.waiting[name] = blocked
         else:
             found.starts.append((name, command))
-    is_settled = len(addressed) == len(want.target) and all(
-        not found.to_stop[name] and _is_ready(found, name, region) for name in addressed
+    is_settled = (
+        want.target.keys() <= {*addressed, *membership.away}
+        and not _heir_is_away(found)
+        and all(not found.to_stop[name] and _is_ready(found, name, region) for name in addressed)
     )
     return found, is_settled
+
+
+def _heir_is_away(found: Moves) -> bool:
+    """Whether a static member that is away is the one that is given the states of names that are gone."""
+    return min(found.want.target, default="") in found.who.away and bool(_gone(found))
 
 
 def sealing_moves(found: Moves, region: Region) -> Moves:
@@ -233,10 +244,12 @@ def _start_order(found: Moves, name: str, region: Region) -> Order:
     names = view.names if view is not None else ()
     target = found.want.target
     mine = {sources[part] for part in target[name].partitions if part in sources} | ({name} & set(names))
-    gone = tuple(sorted(set(names) - target.keys())) if name == min(target) else ()
-    return Order(
-        region.reset,
-        region.cut_of(found.snapshot.group),
-        tuple(sorted(mine)),
-        tuple(each for each in gone if "~" not in each),
-    )
+    gone = _gone(found) if name == min(target) else ()
+    return Order(region.reset, region.cut_of(found.snapshot.group), tuple(sorted(mine)), gone)
+
+
+def _gone(found: Moves) -> tuple[str, ...]:
+    """Contributions of members that the target does not have; what was copied in part has no state of a member."""
+    view = found.snapshot.region
+    names = set(view.names if view is not None else ()) - found.want.target.keys()
+    return tuple(sorted(name for name in names if "~" not in name))

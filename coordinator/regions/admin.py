@@ -9,10 +9,10 @@ from ..groups import Reading
 from ..zk.errors import CoordinatorError, Refused, UsageError
 from ..zk.names import is_name, shown
 from ..zk.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number
+from ..zk.region_requests import CHECKPOINT, RegionRequest, is_checkpoint
 from ..zk.regions import (
     ABANDONED,
     ABORTED,
-    CHECKPOINT,
     COMPLETED,
     ENDS,
     INITIAL,
@@ -21,8 +21,6 @@ from ..zk.regions import (
     CheckpointEnd,
     Contribution,
     Region,
-    RegionRequest,
-    is_checkpoint,
 )
 from ..zk.state import GroupState
 from ..zk.store import Create, Node, SetData, Store

@@ -133,7 +133,8 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut
     checkpoint = Checkpoint.parse(paths.checkpoint(sequence), node.data)
     participants = checkpoint.participants.get(group)
     there = [name[len(prefix) :] for name in listing.names if name.startswith(prefix)]
-    known = [name for name in there if participants is None or "~" in name or name in participants]
+    copied = checkpoint.away.get(group, ())
+    known = [name for name in there if participants is None or "~" in name or name in participants or name in copied]
     names = sorted(known, key=lambda name: ("~" not in name, name))
     sources: dict[TopicPartition, str] = {}
     found: list[str] = []

@@ -18,18 +18,8 @@ from ..zk.fenced import batches
 from ..zk.lease import Lease
 from ..zk.partitions import TopicPartition
 from ..zk.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths, checkpoint_number, contribution_name
-from ..zk.regions import (
-    ABANDONED,
-    ABORTED,
-    COMPLETED,
-    CONSUMERS,
-    ENDS,
-    Checkpoint,
-    CheckpointEnd,
-    Contribution,
-    Region,
-    RegionRequest,
-)
+from ..zk.region_requests import RegionRequest
+from ..zk.regions import ABANDONED, ABORTED, COMPLETED, CONSUMERS, ENDS, Checkpoint, CheckpointEnd, Contribution, Region
 from ..zk.runtime import Runtime
 from ..zk.state import GroupState
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Node, Operation, SetData, Store
@@ -284,7 +274,9 @@ class RegionTurns:
         return all(self._write(some) for some in batches(made, ROOM, MAX_COMMIT_BYTES // 2))
 
     def _copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, Contribution]]:
-        """What has no contributor is copied from the cut before: groups without members, partitions without one.
+        """What has no contributor is copied from the cut before.
+
+        That is groups without members, static members that are away, and partitions that nobody runs.
 
         :raises BadData: when that cannot be read.
         """
@@ -304,17 +296,22 @@ class RegionTurns:
                 for part in given.offsets
             }
             left = set(cut.sources) - run
-            is_whole = group not in present
+            away = checkpoint.away.get(group, ()) if checkpoint is not None else ()
             for name in cut.names:
                 mine = {part for part in left if cut.sources[part] == name}
                 path = self._paths.contribution(before, group, name)
-                node = self._store.get(path) if is_whole or mine else None
+                node = self._store.get(path) if group not in present or mine or name in away else None
                 if node is None:
                     continue
                 given = Contribution.parse(path, node.data)
-                # One that was copied keeps its name: no other of the cut before has it.
-                copied = name if is_whole or "~" in name else f"{name}~{before}"
-                yield contribution_name(group, copied), given if is_whole else _only(given, mine)
+                if group not in present:
+                    yield contribution_name(group, name), given
+                elif name in away:
+                    yield contribution_name(group, name), _only(given, mine)
+                else:
+                    # One that was copied keeps its name: no other of the cut before has it.
+                    copied = name if "~" in name else f"{name}~{before}"
+                    yield contribution_name(group, copied), replace(_only(given, mine), member_state="")
 
     def _write(self, operations: Sequence[Operation]) -> bool:
         if not self._lease.is_held:
@@ -404,7 +401,7 @@ class RegionTurns:
 
 
 def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
-    """A contribution with these of its partitions, and without what is its member's own."""
+    """A contribution with these of its partitions."""
     offsets = {part: offset for part, offset in given.offsets.items() if part in partitions}
     topics = {part.topic for part in offsets}
     return replace(
@@ -412,5 +409,4 @@ def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
         offsets=offsets,
         topics={topic: topic_id for topic, topic_id in given.topics.items() if topic in topics},
         states={part: state for part, state in given.states.items() if part in partitions},
-        member_state="",
     )

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from .errors import BadData
 from .fields import Fields, compact
 from .names import is_name
 from .partitions import TopicPartition
@@ -30,11 +29,6 @@ COMPLETED = "completed"
 ABORTED = "aborted"
 ABANDONED = "abandoned"
 ENDS = (COMPLETED, ABORTED, ABANDONED)
-
-CHECKPOINT = "checkpoint"
-RESET = "reset"
-FAIL = "fail"
-REQUESTS = (CHECKPOINT, RESET, FAIL)
 
 INITIAL = 0
 """The sequence of the initial state: nothing has been taken in."""
@@ -65,18 +59,23 @@ class RegionMembership(NamedTuple):
 
 
 class GroupRegion(NamedTuple):
-    """`region` in a group's state: which region it is bound to, and the reset of which all its members have their state
-    back; 0 while one has not."""
+    """`region` in a group's state.
+
+    :ivar name: which region it is bound to.
+    :ivar ready: the reset of which all its members that are there have their state back; 0 while one has not.
+    :ivar away: static members of the target that have left, and keep their seats.
+    """
 
     name: str
     ready: int = 0
+    away: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, fields: Fields) -> GroupRegion:
-        return cls(fields.text("name", most=250), fields.number("ready", 0))
+        return cls(fields.text("name", most=250), fields.number("ready", 0), tuple(map(str, fields.items("away"))))
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "ready": self.ready}
+        return {"name": self.name, "ready": self.ready, **({"away": list(self.away)} if self.away else {})}
 
 
 class Progress(NamedTuple):
@@ -219,6 +218,7 @@ class Checkpoint:
 
     :ivar base: the cut before it.
     :ivar participants: group -> consumer -> incarnation, of those who contribute.
+    :ivar away: group -> static members that were away when it began: what they have in `base` is copied for them.
     """
 
     trigger: str
@@ -226,6 +226,7 @@ class Checkpoint:
     base: int
     participants: Mapping[str, Mapping[str, str]]
     since_ms: int = 0
+    away: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Checkpoint:
@@ -236,6 +237,11 @@ class Checkpoint:
             fields.number("base", 0),
             fields.named("participants", lambda group: {n: group.text(n, most=64) for n in group.values if is_name(n)}),
             fields.number("since_ms", 0),
+            {
+                group: tuple(map(str, names))
+                for group, names in fields.mapping("away").items()
+                if isinstance(names, list)
+            },
         )
 
     def to_bytes(self) -> bytes:
@@ -361,55 +367,3 @@ class CheckpointEnd:
     def to_bytes(self) -> bytes:
         files = {"files": list(self.files)} if self.files else {}
         return compact({"at_ms": self.at_ms, "duration_ms": self.duration_ms, "reason": self.reason, **files})
-
-
-@dataclass(frozen=True, slots=True)
-class RegionRequest:
-    """`request` below a region: a checkpoint, a reset, or a member that cannot go on.
-
-    :ivar sequence: of a reset: the cut to go back to; None for the one that the region stands on.
-    :ivar by_application: a reset that counts for `max_consecutive_resets`.
-    :ivar reset: of a member's: the reset that it is in; in another one it is of no use any more. 0 for any.
-    """
-
-    what: str
-    by: str = ""
-    reason: str = ""
-    sequence: int | None = None
-    by_application: bool = False
-    reset: int = 0
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> RegionRequest:
-        fields = Fields.parse(where, data)
-        what = fields.text("what", most=64)
-        if what not in REQUESTS:
-            raise fields.bad("what", f"one of {', '.join(REQUESTS)}")
-        return cls(
-            what,
-            fields.text("by", "", most=250),
-            fields.text("reason", "", most=1000),
-            fields.optional_number("sequence"),
-            fields.values.get("by_application") is True,
-            fields.number("reset", 0),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "what": self.what,
-                "by": self.by,
-                "reason": self.reason,
-                "sequence": self.sequence,
-                **({"by_application": True} if self.by_application else {}),
-                **({"reset": self.reset} if self.reset else {}),
-            }
-        )
-
-
-def is_checkpoint(where: str, data: bytes) -> bool:
-    """Whether a request is for a checkpoint only, or cannot be read: a reset or a failure replaces it."""
-    try:
-        return RegionRequest.parse(where, data).what == CHECKPOINT
-    except BadData:
-        return True

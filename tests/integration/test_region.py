@@ -14,7 +14,8 @@ from consumer.consumer import Consumer
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.paths import REGIONS
-from coordinator.zk.regions import Region, RegionRequest
+from coordinator.zk.region_requests import RegionRequest
+from coordinator.zk.regions import Region
 from coordinator.zk.store import Create, Operation, SetData, Store
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog

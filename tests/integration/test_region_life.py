@@ -233,3 +233,38 @@ def test_a_checkpoint_is_aborted_and_goes_on_where_what_it_must_copy_cannot_be_r
     assert "cannot be read" in ended["reason"]
     log.end = 60
     exact(log, 2, one)
+
+
+def test_checkpoints_go_on_while_a_static_member_is_away_and_it_comes_back_to_what_it_had(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1")
+    running(world)
+    exact(log, 4, one)
+    two = counting("s", group_instance_id="s", session_timeout_ms=20_000)
+    world.stable("g", 2)
+    running(world, above=region(world).reset - 1)
+    log.end = 50
+    exact(log, 4, one, two)
+    checkpoint(world)
+    log.end = 60
+    exact(log, 4, one, two)
+    two._stop.set()
+    two.thread.join(10)
+    two.consumer.close(save=False)
+    eventually(lambda: (bound := world.state("g").region) and bound.away == ("s",), 15, "its seat is kept")
+
+    second = checkpoint(world)
+
+    given = contributions(world, second)
+    assert set(given) == {"g~c1", "g~s"}
+    assert set(given["g~s"].offsets.values()) == {50} and set(given["g~c1"].offsets.values()) == {60}
+    before, generation = region(world).reset, world.state("g").generation
+    again = counting("s", group_instance_id="s")
+    running(world, above=before)
+    exact(log, 4, one, again)
+    assert world.state("g").generation == generation, "its seat kept its partitions"
+    third = checkpoint(world)
+    assert set(contributions(world, third)["g~s"].offsets.values()) == {60}

@@ -12,7 +12,8 @@ from consumer.consumer import Callbacks, Consumer
 from consumer.operator.states import State
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import RegionPaths
-from coordinator.zk.regions import COMPLETED, Contribution, Region, RegionRequest
+from coordinator.zk.region_requests import RegionRequest
+from coordinator.zk.regions import COMPLETED, Contribution, Region
 from coordinator.zk.store import Create
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually

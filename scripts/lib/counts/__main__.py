@@ -28,7 +28,8 @@ from coordinator.zk.ensemble import Ensemble
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import Brokers
-from coordinator.zk.regions import CHECKPOINT, RUNNING, RegionRequest
+from coordinator.zk.region_requests import CHECKPOINT, RegionRequest
+from coordinator.zk.regions import RUNNING
 from coordinator.zk.store import Store
 
 from .worker import REGION, SESSION_TIMEOUT_MS, TOPIC
