@@ -203,6 +203,27 @@ class SegmentFolder:
         except FileNotFoundError:
             return
 
+    def folders(self, parent: str) -> list[str]:
+        """The names of the folders in a folder.
+
+        :raises OSError: when it cannot be listed.
+        """
+        found = self._fs.get_file_info(fs.FileSelector(self.path(parent), allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    def remove_folder(self, folder: str, before_s: float) -> bool:
+        """Remove a folder with its files, unless one was modified at `before_s` (seconds since the epoch) or later.
+
+        :raises OSError: when it cannot be listed or removed.
+        """
+        path = self.path(folder)
+        found = self._fs.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+        if any(info.mtime.timestamp() >= before_s for info in found if info.type == fs.FileType.File):
+            return False
+        with suppress(FileNotFoundError):
+            self._fs.delete_dir(path)
+        return True
+
     def sizes(self, files: Sequence[str]) -> list[int | None]:
         """The bytes of each file, None for one that is not there.
 

@@ -97,7 +97,7 @@ def _region(snapshot: Snapshot, plan: Plan) -> list[Unit]:
     aborted: Unit = []
     if step.aborted and view is not None and view.open_data and ABORTED not in view.open_ends:
         why = "the region was reset" if step.is_reset else f"group {snapshot.group} was rebalanced"
-        end = CheckpointEnd(snapshot.now_ms, 0, why)
+        end = CheckpointEnd(snapshot.now_ms, round(step.open_s * 1000), why)
         aborted = ended_checkpoint(paths, step.aborted, view.open_data, ABORTED, end)
     return [[SetData(paths.root, data, version), *aborted]]
 

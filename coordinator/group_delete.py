@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .group_fence import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
+from .regions.unbinding import unbinding
 from .segments import local_file
 from .zk.errors import BadData, OutcomeUnknown, Refused, StoreError
 from .zk.fenced import batches
@@ -79,7 +80,7 @@ def delete_group(store: Store, group: str, remove: Callable[[Path], None] = Path
         if why := _in_use(standing, tree):
             raise GroupNotEmpty(f"GroupNotEmpty: The group is not empty: {why}.{standing.hint}{_so_far(removed)}")
         try:
-            for step in _steps(standing, tree):
+            for step in _steps(standing, tree, unbinding(store, group)):
                 unanswered = step
                 store.commit([*step.fence, *step.removals])
                 _note(removed, paths, step, remove)
@@ -164,10 +165,12 @@ def _is_expired(path: str, node: Node) -> bool:
 # ---- the multis
 
 
-def _steps(standing: Standing, tree: Mapping[str, Node]) -> Iterator[_Step]:
+def _steps(standing: Standing, tree: Mapping[str, Node], unbound: Sequence[Operation]) -> Iterator[_Step]:
     """The multis, each to be committed only after the one before.
 
     The last needs no fence besides what it removes: `state` by its version, and parents, which must be empty by then.
+
+    :param unbound: what takes the group out of its consistent region, with the last.
     """
     paths = standing.paths
     top = {path for path in tree if path.count("/") == paths.root.count("/") + 1}
@@ -182,7 +185,7 @@ def _steps(standing: Standing, tree: Mapping[str, Node]) -> Iterator[_Step]:
     ]
     if len(spare) + len(needed) + len(segments) + len(end) <= ROOM:
         below = [Delete(path) for path in reversed([*spare, *needed, *segments])]
-        yield _Step([], [*sorted(below, key=_depth), *end], [tree[path] for path in segments])
+        yield _Step(unbound, [*sorted(below, key=_depth), *end], [tree[path] for path in segments])
         return
     yield from _collected(paths, tree, segments, fence)
     for some in batches([[Delete(path)] for path in sorted(spare, key=lambda p: -p.count("/"))], ROOM):
@@ -191,7 +194,7 @@ def _steps(standing: Standing, tree: Mapping[str, Node]) -> Iterator[_Step]:
     steps = list(batches([*units, end], ROOM))
     for some in steps[:-1]:
         yield _Step(fence, some)
-    yield _Step([], steps[-1])
+    yield _Step(unbound, steps[-1])
 
 
 def _depth(operation: Operation) -> int:

@@ -73,7 +73,14 @@ class Handlers:
         self._asked = asked
         self._metrics = metrics or CoordinatorMetrics()
         self.regions = Regions(
-            config, store, runtime, term, lease, problems, lambda group: asked.pause_of(group) is not None
+            config,
+            store,
+            runtime,
+            term,
+            lease,
+            problems,
+            lambda group: asked.pause_of(group) is not None,
+            self._metrics,
         )
         self._lock = runtime.lock()
         self._rebalancers: dict[str, Rebalancer] = {}

@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from .regions.admin import OPEN, ShownCheckpoint, ShownRegion
 from .status import GroupStatus, Status
 from .zk.partitions import TopicPartition, range_texts
 from .zk.paths import COORDINATOR
+from .zk.regions import ABORTED, RESETTING, RUNNING
+from .zk.regions import FAILED as REGION_FAILED
 from .zk.state import COMPLETING, FAILED, PREPARING, STABLE
 
 STUCK_AFTER_MS = 60_000
 NAMED = 3
+ABORTED_IN_A_ROW = 3
+"""Checkpoints of a region: one is aborted by every death of a member, so that fewer in a row say little."""
+INTERVALS_LATE = 3
+"""A checkpoint that is due waits for those that a member does not contribute to in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,30 +29,36 @@ class Finding:
     """One thing that is unhealthy.
 
     :ivar check: which check found it.
-    :ivar group: the group that it concerns, None for the coordinator and what cannot be read.
+    :ivar group: the group that it concerns, None for the coordinator, regions and what cannot be read.
     :ivar message: one sentence for an operator.
+    :ivar region: the consistent region that it concerns.
     """
 
     check: str
     group: str | None
     message: str
+    region: str | None = None
 
     def __str__(self) -> str:
+        if self.region is not None:
+            return f"region {self.region}: {self.message}"
         return f"group {self.group}: {self.message}" if self.group is not None else self.message
 
 
 def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) -> list[Finding]:
-    """Everything that is unhealthy, the coordinator first, then group by group, then what cannot be read.
+    """Everything that is unhealthy: the coordinator, each group, each consistent region, and what cannot be read.
 
     :param now_ms: the wall clock.
     :param stuck_after_ms: from this age on, what should pass by itself is unhealthy: a rebalance, a command that nobody
-        has acknowledged, a pause, a requested turn.
+        has acknowledged, a pause, a requested turn, a region's reset.
     """
     clock = _Clock(now_ms, stuck_after_ms)
     found = [*_coordinator(status), *_everything_paused(status, clock)]
     for group in status.groups:
         for check in CHECKS_OF_A_GROUP:
             found += [Finding(name, group.shown.group, message) for name, message in check(status, group, clock)]
+    for region in status.regions:
+        found += [Finding(name, None, message, region.name) for name, message in _region(status, region, clock)]
     found += [
         Finding("unreadable", None, problem if path in problem else f"{path}: {problem}")
         for path, problem in sorted(status.problems.items())
@@ -158,6 +171,40 @@ def _operators(status: Status, group: GroupStatus, clock: _Clock) -> Found:
 def _segments(status: Status, group: GroupStatus, clock: _Clock) -> Found:
     if group.segments.paused is not None:
         yield "fetching-paused", f"its fetchers are paused: {group.segments.paused}"
+
+
+# ---- consistent regions
+
+
+def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
+    region = shown.region
+    if region is None:
+        return
+    if region.state == REGION_FAILED:
+        yield "region-failed", f"Failed, its members have stopped ({region.reason or 'no reason is given'})"
+    is_paused = status.paused.everything is not None or bool(status.paused.groups.keys() & set(region.groups))
+    if region.state == RESETTING and clock.is_old(region.since_ms) and any(shown.members.values()) and not is_paused:
+        yield "region-resetting", f"Resetting for {clock.age(region.since_ms)}: a member does not have its state back"
+    in_a_row = _aborted_in_a_row(shown)
+    if len(in_a_row) >= ABORTED_IN_A_ROW:
+        last = in_a_row[-1]
+        why = _why(last.end.reason if last.end is not None else None)
+        yield "checkpoints-aborted", f"the last {len(in_a_row)} checkpoints were aborted, {last.sequence} the last{why}"
+    newest_ms = max(shown.cut_ms or 0, region.since_ms)
+    bound_ms = INTERVALS_LATE * region.interval_ms
+    if region.state == RUNNING and bound_ms and clock.now_ms - newest_ms > bound_ms and not is_paused:
+        what = (
+            f"checkpoint {region.sequence} completed" if (shown.cut_ms or 0) >= region.since_ms else "it began to run"
+        )
+        interval = f"checkpoint_interval_ms is {region.interval_ms}"
+        yield "checkpoint-late", f"no checkpoint since {what} {clock.age(newest_ms)} ago ({interval})"
+
+
+def _aborted_in_a_row(shown: ShownRegion) -> list[ShownCheckpoint]:
+    """The newest checkpoints that have ended, as far as all of them were aborted; the oldest first."""
+    ended = [each for each in shown.checkpoints if each.state != OPEN]
+    complete = [at for at, each in enumerate(ended) if each.state != ABORTED]
+    return ended[complete[-1] + 1 if complete else 0 :]
 
 
 CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = (

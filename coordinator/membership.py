@@ -275,9 +275,10 @@ def _region_of(snapshot: Snapshot, found: Membership) -> RegionMembership | None
         name = snapshot.state.region.name if snapshot.state.region is not None else view.name if view else ""
         kind = view.record.kind if view is not None and view.record is not None else offered.kind if offered else ""
         return RegionMembership(name, kind or REGION_OF_CONSUMERS)
-    if offered is not None and view is not None and view.record is not None and offered.name == view.name:
-        return RegionMembership(offered.name, view.record.kind)
-    return offered
+    if offered is None or view is None:
+        return offered
+    # The one that was read: where another member has just become the first, the next turn reads its region.
+    return RegionMembership(view.name, view.record.kind if view.record is not None else offered.kind)
 
 
 def _is_bound(snapshot: Snapshot) -> bool:

@@ -5,6 +5,7 @@ One object for a process, handed in to whatever reports. It owns its registry, w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -14,12 +15,16 @@ from . import __version__
 from .plan import Plan
 from .snapshot import SentCommand, Snapshot
 from .triggers import kind_of, trigger_kind
+from .zk.regions import REGION_STATES
 from .zk.state import FAILED, GROUP_STATES, GroupState, Rebalance
 
 TAKEN, PUT_OFF, FAILED_TURN = "taken", "put_off", "failed"
 COMPLETED, REPLACED, FAILED_REBALANCE = "completed", "replaced", "failed"
 ADOPTED, FAILED_ASSIGNMENT, OUTDATED = "adopted", "failed", "outdated"
 UNREADABLE = "unreadable"
+ABORTED = "aborted"
+OF_A_GENERATION, OF_A_RESTART, OF_AN_APPLICATION, OF_AN_OPERATOR = "generation", "restart", "application", "operator"
+RESET_CAUSES = (OF_A_GENERATION, OF_A_RESTART, OF_AN_APPLICATION, OF_AN_OPERATOR)
 TURN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 REBALANCE_BUCKETS = (0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
@@ -96,6 +101,15 @@ class CoordinatorMetrics:
         self._generation = gauge("generation", "The group's generation.", "group")
         self._segments = counter("collected_segments", "Segments removed that every query had finished.", "group")
         self._channels = counter("collected_channels", "Channels removed whose consumers are long gone.", "group")
+        self._checkpoints = counter("checkpoints", "Checkpoints that have ended.", "region", "result")
+        self._checkpoint_s = histogram(
+            "checkpoint_duration_seconds", "From its begin to its end.", REBALANCE_BUCKETS, "result"
+        )
+        self._checkpoint_age = gauge("checkpoint_age_seconds", "Since the last complete checkpoint.", "region")
+        self._resets = counter("region_resets", "Resets of a region.", "region", "cause")
+        self._region_state = gauge("region_state", "1 for the state that the region is in.", "region", "state")
+        self._of_regions = (self._checkpoints, self._checkpoint_age, self._resets, self._region_state)
+        self._regions: set[str] = set()
         self._gauges = (self._failed, self._members, self._partitions, self._generation)
         self._counters = (
             self._turns, self._rebalances, self._evictions, self._sent, self._withdrawn, self._stale,
@@ -106,8 +120,9 @@ class CoordinatorMetrics:
 
     def elected(self, epoch: int, queue: Queue, lease: HasLease) -> None:
         """A term has begun. What was counted of groups in an earlier one begins anew: they may be gone by now."""
-        for family in (*self._gauges, *self._counters):
+        for family in (*self._gauges, *self._counters, *self._of_regions):
             family.clear()
+        self._regions.clear()
         self._states.clear()
         self._queue, self._lease = queue, lease
         self._elections.inc()
@@ -120,7 +135,8 @@ class CoordinatorMetrics:
         self._epoch.set(0)
         self._queue = self._lease = None
         self._states.clear()
-        for family in self._gauges:
+        self._regions.clear()
+        for family in (*self._gauges, self._checkpoint_age, self._region_state):
             family.clear()
 
     # ---- turns
@@ -159,6 +175,11 @@ class CoordinatorMetrics:
             self._withdrawn.labels(group, sent.command.option if sent.command else UNREADABLE).inc()
             if _is_stale(snapshot, consumer, sent):
                 self._stale.labels(group).inc()
+        if decided.region is not None and decided.region.is_reset:
+            cause = OF_A_GENERATION if decided.is_new_generation else OF_A_RESTART
+            self.region_reset(decided.region.name, cause)
+        if decided.region is not None and decided.region.aborted:
+            self.checkpoint_ended(decided.region.name, ABORTED, decided.region.open_s)
         self._rebalanced(snapshot, decided)
         self._assigned(snapshot, decided)
 
@@ -203,6 +224,36 @@ class CoordinatorMetrics:
         self._states.pop(group, None)
         for family in (*self._gauges, *self._counters):
             family.remove_by_labels({"group": group})
+
+    # ---- consistent regions
+
+    def region_seen(self, region: str, state: str, age_s: Callable[[], float]) -> None:
+        """A region's turn has read it, or written this state.
+
+        :param age_s: seconds since its last complete checkpoint; called when metrics are read.
+        """
+        if self._queue is None:
+            return
+        if region not in self._regions:
+            self._regions.add(region)
+            self._checkpoint_age.labels(region).set_function(age_s)
+        for each in REGION_STATES:
+            self._region_state.labels(region, each).set(each == state)
+
+    def checkpoint_ended(self, region: str, result: str, seconds: float) -> None:
+        """A checkpoint was completed or aborted, so many seconds after its begin."""
+        self._checkpoints.labels(region, result).inc()
+        self._checkpoint_s.labels(result).observe(seconds)
+
+    def region_reset(self, region: str, cause: str) -> None:
+        """A reset has begun."""
+        self._resets.labels(region, cause).inc()
+
+    def region_gone(self, region: str) -> None:
+        """There is no such region any more."""
+        self._regions.discard(region)
+        for family in self._of_regions:
+            family.remove_by_labels({"region": region})
 
     # ---- what else there is to tell
 

@@ -43,15 +43,16 @@ class Committed:
         return self.record.offset if self.record is not None and self.record.topic_id == topic_id else None
 
 
-def inactive(store: Store, group: str) -> Standing:
+def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
     """Where a group stands that nobody uses.
 
+    :param of_region: whether it may be in a consistent region.
     :raises CoordinatorError: when somebody does, in the words of kafka-consumer-groups.
     :raises UsageError: when the group is in a consistent region, where offsets belong to the application's state.
     :raises BadData: when its state cannot be read.
     """
     found = look(store, group)
-    if found.state.region is not None and _is_reset_whole(store, found.state.region.name):
+    if not of_region and found.state.region is not None and _is_reset_whole(store, found.state.region.name):
         region = found.state.region.name
         raise UsageError(f"group {group} is in consistent region {region}: go back with `regions reset {region}`")
     if found.state.state not in INACTIVE:
@@ -95,7 +96,13 @@ def _read(paths: GroupPaths, partition: TopicPartition, node: Node) -> Committed
 # ---- setting
 
 
-def write_offsets(store: Store, group: str, new: Sequence[NewOffset], topics: Mapping[str, Topic] = NO_TOPICS) -> None:
+def write_offsets(
+    store: Store,
+    group: str,
+    new: Sequence[NewOffset],
+    topics: Mapping[str, Topic] = NO_TOPICS,
+    of_region: bool = False,
+) -> None:
     """Set the offsets of a group that nobody uses; one that does not exist yet is made.
 
     Each multi checks `state`, so none lands once a member has been told to run anything, and each offset is replaced
@@ -103,6 +110,7 @@ def write_offsets(store: Store, group: str, new: Sequence[NewOffset], topics: Ma
 
     :param topics: those that there are. Of one that the group has no offsets of yet, it is noted that the group begins
         with it: where it starts in the others of its partitions is for whoever consumes them to say.
+    :param of_region: whether the group may be in a consistent region.
     :raises CoordinatorError: when somebody uses the group, or has changed an offset meanwhile; it says how many of
         them are set by then.
     """
@@ -112,7 +120,7 @@ def write_offsets(store: Store, group: str, new: Sequence[NewOffset], topics: Ma
     left = list(new)
     for _ in range(TRIES):
         try:
-            standing = inactive(store, group)
+            standing = inactive(store, group, of_region)
             while left:
                 left = left[_write_some(store, standing, left, topics) :]
             return

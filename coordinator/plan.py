@@ -128,7 +128,7 @@ def plan(
         reason=_reason(who, due, asked),
         left_out=dict(sorted({**unusable(snapshot, who), **want.left_out}.items())),
         client=asked.client,
-        region=_group_region(snapshot, step, is_ready),
+        region=_group_region(snapshot, step, is_ready, tuple(sorted(want.target.keys() & who.away.keys()))),
     )
     return Plan(
         state=state,
@@ -174,11 +174,16 @@ def _held(snapshot: Snapshot, who: Membership, asked: Asking, trigger: str, rule
     return replace(asked, want=Wanted(state.target, state.topics, state.left_out), strategy=state.strategy)
 
 
-def _group_region(snapshot: Snapshot, step: RegionStep | None, is_ready: bool) -> GroupRegion | None:
+def _group_region(
+    snapshot: Snapshot, step: RegionStep | None, is_ready: bool, away: tuple[str, ...]
+) -> GroupRegion | None:
     """A group stays bound to its region, also when nobody is in it."""
     if step is None:
         return snapshot.state.region
-    return GroupRegion(step.name, step.after.reset if is_ready and not step.is_reset else 0)
+    keeps_state = step.after.kind == CONSUMERS
+    return GroupRegion(
+        step.name, step.after.reset if is_ready and not step.is_reset else 0, away if keeps_state else ()
+    )
 
 
 def _is_eager(assignors: Mapping[str, Assignor], who: Membership, asked: Asking) -> bool:

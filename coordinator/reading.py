@@ -146,7 +146,7 @@ class GroupReader:
         history = _generations(rebalances)
         members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
         found_seats = self._seats(seats, members, channels)
-        region = self._region.read(state, members)
+        region = self._region.read(state, members, channels)
         (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
             (self._paths.owners, self._usable(self._paths.owners, owned)),
             (self._paths.offsets, self._usable(self._paths.offsets, written)),

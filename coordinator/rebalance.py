@@ -19,6 +19,7 @@ from .planning.answers import outdated_topic
 from .planning.regional import RegionStep
 from .problems import Problems
 from .reading import GroupReader
+from .regions.clearing import clear_below
 from .snapshot import ChannelView, SeatView, Snapshot
 from .target import is_live
 from .term import Term
@@ -39,6 +40,7 @@ REFUSALS_A_TURN = 10
 REFUSED_PAUSE_S = 0.05
 KAFKA = Brokers()
 ACKNOWLEDGED_ALREADY_S = 0.0
+ZNODES_CLEARED_AT_ONCE = 2_000
 DEEPEST = 1000
 """Levels of znodes below one of the protocol's that are looked at for what to remove."""
 
@@ -123,6 +125,8 @@ class Rebalancer:
                 return Turn(decided.again_s, snapshot.state, outstanding=decided.outstanding, region=decided.region)
             if decided.region is not None and decided.region.before is None:
                 ensure(self._store, RegionPaths(decided.region.name).skeleton)
+            if self._forgets_initial(snapshot):
+                continue
             if self._is_suspect(snapshot, decided):
                 continue
             if self._commit(snapshot, decided):
@@ -223,6 +227,18 @@ class Rebalancer:
         )
 
     # ---- writing
+
+    def _forgets_initial(self, snapshot: Snapshot) -> bool:
+        """Remove what a group that was bound under this name before has left below `initial`: this one begins anew."""
+        view = snapshot.region
+        if view is None or view.version is None or not view.has_initial:
+            return False
+        paths = RegionPaths(view.name)
+        unbound = [Check(COORDINATOR_EPOCH, self._term.fence), Check(paths.root, view.version)]
+        root = paths.initial_of_group(self._group)
+        if clear_below(self._store, root, lambda some: self._write([*unbound, *some]), ZNODES_CLEARED_AT_ONCE):
+            self._write([*unbound, Delete(root)])
+        return True
 
     def _commit(self, snapshot: Snapshot, decided: Plan) -> bool:
         """Write the plan, each multi after the one before; False when the turn must start over."""

@@ -127,7 +127,9 @@ class RegionView:
     :ivar record: None where there is none yet.  :ivar version: its data version, None likewise.
     :ivar sources: partition of the group -> the contribution of the region's cut that has it.
     :ivar open_data: what stands in the checkpoint that is open.  :ivar open_ends: ends that stand below it already.
+    :ivar open_since_ms: when it began, wall clock.
     :ivar names: of all contributions of the group to that cut.
+    :ivar has_initial: of a group that is not bound to it: whether `initial` has offsets of an earlier one of its name.
     :ivar held_for: the checkpoint that a generation of the group waits for, 0 while none does; `held_s` for how long.
     """
 
@@ -138,8 +140,15 @@ class RegionView:
     names: tuple[str, ...] = ()
     open_data: bytes = b""
     open_ends: frozenset[str] = frozenset()
+    open_since_ms: int = 0
     held_for: int = 0
     held_s: float = 0.0
+    has_initial: bool = False
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether there is a region, and what it is is not known."""
+        return self.record is None and self.version is not None
 
 
 @dataclass(frozen=True, slots=True)

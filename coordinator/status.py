@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .groups import Reading, ShownGroup, group_names, read_group
+from .regions.admin import ShownRegion, read_region, region_names
 from .topics import list_topics
 from .zk.asked import NOTHING_PAUSED, PausedRecord, TurnRequest
 from .zk.errors import BadData
@@ -18,6 +19,10 @@ from .zk.sync import CLIENT
 
 ELECTIONS = 3
 """So often the coordinator is read again before its epoch is believed not to be the one that counts."""
+
+
+NEWEST_CHECKPOINTS = 25
+"""So many of a region's checkpoints are read; of those that were aborted the coordinator keeps 20."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Status:
     problems: dict[str, str]
     coordinator_session: int | None = None
     paused: PausedRecord = NOTHING_PAUSED
+    regions: tuple[ShownRegion, ...] = ()
 
 
 def read_status(store: Store, brokers: Brokers) -> Status:
@@ -57,6 +63,7 @@ def read_status(store: Store, brokers: Brokers) -> Status:
     epoch, elected = _coordinator(reading)
     paused = reading.parsed(PAUSED, lambda p, n: PausedRecord.parse(p, n.data)) or NOTHING_PAUSED
     groups = tuple(_group(reading, name) for name in group_names(reading))
+    regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in region_names(reading))
     topics = list_topics(store, brokers)
     reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
     for group in groups:
@@ -69,6 +76,7 @@ def read_status(store: Store, brokers: Brokers) -> Status:
         problems=reading.problems,
         coordinator_session=elected[1] if elected else None,
         paused=paused,
+        regions=regions,
     )
 
 

@@ -10,9 +10,9 @@ from coordinator.zk.commands import Command
 from coordinator.zk.errors import BadData
 from coordinator.zk.paths import GroupPaths, RegionPaths
 from coordinator.zk.records import Channel
-from coordinator.zk.regions import COMPLETED, ENDS, Contribution, Order, Progress, Region
+from coordinator.zk.regions import COMPLETED, ENDS, Checkpoint, Contribution, Order, Progress, Region
 from coordinator.zk.runtime import Runtime
-from coordinator.zk.store import Check, Create, Delete, Store
+from coordinator.zk.store import Check, Create, Delete, Node, Store
 
 from ..channel import FencedChannel
 from ..config import ConsumerConfig
@@ -35,6 +35,7 @@ class Contributor:
         self._runtime = runtime
         self._group = GroupPaths(config.group)
         self.paths = RegionPaths(config.region)
+        self._is_first = False
         self._paused_for = 0
         self._looked_at = float("-inf")
         self._look = runtime.event()
@@ -98,6 +99,7 @@ class Contributor:
         progress = (channel.region or Progress())._replace(drained=order.checkpoint)
         after = replace(channel, epoch=command.epoch, command=name, running=dict(given.offsets), region=progress)
         where = self.paths.contribution(order.checkpoint, self._config.group, self._config.consumer)
+        self._is_first = self._sorts_first(node, order.checkpoint)
         # Before it is sent: nothing more is taken in until the end is read.
         self._paused_for, self._draining_for = order.checkpoint, 0
         self._look.set()
@@ -139,11 +141,25 @@ class Contributor:
             if region is None or region.open == checkpoint:
                 return
             listing = store.children(path)  # it has ended between the two reads, or was removed by hand
+        self._paused_for = self._draining_for = 0
+        is_completed = listing is not None and COMPLETED in listing.names
         if channel.region is not None and channel.region.drained == checkpoint:
             self.drained = checkpoint  # also where the reply to the multi was lost
-            if listing is not None and COMPLETED in listing.names:
+            if is_completed:
                 self.saved = checkpoint
-        self._paused_for = self._draining_for = 0
+        if is_completed and self._is_first:
+            self._completed(store, checkpoint)
+
+    def _completed(self, store: Store, checkpoint: int) -> None:
+        """A checkpoint has completed, and of all its participants this member sorts first."""
+
+    def _sorts_first(self, checkpoint: Node, sequence: int) -> bool:
+        try:
+            participants = Checkpoint.parse(self.paths.checkpoint(sequence), checkpoint.data).participants
+        except BadData:
+            return False
+        every = ((group, consumer) for group, some in participants.items() for consumer in some)
+        return min(every, default=None) == (self._config.group, self._config.consumer)
 
     def _region(self, store: Store) -> Region | None:
         node = store.get(self.paths.root)

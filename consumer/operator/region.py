@@ -14,17 +14,8 @@ from typing import Protocol
 
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.records import Channel
-from coordinator.zk.regions import (
-    CHECKPOINT,
-    FAIL,
-    FAILED,
-    RESET,
-    Contribution,
-    Order,
-    Progress,
-    RegionRequest,
-    is_checkpoint,
-)
+from coordinator.zk.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_checkpoint
+from coordinator.zk.regions import FAILED, Contribution, Order, Progress
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, SetData, Store
 
@@ -37,6 +28,7 @@ from ..starts import find_nowhere
 from .contributor import Contributor
 from .cut import CutReader
 from .states import State, StateFiles
+from .sweep import sweep
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +70,7 @@ class RegionMember(Contributor):
         self._is_ready = False
         self._throttled_until = float("-inf")
         self._next_take = float("-inf")
+        self._is_sweeping = False
         self.resets = 0
 
     # ---- what others may ask
@@ -153,7 +146,7 @@ class RegionMember(Contributor):
             return None
         try:
             state = self._application.on_checkpoint(order.checkpoint)
-            name = f"{order.checkpoint:010d}-{fenced.incarnation}-{self._runtime.random_id()[:8]}"
+            name = f"{order.checkpoint:010d}/{fenced.incarnation}-{self._runtime.random_id()[:8]}"
             states, member, file = self._files.put(state, name)
             offsets = {part: state.offsets[part] for part in channel.running}
         except Exception as error:  # the application's: what it has taken in since the last cut is lost
@@ -201,6 +194,23 @@ class RegionMember(Contributor):
             self._config.group, self._config.consumer, self.paths.region, order.reset, order.checkpoint,
             len(channel.running),
         )  # fmt: skip
+
+    def _completed(self, store: Store, checkpoint: int) -> None:
+        """Look for state files that no checkpoint names, in a thread of its own: a poll does not wait for it."""
+        folder = self._files.folder
+        if folder is None or self._is_sweeping:
+            return
+
+        def run() -> None:
+            try:
+                sweep(store, self._runtime, folder, self.paths.region, checkpoint)
+            except Exception as error:  # noqa: BLE001  the next checkpoint tries again
+                log.warning("state files not removed: region=%s reason=%s", self.paths.region, error)
+            finally:
+                self._is_sweeping = False
+
+        self._is_sweeping = True
+        self._runtime.spawn(run, f"state-files-{self._config.consumer}")
 
     # ---- what an application asks for
 

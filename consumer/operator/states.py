@@ -49,20 +49,21 @@ class StateFiles:
     """
 
     def __init__(self, checkpoint_dir: str, region: str) -> None:
-        self._folder = SegmentFolder(checkpoint_dir) if checkpoint_dir else None
+        self.folder = SegmentFolder(checkpoint_dir) if checkpoint_dir else None
         self._region = region
 
     def put(self, state: State, name: str) -> tuple[dict[TopicPartition, str], str, StateFile | None]:
         """`states`, `member_state` and `file` of a contribution; a file is durable when this returns.
 
-        :param name: of the file, should there be one: letters, digits and dashes.
+        :param name: of the file, should there be one, below the region's folder: its checkpoint, a slash, and letters,
+            digits and dashes.
         :raises UsageError: when the states are large and there is no `checkpoint_dir`.
         :raises OSError: when the file cannot be written.
         """
         if state.nbytes <= MAX_STATE_BYTES:
             some = {part: encoded(data) for part, data in sorted(state.partitions.items())}
             return some, encoded(state.member) if state.member else "", None
-        if self._folder is None:
+        if self.folder is None:
             raise UsageError(
                 f"the states of a checkpoint have {state.nbytes} bytes, over the {MAX_STATE_BYTES} that a znode takes: "
                 "give checkpoint_dir a folder or a URI that all members share"
@@ -74,7 +75,7 @@ class StateFiles:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SCHEMA))
         data = sink.getvalue().to_pybytes()
         file = f"{self._region}/{name}{SUFFIX}"
-        self._folder.write_bytes(file, data)
+        self.folder.write_bytes(file, data)
         return {}, "", StateFile(file, len(data), zlib.crc32(data))
 
     def get(self, where: str, given: Contribution, partitions: Collection[TopicPartition]) -> State:
@@ -95,10 +96,10 @@ class StateFiles:
         return State(found, member)
 
     def _rows(self, where: str, file: StateFile) -> Iterable[tuple[str, int, bytes]]:
-        if self._folder is None:
+        if self.folder is None:
             raise BadData(f"{where} has its states in file {file.name}, and there is no checkpoint_dir")
         try:
-            data = self._folder.read_bytes(file.name, file.size)
+            data = self.folder.read_bytes(file.name, file.size)
             if zlib.crc32(data) != file.crc32:
                 raise BadData(f"{where}: file {file.name} is damaged: its checksum is not that of the contribution")
             table = pa.ipc.open_stream(data).read_all()

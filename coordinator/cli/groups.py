@@ -25,8 +25,9 @@ from coordinator.topics import list_topics
 from coordinator.verify import problems
 from coordinator.zk.errors import UsageError
 from coordinator.zk.partitions import TopicPartition, by_topic
-from coordinator.zk.paths import COORDINATOR, Brokers
+from coordinator.zk.paths import COORDINATOR, Brokers, RegionPaths
 from coordinator.zk.records import CoordinatorRecord, Registration
+from coordinator.zk.regions import Region
 from coordinator.zk.state import COMPLETING, DEAD, EMPTY, FAILED, PREPARING
 from coordinator.zk.sync import CLIENT, CONSUMER, Ask
 
@@ -75,6 +76,7 @@ STATE = (
     "PENDING-ASK",
     "ATTEMPT",
 )
+OF_A_REGION = ("REGION", "READY-RESET", "REGION-RESET")
 CLIENT_SIDE = ("PROTOCOLS", "METADATA-BYTES", "LEADER")
 VERBOSE = ("ASSIGNMENT", "SUBSCRIPTION", "INCARNATION", "COMMANDS", "ENDED")
 
@@ -120,7 +122,7 @@ def list_(states: str, watch: float | None, times: int | None, zk: str, output: 
             reading = Reading(store)
             found = [read_group(reading, name) for name in group_names(reading)]
             kept = [group for group in found if is_every or group.state.state in wanted]
-            return Shot(LIST, [list_row(group) for group in kept], _notes(reading))
+            return Shot(LIST, [list_row(group) for group in kept], notes_of(reading))
 
         show(take, output, watch, times)
 
@@ -172,12 +174,12 @@ def describe(
             if members:
                 columns, rows = _members(found, verbose)
             elif state:
-                columns, rows = STATE, _states(reading, found)
+                columns, rows = _states(reading, found)
             else:
                 ends = _log_ends(source, found)
                 columns, rows = OFFSETS, [row for group in found for row in _offset_rows(group, ends)]
             said = [message for group in found if (message := state_message(group)) is not None]
-            return Shot(columns, rows, [*said, *_notes(reading)])
+            return Shot(columns, rows, [*said, *notes_of(reading)])
 
         show(take, output, watch, times)
 
@@ -238,7 +240,7 @@ def state_message(group: ShownGroup) -> str | None:
     return None
 
 
-def _notes(reading: Reading) -> list[str]:
+def notes_of(reading: Reading) -> list[str]:
     """What could not be read, as `tell_problems` says it."""
     found = sorted(reading.problems.items())
     return [f"error: {problem if path in problem else f'{path}: {problem}'}" for path, problem in found]
@@ -325,12 +327,25 @@ def assignment_text(partitions: Iterable[TopicPartition]) -> str | None:
     return ", ".join(f"{topic}({','.join(map(str, numbers))})" for topic, numbers in found.items()) or None
 
 
-def _states(reading: Reading, found: Sequence[ShownGroup]) -> list[tuple[object, ...]]:
+def _states(reading: Reading, found: Sequence[ShownGroup]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """The columns, and a row for each group; of their consistent regions where one is in any."""
     elected = reading.parsed(COORDINATOR, lambda p, n: CoordinatorRecord.parse(p, n.data))
     who = f"{elected.host} ({elected.node})" if elected is not None else None
-    return [
-        (g.group, who, g.state.strategy or None, g.state.state, len(_members_of(g)), *_assignment(g)) for g in found
-    ]
+    has_region = any(g.state.region is not None for g in found)
+    rows: list[tuple[object, ...]] = []
+    for g in found:
+        row = (g.group, who, g.state.strategy or None, g.state.state, len(_members_of(g)), *_assignment(g))
+        rows.append((*row, *(_region(reading, g) if has_region else ())))
+    return (*STATE, *(OF_A_REGION if has_region else ())), rows
+
+
+def _region(reading: Reading, group: ShownGroup) -> tuple[object, ...]:
+    """Its name, the reset of which all members of the group have their state back, and the reset that it is in."""
+    bound = group.state.region
+    if bound is None:
+        return None, None, None
+    region = reading.parsed(RegionPaths(bound.name).root, lambda p, n: Region.parse(p, n.data))
+    return bound.name, bound.ready, region.reset if region is not None else None
 
 
 def _assignment(group: ShownGroup) -> tuple[object, ...]:

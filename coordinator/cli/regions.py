@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import click
 
+from coordinator.groups import Reading
 from coordinator.regions.admin import (
+    ShownCheckpoint,
     ShownRegion,
     checked_target,
+    existing_region,
     read_contributions,
     read_region,
     region_names,
     request,
 )
-from coordinator.zk.regions import CHECKPOINT, COMPLETED, RESET, RegionRequest
+from coordinator.regions.unbinding import remove_group
+from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.regions import COMPLETED
 
 from .common import opened, operator, output_option, print_rows, reason_option, zk_option
+from .groups import notes_of
 from .queries import report_note, shown_time
+from .watching import Shot, show, watch_options
 
-LIST = ("REGION", "STATE", "CHECKPOINT", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
+LIST = ("REGION", "STATE", "CHECKPOINT", "COMPLETED", "OPEN", "RESET", "GROUPS", "MEMBERS", "SINCE", "REASON")
 HISTORY = ("REGION", "CHECKPOINT", "STATE", "TRIGGER", "BEGAN", "MS", "CONTRIBUTIONS", "PARTICIPANTS", "REASON")
 MEMBERS = ("REGION", "CHECKPOINT", "CONTRIBUTION", "INCARNATION", "PARTITIONS", "STATES", "FILE", "DRAIN-MS")
+REMOVED = ("REGION", "REMOVED", "GROUPS")
 REQUESTED = ("REGION", "REQUESTED", "CHECKPOINT", "GROUPS", "MEMBERS", "EXECUTED")
 
 
@@ -29,66 +37,88 @@ def regions() -> None:
 
 
 @regions.command("list")
+@watch_options
 @zk_option
 @output_option
-def list_(zk: str, output: str) -> None:
-    """List the regions. CHECKPOINT is the one that a region stands on, 0 for its initial state."""
+def list_(watch: float | None, times: int | None, zk: str, output: str) -> None:
+    """List the regions.
+
+    CHECKPOINT is the one that a region stands on, 0 for its initial state; OPEN one that is being made.
+    """
     with opened(zk) as store:
-        found = [read_region(store, name) for name in region_names(store)]
-    print_rows(LIST, [_row(each) for each in found], output)
+
+        def take() -> Shot:
+            reading = Reading(store)
+            found = [read_region(reading, name, newest=0) for name in region_names(reading)]
+            return Shot(LIST, [list_row(each) for each in found], notes_of(reading))
+
+        show(take, output, watch, times)
 
 
 @regions.command()
 @click.argument("region")
+@watch_options
 @zk_option
 @output_option
-def describe(region: str, zk: str, output: str) -> None:
+def describe(region: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
     """Show who has contributed what to the checkpoint that REGION stands on."""
     with opened(zk) as store:
-        found = read_region(store, region)
-        sequence = found.region.sequence if found.region is not None else 0
-        given = read_contributions(store, region, sequence) if sequence else {}
-    rows = [
-        (
-            region,
-            sequence,
-            name,
-            one.incarnation[:8] if one is not None else None,
-            len(one.offsets) if one is not None else None,
-            len(one.states) if one is not None and one.file is None else None,
-            one.file.name if one is not None and one.file is not None else None,
-            one.drain_ms if one is not None else None,
-        )
-        for name, one in given.items()
-    ]
-    print_rows(MEMBERS, rows, output)
-    reason = found.region.reason if found.region is not None else None
-    report_note(f"region {region} is {found.state}" + (f": {reason}" if reason else ""))
+
+        def take() -> Shot:
+            reading = Reading(store)
+            found = existing_region(reading, region)
+            sequence = found.region.sequence if found.region is not None else 0
+            given = read_contributions(reading, region, sequence) if sequence else {}
+            rows = [
+                (
+                    region,
+                    sequence,
+                    name,
+                    one.incarnation[:8] if one is not None else None,
+                    len(one.offsets) if one is not None else None,
+                    len(one.states) if one is not None and one.file is None else None,
+                    one.file.name if one is not None and one.file is not None else None,
+                    one.drain_ms if one is not None else None,
+                )
+                for name, one in given.items()
+            ]
+            reason = found.region.reason if found.region is not None else None
+            state = f"region {region} is {found.state}" + (f": {reason}" if reason else "")
+            return Shot(MEMBERS, rows, [state, *notes_of(reading)])
+
+        show(take, output, watch, times)
 
 
 @regions.command()
 @click.argument("region")
+@watch_options
 @zk_option
 @output_option
-def history(region: str, zk: str, output: str) -> None:
-    """Show the checkpoints of REGION that are kept, the oldest first."""
+def history(region: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
+    """Show the checkpoints of REGION that are kept, the oldest first. MS is from the begin to the end of each."""
     with opened(zk) as store:
-        found = read_region(store, region)
-    rows = [
-        (
-            region,
-            each.sequence,
-            each.state,
-            each.checkpoint.trigger if each.checkpoint is not None else None,
-            shown_time(each.checkpoint.since_ms) if each.checkpoint is not None else None,
-            each.end.duration_ms if each.end is not None and each.state == COMPLETED else None,
-            len(each.contributions),
-            sum(map(len, each.checkpoint.participants.values())) if each.checkpoint is not None else None,
-            each.end.reason or None if each.end is not None else None,
-        )
-        for each in found.checkpoints
-    ]
-    print_rows(HISTORY, rows, output)
+
+        def take() -> Shot:
+            reading = Reading(store)
+            found = existing_region(reading, region)
+            return Shot(HISTORY, [_history_row(region, each) for each in found.checkpoints], notes_of(reading))
+
+        show(take, output, watch, times)
+
+
+def _history_row(region: str, shown: ShownCheckpoint) -> tuple[object, ...]:
+    checkpoint, end = shown.checkpoint, shown.end
+    return (
+        region,
+        shown.sequence,
+        shown.state,
+        checkpoint.trigger if checkpoint is not None else None,
+        shown_time(checkpoint.since_ms) if checkpoint is not None else None,
+        end.duration_ms if end is not None and shown.state == COMPLETED else None,
+        len(shown.contributions),
+        sum(map(len, checkpoint.participants.values())) if checkpoint is not None else None,
+        (end.reason or None) if end is not None else None,
+    )
 
 
 @regions.command()
@@ -98,7 +128,7 @@ def history(region: str, zk: str, output: str) -> None:
 def checkpoint(region: str, zk: str, output: str) -> None:
     """Ask for a checkpoint of REGION now. It begins when every member has its state back."""
     with opened(zk) as store:
-        found = read_region(store, region)
+        found = existing_region(Reading(store), region)
         request(store, region, RegionRequest(CHECKPOINT, operator()))
     print_rows(REQUESTED, [_requested(found, "checkpoint", None, executed=True)], output)
 
@@ -121,7 +151,7 @@ def reset(
     if to_initial and sequence is not None:
         raise click.UsageError("give --to or --to-initial, not both")
     with opened(zk) as store:
-        found = read_region(store, region)
+        found = existing_region(Reading(store), region)
         to = checked_target(found, 0 if to_initial else sequence)
         if execute:
             request(store, region, RegionRequest(RESET, operator(), reason or "", to))
@@ -134,13 +164,42 @@ def reset(
         report_note("nothing was reset: this was a dry run, reset with --execute")
 
 
-def _row(found: ShownRegion) -> tuple[object, ...]:
+@regions.command("remove-group")
+@click.argument("region")
+@click.argument("group")
+@zk_option
+@output_option
+def remove_group_(region: str, group: str, zk: str, output: str) -> None:
+    """Take GROUP, in which nobody is, out of REGION.
+
+    The group goes on from the offsets of the checkpoint that the region stands on, without the states of its members:
+    in no region, or in the one that its next member names. A region without groups is removed, with its checkpoints.
+    """
+    with opened(zk) as store:
+        existing_region(Reading(store), region)
+        left = remove_group(store, region, group)
+    print_rows(REMOVED, [(region, group, ",".join(left) or None)], output)
+    if not left:
+        report_note(f"region {region} has no group any more: the coordinator removes it")
+
+
+def list_row(found: ShownRegion) -> tuple[object, ...]:
+    """A region as `regions list` and `status` show it."""
     region = found.region
     if region is None:
-        return (found.name, found.state, *[None] * 6)
-    groups, members = ",".join(region.groups), sum(found.members.values())
-    since = shown_time(region.since_ms) if region.since_ms else None
-    return found.name, region.state, region.sequence, region.reset, groups, members, since, region.reason
+        return (found.name, found.state, *[None] * (len(LIST) - 2))
+    return (
+        found.name,
+        region.state,
+        region.sequence,
+        shown_time(found.cut_ms),
+        region.open or None,
+        region.reset,
+        ",".join(region.groups),
+        sum(found.members.values()),
+        shown_time(region.since_ms) if region.since_ms else None,
+        region.reason,
+    )
 
 
 def _requested(found: ShownRegion, what: str, to: int | None, executed: bool) -> tuple[object, ...]:

@@ -21,9 +21,12 @@ from .common import (
     print_json,
     print_rows,
     printable,
+    row_objects,
     zk_option,
 )
 from .groups import LIST, list_row
+from .regions import LIST as REGION_LIST
+from .regions import list_row as region_row
 
 COLUMNS = (*LIST, "PAUSED")
 
@@ -46,8 +49,10 @@ def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, br
 
     With --check, unhealthy is: nobody elected, or a coordinator's znode that no elected node holds; a group that is
     RebalanceFailed; what is left out of a group, or assigned to nobody; evictions whose lease still runs; fetchers
-    paused by back-pressure; data that cannot be read; and, for longer than --stuck-after-ms, a rebalance, a command
-    that nobody acknowledges, a requested turn, or a pause.
+    paused by back-pressure; a consistent region that is Failed, whose last three checkpoints or more were aborted, or
+    that is Running, not paused, and without a checkpoint for three intervals; data that cannot be read; and, for longer
+    than --stuck-after-ms, a rebalance, a command that nobody acknowledges, a requested turn, a pause, or a region's
+    reset.
     """
     with opened(zk) as store:
         found = read_status(store, brokers)
@@ -63,7 +68,10 @@ def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, br
 
 def _print_check(found: Status, unhealthy: list[Finding], output: str) -> None:
     if output == JSON:
-        told = [{"check": item.check, "group": item.group, "message": item.message} for item in unhealthy]
+        told = [
+            {"check": item.check, "group": item.group, "region": item.region, "message": item.message}
+            for item in unhealthy
+        ]
         print_json({"healthy": not unhealthy, "findings": told, "summary": summary(found)})
         return
     for item in unhealthy:
@@ -87,6 +95,9 @@ def _print(found: Status, output: str) -> None:
     if rows:
         click.echo("\nLeft out:")
         print_rows(("GROUP", "WHAT", "WHY"), rows, output)
+    if found.regions:
+        click.echo("\nConsistent regions:")
+        print_rows(REGION_LIST, [region_row(region) for region in found.regions], output)
     if found.problems:
         click.echo("\nCannot be read:")
         print_rows(("PATH", "PROBLEM"), sorted(found.problems.items()), output)
@@ -115,5 +126,6 @@ def _document(found: Status) -> dict[str, object]:
             }
             for group in found.groups
         ],
+        "regions": row_objects(REGION_LIST, [region_row(region) for region in found.regions]),
         "problems": found.problems,
     }

@@ -29,6 +29,7 @@ class RegionStep:
     :ivar name: of the region.
     :ivar before: as it was read, None where there is none yet.  :ivar after: as it is once the turn is written.
     :ivar aborted: the checkpoint that is aborted by it; 0 when none is.
+    :ivar open_s: seconds from its begin, by the wall clocks of the coordinators.
     :ivar held_for: the checkpoint that a new generation waits for; 0 when none does.
     """
 
@@ -36,6 +37,7 @@ class RegionStep:
     before: Region | None
     after: Region
     aborted: int = 0
+    open_s: float = 0.0
     held_for: int = 0
 
     @property
@@ -53,19 +55,25 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     if member_of is None or view is None:
         return None
     before = view.record
-    if before is None and view.version is not None:
+    if view.is_unreadable:
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
     first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
-    known = before or Region(member_of.kind, first_state, since_ms=snapshot.now_ms)
-    bound = known if snapshot.group in known.groups else replace(known, groups=(*known.groups, snapshot.group))
-    step = RegionStep(member_of.name, before, bound)
+    known = before or Region(member_of.kind, first_state, reset=_highest_reset(snapshot) + 1, since_ms=snapshot.now_ms)
+    bound = known.including(snapshot.group)
+    step = RegionStep(view.name, before, bound)
     if not (is_new or _has_bounced(snapshot, membership, want)):
         return step
+    open_s = max(0, snapshot.now_ms - view.open_since_ms) / 1000 if known.open else 0.0
     if member_of.kind != CONSUMERS:  # what was sealed stays: only the cut that is being made is none
-        return replace(step, after=replace(bound, open=0), aborted=known.open)
+        return replace(step, after=replace(bound, open=0), aborted=known.open, open_s=open_s)
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
-    return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)
+    return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open, open_s=open_s)
+
+
+def _highest_reset(snapshot: Snapshot) -> int:
+    """Of a region whose znode was lost: no member may take the new one's for the reset that it is in."""
+    return max((_progress(view).reset for view in snapshot.channels.values()), default=0)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
@@ -93,12 +101,16 @@ def _has_bounced(snapshot: Snapshot, membership: Membership, want: Wanted) -> bo
 
 
 def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> bool:
-    """Whether every member of the target is there with its state: then a checkpoint saves what they have taken in."""
+    """Whether every member of the target is there with its state: then a checkpoint saves what they have taken in.
+
+    A static member that is away has nothing that could be saved.
+    """
     state = snapshot.state
     lives = {name: one.incarnation for name, one in membership.live.items()}
-    is_whole = all(lives.get(name) == one.incarnation for name, one in state.target.items())
+    present = [(name, one) for name, one in state.target.items() if name not in membership.away]
+    is_whole = bool(present) and all(lives.get(name) == one.incarnation for name, one in present)
     ready = state.region.ready if state.region is not None else 0
-    return bool(state.target) and is_whole and region.state == RUNNING and ready == region.reset
+    return is_whole and region.state == RUNNING and ready == region.reset
 
 
 def _waits_for(view: RegionView, region: Region) -> int:
@@ -138,10 +150,17 @@ def regional_moves(
             found.waiting[name] = blocked
         else:
             found.starts.append((name, command))
-    is_settled = len(addressed) == len(want.target) and all(
-        not found.to_stop[name] and _is_ready(found, name, region) for name in addressed
+    is_settled = (
+        want.target.keys() <= {*addressed, *membership.away}
+        and not _heir_is_away(found)
+        and all(not found.to_stop[name] and _is_ready(found, name, region) for name in addressed)
     )
     return found, is_settled
+
+
+def _heir_is_away(found: Moves) -> bool:
+    """Whether a static member that is away is the one that is given the states of names that are gone."""
+    return min(found.want.target, default="") in found.who.away and bool(_gone(found))
 
 
 def sealing_moves(found: Moves, region: Region) -> Moves:
@@ -225,5 +244,12 @@ def _start_order(found: Moves, name: str, region: Region) -> Order:
     names = view.names if view is not None else ()
     target = found.want.target
     mine = {sources[part] for part in target[name].partitions if part in sources} | ({name} & set(names))
-    gone = tuple(sorted(set(names) - target.keys())) if name == min(target) else ()
-    return Order(region.reset, region.sequence, tuple(sorted(mine)), tuple(each for each in gone if "~" not in each))
+    gone = _gone(found) if name == min(target) else ()
+    return Order(region.reset, region.cut_of(found.snapshot.group), tuple(sorted(mine)), gone)
+
+
+def _gone(found: Moves) -> tuple[str, ...]:
+    """Contributions of members that the target does not have; what was copied in part has no state of a member."""
+    view = found.snapshot.region
+    names = set(view.names if view is not None else ()) - found.want.target.keys()
+    return tuple(sorted(name for name in names if "~" not in name))

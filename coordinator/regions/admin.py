@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..zk.errors import BadData, CoordinatorError, Refused, UsageError
+from ..groups import Reading
+from ..zk.errors import CoordinatorError, Refused, UsageError
 from ..zk.names import is_name, shown
 from ..zk.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number
+from ..zk.region_requests import CHECKPOINT, RegionRequest, is_checkpoint
 from ..zk.regions import (
     ABANDONED,
     ABORTED,
-    CHECKPOINT,
     COMPLETED,
     ENDS,
     INITIAL,
@@ -20,11 +21,9 @@ from ..zk.regions import (
     CheckpointEnd,
     Contribution,
     Region,
-    RegionRequest,
-    is_checkpoint,
 )
 from ..zk.state import GroupState
-from ..zk.store import Create, SetData, Store
+from ..zk.store import Create, Node, SetData, Store
 
 OPEN = "open"
 
@@ -53,79 +52,82 @@ class ShownRegion:
 
     :ivar region: None when it cannot be read.
     :ivar members: group -> members in its target.
+    :ivar cut_ms: when the checkpoint that it stands on completed; None for the initial state.
     """
 
     name: str
     region: Region | None
     members: Mapping[str, int]
     checkpoints: Sequence[ShownCheckpoint] = ()
+    cut_ms: int | None = None
 
     @property
     def state(self) -> str:
         return self.region.state if self.region is not None else "unreadable"
 
 
-def region_names(store: Store) -> list[str]:
+def region_names(reading: Reading) -> list[str]:
     """Every region."""
-    listing = store.children(REGIONS)
-    return sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
+    return reading.names(REGIONS)
 
 
-def read_region(store: Store, name: str) -> ShownRegion:
+def existing_region(reading: Reading, name: str) -> ShownRegion:
     """
     :raises RegionNotFound: when there is none.
     """
-    paths = RegionPaths(name)
-    node = store.get(paths.root) if is_name(name) else None
-    if node is None:
-        known = ", ".join(region_names(store)) or "none"
+    if not is_name(name) or reading.store.get(RegionPaths(name).root) is None:
+        known = ", ".join(region_names(reading)) or "none"
         raise RegionNotFound(f"there is no consistent region {shown(name)}; there are: {known}")
-    try:
-        region = Region.parse(paths.root, node.data)
-    except BadData:
+    return read_region(reading, name)
+
+
+def read_region(reading: Reading, name: str, newest: int | None = None) -> ShownRegion:
+    """A region as it stands.
+
+    :param newest: so many of its checkpoints; all of them by default.
+    """
+    paths = RegionPaths(name)
+    region = reading.parsed(paths.root, lambda path, node: Region.parse(path, node.data))
+    if region is None:
         return ShownRegion(name, None, {})
-    listing = store.children(paths.checkpoints)
+    states = reading.parsed_many(
+        [GroupPaths(group).state for group in region.groups], lambda path, node: GroupState.parse(path, node.data)
+    )
+    members = {group: len(state.target) if state else 0 for group, state in zip(region.groups, states, strict=True)}
+    listing = reading.store.children(paths.checkpoints) if newest != 0 else None
     numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
-    return ShownRegion(name, region, _members(store, region), [_checkpoint(store, paths, n) for n in numbers])
+    checkpoints = _checkpoints(reading, paths, numbers if newest is None else numbers[-newest:])
+    cut = reading.parsed(paths.end(region.sequence, COMPLETED), _end) if region.sequence != INITIAL else None
+    return ShownRegion(name, region, members, checkpoints, cut.at_ms if cut is not None else None)
 
 
-def _members(store: Store, region: Region) -> dict[str, int]:
-    nodes = store.get_many([GroupPaths(group).state for group in region.groups])
-    found = {}
-    for group, node in zip(region.groups, nodes, strict=True):
-        try:
-            found[group] = len(GroupState.parse(group, node.data).target) if node is not None else 0
-        except BadData:
-            found[group] = 0
-    return found
+def _checkpoints(reading: Reading, paths: RegionPaths, numbers: Sequence[int]) -> list[ShownCheckpoint]:
+    where = [paths.checkpoint(number) for number in numbers]
+    checkpoints = reading.parsed_many(where, lambda path, node: Checkpoint.parse(path, node.data))
+    listings = reading.store.children_many(where)
+    below = [listing.names if listing is not None else [] for listing in listings]
+    states = [next((each for each in (ABANDONED, ABORTED, COMPLETED) if each in names), OPEN) for names in below]
+    ended = [paths.end(number, how) for number, how in zip(numbers, states, strict=True) if how != OPEN]
+    ends = dict(zip(ended, reading.parsed_many(ended, _end), strict=True))
+    return [
+        ShownCheckpoint(
+            number, how, checkpoint, ends.get(paths.end(number, how)), tuple(sorted(set(names) - set(ENDS)))
+        )
+        for number, how, checkpoint, names in zip(numbers, states, checkpoints, below, strict=True)
+    ]
 
 
-def _checkpoint(store: Store, paths: RegionPaths, sequence: int) -> ShownCheckpoint:
-    node, listing = store.get(paths.checkpoint(sequence)), store.children(paths.checkpoint(sequence))
-    names = listing.names if listing is not None else []
-    how = next((each for each in (ABANDONED, ABORTED, COMPLETED) if each in names), OPEN)
-    ended = store.get(paths.end(sequence, how)) if how != OPEN else None
-    try:
-        checkpoint = Checkpoint.parse(paths.checkpoint(sequence), node.data) if node is not None else None
-        end = CheckpointEnd.parse(how, ended.data) if ended is not None else None
-    except BadData:
-        checkpoint, end = None, None
-    given = tuple(sorted(name for name in names if name not in ENDS))
-    return ShownCheckpoint(sequence, how, checkpoint, end, given)
+def _end(path: str, node: Node) -> CheckpointEnd:
+    return CheckpointEnd.parse(path, node.data)
 
 
-def read_contributions(store: Store, region: str, sequence: int) -> dict[str, Contribution | None]:
+def read_contributions(reading: Reading, region: str, sequence: int) -> dict[str, Contribution | None]:
     """Name -> contribution of one checkpoint, None for one that cannot be read."""
     paths = RegionPaths(region)
-    found: dict[str, Contribution | None] = {}
-    for name in _checkpoint(store, paths, sequence).contributions:
-        path = f"{paths.checkpoint(sequence)}/{name}"
-        node = store.get(path)
-        try:
-            found[name] = Contribution.parse(path, node.data) if node is not None else None
-        except BadData:
-            found[name] = None
-    return found
+    listing = reading.store.children(paths.checkpoint(sequence))
+    names = sorted(set(listing.names if listing is not None else ()) - set(ENDS))
+    where = [f"{paths.checkpoint(sequence)}/{name}" for name in names]
+    return dict(zip(names, reading.parsed_many(where, lambda p, n: Contribution.parse(p, n.data)), strict=True))
 
 
 def checked_target(found: ShownRegion, sequence: int | None) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..problems import Findings
-from ..snapshot import Member, RegionView
+from ..snapshot import ChannelView, Member, RegionView
+from ..target import is_live
 from ..zk.errors import BadData
 from ..zk.partitions import TopicPartition
 from ..zk.paths import RegionPaths, contribution_name
@@ -52,19 +53,25 @@ class GroupRegionReader:
         self._cut: tuple[str, int, Cut] = "", INITIAL, Cut()
         self.held_for = 0
 
-    def read(self, state: GroupState, members: Mapping[str, Member]) -> RegionView | None:
+    def read(
+        self, state: GroupState, members: Mapping[str, Member], channels: Mapping[str, ChannelView]
+    ) -> RegionView | None:
         """The region that the group is bound to, else the one that its oldest member registers for."""
         # Who has a target knows by it whether it is in a region; only what is new, or lost, is asked of the regions.
-        name = state.region.name if state.region is not None else "" if state.target else self._bound(self._group)
-        if not name:
-            offered = [
-                (member.czxid, member.registration.region.name)
-                for member in members.values()
-                if member.registration is not None and member.registration.region is not None
-            ]
-            name = min(offered)[1] if offered else ""
-        if not name:
-            return None
+        if state.region is not None:
+            return self._view(state.region.name)
+        name = "" if state.target else self._bound(self._group)
+        view = self._view(name) if name else None
+        if view is not None and (view.is_unreadable or (view.record and self._group in view.record.groups)):
+            return view
+        offered = [
+            (not is_live(member, channels.get(name)), member.czxid, member.registration.region.name)
+            for name, member in members.items()
+            if member.registration is not None and member.registration.region is not None
+        ]
+        return self._view(min(offered)[2]) if offered else None
+
+    def _view(self, name: str) -> RegionView:
         paths = RegionPaths(name)
         node = self._store.get(paths.root)
         record = self._parsed(paths.root, node) if node is not None else None
@@ -72,7 +79,10 @@ class GroupRegionReader:
             return RegionView(name, None, node.stat.version if node is not None else None)
         checkpoint = self._store.get(paths.checkpoint(record.open)) if record.open else None
         below = self._store.children(paths.checkpoint(record.open)) if record.open else None
-        cut = self._read_cut(paths, record.sequence)
+        cut = self._read_cut(paths, record.cut_of(self._group))
+        has_initial = False
+        if self._group not in record.groups:
+            has_initial = self._store.get(paths.initial_of_group(self._group)) is not None
         return RegionView(
             name,
             record,
@@ -80,9 +90,11 @@ class GroupRegionReader:
             cut.sources,
             cut.names,
             open_data=checkpoint.data if checkpoint is not None else b"",
+            open_since_ms=_since_ms(checkpoint) if checkpoint is not None else 0,
             open_ends=frozenset(ENDS).intersection(below.names if below is not None else ()),
             held_for=self.held_for,
             held_s=self._age_s("held", str(self.held_for)) if self.held_for else 0.0,
+            has_initial=has_initial,
         )
 
     def _parsed(self, path: str, node: Node) -> Region | None:
@@ -99,6 +111,14 @@ class GroupRegionReader:
         return self._cut[2]
 
 
+def _since_ms(checkpoint: Node) -> int:
+    """When the checkpoint began; for one that cannot be read, when its znode was made."""
+    try:
+        return Checkpoint.parse("a checkpoint", checkpoint.data).since_ms
+    except BadData:
+        return checkpoint.stat.mtime_ms
+
+
 def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut:
     """The part that a group has in a complete checkpoint: of its participants, and what was copied from before.
 
@@ -113,7 +133,8 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut
     checkpoint = Checkpoint.parse(paths.checkpoint(sequence), node.data)
     participants = checkpoint.participants.get(group)
     there = [name[len(prefix) :] for name in listing.names if name.startswith(prefix)]
-    known = [name for name in there if participants is None or "~" in name or name in participants]
+    copied = checkpoint.away.get(group, ())
+    known = [name for name in there if participants is None or "~" in name or name in participants or name in copied]
     names = sorted(known, key=lambda name: ("~" not in name, name))
     sources: dict[TopicPartition, str] = {}
     found: list[str] = []

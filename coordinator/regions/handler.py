@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..config import CoordinatorConfig
+from ..metrics import CoordinatorMetrics
 from ..planning.regional import RegionStep
 from ..problems import Problems
 from ..requests import Request, RequestQueue
@@ -37,6 +38,7 @@ class Regions:
         lease: Lease,
         problems: Problems,
         is_paused: Callable[[str], bool],
+        metrics: CoordinatorMetrics,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -44,6 +46,7 @@ class Regions:
         self._lease = lease
         self._problems = problems
         self._is_paused = is_paused
+        self._metrics = metrics
         self._rules = RegionRules(
             config.checkpoint_interval_ms / 1000,
             config.drain_timeout_ms / 1000,
@@ -85,6 +88,7 @@ class Regions:
                     self._rules,
                     self._problems,
                     self._is_paused,
+                    self._metrics,
                 )
             return self._turns[name]
 
@@ -112,6 +116,11 @@ class Regions:
                 self._problems.report(RegionPaths(name).root, str(error))
         with self._lock:
             self._bound = bound
+            gone = sorted(self._turns.keys() - set(names))
+            for name in gone:
+                del self._turns[name]
+        for name in gone:
+            self._metrics.region_gone(name)
         self.watch_requests(names, on_request)
         return names
 

@@ -11,20 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from ..planning.regional import after_reset
 from ..zk.partitions import PartitionSet
+from ..zk.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest
 from ..zk.regions import (
-    CHECKPOINT,
     CONSUMERS,
-    FAIL,
     FAILED,
     INITIAL,
     MAX_NUMBER_OF_PARTICIPANTS,
-    RESET,
     RESETTING,
     RUNNING,
     Checkpoint,
     Contribution,
     Region,
-    RegionRequest,
 )
 from ..zk.state import STABLE, GroupState
 
@@ -98,6 +95,11 @@ class RegionPlan:
 
 def region_plan(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     """Decide one turn of a region."""
+    decided = _decided(snapshot, rules)
+    return replace(decided, region=replace(decided.region, interval_ms=round(rules.interval_s * 1000)))
+
+
+def _decided(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     if snapshot.request is not None and (found := _requested(snapshot, snapshot.request, rules)):
         return found
     if snapshot.region.open:
@@ -108,19 +110,34 @@ def region_plan(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     return _next(snapshot, rules)
 
 
+def aborted(snapshot: RegionSnapshot, decided: RegionPlan, reason: str) -> RegionPlan:
+    """`decided`, which completes the open checkpoint, with its abort instead."""
+    region = replace(snapshot.region, open=0, interval_ms=decided.region.interval_ms)
+    return RegionPlan(region, aborted=snapshot.region.open, reason=reason[:1000], again_s=0.0)
+
+
 def participants(groups: Mapping[str, GroupState]) -> dict[str, dict[str, str]]:
-    """Group -> consumer -> incarnation, of every member of a target."""
-    found = {group: {name: one.incarnation for name, one in state.target.items()} for group, state in groups.items()}
+    """Group -> consumer -> incarnation, of every member of a target that is not away from its seat."""
+    found = {
+        group: {name: one.incarnation for name, one in state.target.items() if name not in _away(state)}
+        for group, state in groups.items()
+    }
     return {group: some for group, some in sorted(found.items()) if some}
+
+
+def _away(state: GroupState) -> tuple[str, ...]:
+    return state.region.away if state.region is not None else ()
 
 
 def _is_ready(snapshot: RegionSnapshot) -> bool:
     """Whether somebody is there, and every member of every group has its state back."""
+    if not participants(snapshot.groups):
+        return False
     reset = snapshot.region.reset
     there = [state for state in snapshot.groups.values() if state.target]
     if snapshot.region.kind != CONSUMERS:
-        return bool(there) and all(state.state == STABLE for state in there)
-    return bool(there) and all(state.region is not None and state.region.ready == reset for state in there)
+        return all(state.state == STABLE for state in there)
+    return all(state.region is not None and state.region.ready == reset for state in there)
 
 
 # ---- checkpoints
@@ -140,7 +157,8 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     count = sum(map(len, some.values()))
     if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot) or count > MAX_NUMBER_OF_PARTICIPANTS:
         return RegionPlan(region, again_s=1.0 if region.state == RUNNING else None)
-    begun = Checkpoint(trigger, region.reset, region.sequence, some, snapshot.now_ms)
+    away = {group: _away(state) for group, state in snapshot.groups.items() if _away(state)}
+    begun = Checkpoint(trigger, region.reset, region.sequence, some, snapshot.now_ms, away)
     after = replace(region, open=region.next_sequence, next_sequence=region.next_sequence + 1)
     return RegionPlan(after, begun, is_answered=asked is not None, again_s=rules.drain_s)
 

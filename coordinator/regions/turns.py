@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ..channels import ended_checkpoint
+from ..metrics import OF_AN_APPLICATION, OF_AN_OPERATOR, CoordinatorMetrics
 from ..problems import Problems
 from ..rebalance import LeaseLapsed
 from ..term import Term
@@ -17,34 +18,23 @@ from ..zk.fenced import batches
 from ..zk.lease import Lease
 from ..zk.partitions import TopicPartition
 from ..zk.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths, checkpoint_number, contribution_name
-from ..zk.regions import (
-    ABANDONED,
-    ABORTED,
-    COMPLETED,
-    CONSUMERS,
-    ENDS,
-    Checkpoint,
-    CheckpointEnd,
-    Contribution,
-    Region,
-    RegionRequest,
-)
+from ..zk.region_requests import RegionRequest
+from ..zk.regions import ABANDONED, ABORTED, COMPLETED, CONSUMERS, ENDS, Checkpoint, CheckpointEnd, Contribution, Region
 from ..zk.runtime import Runtime
 from ..zk.state import GroupState
-from ..zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Node, Operation, SetData, Store
+from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Node, Operation, SetData, Store
+from .clearing import ROOM
 from .group_reader import CONTRIBUTIONS_AT_ONCE, read_cut
-from .plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
+from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
+from .retiring import remove_region, retire, to_retire
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ROOM = MAX_OPERATIONS - 10
 REFUSALS_A_TURN = 10
 REFUSED_PAUSE_S = 1.0
-ZNODES_RETIRED_A_TURN = 2_000
-ENDED_KEPT = 20
-"""Checkpoints that were aborted or abandoned and are kept, for people."""
+REMOVING_PAUSE_S = 0.05
 
 
 class RegionTurns:
@@ -63,6 +53,7 @@ class RegionTurns:
         rules: RegionRules,
         problems: Problems,
         is_paused: Callable[[str], bool],
+        metrics: CoordinatorMetrics,
     ) -> None:
         self._store = store
         self._runtime = runtime
@@ -72,10 +63,15 @@ class RegionTurns:
         self._rules = rules
         self._problems = problems
         self._is_paused = is_paused
+        self._metrics = metrics
         self._ended_at = runtime.monotonic()
+        self._cut: tuple[int, float] = -1, 0.0
         self._began: tuple[int, float] = 0, 0.0
+        self._mine: tuple[int, float] = 0, 0.0
         self._given: tuple[int, dict[tuple[str, str], Contribution | None]] = 0, {}
         self._stands: dict[str, str] = {}
+        self._numbers: tuple[int, ...] = ()
+        self._is_retired = False
         self._told: tuple[str, int, int, int] | None = None
         self._open_ends: frozenset[str] = frozenset()
 
@@ -91,15 +87,23 @@ class RegionTurns:
         for _ in range(REFUSALS_A_TURN):
             read = self._read(wanted)
             if read is None:
+                self._metrics.region_gone(self._paths.region)
                 return None, ()
             snapshot, version, request = read
+            if not snapshot.region.groups:
+                return self._removed(version), ()
             decided = region_plan(snapshot, self._rules)
             if decided.region == snapshot.region and not decided.is_answered:
-                return decided.again_s, self._news(snapshot.region)
-            if self._commit(snapshot, version, request, decided):
+                return self._retire(decided, decided.again_s), self._news(snapshot.region)
+            copies: list[tuple[str, Contribution]] = []
+            if decided.completed:
+                try:
+                    copies = list(self._copies(snapshot))
+                except BadData as error:  # what nobody contributes would be lost
+                    decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
+            if self._commit(snapshot, version, request, decided, copies):
                 self._note(snapshot, decided)
-                self._retire(snapshot, decided)
-                return decided.again_s, self._news(decided.region)
+                return self._retire(decided, decided.again_s), self._news(decided.region)
         return REFUSED_PAUSE_S, ()
 
     def _news(self, region: Region) -> tuple[str, ...]:
@@ -126,6 +130,7 @@ class RegionTurns:
         now = self._runtime.monotonic()
         if self._began[0] != region.open:
             self._began = region.open, now
+        self._see(region, now)
         snapshot = RegionSnapshot(
             region,
             groups,
@@ -146,6 +151,23 @@ class RegionTurns:
             asked = None
         return snapshot, node.stat.version, asked
 
+    def _see(self, region: Region, now: float) -> None:
+        """Keep when the cut that the region stands on completed, for metrics: a later coordinator reads it once."""
+        if self._cut[0] != region.sequence:
+            node = self._store.get(self._paths.end(region.sequence, COMPLETED)) if region.sequence else None
+            path = self._paths.end(region.sequence, COMPLETED)
+            end = self._parsed(path, node, CheckpointEnd.parse) if node is not None else None
+            age_ms = max(0, self._runtime.wall_ms() - end.at_ms) if end is not None else 0
+            self._cut = region.sequence, now - age_ms / 1000
+        self._metrics.region_seen(self._paths.region, region.state, lambda: self._runtime.monotonic() - self._cut[1])
+
+    def _took_ms(self, snapshot: RegionSnapshot) -> int:
+        """From the begin of the open checkpoint until now; of one that another coordinator began, by wall clocks."""
+        sequence, since = self._mine
+        if sequence == snapshot.region.open:
+            return round((self._runtime.monotonic() - since) * 1000)
+        return max(0, snapshot.now_ms - snapshot.checkpoint.since_ms) if snapshot.checkpoint is not None else 0
+
     def _checkpoints(self, region: Region) -> tuple[list[int], tuple[int, ...], Sequence[str]]:
         """The sequences of all checkpoints, those of complete ones, in order; and what stands below the open one."""
         listing = self._store.children(self._paths.checkpoints)
@@ -161,7 +183,8 @@ class RegionTurns:
             if ends and number != region.open:
                 self._stands[str(number)] = ABANDONED if ABANDONED in ends else ends[0]
         self._stands = {n: how for n, how in self._stands.items() if int(n) in numbers}
-        return numbers, tuple(n for n in numbers if self._stands.get(str(n)) == COMPLETED), open_names
+        self._numbers = tuple(numbers)
+        return numbers, self._standing(COMPLETED), open_names
 
     def _read_open(
         self, region: Region, names: Sequence[str]
@@ -208,17 +231,24 @@ class RegionTurns:
 
     # ---- writing
 
-    def _commit(self, snapshot: RegionSnapshot, version: int, request: Node | None, decided: RegionPlan) -> bool:
+    def _commit(
+        self,
+        snapshot: RegionSnapshot,
+        version: int,
+        request: Node | None,
+        decided: RegionPlan,
+        copies: Sequence[tuple[str, Contribution]],
+    ) -> bool:
         written: list[Operation] = [SetData(self._paths.root, decided.region.to_bytes(), version)]
         if decided.begun is not None:
             path = self._paths.checkpoint(decided.region.open)
             written.append(Create(path, decided.begun.to_bytes()))
-        took_ms = round((self._runtime.monotonic() - self._began[1]) * 1000)
-        end = CheckpointEnd(snapshot.now_ms, took_ms, decided.reason)
+        end = CheckpointEnd(snapshot.now_ms, self._took_ms(snapshot), decided.reason)
         if decided.completed:
-            if not self._copy(snapshot, decided.completed):
+            if not self._copy(decided.completed, copies):
                 return False
-            written += self._ended(snapshot, decided.completed, COMPLETED, end)
+            files = tuple(sorted({given.file.checkpoint for _, given in copies if given.file is not None}))
+            written += self._ended(snapshot, decided.completed, COMPLETED, replace(end, files=files))
         if decided.aborted:
             written += self._ended(snapshot, decided.aborted, ABORTED, end)
         for sequence in decided.abandoned:
@@ -233,24 +263,31 @@ class RegionTurns:
             return []
         return ended_checkpoint(self._paths, sequence, snapshot.checkpoint.to_bytes(), how, end)
 
-    def _copy(self, snapshot: RegionSnapshot, sequence: int) -> bool:
-        """What has no contributor is copied from the cut before: groups without members, partitions without one."""
-        if snapshot.region.kind != CONSUMERS or not snapshot.region.sequence:
-            return True
-        there = self._store.children(self._paths.checkpoint(sequence))
+    def _copy(self, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> bool:
+        there = self._store.children(self._paths.checkpoint(sequence)) if copies else None
         known = set(there.names if there is not None else ())
         made = [
-            [Create(f"{self._paths.checkpoint(sequence)}/{name}", data)]
-            for name, data in self._copies(snapshot)
+            [Create(f"{self._paths.checkpoint(sequence)}/{name}", given.to_bytes())]
+            for name, given in copies
             if name not in known
         ]
         return all(self._write(some) for some in batches(made, ROOM, MAX_COMMIT_BYTES // 2))
 
-    def _copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, bytes]]:
+    def _copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, Contribution]]:
+        """What has no contributor is copied from the cut before.
+
+        That is groups without members, static members that are away, and partitions that nobody runs.
+
+        :raises BadData: when that cannot be read.
+        """
+        if snapshot.region.kind != CONSUMERS:
+            return
         before = snapshot.region.sequence
         checkpoint = snapshot.checkpoint
         present = checkpoint.participants if checkpoint is not None else {}
         for group in snapshot.region.groups:
+            if not snapshot.region.cut_of(group):
+                continue
             cut = read_cut(self._store, self._paths, before, group)
             run = {
                 part
@@ -259,19 +296,22 @@ class RegionTurns:
                 for part in given.offsets
             }
             left = set(cut.sources) - run
+            away = checkpoint.away.get(group, ()) if checkpoint is not None else ()
             for name in cut.names:
+                mine = {part for part in left if cut.sources[part] == name}
                 path = self._paths.contribution(before, group, name)
+                node = self._store.get(path) if group not in present or mine or name in away else None
+                if node is None:
+                    continue
+                given = Contribution.parse(path, node.data)
                 if group not in present:
-                    node = self._store.get(path)
-                    if node is not None:
-                        yield contribution_name(group, name), node.data
-                elif mine := {part for part in left if cut.sources[part] == name}:
-                    node = self._store.get(path)
-                    if node is not None:
-                        kept = _only(Contribution.parse(path, node.data), mine)
-                        # One that was copied keeps its name: no other of the cut before has it.
-                        copied = name if "~" in name else f"{name}~{before}"
-                        yield contribution_name(group, copied), kept.to_bytes()
+                    yield contribution_name(group, name), given
+                elif name in away:
+                    yield contribution_name(group, name), _only(given, mine)
+                else:
+                    # One that was copied keeps its name: no other of the cut before has it.
+                    copied = name if "~" in name else f"{name}~{before}"
+                    yield contribution_name(group, copied), replace(_only(given, mine), member_state="")
 
     def _write(self, operations: Sequence[Operation]) -> bool:
         if not self._lease.is_held:
@@ -304,16 +344,23 @@ class RegionTurns:
 
     def _note(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
         name, before, after = self._paths.region, snapshot.region, decided.region
+        took_ms, now = self._took_ms(snapshot), self._runtime.monotonic()
         if decided.completed or decided.aborted:
-            self._ended_at = self._runtime.monotonic()
+            self._ended_at = now
+            self._metrics.checkpoint_ended(name, COMPLETED if decided.completed else ABORTED, took_ms / 1000)
+        if decided.completed:
+            self._cut = decided.completed, now
+        if after.reset != before.reset and snapshot.request is not None:
+            self._metrics.region_reset(name, OF_AN_APPLICATION if snapshot.request.by_application else OF_AN_OPERATOR)
+        self._see(after, now)
         if decided.begun is not None:
+            self._mine = after.open, now
             count = sum(map(len, decided.begun.participants.values()))
             log.info(
                 "checkpoint began: region=%s checkpoint=%d trigger=%s participants=%d",
                 name, after.open, decided.begun.trigger, count,
             )  # fmt: skip
         if decided.completed:
-            took_ms = round((self._runtime.monotonic() - self._began[1]) * 1000)
             log.info("checkpoint completed: region=%s checkpoint=%d ms=%d", name, decided.completed, took_ms)
         if decided.aborted:
             log.warning("checkpoint aborted: region=%s checkpoint=%d reason=%s", name, decided.aborted, decided.reason)
@@ -327,35 +374,34 @@ class RegionTurns:
 
     # ---- retirement
 
-    def _retire(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
-        """Remove checkpoints beyond those that are kept: what stands below them first, some in each turn."""
-        if not (decided.completed or decided.aborted):
-            return
-        listing = self._store.children(self._paths.checkpoints)
-        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
-        complete = [*snapshot.completed, *([decided.completed] if decided.completed else [])]
-        kept = {*complete[-self._rules.kept :], decided.region.sequence}
-        ended = [n for n in numbers if self._stands.get(str(n)) in (ABORTED, ABANDONED)]
-        old = sorted({*(n for n in numbers if n < min(kept)), *ended[:-ENDED_KEPT]} - {decided.region.sequence})
-        room = ZNODES_RETIRED_A_TURN
+    def _removed(self, version: int) -> float | None:
+        """Remove the region, to which no group is bound; when the next turn is due."""
+        if not remove_region(self._store, self._paths, version, self._write):
+            return REMOVING_PAUSE_S
+        log.info("region removed: region=%s", self._paths.region)
+        self._metrics.region_gone(self._paths.region)
+        return None
+
+    def _retire(self, decided: RegionPlan, again_s: float | None) -> float | None:
+        """Remove some of the checkpoints that are kept no more; `again_s`, or sooner where some are left."""
+        if decided.begun is not None or decided.completed or decided.aborted:
+            self._is_retired = False
+        if self._is_retired or again_s == 0.0:
+            return again_s  # what this turn has written is read first
+        complete, ended = self._standing(COMPLETED), self._standing(ABORTED, ABANDONED)
+        old = to_retire(self._numbers, complete, ended, decided.region.sequence, self._rules.kept)
+        self._is_retired = retire(self._store, self._paths, old, self._write)
         for number in old:
-            below = self._store.children(self._paths.checkpoint(number))
-            names = below.names if below is not None else []
-            units: list[list[Operation]] = [
-                # `completed` first: what is removed in part is no checkpoint that anybody goes back to.
-                [Delete(f"{self._paths.checkpoint(number)}/{name}")]
-                for name in sorted(names, key=lambda name: (name != COMPLETED, name))[:room]
-            ]
-            room -= len(names) + 1
-            if room >= 0:
-                units.append([Delete(self._paths.checkpoint(number))])
             self._stands.pop(str(number), None)
-            if all(self._write(some) for some in batches(units, ROOM)) and room < 0:
-                return  # the next one goes on
+        return again_s if self._is_retired else 0.0
+
+    def _standing(self, *ends: str) -> tuple[int, ...]:
+        """The checkpoints that have ended so, in order."""
+        return tuple(n for n in self._numbers if self._stands.get(str(n)) in ends)
 
 
 def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
-    """A contribution with these of its partitions, and without what is its member's own."""
+    """A contribution with these of its partitions."""
     offsets = {part: offset for part, offset in given.offsets.items() if part in partitions}
     topics = {part.topic for part in offsets}
     return replace(
@@ -363,5 +409,4 @@ def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
         offsets=offsets,
         topics={topic: topic_id for topic, topic_id in given.topics.items() if topic in topics},
         states={part: state for part, state in given.states.items() if part in partitions},
-        member_state="",
     )

@@ -193,8 +193,11 @@ class RegionPaths:
     def initial(self) -> str:
         return f"{self.root}/initial"
 
+    def initial_of_group(self, group: str) -> str:
+        return f"{self.initial}/{group}"
+
     def initial_of(self, group: str, topic: str) -> str:
-        return f"{self.initial}/{group}/{topic}"
+        return f"{self.initial_of_group(group)}/{topic}"
 
     def initial_offset(self, group: str, topic: str, partition: int) -> str:
         return f"{self.initial}/{group}/{topic}/{partition}"

@@ -7,10 +7,9 @@ records below. States are bytes of the application's: base64 here, or in a file 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from .errors import BadData
 from .fields import Fields, compact
 from .names import is_name
 from .partitions import TopicPartition
@@ -30,11 +29,6 @@ COMPLETED = "completed"
 ABORTED = "aborted"
 ABANDONED = "abandoned"
 ENDS = (COMPLETED, ABORTED, ABANDONED)
-
-CHECKPOINT = "checkpoint"
-RESET = "reset"
-FAIL = "fail"
-REQUESTS = (CHECKPOINT, RESET, FAIL)
 
 INITIAL = 0
 """The sequence of the initial state: nothing has been taken in."""
@@ -65,18 +59,23 @@ class RegionMembership(NamedTuple):
 
 
 class GroupRegion(NamedTuple):
-    """`region` in a group's state: which region it is bound to, and the reset of which all its members have their state
-    back; 0 while one has not."""
+    """`region` in a group's state.
+
+    :ivar name: which region it is bound to.
+    :ivar ready: the reset of which all its members that are there have their state back; 0 while one has not.
+    :ivar away: static members of the target that have left, and keep their seats.
+    """
 
     name: str
     ready: int = 0
+    away: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, fields: Fields) -> GroupRegion:
-        return cls(fields.text("name", most=250), fields.number("ready", 0))
+        return cls(fields.text("name", most=250), fields.number("ready", 0), tuple(map(str, fields.items("away"))))
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "ready": self.ready}
+        return {"name": self.name, "ready": self.ready, **({"away": list(self.away)} if self.away else {})}
 
 
 class Progress(NamedTuple):
@@ -143,6 +142,9 @@ class Region:
     :ivar consecutive_resets: resets that the application has asked for since the last cut.
     :ivar reason: why the state is what it is, None when all is well.
     :ivar since_ms: when the state came, wall clock, for people.
+    :ivar first: group -> the first checkpoint with contributions of it; what stands in earlier ones is of a group that
+        was bound under its name before. 1 where it is missing.
+    :ivar interval_ms: from one checkpoint to the next, as the coordinator that acts is configured; 0: not known.
     """
 
     kind: str = CONSUMERS
@@ -155,6 +157,8 @@ class Region:
     consecutive_resets: int = 0
     reason: str | None = None
     since_ms: int = 0
+    interval_ms: int = 0
+    first: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Region:
@@ -178,23 +182,34 @@ class Region:
             fields.number("consecutive_resets", 0),
             fields.optional_text("reason"),
             fields.number("since_ms", 0),
+            fields.number("interval_ms", 0),
+            _first(fields),
         )
 
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "kind": self.kind,
-                "state": self.state,
-                "sequence": self.sequence,
-                "next_sequence": self.next_sequence,
-                "open": self.open,
-                "reset": self.reset,
-                "groups": sorted(self.groups),
-                "consecutive_resets": self.consecutive_resets,
-                "reason": self.reason,
-                "since_ms": self.since_ms,
-            }
-        )
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return compact({**values, "groups": sorted(self.groups), "first": dict(sorted(self.first.items()))})
+
+    def cut_of(self, group: str) -> int:
+        """The checkpoint that a group begins from; none where the region stands on one from before the group came."""
+        return self.sequence if self.sequence >= self.first.get(group, 1) else INITIAL
+
+    def including(self, group: str) -> Region:
+        """With a group bound to it."""
+        if group in self.groups:
+            return self
+        first = {**self.first, group: self.next_sequence} if self.next_sequence > 1 else self.first
+        return replace(self, groups=(*self.groups, group), first=first)
+
+    def without(self, group: str) -> Region:
+        """With a group bound to it no more."""
+        groups = tuple(each for each in self.groups if each != group)
+        return replace(self, groups=groups, first={each: n for each, n in self.first.items() if each in groups})
+
+
+def _first(fields: Fields) -> dict[str, int]:
+    inner = Fields(f"{fields.where}: first", fields.mapping("first"))
+    return {group: inner.number(group) for group in inner.values if is_name(group)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +218,7 @@ class Checkpoint:
 
     :ivar base: the cut before it.
     :ivar participants: group -> consumer -> incarnation, of those who contribute.
+    :ivar away: group -> static members that were away when it began: what they have in `base` is copied for them.
     """
 
     trigger: str
@@ -210,6 +226,7 @@ class Checkpoint:
     base: int
     participants: Mapping[str, Mapping[str, str]]
     since_ms: int = 0
+    away: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> Checkpoint:
@@ -220,20 +237,17 @@ class Checkpoint:
             fields.number("base", 0),
             fields.named("participants", lambda group: {n: group.text(n, most=64) for n in group.values if is_name(n)}),
             fields.number("since_ms", 0),
+            {
+                group: tuple(map(str, names))
+                for group, names in fields.mapping("away").items()
+                if isinstance(names, list)
+            },
         )
 
     def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "trigger": self.trigger,
-                "reset": self.reset,
-                "base": self.base,
-                "participants": {
-                    group: dict(sorted(some.items())) for group, some in sorted(self.participants.items())
-                },
-                "since_ms": self.since_ms,
-            }
-        )
+        participants = {group: dict(sorted(some.items())) for group, some in sorted(self.participants.items())}
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return compact({**values, "participants": participants})
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +257,12 @@ class StateFile:
     name: str
     size: int
     crc32: int
+
+    @property
+    def checkpoint(self) -> int:
+        """The checkpoint that it was written for; 0 where its name does not say."""
+        number = self.name.split("/")[-2:][0]
+        return int(number) if number.isascii() and number.isdigit() else 0
 
     @classmethod
     def read(cls, fields: Fields) -> StateFile:
@@ -328,68 +348,22 @@ class CheckpointEnd:
 
     :ivar reason: why it was aborted or abandoned.
     :ivar duration_ms: from its begin to its end.
+    :ivar files: of one that completed: earlier checkpoints of which its copies name files.
     """
 
     at_ms: int = 0
     duration_ms: int = 0
     reason: str = ""
+    files: tuple[int, ...] = ()
 
     @classmethod
     def parse(cls, where: str, data: bytes) -> CheckpointEnd:
         fields = Fields.parse(where, data)
-        return cls(fields.number("at_ms", 0), fields.number("duration_ms", 0), fields.text("reason", ""))
+        files = fields.items("files")
+        if not all(type(number) is int for number in files):
+            raise fields.bad("files", "a list of numbers")
+        return cls(fields.number("at_ms", 0), fields.number("duration_ms", 0), fields.text("reason", ""), tuple(files))
 
     def to_bytes(self) -> bytes:
-        return compact({"at_ms": self.at_ms, "duration_ms": self.duration_ms, "reason": self.reason})
-
-
-@dataclass(frozen=True, slots=True)
-class RegionRequest:
-    """`request` below a region: a checkpoint, a reset, or a member that cannot go on.
-
-    :ivar sequence: of a reset: the cut to go back to; None for the one that the region stands on.
-    :ivar by_application: a reset that counts for `max_consecutive_resets`.
-    :ivar reset: of a member's: the reset that it is in; in another one it is of no use any more. 0 for any.
-    """
-
-    what: str
-    by: str = ""
-    reason: str = ""
-    sequence: int | None = None
-    by_application: bool = False
-    reset: int = 0
-
-    @classmethod
-    def parse(cls, where: str, data: bytes) -> RegionRequest:
-        fields = Fields.parse(where, data)
-        what = fields.text("what", most=64)
-        if what not in REQUESTS:
-            raise fields.bad("what", f"one of {', '.join(REQUESTS)}")
-        return cls(
-            what,
-            fields.text("by", "", most=250),
-            fields.text("reason", "", most=1000),
-            fields.optional_number("sequence"),
-            fields.values.get("by_application") is True,
-            fields.number("reset", 0),
-        )
-
-    def to_bytes(self) -> bytes:
-        return compact(
-            {
-                "what": self.what,
-                "by": self.by,
-                "reason": self.reason,
-                "sequence": self.sequence,
-                **({"by_application": True} if self.by_application else {}),
-                **({"reset": self.reset} if self.reset else {}),
-            }
-        )
-
-
-def is_checkpoint(where: str, data: bytes) -> bool:
-    """Whether a request is for a checkpoint only, or cannot be read: a reset or a failure replaces it."""
-    try:
-        return RegionRequest.parse(where, data).what == CHECKPOINT
-    except BadData:
-        return True
+        files = {"files": list(self.files)} if self.files else {}
+        return compact({"at_ms": self.at_ms, "duration_ms": self.duration_ms, "reason": self.reason, **files})

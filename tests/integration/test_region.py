@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
+from coordinator.metrics import CoordinatorMetrics
 from coordinator.zk.errors import OutcomeUnknown, UsageError
-from coordinator.zk.regions import RegionRequest
+from coordinator.zk.paths import REGIONS
+from coordinator.zk.region_requests import RegionRequest
+from coordinator.zk.regions import Region
 from coordinator.zk.store import Create, Operation, SetData, Store
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
@@ -445,6 +449,7 @@ def test_regions_are_shown_checkpointed_and_reset_from_the_command_line(
     world.coordinator()
     world.topic("t", 4)
     one = counting("c1")
+    one.drain_s = 0.1
     running(world)
     exact(log, 4, one)
 
@@ -452,10 +457,20 @@ def test_regions_are_shown_checkpointed_and_reset_from_the_command_line(
     eventually(lambda: region(world).sequence == 1, 10, "it is complete")
     (shown,) = run_json(world.zk, "regions", "list")
     assert (shown["region"], shown["state"], shown["checkpoint"], shown["members"]) == ("r", "Running", 1, 1)
+    assert shown["completed"] is not None and shown["open"] is None
     (given,) = run_json(world.zk, "regions", "describe", "r")
     assert (given["contribution"], given["partitions"]) == ("g~c1", 4)
     (ended,) = run_json(world.zk, "regions", "history", "r")
     assert (ended["state"], ended["contributions"], ended["participants"]) == ("completed", 1, 1)
+    assert ended["ms"] >= given["drain_ms"] >= 100
+    (state,) = run_json(world.zk, "groups", "describe", "g", "--state")
+    assert (state["region"], state["ready_reset"]) == ("r", state["region_reset"])
+    for name in ("list", "describe r", "history r"):
+        watched = run_ok(world.zk, "regions", *name.split(), "--watch=0.1", "--times", "2", "-o", "json")
+        assert [len(json.loads(line)["rows"]) for line in watched.stdout.splitlines()] == [1, 1], name
+    (also,) = run_json(world.zk, "status")["regions"]
+    assert also == shown and "Consistent regions:" in run_ok(world.zk, "status").stdout
+    assert run(world.zk, "status", "--check").exit_code == 0
     before = region(world)
     dry = run_json(world.zk, "regions", "reset", "r", "--to-initial")
     assert dry[0]["executed"] is False and region(world) == before
@@ -616,3 +631,50 @@ def test_groups_are_asked_for_their_turns_when_the_reply_to_a_regions_multi_was_
     running(world, above=before.reset)
     exact(log, 2, one)
     assert fronts[0].path == ""
+
+
+def test_status_names_a_region_that_cannot_be_read_with_its_path_and_one_that_has_failed(world: World) -> None:
+    world.coordinator()
+    world.put(PATHS.root, b"{")
+    failed = Region(state="Failed", reason="c1: the disk is full", groups=("g",))
+    world.put(f"{REGIONS}/other", failed.to_bytes())
+
+    told = run(world.zk, "status", "--check", "-o", "json")
+
+    found = {(each["check"], each["region"], each["message"]) for each in json.loads(told.stdout)["findings"]}
+    assert told.exit_code == 5
+    assert ("region-failed", "other", "Failed, its members have stopped (c1: the disk is full)") in found
+    assert any(check == "unreadable" and PATHS.root in message for check, _, message in found), found
+
+
+def test_metrics_of_a_region_count_checkpoints_and_resets_and_go_when_it_is_gone(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    metrics = CoordinatorMetrics()
+    world.coordinator(metrics=metrics, sweep_interval_ms=300)
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    exact(log, 2, one)
+    checkpoint(world)
+    requested(world, "reset")
+    running(world, above=region(world).reset)
+
+    registry = metrics.registry
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"zk_group_{name}", labels)
+
+    assert value("checkpoints_total", region="r", result="completed") == 1
+    assert value("checkpoint_duration_seconds_count", result="completed") == 1
+    assert value("region_resets_total", region="r", cause="generation") == 1
+    assert value("region_resets_total", region="r", cause="operator") == 1
+    assert value("region_state", region="r", state="Running") == 1
+    assert value("region_state", region="r", state="Failed") == 0
+    age = value("checkpoint_age_seconds", region="r")
+    assert age is not None and 0 <= age < 60
+    one.close()
+    eventually(lambda: world.state("g").state == "Empty", 10, "the group is Empty")
+    world.remove(PATHS.root)
+    eventually(lambda: value("region_state", region="r", state="Running") is None, 10, "its metrics are gone")
+    assert value("checkpoints_total", region="r", result="completed") is None

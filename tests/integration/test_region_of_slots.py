@@ -11,7 +11,8 @@ import pytest
 from consumer.logs.producer import Producer
 from coordinator.regions.admin import read_contributions
 from coordinator.zk.paths import RegionPaths
-from coordinator.zk.regions import COMPLETED, RegionRequest
+from coordinator.zk.region_requests import RegionRequest
+from coordinator.zk.regions import COMPLETED
 from coordinator.zk.sealed import Segment, SegmentsRecord
 from coordinator.zk.store import Create, SetData
 from tests.support.cli import run

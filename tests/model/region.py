@@ -15,12 +15,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from itertools import product
 from typing import Any, NamedTuple
 
 from .search import Result, search
 
 NAMES = "ABC"
 FIRST = 10
+COPY = 10
+"""Added to the name of a contribution of which partitions are copied, and not the state of its member."""
 RUNNING, RESETTING = "Running", "Resetting"
 OPEN, COMPLETED, ABORTED, ABANDONED = "open", "completed", "aborted", "abandoned"
 
@@ -42,6 +45,9 @@ MUTATIONS = {
     "nochannel": "a contribution does not check its member's channel",
     "noregion": "the multis of a group's turn do not check the region",
     "nogroups": "a region's turn does not check the groups",
+    "stateless": "of a static member that is away only the partitions are copied, and not its own state",
+    "heirless": "a checkpoint begins while the member that is given the states of names that are gone is away",
+    "later": "what is copied of members that are away is decided when a checkpoint completes, and not when it begins",
     "uncopied": "a group without members is not copied from the cut before",
     "noepoch": "the coordinator's multis do not check the epoch",
 }
@@ -56,6 +62,7 @@ class Config:
 
     groups: str = "aa"
     members: int = 2
+    static: str = ""  # names that may leave and keep their seat
     order: str = "rsci"  # reads of a group's turn: region, state, channels, ids
     deep: int = 1  # records that there are of each partition
     epochs: int = 1
@@ -69,7 +76,7 @@ class Config:
     lost: int = 0
     late: int = 0
     timeout: int = 0
-    start: str = "fresh"  # or "running": every member has its state of the initial cut
+    start: str = "fresh"  # or "running": every member has its state of the initial cut; "cut": and has drained for 1
     mut: str = ""
     progress: int = 7  # every n-th state is checked for L6; 0: none
     max: int = 3_000_000
@@ -140,6 +147,7 @@ class Cut(NamedTuple):
     participants: tuple[tuple[int, int], ...]
     status: str
     contributions: tuple[Contribution, ...]
+    away: Numbers = ()  # members of targets that are away when it begins
 
 
 class Region(NamedTuple):
@@ -151,12 +159,16 @@ class Region(NamedTuple):
 
 
 class Group(NamedTuple):
-    """`state` of a group; `ready` is the reset of which every member of the target has its state back."""
+    """`state` of a group; `ready` is the reset of which every member of the target that is there has its state back.
+
+    :ivar away: static members of the target that have left, and keep their seats.
+    """
 
     version: int
     target: tuple[tuple[int, int, int], ...]
     ready: int
     is_new: int
+    away: Numbers = ()
 
 
 class Process(NamedTuple):
@@ -233,7 +245,7 @@ def first_world(cfg: Config) -> World:
               (), faults, FIRST)  # fmt: skip
     for name in range(cfg.members):
         w = register(w, name)
-    if cfg.start == "running":
+    if cfg.start != "fresh":
         targets = {key: tuple((m, w.ids[m], 1 << m) for m in cfg.of(key) if m < cfg.members) for key in cfg.keys}
         w = w._replace(
             region=region._replace(state=RUNNING),
@@ -242,7 +254,25 @@ def first_world(cfg: Config) -> World:
                            for m, c in enumerate(w.channels)),
             processes=tuple(p._replace(share=1 << p.name, started=1, loaded=1, ready=1) for p in w.processes),
         )  # fmt: skip
+    if cfg.start == "cut":
+        w = with_cut(w)
     return canonical(cfg, w)
+
+
+def with_cut(w: World) -> World:
+    """Every member has taken in one record, and the checkpoint after it is complete."""
+    ones = [tuple(int(part == p.name) for part in range(len(w.ids))) for p in w.processes]
+    given = tuple(
+        Contribution(p.name, p.incarnation, 1, tuple(n or -1 for n in one), one)
+        for p, one in zip(w.processes, ones, strict=True)
+    )
+    cut = Cut(1, 1, tuple((p.name, p.incarnation) for p in w.processes), COMPLETED, given)
+    return w._replace(
+        region=w.region._replace(cut=1),
+        cuts=(cut,),
+        channels=tuple(c._replace(drained=1) if c.incarnation else c for c in w.channels),
+        processes=tuple(p._replace(positions=one, counts=one) for p, one in zip(w.processes, ones, strict=True)),
+    )
 
 
 def register(w: World, name: int) -> World:
@@ -373,10 +403,13 @@ def after_reset(cfg: Config, region: Region, cuts: tuple[Cut, ...], to: int) -> 
     return region._replace(state=RESETTING, cut=to, open=0, reset=region.reset + 1), ops
 
 
-def group_turn(cfg: Config, epoch: int, key: str, s: tuple[Any, ...], w: World, *, waits: bool) -> tuple[Any, ...]:
+def group_turn(
+    cfg: Config, epoch: int, key: str, s: tuple[Any, ...], w: World, *, waits: bool, keeps: bool
+) -> tuple[Any, ...]:
     """The multi of one turn of a group.
 
     :param waits: a generation that is nobody's death waits for a checkpoint.
+    :param keeps: static members that have left keep their seats.
     """
     region, st, channels, ids = s
     index, names = cfg.keys.index(key), cfg.of(key)
@@ -387,8 +420,9 @@ def group_turn(cfg: Config, epoch: int, key: str, s: tuple[Any, ...], w: World, 
         if c.incarnation and not c.ended and not lives[n]:
             changes = (("ended", 1), ("run", 0), ("started", 0), ("ready", 0))
             ops += [("channel", n, c.version, changes), *(("remove", n, x.seq) for x in c.commands)]
-    present = {n: channels[n].incarnation for n in names if lives[n]}
     told = {n: inc for n, inc, _ in st.target}
+    away = {n: inc for n, inc in told.items() if keeps and NAMES[n] in cfg.static and not lives[n]}
+    present = {n: channels[n].incarnation for n in names if lives[n]} | away
     is_new = set(present) != set(told) if "bounce" in cfg.muts else present != told
     nobody_died = all(present.get(n) == inc for n, inc in told.items())
     held = is_new and waits and region.state == RUNNING and told and (nobody_died or "departed" in cfg.muts)
@@ -410,7 +444,7 @@ def group_turn(cfg: Config, epoch: int, key: str, s: tuple[Any, ...], w: World, 
         ops.append(("region is", region.version))
     moves, is_settled = moved(cfg, epoch, after, names, channels, lives, target, w.cuts)
     ready = after.reset if is_settled and (held or not is_new or not present) else 0
-    new = Group(0, tuple((n, *target[n]) for n in sorted(target)), ready, int(bool(held)))
+    new = Group(0, tuple((n, *target[n]) for n in sorted(target)), ready, int(bool(held)), tuple(sorted(away)))
     if not moves and ops == [("region is", region.version)] and new == st._replace(version=0):
         return ()
     return ((("epoch", epoch), ("group", index, st.version, new), *ops, *moves),)
@@ -437,7 +471,9 @@ def moved(
     for n in names:
         for x in channels[n].commands:
             pending |= x.share if x.option == "start" and lives[n] else 0
-    gone = {x.name for x in contributions(cuts, region.cut)} - target.keys()
+    gone = {x.name for x in contributions(cuts, region.cut) if x.name < COPY} - target.keys()
+    if target and not lives[min(target)] and gone & set(names) and "heirless" not in cfg.muts:
+        is_settled = False
     for n in names:
         c = channels[n]
         if not lives[n]:
@@ -476,13 +512,14 @@ def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterat
     fence = ("epoch", epoch)
     stable = [("group is", i, g.version) for i, g in enumerate(groups)]
     is_ready = all(g.ready == region.reset for g in groups) or "unready" in cfg.muts
-    anybody = tuple((n, inc) for g in groups for n, inc, _ in g.target)
+    anybody = tuple((n, inc) for g in groups for n, inc, _ in g.target if n not in g.away)
     cut = next((c for c in cuts if c.number == region.open), None)
     if cut is not None:
         given = {(x.name, x.incarnation) for x in cut.contributions if x.reset == cut.reset}
         if set(cut.participants) <= given or ("incomplete" in cfg.muts and given):
             after = region._replace(cut=cut.number, open=0)
-            copies = ("copy", cut.number, copied(cfg, region, cuts, cut))
+            away = {n for g in groups for n in g.away} if "later" in cfg.muts else set(cut.away)
+            copies = ("copy", cut.number, copied(cfg, region, cuts, cut, away))
             ops = (fence, ("region", region.version, after), copies, ("end", cut.number, COMPLETED))
             yield f"completes {cut.number}", w, ((*ops, ("(completed)", cut.number)),)
         if paid := spend(w, "timeout"):
@@ -494,7 +531,7 @@ def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterat
         yield "is Running", w, ((fence, ("region", region.version, region._replace(state=RUNNING)), *stable),)
     number = 1 + max((c.number for c in cuts), default=0)
     if region.state == RUNNING and is_ready and anybody and number <= cfg.cuts:
-        made = Cut(number, region.reset, anybody, OPEN, ())
+        made = Cut(number, region.reset, anybody, OPEN, (), tuple(n for g in groups for n in g.away))
         after = region._replace(open=number)
         yield f"begins {number}", w, ((fence, ("region", region.version, after), *stable, ("begin", made)),)
     for to in (0, *(c.number for c in cuts if c.status == COMPLETED)):
@@ -503,11 +540,26 @@ def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterat
             yield f"resets to {to}", paid, ((fence, ("region", region.version, after), *ops),)
 
 
-def copied(cfg: Config, region: Region, cuts: tuple[Cut, ...], cut: Cut) -> tuple[Contribution, ...]:
-    """What nobody contributes: the groups without members."""
+def copied(cfg: Config, region: Region, cuts: tuple[Cut, ...], cut: Cut, away: set[int]) -> tuple[Contribution, ...]:
+    """What nobody contributes: the groups without members, and what static members have that are away.
+
+    Somebody else may have contributed their partitions to the cut before: of that the partition only is copied.
+    """
     present = {cfg.groups[n] for n, _ in cut.participants}
     before = contributions(cuts, region.cut)
-    return tuple(x for x in before if cfg.groups[x.name] not in present and "uncopied" not in cfg.muts)
+    run = {part for x in cut.contributions for part in cfg.names if x.offsets[part] >= 0}
+    found = []
+    for x in before if "uncopied" not in cfg.muts else ():
+        if cfg.groups[x.name % COPY] not in present:
+            found.append(x)
+            continue
+        offsets = tuple(-1 if part in run else x.offsets[part] for part in cfg.names)
+        if x.name in away:
+            counts = x.counts if "stateless" not in cfg.muts else (0,) * len(x.counts)
+            found.append(x._replace(offsets=offsets, counts=counts))
+        elif any(offset >= 0 for offset in offsets):
+            found.append(Contribution(COPY + x.name % COPY, x.incarnation, x.reset, offsets, (0,) * len(x.counts)))
+    return tuple(found)
 
 
 def read(cfg: Config, w: World, t: Turn) -> Any:
@@ -529,8 +581,8 @@ def decisions(cfg: Config, epoch: int, t: Turn, w: World) -> Iterator[tuple[str,
         yield from region_turn(cfg, epoch, t.snapshot, w)
         return
     seen: list[tuple[Any, ...]] = []
-    for waits in (False, True):
-        queue = group_turn(cfg, epoch, t.key, ordered(cfg, t), w, waits=waits)
+    for waits, keeps in product((False, True), (True, False) if cfg.static else (False,)):
+        queue = group_turn(cfg, epoch, t.key, ordered(cfg, t), w, waits=waits, keeps=keeps)
         if queue and queue not in seen:
             seen.append(queue)
             yield f"turn of {t.key}: {said(queue[0])}", w, queue
@@ -850,7 +902,7 @@ def settles(cfg: Config, w: World) -> str:
         w = w if any(p.name == name for p in w.processes) or not w.ids[name] else register(w, name)
     w = canonical(cfg, w)
     before = max((c.number for c in w.cuts), default=0)
-    more = Config(groups=cfg.groups, cuts=before + 3, order=cfg.order, deep=cfg.deep, mut=cfg.mut)
+    more = Config(groups=cfg.groups, static=cfg.static, cuts=before + 3, order=cfg.order, deep=cfg.deep, mut=cfg.mut)
     for _ in range(40):
         w = serve(cfg, w)
         acted = False

@@ -20,6 +20,7 @@ SMALL = {
     "a failover, and a checkpoint that is aborted": Config(start="running", epochs=2, timeout=1, cuts=2, progress=40),
     "an operator resets": Config(start="running", resets=1, cuts=2, progress=400),
     "the region is read last": Config(start="running", resets=1, cuts=1, order="scir", progress=40),
+    "a static member that is away": Config(static="B", start="cut", leave=1, join=1, cuts=2, progress=400),
     "two groups": Config(groups="ab", start="running", leave=1, cuts=1, progress=400),
 }
 
@@ -28,14 +29,17 @@ NEEDED = {
     "partial": (Config(start="running", take=1, cuts=1), "S1"),
     "bounce": (Config(start="running", take=1, cuts=1), "S1"),
     "commit": (Config(start="running", take=1, cuts=1), "S10"),
-    "gone": (Config(start="running", leave=1, cuts=1), "S10"),
-    "everybody": (Config(groups="aaa", members=3, start="running", leave=1, cuts=1), "S10"),
+    "gone": (Config(start="cut", leave=1, cuts=1), "S10"),
+    "everybody": (Config(groups="aaa", members=3, start="cut", leave=1, cuts=1), "S10"),
     "clock": (Config(start="running", cuts=1), "S11"),
     "incomplete": (Config(start="running", cuts=1), "S11"),
     "departed": (Config(start="running", leave=1, cuts=2), "S11"),
     "nocut": (Config(start="running", late=1, timeout=1, cuts=1), "S11"),
     "nochannel": (Config(start="running", take=1, cuts=1), "S11"),
-    "uncopied": (Config(groups="ab", start="running", leave=1, cuts=2), "S11"),
+    "uncopied": (Config(groups="ab", start="cut", leave=1, cuts=2), "S11"),
+    "stateless": (Config(static="B", start="cut", leave=1, cuts=2), "S11"),
+    "later": (Config(static="B", start="cut", leave=1, cuts=2), "S11"),
+    "heirless": (Config(groups="aaa", members=3, static="A", start="cut", leave=2, cuts=2), "S11"),
     "noepoch": (Config(start="running", epochs=2, cuts=1), "S4"),
 }
 

@@ -18,7 +18,8 @@ from consumer.records import Record
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.paths import RegionPaths
-from coordinator.zk.regions import COMPLETED, Contribution, Region, RegionRequest
+from coordinator.zk.region_requests import RegionRequest
+from coordinator.zk.regions import COMPLETED, Contribution, Region
 from coordinator.zk.store import Create
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
@@ -42,6 +43,7 @@ class Counts:
         self.lock = threading.Lock()
         self.resets: list[int] = []
         self.fails_to_drain = False
+        self.drain_s = 0.0
         self.padding = b""
 
     def count(self, partition: TopicPartition, records: int) -> None:
@@ -53,6 +55,9 @@ class Counts:
         with self.lock:
             self.by_partition.clear()
             self.by_key.clear()
+
+    def on_drain(self) -> None:
+        self._stop.wait(self.drain_s)  # what `poll` has returned takes so long
 
     def on_checkpoint(self, checkpoint: int) -> State:
         if self.fails_to_drain:

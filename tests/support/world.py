@@ -19,6 +19,7 @@ from consumer.errors import AssignmentFailed
 from consumer.logs import Log
 from coordinator.assignors import Assignor
 from coordinator.config import CoordinatorConfig
+from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
 from coordinator.topics import create_topic
 from coordinator.zk.commands import Command
@@ -142,6 +143,7 @@ class World:
         zk: str | None = None,
         assignor: Assignor | None = None,
         wrap: Callable[[Store], Store] = lambda store: store,
+        metrics: CoordinatorMetrics | None = None,
         **options: Any,
     ) -> CoordinatorService:
         options.setdefault("session_timeout_ms", SESSION_MS)
@@ -155,7 +157,7 @@ class World:
             return self._sessions[service]
 
         assignors = None if assignor is None else only(assignor)
-        service = CoordinatorService(config, open_and_note, ThreadRuntime(), assignors)
+        service = CoordinatorService(config, open_and_note, ThreadRuntime(), assignors, metrics)
         thread = threading.Thread(target=service.run, name=config.node, daemon=True)
         thread.start()
         self._services.append((service, thread))

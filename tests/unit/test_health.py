@@ -9,11 +9,13 @@ import pytest
 
 from coordinator.groups import ShownCommand, ShownGroup, ShownMember
 from coordinator.health import Finding, findings, summary
+from coordinator.regions.admin import ShownCheckpoint, ShownRegion
 from coordinator.status import GroupStatus, Status
 from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
 from coordinator.zk.commands import START_FETCHER, Command
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.records import CoordinatorRecord, Topic
+from coordinator.zk.regions import CheckpointEnd, Region
 from coordinator.zk.sealed import SegmentsRecord
 from coordinator.zk.state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
 
@@ -169,3 +171,51 @@ def test_what_cannot_be_read_is_unhealthy_with_its_path() -> None:
     status = replace(HEALTHY, problems={"/a": "/a holds no JSON", "/b": "its name is none"})
 
     assert [str(finding) for finding in found(status)] == ["/a holds no JSON", "/b: its name is none"]
+
+
+# ---- consistent regions
+
+RUNNING_REGION = Region(state="Running", sequence=7, groups=("g",), since_ms=0, interval_ms=1000)
+
+
+def of_region(*ends: str, cut_ms: int | None = NOW_MS, members: int = 1, **changes: Any) -> Status:
+    """A status with one region, whose checkpoints have ended so, the oldest first."""
+    checkpoints = [ShownCheckpoint(n, how, None, CheckpointEnd(reason=f"why {n}"), ()) for n, how in enumerate(ends, 1)]
+    shown = ShownRegion("r", replace(RUNNING_REGION, **changes), {"g": members}, checkpoints, cut_ms)
+    return replace(HEALTHY, regions=(shown,))
+
+
+def test_a_region_that_has_failed_is_unhealthy_and_says_why() -> None:
+    (finding,) = found(of_region(state="Failed", reason="it has no offset"))
+
+    assert (finding.check, finding.region) == ("region-failed", "r")
+    assert str(finding) == "region r: Failed, its members have stopped (it has no offset)"
+
+
+def test_three_checkpoints_aborted_in_a_row_are_unhealthy_with_how_many_and_why_and_fewer_are_not() -> None:
+    assert found(of_region("aborted", "completed", "aborted", "aborted", "open")) == []
+
+    (finding,) = found(of_region("completed", "aborted", "aborted", "aborted", "aborted"))
+
+    assert finding.check == "checkpoints-aborted"
+    assert finding.message == "the last 4 checkpoints were aborted, 5 the last (why 5)"
+
+
+def test_a_region_that_runs_without_a_checkpoint_for_over_three_intervals_is_unhealthy_unless_it_is_paused() -> None:
+    late = of_region("completed", cut_ms=NOW_MS - 3001)
+
+    assert [each.check for each in found(late)] == ["checkpoint-late"]
+    assert found(of_region("completed", cut_ms=NOW_MS - 3000)) == []
+    assert found(of_region(cut_ms=None, since_ms=NOW_MS - 3000)) == [], "it has only just begun to run"
+    assert [each.check for each in found(of_region(cut_ms=None))] == ["checkpoint-late"]
+    assert found(of_region(cut_ms=None, interval_ms=0)) == [], "the interval is not known"
+    paused = PausedRecord(groups={"g": Pause("ann", NOW_MS, None)})
+    assert found(replace(late, paused=paused)) == []
+
+
+def test_a_reset_that_takes_long_is_unhealthy_where_anybody_waits_for_it() -> None:
+    slow = of_region(state="Resetting", since_ms=LONG_AGO_MS)
+
+    assert [each.check for each in found(slow)] == ["region-resetting"]
+    assert found(of_region(state="Resetting", since_ms=JUST_NOW_MS)) == []
+    assert found(of_region(state="Resetting", since_ms=LONG_AGO_MS, members=0)) == []

@@ -20,14 +20,16 @@ from demo.processes import Node, environment
 
 from consumer.logs.producer import Producer, TopicsInStore
 from consumer.operator.states import StateFiles
-from coordinator.regions.admin import read_contributions, read_region, request
+from coordinator.groups import Reading
+from coordinator.regions.admin import existing_region, read_contributions, request
 from coordinator.topics import create_topic
 from coordinator.zk.cli import exit_code_of
 from coordinator.zk.ensemble import Ensemble
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.paths import Brokers
-from coordinator.zk.regions import CHECKPOINT, RUNNING, RegionRequest
+from coordinator.zk.region_requests import CHECKPOINT, RegionRequest
+from coordinator.zk.regions import RUNNING
 from coordinator.zk.store import Store
 
 from .worker import REGION, SESSION_TIMEOUT_MS, TOPIC
@@ -95,7 +97,7 @@ def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE
 def is_running(store: Store, members: int) -> bool:
     """Whether the region is Running with so many members."""
     try:
-        found = read_region(store, REGION)
+        found = existing_region(Reading(store), REGION)
     except CoordinatorError:
         return False
     return found.state == RUNNING and sum(found.members.values()) == members
@@ -103,18 +105,18 @@ def is_running(store: Store, members: int) -> bool:
 
 def checkpointed(store: Store, folder: Path) -> tuple[int, Counter[str], int]:
     """A checkpoint, its number; the counts of all workers in it; and the records below its offsets."""
-    before = read_region(store, REGION).region
+    before = existing_region(Reading(store), REGION).region
     request(store, REGION, RegionRequest(CHECKPOINT, "scripts/counts"))
 
     def is_complete() -> bool:
-        now = read_region(store, REGION).region
+        now = existing_region(Reading(store), REGION).region
         return now is not None and before is not None and now.sequence > before.sequence
 
     until("a checkpoint is complete", is_complete)
-    region = read_region(store, REGION).region
+    region = existing_region(Reading(store), REGION).region
     sequence = region.sequence if region is not None else 0
     files, counts, records = StateFiles(str(folder / "checkpoints"), REGION), Counter[str](), 0
-    for name, given in read_contributions(store, REGION, sequence).items():
+    for name, given in read_contributions(Reading(store), REGION, sequence).items():
         if given is None:
             raise AssertionError(f"{name} of checkpoint {sequence} cannot be read")
         records += sum(given.offsets.values())

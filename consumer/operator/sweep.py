@@ -1,0 +1,59 @@
+"""Removing the state files of checkpoints that are kept no more: members do, the coordinator may not reach them.
+
+A checkpoint's files are in a folder of its own, `[region]/[sequence]/` below `checkpoint_dir`. What nobody contributes
+is copied from the checkpoint before, with the name of its file: `files` of a complete checkpoint says of which earlier
+ones it names files.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from coordinator.zk.paths import RegionPaths, checkpoint_number
+from coordinator.zk.regions import COMPLETED, CheckpointEnd
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Store
+
+from ..segment_files import SegmentFolder
+
+log = logging.getLogger(__name__)
+
+YOUNG_S = 600.0
+"""A folder with a file younger than this is left alone, whatever the checkpoints say."""
+FOLDERS_AT_ONCE = 1_000
+
+
+def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, region: str, below: int) -> int:
+    """Remove the folders of checkpoints before `below` that do not stand any more and of which none that stands names
+    a file; how many there were.
+
+    In this order: folders, then checkpoints, the oldest first. No number below that of a complete checkpoint is used
+    again, and a copy is made while the checkpoint that it is made from stands.
+
+    :param below: a checkpoint that is complete.
+    :raises StoreError: when ZooKeeper did not answer.
+    :raises BadData: when it cannot be known what a checkpoint names.
+    :raises OSError: when the folder cannot be listed, or a file not be removed.
+    """
+    paths = RegionPaths(region)
+    there = {int(name): name for name in folder.folders(region) if name.isascii() and name.isdigit()}
+    store.sync()
+    listing = store.children(paths.checkpoints)
+    if listing is None:
+        return 0
+    standing = sorted(filter(None, map(checkpoint_number, listing.names)))
+    old = sorted(number for number in there.keys() - set(standing) if 0 < number < below)
+    if not old:
+        return 0
+    named: set[int] = set()
+    ends = [paths.end(number, COMPLETED) for number in standing]
+    for path, node in zip(ends, store.get_many(ends), strict=True):
+        if node is not None:
+            named.update(CheckpointEnd.parse(path, node.data).files)
+    removed = 0
+    before_s = runtime.wall_ms() / 1000 - YOUNG_S
+    for number in [each for each in old if each not in named][:FOLDERS_AT_ONCE]:
+        if folder.remove_folder(f"{region}/{there[number]}", before_s):
+            log.info("state files removed: region=%s checkpoint=%d", region, number)
+            removed += 1
+    return removed

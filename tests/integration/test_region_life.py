@@ -1,0 +1,270 @@
+"""Groups that leave a consistent region, and what is removed of it, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.group_fence import GroupNotEmpty
+from coordinator.regions.unbinding import remove_group
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.records import OffsetRecord
+from coordinator.zk.store import Create, Operation, SetData, Store
+from tests.support.cli import run, run_json, run_ok
+from tests.support.memlog import MemoryLog
+from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
+from tests.support.stores import FrontStore
+from tests.support.wait import eventually
+from tests.support.world import World, a_world
+
+GROUP = GroupPaths("g")
+OTHER = GroupPaths("h")
+
+
+@pytest.fixture
+def world(zk: str) -> Iterator[World]:
+    with a_world(zk) as made:
+        yield made
+
+
+@pytest.fixture
+def log() -> MemoryLog:
+    return MemoryLog(end=40)
+
+
+@pytest.fixture
+def counting(world: World, log: MemoryLog) -> Iterator[Callable[..., Counting]]:
+    made: list[Counting] = []
+
+    def start(name: str, **options: Any) -> Counting:
+        made.append(Counting(world, name, log, **options))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.vanish()
+
+
+def emptied(world: World, *groups: str) -> None:
+    for group in groups:
+        eventually(lambda group=group: world.state(group).state == "Empty", 15, f"{group} is Empty")
+
+
+def offset(world: World, paths: GroupPaths, partition: int) -> int:
+    path = paths.offset("t", partition)
+    return OffsetRecord.parse(path, world.data(path) or b"").offset
+
+
+def test_a_group_is_taken_out_of_its_region_when_nobody_is_in_it_and_goes_on_from_the_checkpoint_without_its_states(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one, other = counting("c1"), counting("o1", group="h")
+    eventually(lambda: region(world).groups == ("g", "h"), 10, "both groups are bound")
+    running(world)
+    exact(log, 2, one)
+    exact(log, 2, other)
+    cut = checkpoint(world)
+    topic_id = contributions(world, cut)["h~o1"].topics["t"]
+    refused = run(world.zk, "regions", "remove-group", "r", "h")
+    assert refused.exit_code != 0 and "group h stays in region r: consumer o1 is registered" in refused.output
+    other.vanish()
+    emptied(world, "h")
+    running(world, above=region(world).reset - 1)
+    world.put(OTHER.offset("t", 0), OffsetRecord(7, topic_id, 0).to_bytes())
+
+    run_ok(world.zk, "regions", "remove-group", "r", "h")
+
+    assert region(world).groups == ("g",) and world.state("h").region is None
+    assert [offset(world, OTHER, number) for number in (0, 1)] == [40, 40]
+    later = checkpoint(world)
+    assert later > cut and set(contributions(world, later)) == {"g~c1"}
+    log.end = 50
+    again = counting("o1", group="h")
+    running(world, above=region(world).reset)
+    eventually(lambda: dict(again.by_key) == {"t-0": 10, "t-1": 10}, 20, "it begins anew at the checkpoint's offsets")
+    assert again.resets == [0]
+    exact(log, 2, one)
+    refused = run(world.zk, "regions", "remove-group", "r", "nobody")
+    assert refused.exit_code == 2 and "is not bound to consistent region r" in refused.output
+
+
+def test_a_region_that_has_lost_its_last_group_is_removed_whole_and_the_group_may_do_without_one(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator(sweep_interval_ms=300)
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    exact(log, 2, one)
+    checkpoint(world)
+    one.close()
+    emptied(world, "g")
+
+    (removed,) = run_json(world.zk, "regions", "remove-group", "r", "g")
+
+    assert removed["groups"] is None
+    eventually(lambda: world.data(PATHS.root) is None, 15, "the region is removed")
+    log.end = 60
+    world.consumer("g", "p1", {"t": 1})
+    world.stable("g", 1)
+    assert world.state("g").region is None
+
+
+def test_a_deleted_group_leaves_nothing_in_its_region_that_a_group_of_the_same_name_would_begin_from(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one, other = counting("c1"), counting("o1", group="h")
+    eventually(lambda: region(world).groups == ("g", "h"), 10, "both groups are bound")
+    running(world)
+    exact(log, 2, other)
+    cut = checkpoint(world)
+    topic_id = contributions(world, cut)["h~o1"].topics["t"]
+    other.vanish()
+    emptied(world, "h")
+
+    run_ok(world.zk, "groups", "delete", "h")
+
+    assert region(world).groups == ("g",)
+    assert "h~o1" in contributions(world, cut), "it goes with the checkpoint"
+    world.put(PATHS.initial_offset("h", "t", 1), OffsetRecord(33, topic_id, 0).to_bytes())
+    again = counting("o1", group="h")
+    running(world, above=region(world).reset)
+    exact(log, 2, again)
+    exact(log, 2, one)
+
+
+class _RegistersFirst(FrontStore):
+    """Somebody registers between the last look at a group and the multi that takes it out of its region."""
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if any(isinstance(each, SetData) and each.path == PATHS.root for each in operations):
+            self.behind.commit([Create(GROUP.id("c9"), b"{}")])
+        return self.behind.commit(operations)
+
+
+def test_a_member_that_registers_beside_the_removal_keeps_its_group_in_the_region(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 1)
+    one = counting("c1")
+    running(world)
+    one.close()
+    emptied(world, "g")
+    store: Store = _RegistersFirst(world.store)
+
+    with pytest.raises(GroupNotEmpty, match="consumer c9 is registered"):
+        remove_group(store, "r", "g")
+
+    assert region(world).groups == ("g",)
+    bound = world.state("g").region
+    assert bound is not None and bound.name == "r"
+
+
+def aged(folder: Path) -> None:
+    """Every file in `folder` is older than the age from which a sweep removes it."""
+    for file in folder.rglob("*.arrow"):
+        os.utime(file, (1, 1))
+
+
+def test_members_remove_the_state_files_of_checkpoints_that_are_kept_no_more_and_of_no_other(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
+) -> None:
+    world.coordinator(checkpoints_kept=1)
+    world.topic("t", 2)
+    one = counting("c1", group="g", checkpoint_dir=str(tmp_path))
+    gone = counting("a1", group="a", checkpoint_dir=str(tmp_path))
+    one.padding = gone.padding = b"x" * 5000
+    eventually(lambda: region(world).groups == ("a", "g"), 10, "both groups are bound")
+    running(world)
+    exact(log, 2, one)
+    exact(log, 2, gone)
+    copied = checkpoint(world)
+    before = region(world).reset
+    gone.vanish()
+    running(world, above=before)
+    young, old = checkpoint(world), checkpoint(world)
+    aged(tmp_path / "r" / f"{copied:010d}")
+    aged(tmp_path / "r" / f"{old:010d}")
+
+    last = checkpoint(world)
+    eventually(lambda: world.names(PATHS.checkpoints) == [PATHS.checkpoint(last).rsplit("/", 1)[1]], 15, "one is kept")
+    last = checkpoint(world)
+
+    def look() -> None:
+        left = {int(path.name) for path in (tmp_path / "r").iterdir()}
+        assert old not in left and {copied, young, last} <= left, left
+
+    eventually(lambda: look() or True, 15, "the old one's files are removed")
+    back = counting("a1", group="a", checkpoint_dir=str(tmp_path))
+    log.end = 50
+    exact(log, 2, back)
+    exact(log, 2, one)
+
+
+def test_a_checkpoint_is_aborted_and_goes_on_where_what_it_must_copy_cannot_be_read(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one, gone = counting("c1"), counting("o1", group="h")
+    eventually(lambda: region(world).groups == ("g", "h"), 10, "both groups are bound")
+    running(world)
+    exact(log, 2, one)
+    first = checkpoint(world)
+    before = region(world).reset
+    gone.vanish()
+    running(world, above=before)
+    world.put(PATHS.contribution(first, "h", "o1"), b"{")
+
+    run_ok(world.zk, "regions", "checkpoint", "r")
+
+    number = first + 1
+    eventually(lambda: "aborted" in world.names(PATHS.checkpoint(number)), 15, "it is aborted")
+    (ended,) = [each for each in run_json(world.zk, "regions", "history", "r") if each["checkpoint"] == number]
+    assert "cannot be read" in ended["reason"]
+    log.end = 60
+    exact(log, 2, one)
+
+
+def test_checkpoints_go_on_while_a_static_member_is_away_and_it_comes_back_to_what_it_had(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1")
+    running(world)
+    exact(log, 4, one)
+    two = counting("s", group_instance_id="s", session_timeout_ms=20_000)
+    world.stable("g", 2)
+    running(world, above=region(world).reset - 1)
+    log.end = 50
+    exact(log, 4, one, two)
+    checkpoint(world)
+    log.end = 60
+    exact(log, 4, one, two)
+    two._stop.set()
+    two.thread.join(10)
+    two.consumer.close(save=False)
+    eventually(lambda: (bound := world.state("g").region) and bound.away == ("s",), 15, "its seat is kept")
+
+    second = checkpoint(world)
+
+    given = contributions(world, second)
+    assert set(given) == {"g~c1", "g~s"}
+    assert set(given["g~s"].offsets.values()) == {50} and set(given["g~c1"].offsets.values()) == {60}
+    before, generation = region(world).reset, world.state("g").generation
+    again = counting("s", group_instance_id="s")
+    running(world, above=before)
+    exact(log, 4, one, again)
+    assert world.state("g").generation == generation, "its seat kept its partitions"
+    third = checkpoint(world)
+    assert set(contributions(world, third)["g~s"].offsets.values()) == {60}
