@@ -24,6 +24,7 @@ class Cuts:
         self.region = region
         self._paths = RegionPaths(region)
         self._known: dict[int, Cut] = {}
+        self._life = 0
 
     def read(self, store: Store) -> tuple[Cut, ...]:
         """Those that are kept now, in order.
@@ -32,6 +33,9 @@ class Cuts:
         """
         listing = store.children(self._paths.checkpoints)
         numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
+        life = listing.stat.czxid if listing is not None else 0
+        if life != self._life:  # a region that was removed and made again counts from 1 again
+            self._life, self._known = life, {}
         unknown = [number for number in numbers if number not in self._known]
         nodes = store.get_many([self._paths.end(number, COMPLETED) for number in unknown])
         found = {n: Cut(n, node.stat.czxid) for n, node in zip(unknown, nodes, strict=True) if node is not None}

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from consumer.logs.producer import Producer
-from coordinator.regions.admin import read_contributions
 from coordinator.zk.paths import RegionPaths
 from coordinator.zk.region_requests import RegionRequest
 from coordinator.zk.regions import COMPLETED
 from coordinator.zk.sealed import Segment, SegmentsRecord
 from coordinator.zk.store import Create, SetData
 from tests.support.cli import run
-from tests.support.region import checkpoint, region, running
+from tests.support.region import checkpoint, contributions, region, running
 from tests.support.slots import PATHS, Bench
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
@@ -62,8 +61,8 @@ def cut(world: World, sequence: int) -> dict[int, int]:
 
 def contributed(world: World, sequence: int) -> dict[int, int]:
     """The same as its members say; of partitions of which nothing was sealed neither says anything."""
-    given = read_contributions(world.store, "r", sequence)
-    offsets = {part.partition: offset for each in given.values() if each for part, offset in each.offsets.items()}
+    given = contributions(world, sequence).values()
+    offsets = {part.partition: offset for each in given for part, offset in each.offsets.items()}
     return {partition: offset for partition, offset in offsets.items() if offset}
 
 

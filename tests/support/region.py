@@ -106,6 +106,7 @@ class Counting(Counts, Callbacks):
                 self.count(partition, len(records))
 
     def on_drain(self) -> bool:
+        super().on_drain()
         return self.has_finished
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
