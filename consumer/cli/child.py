@@ -8,7 +8,7 @@ import select
 import shlex
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from consumer.config import ConsumerConfig, Subscription
@@ -148,6 +148,7 @@ class ChildProcessor(Processor):
 
     def __init__(self, child: Child) -> None:
         self._child = child
+        self._held: Collection[TopicPartition] = ()
 
     def process(self, partition: TopicPartition, record: Record) -> None:
         """See `Processor`."""
@@ -173,12 +174,15 @@ class ChildProcessor(Processor):
                 member = _state(fields)
                 continue
             partition = TopicPartition(fields.text("topic"), fields.number("partition", most=MAX_PARTITION))
+            if partition not in self._held:
+                raise BadData(f"{WHERE} has the state of {shown(partition)}, which it does not have")
             if partition in partitions:
                 raise BadData(f"{WHERE} has the state of {shown(partition)} a second time")
             partitions[partition] = _state(fields)
 
     def on_reset(self, checkpoint: int, state: State) -> None:
         """See `Processor`."""
+        self._held = frozenset(state.offsets)
         write = self._child.write
         write({"type": RESET, "checkpoint": checkpoint})
         for partition, offset in sorted(state.offsets.items()):

@@ -138,7 +138,9 @@ def test_counts_of_a_command_are_exact_when_it_and_its_consumers_are_killed_and_
 
 def a_processor(program: str, timeout_s: float = 20.0) -> tuple[Child, ChildProcessor]:
     child = Child(f"{sys.executable} -c {shlex.quote(program)}", ThreadRuntime(), timeout_s)
-    return child, ChildProcessor(child)
+    processor = ChildProcessor(child)
+    processor._held = [TopicPartition("t", number) for number in range(999)]
+    return child, processor
 
 
 def record(partition: TopicPartition, offset: int, value: bytes = b"v") -> Record:
@@ -201,6 +203,7 @@ def says(*lines: dict[str, object]) -> str:
             says({"type": "state", "topic": "t", "partition": 1}, {"type": "state", "topic": "t", "partition": 1}),
             "second",
         ),
+        (says({"type": "state", "topic": "t", "partition": 1000}), "the state of 't-1000', which it does not have"),
         (says({"type": "state", "state": "x" * 3000}), "a line of more than 1000 bytes"),
         (says(*({"type": "state", "topic": "t", "partition": n} for n in range(999))), "a line of more than"),
         ("input(); raise SystemExit(3)", "the command has ended with exit code 3"),
