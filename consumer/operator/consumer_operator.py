@@ -25,7 +25,7 @@ from ..logs import Log
 from ..metrics import ConsumerMetrics
 from ..records import Record
 from ..trace import recorder_of
-from .messages import RESET, MessageQueue
+from .messages import DRAIN, RESET, MessageQueue
 from .region import RESET_PENDING
 from .states import State
 
@@ -125,7 +125,9 @@ class ConsumerOperator(Callbacks):
         self._pending: list[_Event] = []
         self._try_at = 0.0
         self._is_stopping = False
+        self._resetting = self._runtime.lock()
         self._is_reset_asked = False
+        self._resets = 0
         self._error: BaseException | None = None
         self._is_started = False
         self._ended = self._runtime.event()
@@ -165,9 +167,10 @@ class ConsumerOperator(Callbacks):
     def request_reset(self, reason: str) -> None:
         """Let the whole region go back to its last checkpoint. Returns at once; nothing is processed until then, and no
         checkpoint has what was processed since the last one."""
-        self._is_reset_asked = True
-        self._messages.withhold(RESET)
-        self._events.put(_Event(RESET_REGION, reason, self._consumer.region.resets))
+        with self._resetting:
+            self._is_reset_asked = True
+            self._messages.withhold(RESET)
+            self._events.put(_Event(RESET_REGION, reason, self._resets))
 
     def stop(self, error: BaseException | None = None) -> None:
         """Let it end; returns at once. Without an error there is a checkpoint first, of what was processed until then:
@@ -275,7 +278,7 @@ class ConsumerOperator(Callbacks):
             return
         self._messages.put(polled)
         if not self._consumer.region.is_in_checkpoint:
-            self._messages.allow()
+            self._messages.allow(DRAIN)
 
     def _is_carried_out(self, event: _Event) -> bool:
         """Do what is asked for; False when that must be tried again."""
@@ -284,7 +287,7 @@ class ConsumerOperator(Callbacks):
                 self._is_stopping = True
             elif event.what == CHECKPOINT:
                 self._consumer.request_checkpoint()
-            elif event.resets == self._consumer.region.resets:
+            elif event.resets == self._resets:
                 self._consumer.request_reset(event.reason)
         except CoordinatorError as error:
             log.info("will try again: consumer=%s reason=%s", self._config.consumer, error)
@@ -304,10 +307,12 @@ class ConsumerOperator(Callbacks):
 
     def on_reset(self, checkpoint: int, state: State) -> None:
         """See `Callbacks`."""
-        self._messages.clear()
-        self._processor.on_reset(checkpoint, state)
-        self._is_reset_asked = False
         self._messages.restart(state.offsets)
+        with self._resetting:  # what is requested from here on is another one
+            self._resets += 1
+            self._is_reset_asked = False
+            self._messages.allow(RESET)
+        self._processor.on_reset(checkpoint, state)
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
         """See `Callbacks`."""

@@ -88,7 +88,7 @@ class MessageQueue:
     # ---- any thread
 
     def withhold(self, why: str) -> None:
-        """Give no permit, until `allow` or, where a reset was requested, until `restart`."""
+        """Give no permit, until `allow`."""
         with self._changed:
             self._withheld.add(why)
 
@@ -120,11 +120,11 @@ class MessageQueue:
                 return False
             return is_set_aside or not self._records
 
-    def allow(self) -> None:
-        """The checkpoint has ended: go on with what waits."""
+    def allow(self, why: str) -> None:
+        """That is over: go on with what waits."""
         with self._changed:
-            if DRAIN in self._withheld:
-                self._withheld.discard(DRAIN)
+            if why in self._withheld:
+                self._withheld.discard(why)
                 self._changed.notify_all()
 
     @property
@@ -149,8 +149,6 @@ class MessageQueue:
         self.clear()
         with self._changed:
             self._offsets.update(offsets)
-            self._withheld.discard(RESET)
-            self._changed.notify_all()
 
     def close(self) -> None:
         """Nothing is processed any more."""

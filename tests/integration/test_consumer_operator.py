@@ -267,6 +267,28 @@ def test_a_reset_that_another_thread_requests_during_a_drain_comes_before_its_ch
     assert world.names(PATHS.checkpoint(before.next_sequence)) == ["aborted"], "it has not contributed"
 
 
+def test_a_reset_that_is_requested_in_on_reset_is_another_one(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1")
+    running(world)
+    exact(log, 2, one)
+    before = region(world).reset
+
+    def doubts_once() -> None:
+        one.restores = None
+        one.operator.request_reset("it cannot read its state yet")
+
+    one.restores = doubts_once
+    one.operator.request_reset("it does not add up")
+
+    running(world, above=before + 1)
+    exact(log, 2, one)
+    assert one.operator.state != "RESET_PENDING"
+
+
 def test_an_application_may_call_its_operator_inside_process_and_inside_a_callback(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:

@@ -137,7 +137,7 @@ class Operating(Counts, Processor):
     :ivar gate: while it is clear, as from the beginning with `is_stuck`, `process` does not return.
     :ivar acts: called with each record before it is counted.
     :ivar seen: the records in the order in which they came.
-    :ivar drains: called when its state was taken, before the multi.
+    :ivar drains: called when its state was taken, before the multi.  :ivar restores: when it was given its state back.
     """
 
     def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
@@ -149,6 +149,7 @@ class Operating(Counts, Processor):
         self.acts: Callable[[Record], None] | None = None
         self.seen: list[Record] = []
         self.drains: Callable[[], None] | None = None
+        self.restores: Callable[[], None] | None = None
         driven, opener = options.pop("operator_driven", False), options.pop("open_store", None)
         config, subscription = member_config(world, name, options)
         self.metrics = ConsumerMetrics()
@@ -173,6 +174,11 @@ class Operating(Counts, Processor):
         """Of its consumer, by the end of its name."""
         labels = {"group": "g", "consumer": self.name}
         return self.metrics.registry.get_sample_value(f"zk_group_consumer_{name}", labels)
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        super().on_reset(checkpoint, state)
+        if self.restores is not None:
+            self.restores()
 
     def vanish(self) -> None:
         """End as a killed process does: what it has counted is gone."""

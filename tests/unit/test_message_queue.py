@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.operator.messages import RESET, Message, MessageQueue
+from consumer.operator.messages import DRAIN, RESET, Message, MessageQueue
 from consumer.records import Record
 from coordinator.zk.partitions import TopicPartition
 from tests.unit.manual import Forever, ManualRuntime
@@ -81,7 +81,7 @@ def test_a_cut_waits_for_what_waits_or_sets_it_aside_and_always_for_the_record_t
     assert not queue.is_drained(is_set_aside=False) and queue.is_drained(is_set_aside=True)
     with pytest.raises(Forever):
         queue.take()
-    queue.allow()
+    queue.allow(DRAIN)
     finish(queue, taken(queue))
     assert queue.is_drained(is_set_aside=False)
 
@@ -92,10 +92,11 @@ def test_no_cut_is_taken_and_nothing_processed_from_the_request_for_a_reset_unti
     queue.withhold(RESET)
 
     assert not queue.is_drained(is_set_aside=True)
-    queue.allow()
+    queue.allow(DRAIN)
     with pytest.raises(Forever):
         queue.take()
     queue.restart({P0: 3})
+    queue.allow(RESET)
     assert len(queue) == 0 and queue.offsets == {P0: 3} and queue.is_drained(is_set_aside=False)
 
 
