@@ -95,10 +95,11 @@ def _region(snapshot: Snapshot, plan: Plan) -> list[Unit]:
     if step.before is None or version is None:
         return [[Create(paths.root, data), Create(paths.initial), Create(paths.checkpoints)]]
     aborted: Unit = []
-    if step.aborted and view is not None and view.open_data and ABORTED not in view.open_ends:
+    if step.aborted and view is not None and view.open_data:
         why = "the region was reset" if step.is_reset else f"group {snapshot.group} was rebalanced"
         end = CheckpointEnd(snapshot.now_ms, round(step.open_s * 1000), why)
-        aborted = ended_checkpoint(paths, step.aborted, view.open_data, ABORTED, end)
+        aborted = [Delete(paths.end(step.aborted, stray)) for stray in sorted(view.open_ends)]  # put there by a hand
+        aborted += ended_checkpoint(paths, step.aborted, view.open_data, ABORTED, end)
     return [[SetData(paths.root, data, version), *aborted]]
 
 

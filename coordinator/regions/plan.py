@@ -51,7 +51,7 @@ class RegionSnapshot:
     :ivar paused: the groups of it that are paused.
     :ivar checkpoint: the one that is open, None without one.
     :ivar contributions: (group, consumer) -> what it has contributed; None when it cannot be read.
-    :ivar copies: what is copied from the cut before when the checkpoint completes: name -> data.
+    :ivar strays: ends that a hand has put below the open checkpoint.
     :ivar cut_s: seconds since the last checkpoint ended; `open_s` since the open one began.
     :ivar completed: the cuts that are kept, in order.
     :ivar wanted: what asks for a checkpoint now; empty when nothing does.
@@ -62,6 +62,7 @@ class RegionSnapshot:
     paused: frozenset[str] = frozenset()
     checkpoint: Checkpoint | None = None
     contributions: Mapping[tuple[str, str], Contribution | None] = field(default_factory=dict)
+    strays: frozenset[str] = frozenset()
     cut_s: float = 0.0
     open_s: float = 0.0
     completed: tuple[int, ...] = ()
@@ -169,6 +170,9 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     closed = replace(region, open=0)
     if checkpoint is None:
         return RegionPlan(closed, aborted=region.open, reason="it cannot be read", again_s=0.0)
+    if snapshot.strays:
+        reason = f"{min(snapshot.strays)} was put below it by hand"
+        return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
     missing = [
         (group, consumer)
         for group, some in checkpoint.participants.items()

@@ -73,7 +73,6 @@ class RegionTurns:
         self._numbers: tuple[int, ...] = ()
         self._is_retired = False
         self._told: tuple[str, int, int, int] | None = None
-        self._open_ends: frozenset[str] = frozenset()
 
     def take_turn(self, wanted: str) -> tuple[float | None, tuple[str, ...]]:
         """One turn.
@@ -123,7 +122,6 @@ class RegionTurns:
         numbers, sequences, open_names = self._checkpoints(region)
         if numbers and region.next_sequence <= numbers[-1] != region.open:  # a hand has made it
             region = replace(region, next_sequence=numbers[-1] + 1)
-        self._open_ends = frozenset(ENDS).intersection(open_names)
         checkpoint, contributions = self._read_open(region, open_names) if region.open else (None, {})
         groups = self._groups(region)
         asked = self._store.get(self._paths.request)
@@ -137,6 +135,7 @@ class RegionTurns:
             frozenset(group for group in region.groups if self._is_paused(group)),
             checkpoint,
             contributions,
+            strays=frozenset(ENDS).intersection(open_names),
             cut_s=now - self._ended_at,
             open_s=now - self._began[1],
             completed=sequences,
@@ -179,9 +178,9 @@ class RegionTurns:
             names = each.names if each is not None else []
             if number == region.open:
                 open_names = names
-            ends = [how for how in ENDS if how in names]
-            if ends and number != region.open:
-                self._stands[str(number)] = ABANDONED if ABANDONED in ends else ends[0]
+            how = next((end for end in (ABANDONED, ABORTED, COMPLETED) if end in names), "")
+            if how and number != region.open:
+                self._stands[str(number)] = how
         self._stands = {n: how for n, how in self._stands.items() if int(n) in numbers}
         self._numbers = tuple(numbers)
         return numbers, self._standing(COMPLETED), open_names
@@ -259,9 +258,10 @@ class RegionTurns:
         return self._write(written)
 
     def _ended(self, snapshot: RegionSnapshot, sequence: int, how: str, end: CheckpointEnd) -> list[Operation]:
-        if snapshot.checkpoint is None or how in self._open_ends:
+        if snapshot.checkpoint is None:
             return []
-        return ended_checkpoint(self._paths, sequence, snapshot.checkpoint.to_bytes(), how, end)
+        strays = [Delete(self._paths.end(sequence, stray)) for stray in sorted(snapshot.strays)]
+        return [*strays, *ended_checkpoint(self._paths, sequence, snapshot.checkpoint.to_bytes(), how, end)]
 
     def _copy(self, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> bool:
         there = self._store.children(self._paths.checkpoint(sequence)) if copies else None

@@ -268,3 +268,29 @@ def test_checkpoints_go_on_while_a_static_member_is_away_and_it_comes_back_to_wh
     assert world.state("g").generation == generation, "its seat kept its partitions"
     third = checkpoint(world)
     assert set(contributions(world, third)["g~s"].offsets.values()) == {60}
+
+
+@pytest.mark.parametrize("stray", ["completed", "aborted"])
+def test_an_end_that_a_hand_puts_below_an_open_checkpoint_makes_it_none_to_go_back_to(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], stray: str
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    exact(log, 2, one)
+    one.drain_s = 0.5
+    run_ok(world.zk, "regions", "checkpoint", "r")
+    number = eventually(lambda: region(world).open, 10, "a checkpoint is open")
+    world.put(PATHS.end(number, stray), b"")
+
+    eventually(lambda: not region(world).open, 15, "it has ended")
+
+    assert region(world).sequence == 0
+    ends = set(world.names(PATHS.checkpoint(number))) - {"g~c1"}
+    assert ends == {"aborted"}
+    log.end = 50
+    exact(log, 2, one)
+    one.drain_s = 0.0
+    assert checkpoint(world) == number + 1
+    exact(log, 2, one)

@@ -252,11 +252,17 @@ def first_world(cfg: Config) -> World:
             groups=tuple(Group(1, targets[key], 1, 0) for key in cfg.keys),
             channels=tuple(c._replace(run=1 << m, started=1, ready=1) if c.incarnation else c
                            for m, c in enumerate(w.channels)),
-            processes=tuple(p._replace(share=1 << p.name, started=1, loaded=1, ready=1) for p in w.processes),
+            processes=tuple(begun(p) for p in w.processes),
         )  # fmt: skip
     if cfg.start == "cut":
         w = with_cut(w)
     return canonical(cfg, w)
+
+
+def begun(p: Process) -> Process:
+    """With its start applied, and its state of the initial cut back."""
+    start = Command(0, "start", 1, p.incarnation, 1, 1 << p.name, 0, (p.name,))
+    return p._replace(share=1 << p.name, started=1, loaded=1, ready=1, start=start)
 
 
 def with_cut(w: World) -> World:

@@ -1,0 +1,239 @@
+"""What a region's turn decides and removes, and how long a generation waits for a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from coordinator.assignors.range import RangeAssignor
+from coordinator.metrics import CoordinatorMetrics
+from coordinator.plan import Plan, plan
+from coordinator.problems import Findings, Problems
+from coordinator.reading import Memory
+from coordinator.regions.group_reader import GroupRegionReader
+from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
+from coordinator.regions.retiring import ENDED_KEPT, ZNODES_A_TURN, to_retire
+from coordinator.regions.turns import RegionTurns
+from coordinator.snapshot import ChannelView, Member, RegionView, Snapshot
+from coordinator.term import Term
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths
+from coordinator.zk.records import Channel, Registration, Topic
+from coordinator.zk.region_requests import RegionRequest
+from coordinator.zk.regions import (
+    MAX_NUMBER_OF_PARTICIPANTS,
+    Checkpoint,
+    CheckpointEnd,
+    GroupRegion,
+    Progress,
+    Region,
+    RegionMembership,
+)
+from coordinator.zk.state import STABLE, GroupState, Target
+from coordinator.zk.store import Create
+from tests.property.tree import Tree
+from tests.unit.manual import ManualRuntime
+
+PATHS = RegionPaths("r")
+RULES = RegionRules(interval_s=60.0, drain_s=60.0, kept=1)
+PART = TopicPartition("t", 0)
+RUNNING = Region(state="Running", reset=1, groups=("g",), interval_ms=60_000)
+STATE = GroupState(
+    STABLE, 1, 1, "range", {"c1": Target("i1", {"c1-0": frozenset({PART})})}, {"t": "t-1"}, region=GroupRegion("r", 1)
+)
+
+
+# ---- a generation waits for a checkpoint
+
+
+def of_two(**region: Any) -> Snapshot:
+    """A group in a region whose only member runs, and another has just registered."""
+    wants = [Registration(life, {"t": 1}, region=RegionMembership("r")) for life in ("i1", "i2")]
+    members = {f"c{n}": Member(f"c{n}", n, one) for n, one in enumerate(wants, 1)}
+    runs = Channel("i1", 1, 1, "command-1", {PART: 5}, {"t": "t-1"}, region=Progress(1, 1, 0))
+    channels = {"c1": ChannelView("c1", 3, runs), "c2": ChannelView("c2", 1, Channel("i2"))}
+    view = RegionView("r", RUNNING, 7, **region)
+    return Snapshot(
+        "g",
+        1,
+        STATE,
+        4,
+        channels,
+        members,
+        owners=frozenset({PART}),
+        topics={"t": Topic("t", "t-1", (0,))},
+        region=view,
+    )
+
+
+def decided(**region: Any) -> Plan:
+    return plan(of_two(**region), {"range": RangeAssignor()}, "joined c2")
+
+
+def test_a_generation_waits_for_a_checkpoint_and_looks_again_but_for_two_minutes_at_most() -> None:
+    first = decided()
+    assert not first.is_new_generation and first.region is not None
+    assert first.region.held_for == RUNNING.next_sequence and first.again_s is not None and first.again_s <= 1.0
+
+    waits = decided(held_for=1, held_s=119.9)
+    assert not waits.is_new_generation, "no checkpoint begins, as while a group of the region is paused"
+
+    over = decided(held_for=1, held_s=120.0)
+    assert over.is_new_generation and over.region is not None
+    assert (over.region.held_for, over.region.after.reset, over.region.after.state) == (0, 2, "Resetting")
+
+
+def test_a_generation_waits_no_more_once_its_checkpoint_has_ended_however_it_did() -> None:
+    for ended in (replace(RUNNING, sequence=1, next_sequence=2), replace(RUNNING, next_sequence=2)):
+        snapshot = of_two(held_for=1, held_s=3.0)
+        assert snapshot.region is not None
+        snapshot = replace(snapshot, region=replace(snapshot.region, record=ended))
+        assert plan(snapshot, {"range": RangeAssignor()}, "joined c2").is_new_generation
+
+
+def test_how_long_a_generation_has_waited_counts_from_the_turn_that_first_let_it_wait() -> None:
+    tree, runtime = a_tree(RUNNING), ManualRuntime()
+    memory = Memory(runtime)
+    reader = GroupRegionReader(tree.open(), "g", Findings(Problems(runtime)), memory.age_s, lambda group: "r")
+
+    def held_s() -> float:
+        view = reader.read(STATE, {}, {})
+        memory.forget_unseen()
+        assert view is not None
+        return view.held_s
+
+    assert held_s() == 0.0
+    reader.held_for = 1
+    assert held_s() == 0.0
+    runtime.now += 120.0
+    assert held_s() == 120.0
+    reader.held_for = 0
+    assert held_s() == 0.0
+
+
+# ---- a region's turn
+
+
+def a_snapshot(**changes: Any) -> RegionSnapshot:
+    return replace(RegionSnapshot(RUNNING, {"g": STATE}, cut_s=60.0), **changes)
+
+
+def with_members(count: int) -> dict[str, GroupState]:
+    return {"g": replace(STATE, target={f"c{n}": Target(f"i{n}", {}) for n in range(count)})}
+
+
+def test_a_checkpoint_has_5000_participants_at_most() -> None:
+    assert MAX_NUMBER_OF_PARTICIPANTS == 5000
+
+    most = region_plan(a_snapshot(groups=with_members(5000)), RULES)
+    more = region_plan(a_snapshot(groups=with_members(5001)), RULES)
+
+    assert most.begun is not None and len(most.begun.participants["g"]) == 5000
+    assert more.begun is None and more.again_s == 1.0
+
+
+def test_none_begins_while_a_group_is_paused_or_has_not_its_state_back_or_everybody_is_away() -> None:
+    unready = {"g": replace(STATE, region=GroupRegion("r", 0))}
+    away = {"g": replace(STATE, region=GroupRegion("r", 1, ("c1",)))}
+
+    assert region_plan(a_snapshot(), RULES).begun is not None
+    for changes in ({"paused": frozenset({"g"})}, {"groups": unready}, {"groups": away}, {"cut_s": 59.0}):
+        assert region_plan(a_snapshot(**changes), RULES).begun is None, changes
+
+
+def test_a_static_member_that_is_away_is_no_participant_and_is_named_for_what_is_copied() -> None:
+    target = {**STATE.target, "s": Target("i2", {})}
+    begun = region_plan(
+        a_snapshot(groups={"g": replace(STATE, target=target, region=GroupRegion("r", 1, ("s",)))}), RULES
+    ).begun
+
+    assert begun is not None
+    assert (begun.participants, begun.away) == ({"g": {"c1": "i1"}}, {"g": ("s",)})
+    assert Checkpoint.parse("w", begun.to_bytes()) == begun
+
+
+def test_an_end_that_a_hand_has_put_below_the_open_checkpoint_aborts_it() -> None:
+    region = replace(RUNNING, open=3, next_sequence=4)
+    checkpoint = Checkpoint("periodic", 1, 0, {"g": {"c1": "i1"}})
+
+    for stray in ("completed", "aborted"):
+        found = region_plan(a_snapshot(region=region, checkpoint=checkpoint, strays=frozenset({stray})), RULES)
+        assert (found.aborted, found.completed, found.region.open) == (3, 0, 0)
+        assert found.reason == f"{stray} was put below it by hand"
+
+
+def requested(request: RegionRequest, **region: Any) -> RegionPlan:
+    return region_plan(a_snapshot(region=replace(RUNNING, reset=5, **region), request=request, cut_s=0.0), RULES)
+
+
+def test_a_members_request_of_an_earlier_reset_is_answered_and_changes_nothing() -> None:
+    for what in ("reset", "fail", "checkpoint"):
+        found = requested(RegionRequest(what, "c1", reset=4))
+        assert found.is_answered and found.region == replace(RUNNING, reset=5), what
+    assert requested(RegionRequest("reset", "c1", reset=5)).region.reset == 6
+    assert requested(RegionRequest("reset", "ann")).region.reset == 6, "an operator's is of no reset"
+
+
+# ---- what is kept
+
+
+def test_the_last_complete_checkpoints_are_kept_and_the_one_that_the_region_stands_on_and_some_that_were_aborted() -> (
+    None
+):
+    numbers = list(range(1, 40))
+    aborted = [n for n in numbers if n % 2]
+    complete = [n for n in numbers if not n % 2]
+
+    assert to_retire(numbers, complete, aborted, 38, 3) == list(range(1, 34))
+    assert to_retire(numbers, complete, aborted, 20, 3) == list(range(1, 20)), "a reset has gone back to it"
+    assert to_retire([*range(1, 31)], [], [*range(1, 31)], 0, 3) == list(range(1, 31 - ENDED_KEPT))
+
+
+class Held:
+    """A lease that is always held."""
+
+    is_held = True
+
+
+def a_tree(region: Region) -> Tree:
+    tree = Tree()
+    for path in (COORDINATOR_EPOCH, PATHS.checkpoints, PATHS.initial, GroupPaths("g").root):
+        tree.ensure(path)
+    tree.put(PATHS.root, region.to_bytes())
+    tree.put(GroupPaths("g").state, STATE.to_bytes())
+    return tree
+
+
+def turns(tree: Tree, runtime: ManualRuntime) -> RegionTurns:
+    term = Term(1, tree.node(COORDINATOR_EPOCH).stat.version)  # type: ignore[union-attr]
+    problems, metrics = Problems(runtime), CoordinatorMetrics()
+    return RegionTurns(tree.open(), runtime, term, Held(), "r", RULES, problems, lambda group: False, metrics)  # type: ignore[arg-type]
+
+
+def test_what_is_kept_no_more_is_removed_in_several_turns_until_all_is_gone() -> None:
+    runtime = ManualRuntime()
+    tree = a_tree(replace(RUNNING, sequence=3, next_sequence=4))
+    for number in (1, 2, 3):
+        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
+        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
+    given = [Create(f"{PATHS.checkpoint(1)}/g~c{n}") for n in range(ZNODES_A_TURN + 200)]
+    for first in range(0, len(given), 300):
+        tree.commit(given[first : first + 300], 0)
+    region = turns(tree, runtime)
+
+    assert region.take_turn("")[0] == 0.0, "some are left"
+    assert tree.data(PATHS.end(1, "completed")) is None, "it is no checkpoint any more that a reset goes back to"
+    assert 0 < len(tree.children(PATHS.checkpoint(1))) < len(given)
+    assert region.take_turn("")[0] not in (0.0, None)
+
+    assert tree.children(PATHS.checkpoints) == [PATHS.checkpoint(3).rsplit("/", 1)[1]]
+
+
+def test_a_request_that_is_no_use_any_more_is_removed() -> None:
+    tree = a_tree(replace(RUNNING, reset=2))
+    tree.put(PATHS.request, RegionRequest("reset", "c1", reset=1).to_bytes())
+
+    turns(tree, ManualRuntime()).take_turn("")
+
+    assert tree.data(PATHS.request) is None
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
