@@ -14,7 +14,7 @@ from consumer.operator import ConsumerOperator, Processor
 from consumer.records import Record
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.regions import RegionRequest
+from coordinator.zk.region_requests import RegionRequest
 from coordinator.zk.store import Create, Operation, Store
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, running
