@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.batch import BatchPlanner, check_batch, check_stream
+from consumer.spark.batch import BatchPlanner
 from consumer.spark.offset import SourceOffset
-from consumer.spark.planner import Planner, SourceConfig, source_config
-from coordinator.zk.errors import UsageError
+from consumer.spark.planner import Planner, SourceConfig
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import SegmentsRecord
@@ -269,19 +268,6 @@ def test_a_checkpoint_that_completes_while_a_query_looks_has_no_batch_on_both_of
     at_cut = [number for number, (_, checkpoint) in enumerate(found) if checkpoint == 1]
     held = set().union(*(names for names, _ in found[: at_cut[0] + 1]))
     assert held == set(sealed[:2]), "what it holds at the checkpoint is what belongs to that"
-
-
-# ---- options
-
-
-def test_options_that_make_no_sense_are_refused_in_one_sentence() -> None:
-    place = {"zk": "h:1", "group": "g"}
-    with pytest.raises(UsageError, match="endingSegments is for batch reads"):
-        check_stream(source_config({**place, "endingSegments": "checkpoint:3"}))
-    with pytest.raises(UsageError, match="alignCheckpoints is for streams"):
-        check_batch(source_config({**place, "alignCheckpoints": "true"}))
-    with pytest.raises(UsageError, match=r"startingSegments must be .* or checkpoint:NUMBER, not 'checkpoint:x'"):
-        source_config({**place, "startingSegments": "checkpoint:x"})
 
 
 def test_an_offset_keeps_its_checkpoint() -> None:

@@ -158,8 +158,20 @@ def test_where_a_query_starts_and_ends_is_read_and_checked() -> None:
     name = "segment-0000000007"
     assert source_config(options | {"endingSegments": name}).ending_segments == name
     for option in ("startingSegments", "endingSegments"):
-        for wrong in ("", "newest", "7", "segment-7", "../x"):
-            with pytest.raises(UsageError, match=f"{option} must be earliest, latest or a segment's name, not"):
+        for wrong in (
+            "",
+            "newest",
+            "7",
+            "segment-7",
+            "../x",
+            "checkpoint:",
+            "checkpoint:0",
+            "checkpoint:-1",
+            "checkpoint:x",
+        ):
+            with pytest.raises(
+                UsageError, match=f"{option} must be earliest, latest, a segment's name or checkpoint:NUMBER"
+            ):
                 source_config(options | {option: wrong})
 
 
@@ -168,8 +180,14 @@ def test_where_a_query_starts_and_ends_is_read_and_checked() -> None:
     [
         (check_batch, {"startingSegments": "latest"}, "startingSegments=latest makes no sense for a batch read"),
         (check_batch, {"endingSegments": "earliest"}, "endingSegments=earliest makes no sense for a batch read"),
-        (check_stream, {"startingSegments": "segment-0000000007"}, "must be earliest or latest for a streaming query"),
+        (
+            check_stream,
+            {"startingSegments": "segment-0000000007"},
+            "must be earliest, latest or checkpoint:NUMBER for a stream",
+        ),
         (check_stream, {"endingSegments": "segment-0000000007"}, "endingSegments is for batch reads"),
+        (check_stream, {"endingSegments": "checkpoint:7"}, "endingSegments is for batch reads"),
+        (check_batch, {"alignCheckpoints": "true"}, "alignCheckpoints is for streams"),
     ],
 )
 def test_a_start_or_end_that_makes_no_sense_is_refused(check: Any, options: dict[str, str], why: str) -> None:
