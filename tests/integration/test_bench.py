@@ -56,6 +56,19 @@ def test_a_rebalance_bench_of_both_sides_tells_how_their_joins_compare() -> None
     assert told["client"]["commands"]["median"] == told["coordinator"]["commands"]["median"] + 1, "the ask"
 
 
+def test_a_region_bench_tells_pauses_of_every_member_and_resets_beside_rebalances() -> None:
+    sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
+
+    done = bench("region", *sizes, "--json")
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for figure in ("pause_ms", "checkpoint_ms", "reset_ms", "rebalance_ms"):
+        assert 0 < told[figure]["min"] <= told[figure]["median"] <= told[figure]["max"], figure
+    assert told["reset_ratio"] == pytest.approx(told["reset_ms"]["median"] / told["rebalance_ms"]["median"], abs=0.001)
+    assert told["pause_ms"]["max"] < 60_000, "the pause of a checkpoint, not the time between two"
+
+
 def test_a_skewed_backlog_is_balanced_by_the_protocol_lag_on_a_real_log() -> None:
     done = bench("lag", "--consumers", "3", "--partitions", "12", "--records", "3000", "--json")
 

@@ -167,6 +167,23 @@ def lag(**options: Any) -> None:
 
 
 @main.command()
+@click.option("--members", type=click.IntRange(1, 100), default=8, show_default=True)
+@click.option("--partitions", type=click.IntRange(1, 10_000), default=1024, show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True, help="That count; one more warms up.")
+@click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True)
+@json_option
+def region(**options: Any) -> None:
+    """Checkpoints and resets of a consistent region; and a rebalance of the same group without one. One embedded
+    server."""
+    from .region import measure
+
+    as_json = options.pop("as_json")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        found = measure(Path(folder), tell=tell, **options)
+    show(found, as_json)
+
+
+@main.command()
 @click.option(
     "--consumers", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Before one more joins."
 )

@@ -135,9 +135,17 @@ def _create_in_kafka(servers: str, partitions: int) -> None:
     eventually(create, "the broker takes the topics")
 
 
-def fill_embedded(log_dir: Path, topic: str, topic_id: str, partitions: int, records: int, record_bytes: int) -> None:
-    """Fill the topic with records of random bytes."""
-    rows = max(1, FILE_BYTES // record_bytes)
+def fill_embedded(
+    log_dir: Path,
+    topic: str,
+    topic_id: str,
+    partitions: int,
+    records: int,
+    record_bytes: int,
+    file_bytes: int = FILE_BYTES,
+) -> None:
+    """Fill the topic with records of random bytes, so many bytes of each partition in turn."""
+    rows = max(1, file_bytes // record_bytes)
     written = 0
     noise = np.random.default_rng(1)
     appenders = [Appender(log_dir, topic, topic_id, number) for number in range(partitions)]

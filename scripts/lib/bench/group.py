@@ -112,9 +112,9 @@ class Group:
         assignment: str = COORDINATOR_SIDE,
     ) -> None:
         self.assignment = assignment
-        self._folder = folder
-        self._partitions = partitions
-        self._session_timeout_ms = session_timeout_ms
+        self.folder = folder
+        self.partitions = partitions
+        self.session_timeout_ms = session_timeout_ms
         self._as_processes = as_processes
         self._strategy = strategy
         self._ensemble = Ensemble(folder / "zookeeper", EnsembleConfig(servers=1))
@@ -126,8 +126,8 @@ class Group:
     def __enter__(self) -> Self:
         self._ensemble.__enter__()
         try:
-            self.store = open_kazoo(self._ensemble.hosts, 30_000)
-            create_topic(self.store, Brokers(), TOPIC, self._partitions)
+            self.store = open_kazoo(self.hosts, 30_000)
+            create_topic(self.store, Brokers(), TOPIC, self.partitions)
             for _ in range(2):
                 self.add_node()
         except BaseException as error:
@@ -146,10 +146,15 @@ class Group:
         self._ensemble.__exit__(kind, error, trace)
 
     @property
+    def hosts(self) -> str:
+        """Where the server is, for `--zk`."""
+        return self._ensemble.hosts
+
+    @property
     def negotiated_timeout_s(self) -> float:
         """What ZooKeeper grants for the session timeout that is asked for: between 2 and 20 ticks."""
         tick_s = self._ensemble.config.tick_ms / 1000
-        return min(max(self._session_timeout_ms / 1000, 2 * tick_s), 20 * tick_s)
+        return min(max(self.session_timeout_ms / 1000, 2 * tick_s), 20 * tick_s)
 
     @property
     def tick_s(self) -> float:
@@ -162,8 +167,8 @@ class Group:
         """One more coordinator node, standing for election."""
         self._count += 1
         name = f"node-{self._count}"
-        options = ["--zk", self._ensemble.hosts, "--node", name, "--session-timeout-ms", str(self._session_timeout_ms)]
-        node = Process(self._folder, name, "coordinator.cli", "run", *options)
+        options = ["--zk", self.hosts, "--node", name, "--session-timeout-ms", str(self.session_timeout_ms)]
+        node = Process(self.folder, name, "coordinator.cli", "run", *options)
         self.nodes.append(node)
         eventually(lambda: node.says("stands for election"), f"{name} stands for election")
         return node
@@ -184,24 +189,27 @@ class Group:
         """One more member; returns as soon as it has begun to register."""
         self._count += 1
         name = f"member-{self._count:04d}"
-        hosts, timeout = self._ensemble.hosts, self._session_timeout_ms
+        self.members[name] = self.start_member(name)
+        return name
+
+    def start_member(self, name: str) -> ThreadMember | Process:
+        """A member that begins to register."""
+        hosts, timeout = self.hosts, self.session_timeout_ms
         if self._as_processes:
-            options = ["--zk", hosts, "--group", GROUP, "--consumer", name, "--log-dir", str(self._folder / "log")]
+            options = ["--zk", hosts, "--group", GROUP, "--consumer", name, "--log-dir", str(self.folder / "log")]
             options += ["--topics", TOPIC, "--session-timeout-ms", str(timeout), "--protocols", self._strategy]
             options += ["--assignment", self.assignment]
-            self.members[name] = Process(self._folder, name, "consumer.cli", "run", *options)
-        else:
-            config = ConsumerConfig(
-                zk=hosts,
-                group=GROUP,
-                consumer=name,
-                log_dir=str(self._folder / "log"),
-                assignment=self.assignment,
-                protocols=(self._strategy,),
-                session_timeout_ms=timeout,
-            )
-            self.members[name] = ThreadMember(config)
-        return name
+            return Process(self.folder, name, "consumer.cli", "run", *options)
+        config = ConsumerConfig(
+            zk=hosts,
+            group=GROUP,
+            consumer=name,
+            log_dir=str(self.folder / "log"),
+            assignment=self.assignment,
+            protocols=(self._strategy,),
+            session_timeout_ms=timeout,
+        )
+        return ThreadMember(config)
 
     def remove_member(self, name: str) -> None:
         """It leaves, cleanly."""

@@ -46,13 +46,14 @@ class Rounds:
         if number == 1:
             self.measured.clear()
             self.counted.clear()
-        self._join_and_leave()
+        self.join_and_leave()
         self._change_coordinator("resign_ms", signal.SIGTERM)
         self._change_coordinator("kill_ms", signal.SIGKILL)
         shown = {name: values[-1] for name, values in (self.measured | self.counted).items()}
         self._tell(f"round {number}{' (warms up)' if number == 0 else ''}, {self.group.assignment}: {shown}")
 
-    def _join_and_leave(self) -> None:
+    def join_and_leave(self) -> None:
+        """One more member, which leaves again."""
         group = self.group
         before, commands, owners = group.state_node(), group.commands_ever(), group.owners()
         name = group.add_member()

@@ -1,0 +1,211 @@
+"""`bench region`: what checkpoints and resets of a consistent region cost, beside a rebalance of such a group without.
+
+Every member is a process that has always a record to take and processes a few at a time. A pause is a member's own:
+from when it had processed its last record before a checkpoint until `poll` returned the first one after it. A reset is
+an operator's, from the request until the last member has its state back. A rebalance is a join, as in
+`bench rebalance`, under a strategy that stops every member, as a reset does. Ends are read from ZooKeeper's own clock.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from coordinator.regions.admin import request
+from coordinator.topics import get_topic
+from coordinator.zk.paths import Brokers, RegionPaths
+from coordinator.zk.records import parsed_channel
+from coordinator.zk.regions import CHECKPOINT, COMPLETED, RESET, RUNNING, CheckpointEnd, Progress, Region, RegionRequest
+
+from .figures import machine, peak_memory_mb, summary
+from .ground import fill_embedded
+from .group import GROUP, TOPIC, Group, Process, eventually
+from .rebalance import Rounds
+
+REGION = "bench"
+STRATEGY = "range"
+RECORD_BYTES = 100
+RECORDS_A_PARTITION = 400
+CALM_S = 1.5
+"""For a second after a reset records come slowly: no checkpoint is measured meanwhile."""
+
+Tell = Callable[[str], None]
+
+
+class RegionGroup(Group):
+    """A group whose members are processes of the bench's own.
+
+    :param region: which they are in; empty for none.
+    """
+
+    def __init__(self, folder: Path, partitions: int, session_timeout_ms: int, region: str) -> None:
+        super().__init__(folder, partitions, session_timeout_ms, True, STRATEGY)
+        self.region = region
+        self.regional = RegionPaths(REGION)
+
+    def fill(self) -> None:
+        """More records than will be taken."""
+        topic = get_topic(self.store, Brokers(), TOPIC)
+        count = self.partitions * RECORDS_A_PARTITION
+        size = RECORDS_A_PARTITION * RECORD_BYTES
+        fill_embedded(self.folder / "log", TOPIC, topic.id, self.partitions, count, RECORD_BYTES, size)
+
+    def start_member(self, name: str) -> Process:
+        """See `Group`."""
+        told = {
+            "zk": self.hosts,
+            "group": GROUP,
+            "consumer": name,
+            "region": self.region,
+            "log_dir": str(self.folder / "log"),
+            "session_timeout_ms": self.session_timeout_ms,
+            "protocols": STRATEGY,
+            "pauses": str(self.folder / f"{name}.pauses"),
+        }
+        return Process(self.folder, name, "bench.region_member", json.dumps(told))
+
+    # ---- the region as it is
+
+    def record(self) -> Region:
+        """The region, as the coordinator last wrote it."""
+        node = self.store.get(self.regional.root)
+        return Region.parse(self.regional.root, node.data) if node is not None else Region()
+
+    def running(self, above: int = 0) -> Region:
+        """The region, once it is Running in a reset above `above` with all members."""
+
+        def look() -> Region | None:
+            found = self.record()
+            return found if found.state == RUNNING and found.reset > above else None
+
+        return eventually(look, "the region is Running")
+
+    def progress(self) -> dict[str, tuple[Progress, int]]:
+        """Member -> how far it is, and when its channel was written last, by ZooKeeper's clock."""
+        names = sorted(self.members)
+        paths = [self.paths.channel(name) for name in names]
+        nodes = self.store.get_many(paths)
+        found = {}
+        for name, path, node in zip(names, paths, nodes, strict=True):
+            if node is not None:
+                found[name] = parsed_channel(path, node.data).region or Progress(), node.stat.mtime_ms
+        return found
+
+    def pauses(self, checkpoint: int) -> list[float] | None:
+        """What each member says of a checkpoint; None until all have."""
+        found = []
+        for name in self.members:
+            path = self.folder / f"{name}.pauses"
+            lines = path.read_text().splitlines() if path.exists() else []
+            said = [json.loads(line) for line in lines]
+            found += [line["pause_ms"] for line in said if line["checkpoint"] == checkpoint]
+        return found if len(found) == len(self.members) else None
+
+
+class RegionRounds:
+    """The measured rounds of a group in a region."""
+
+    def __init__(self, group: RegionGroup, tell: Tell) -> None:
+        self._group = group
+        self._tell = tell
+        self.measured: dict[str, list[float]] = {}
+
+    def round(self, number: int) -> None:
+        """A checkpoint and a reset; round 0 warms up and is left out."""
+        if number == 1:
+            self.measured.clear()
+        time.sleep(CALM_S)
+        pauses = self._checkpoint()
+        reset_ms = self._reset()
+        self._tell(
+            f"round {number}{' (warms up)' if number == 0 else ''}: pauses {max(pauses):.0f} ms at most, "
+            f"checkpoint {self.measured['checkpoint_ms'][-1]:g} ms, reset {reset_ms:g} ms"
+        )
+
+    def _checkpoint(self) -> list[float]:
+        group = self._group
+        before = group.record().sequence
+        request(group.store, REGION, RegionRequest(CHECKPOINT, "bench"))
+        sequence = eventually(
+            lambda: now if (now := group.record().sequence) > before else None, "a checkpoint completes"
+        )
+        pauses = eventually(lambda: group.pauses(sequence), "every member goes on after it")
+        path = group.regional.end(sequence, COMPLETED)
+        node = group.store.get(path)
+        end = CheckpointEnd.parse(path, node.data) if node is not None else CheckpointEnd()
+        self.measured.setdefault("pause_ms", []).extend(pauses)
+        self.measured.setdefault("checkpoint_ms", []).append(end.duration_ms)
+        return pauses
+
+    def _reset(self) -> float:
+        group = self._group
+        before = group.record().reset
+        asked_ms = time.time() * 1000
+        request(group.store, REGION, RegionRequest(RESET, "bench"))
+
+        def all_back() -> float | None:
+            found = group.progress()
+            is_back = len(found) == len(group.members) and all(p.ready > before for p, _ in found.values())
+            return max(at_ms for _, at_ms in found.values()) if is_back else None
+
+        reset_ms = round(eventually(all_back, "every member has its state back") - asked_ms, 1)
+        self.measured.setdefault("reset_ms", []).append(reset_ms)
+        group.running(before)
+        return reset_ms
+
+
+def measure(
+    folder: Path, members: int, partitions: int, rounds: int, session_timeout_ms: int, tell: Tell
+) -> dict[str, Any]:
+    """Measure, and return one object for `--json`.
+
+    First the group without a region, then the one with: neither keeps the machine busy while the other is measured.
+    """
+    loaded = machine()
+    joins = _rebalances(folder / "without", members, partitions, rounds, session_timeout_ms, tell)
+    place = folder / "with"
+    place.mkdir()
+    with RegionGroup(place, partitions, session_timeout_ms, REGION) as group:
+        group.fill()
+        for _ in range(members):
+            group.add_member()
+        group.settled(0)
+        group.running()
+        done = RegionRounds(group, tell)
+        for number in range(rounds + 1):
+            done.round(number)
+        peak_mb = max(peak_memory_mb(node.process.pid) for node in group.nodes)
+    resets, rebalances = summary(done.measured["reset_ms"]), summary(joins)
+    ratio = resets["median"] / rebalances["median"] if resets and rebalances else 0.0
+    return {
+        "bench": "region",
+        "members": members,
+        "partitions": partitions,
+        "rounds": rounds,
+        "pause_ms": summary(done.measured["pause_ms"]),
+        "checkpoint_ms": summary(done.measured["checkpoint_ms"]),
+        "reset_ms": resets,
+        "rebalance_ms": rebalances,
+        "reset_ratio": round(ratio, 3),
+        "coordinator_peak_mb": peak_mb,
+        **loaded,
+    }
+
+
+def _rebalances(
+    folder: Path, members: int, partitions: int, rounds: int, session_timeout_ms: int, tell: Tell
+) -> list[float]:
+    """Milliseconds of each join of the group without a region."""
+    folder.mkdir()
+    with RegionGroup(folder, partitions, session_timeout_ms, "") as group:
+        group.fill()
+        done = Rounds(group, members, tell)
+        done.begin()
+        for number in range(rounds + 1):
+            done.join_and_leave()
+            join_ms = done.measured["join_ms"][-1]
+            tell(f"round {number}{' (warms up)' if number == 0 else ''}, without a region: a join {join_ms:g} ms")
+        return done.measured["join_ms"][1:]

@@ -1,0 +1,70 @@
+"""One member of `bench region`: it counts records, and notes how long a checkpoint kept it from taking any.
+
+python -m bench.region_member CONFIG     one JSON object: the fields of `ConsumerConfig`, and `pauses`, a file
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from consumer.config import ConsumerConfig, Subscription
+from consumer.consumer import Callbacks, Consumer
+from consumer.operator.states import State
+from coordinator.zk.config import load
+from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.runtime import ThreadRuntime, on_signals
+
+from .group import TOPIC
+
+RECORDS_A_POLL = 2
+PROCESSING_S = 0.01
+
+
+class Counts(Callbacks):
+    """How many records of each partition have come."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[TopicPartition] = Counter()
+
+    def on_checkpoint(self, checkpoint: int) -> State:
+        """What it is now."""
+        return State({partition: b"%d" % count for partition, count in self.counts.items()})
+
+    def on_reset(self, checkpoint: int, state: State) -> None:
+        """What it was at the checkpoint."""
+        self.counts = Counter({partition: int(data) for partition, data in state.partitions.items()})
+
+
+def main(told: dict[str, Any]) -> None:
+    """Poll until SIGTERM. There is always a record to return: what a poll waits for is the checkpoint."""
+    stopping = ThreadRuntime().event()
+    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
+    pauses = Path(told.pop("pauses"))
+    config, counts = load(ConsumerConfig, told, env={}), Counts()
+    with Consumer(config, Subscription({TOPIC: 1}), counts) as consumer:
+        processed, before = time.monotonic(), (0, 0)
+        while not stopping.is_set():
+            found = consumer.poll(100, RECORDS_A_POLL)
+            if not found:
+                continue
+            came = time.monotonic()
+            counts.counts.update({partition: len(records) for partition, records in found.items()})
+            now = (consumer.region.drained, consumer.region.resets) if config.region else (0, 0)
+            if now[0] != before[0] and now[1] == before[1]:
+                with pauses.open("a") as file:
+                    file.write(json.dumps({"checkpoint": now[0], "pause_ms": 1000 * (came - processed)}) + "\n")
+            before = now
+            time.sleep(PROCESSING_S)
+            processed = time.monotonic()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    main(json.loads(sys.argv[1]))
