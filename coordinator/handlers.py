@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 ACKNOWLEDGED = "acknowledged"
 AGAIN = "again"
 ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
+DRAINS_MAKE_ONE_WAVE_S = 0.050
+"""A group has nothing to do before its region's checkpoint has ended, which brings its turn."""
 ASK_AGAIN_S = 0.2
 LONGEST_REASON = 1000
 """Characters of a reason that goes into ZooKeeper, where a field has a limit: sixty topics may have come at once."""
@@ -87,6 +89,7 @@ class Handlers:
         self._quiet_until: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._outstanding: dict[str, set[str]] = {}
+        self._heard: dict[str, set[str]] = {}
         self._failing_since: dict[str, float] = {}
         self._topics: Callable[[], Mapping[str, Topic]] = dict
         self._assigns: Callable[[str, Iterable[str]], None] = lambda group, topics: None
@@ -115,11 +118,15 @@ class Handlers:
         """The watch on a channel: `path` is `.../groups/[group]/channel/[consumer]`."""
         group, _, consumer = path[len(GROUPS) + 1 :].replace("/channel/", "/", 1).partition("/")
         with self._lock:
+            self._heard.setdefault(group, set()).add(consumer)
             outstanding = self._outstanding.get(group, set())
             was_last = outstanding == {consumer}
             outstanding.discard(consumer)
-        # The last one of a wave waits for nobody.
-        self.requests.request(group, ACKNOWLEDGED, 0.0 if was_last else ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S)
+        if self.regions.acknowledged(group, consumer, self.requests):
+            delay_s = DRAINS_MAKE_ONE_WAVE_S
+        else:  # The last one of a wave waits for nobody.
+            delay_s = 0.0 if was_last else ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S
+        self.requests.request(group, ACKNOWLEDGED, delay_s)
 
     def forget(self, group: str) -> None:
         """The group is gone: a last turn sees that, clears what was reported of it, and keeps nothing."""
@@ -163,6 +170,8 @@ class Handlers:
         began = self._runtime.monotonic()
         quiet_until = began + self._config.rebalance_debounce_ms / 1000
         before = self._be_quiet(group, quiet_until) if changes else None
+        with self._lock:
+            self._heard[group] = set()
         try:
             turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)))
         except (Fenced, SessionLost) as error:
@@ -177,12 +186,13 @@ class Handlers:
             self.turns += 1
             self._metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
             self._failures.pop(group, None)
-            if turn.region is not None:
-                self.regions.after_turn(group, turn.region, self.requests)
             if turn.state is not None:
                 self._assigns(group, turn.state.topics if turn.state.client is not None else ())
             with self._lock:
-                self._outstanding[group] = set(turn.outstanding)
+                heard = frozenset(self._heard[group])
+                self._outstanding[group] = set(turn.outstanding - heard)
+            if turn.region is not None:
+                self.regions.after_turn(group, turn.region, turn.draining - heard, self.requests)
             self._failing_since.pop(group, None)
             if turn.is_new_generation:
                 self._be_quiet(group, quiet_until)
@@ -218,8 +228,10 @@ class Handlers:
                 self._failures,
                 self._failing_since,
                 self._outstanding,
+                self._heard,
             ):
                 kept.pop(group, None)
+        self.regions.forget(group)
         self._metrics.group_gone(group)
 
     def _answer(self, group: str, requested: Requested) -> None:

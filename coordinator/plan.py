@@ -43,7 +43,7 @@ class Plan:
 
     :ivar state: the group's state afterwards.
     :ivar given_up: seats of static members to remove, beside those that go with an end.
-    :ivar drains: commands to contribute to a checkpoint.
+    :ivar drains: commands to contribute to a checkpoint; `draining` is who has one afterwards.
     :ivar region: what becomes of the group's consistent region.
     :ivar rebalance: the history record to write, None to leave it.
     :ivar replaced: the record of the rebalance that this one replaces before it was through.
@@ -61,6 +61,7 @@ class Plan:
     stops: tuple[tuple[str, Command], ...] = ()
     starts: tuple[tuple[str, Command], ...] = ()
     drains: tuple[tuple[str, Command], ...] = ()
+    draining: frozenset[str] = frozenset()
     region: RegionStep | None = None
     rebalance: Rebalance | None = None
     replaced: Rebalance | None = None
@@ -139,6 +140,7 @@ def plan(
         stops=tuple(due.stops),
         starts=tuple(due.starts),
         drains=tuple(due.drains),
+        draining=frozenset(due.draining).union(consumer for consumer, _ in due.drains),
         region=step,
         rebalance=history_of(snapshot, state, is_new, due.are_stopping, asked.reason or trigger),
         replaced=replaced_of(snapshot, generation) if is_new else None,

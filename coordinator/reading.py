@@ -209,6 +209,15 @@ class GroupReader:
         if plan.asking.has_failed and plan.state.client is not None:
             self._memory.age_s("failed ask", plan.state.client.failed_ask)
 
+    def with_aborted(self, snapshot: Snapshot, plan: Plan) -> tuple[Snapshot, Plan]:
+        """Both with what is known of the checkpoint that the plan aborts, as far as it aborts one."""
+        step, view = plan.region, snapshot.region
+        if step is None or view is None or not step.aborted:
+            return snapshot, plan
+        view = self._region.with_checkpoint(view, step.aborted)
+        open_s = max(0, snapshot.now_ms - view.open_since_ms) / 1000 if view.open_since_ms else 0.0
+        return replace(snapshot, region=view), replace(plan, region=replace(step, open_s=open_s))
+
     def held(self, sequence: int) -> None:
         """A generation waits for this checkpoint of the region; 0 when none does."""
         self._region.held_for = sequence

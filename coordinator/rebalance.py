@@ -57,6 +57,7 @@ class Turn:
     :ivar is_new_generation: whether it began a rebalance.
     :ivar outstanding: consumers that have a command to acknowledge.
     :ivar region: what it has done about the group's consistent region.
+    :ivar draining: those of `outstanding` that are to contribute to a checkpoint.
     """
 
     again_s: float | None
@@ -64,6 +65,7 @@ class Turn:
     is_new_generation: bool = False
     outstanding: frozenset[str] = frozenset()
     region: RegionStep | None = None
+    draining: frozenset[str] = frozenset()
 
 
 class Rebalancer:
@@ -122,24 +124,33 @@ class Rebalancer:
             decided = plan(snapshot, self._assignors, trigger, self._rules)
             if not decided.changes(snapshot.state):
                 self._reader.held(decided.region.held_for if decided.region is not None else 0)
-                return Turn(decided.again_s, snapshot.state, outstanding=decided.outstanding, region=decided.region)
+                return Turn(
+                    decided.again_s,
+                    snapshot.state,
+                    outstanding=decided.outstanding,
+                    region=decided.region,
+                    draining=decided.draining,
+                )
             if decided.region is not None and decided.region.before is None:
                 ensure(self._store, RegionPaths(decided.region.name).skeleton)
             if self._forgets_initial(snapshot):
                 continue
             if self._is_suspect(snapshot, decided):
                 continue
+            snapshot, decided = self._reader.with_aborted(snapshot, decided)
             if self._commit(snapshot, decided):
                 self._reader.decided(decided)
                 self._reader.held(decided.region.held_for if decided.region is not None else 0)
                 _tell(snapshot, decided)
                 self._metrics.turn_written(snapshot, decided)
+                again_s, done = self._watch(decided)
                 return Turn(
-                    self._watch(decided),
+                    again_s,
                     decided.state,
                     decided.is_new_generation,
-                    decided.outstanding,
+                    decided.outstanding - done,
                     decided.region,
+                    decided.draining - done,
                 )
         return Turn(REFUSED_PAUSE_S)
 
@@ -247,11 +258,14 @@ class Rebalancer:
                 return False
         return True
 
-    def _watch(self, decided: Plan) -> float | None:
-        """Watch the channels that were just commanded; when the next turn is due, at once if one is empty already."""
-        commanded = [consumer for consumer, _ in decided.commands]
-        left = self._reader.watch_commands(commanded).values()
-        return decided.again_s if all(left) else ACKNOWLEDGED_ALREADY_S
+    def _watch(self, decided: Plan) -> tuple[float | None, frozenset[str]]:
+        """Watch the channels that were just commanded; when the next turn is due, and which of them are empty already.
+
+        It is due at once where one is, unless that was told to drain: the region's turn sees what came of it.
+        """
+        left = self._reader.watch_commands([consumer for consumer, _ in decided.commands])
+        done = frozenset(consumer for consumer, names in left.items() if not names)
+        return decided.again_s if done <= decided.draining else ACKNOWLEDGED_ALREADY_S, done
 
     def _write(self, operations: Sequence[Operation]) -> bool:
         if not self._lease.is_held:

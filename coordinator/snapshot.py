@@ -126,7 +126,7 @@ class RegionView:
 
     :ivar record: None where there is none yet.  :ivar version: its data version, None likewise.
     :ivar sources: partition of the group -> the contribution of the region's cut that has it.
-    :ivar open_data: what stands in the checkpoint that is open.  :ivar open_ends: ends that stand below it already.
+    :ivar open_data: what stands in a checkpoint that is to be aborted.  :ivar open_ends: ends that stand below it.
     :ivar open_since_ms: when it began, wall clock.
     :ivar names: of all contributions of the group to that cut.
     :ivar has_initial: of a group that is not bound to it: whether `initial` has offsets of an earlier one of its name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from coordinator.zk.commands import Command
@@ -84,13 +84,13 @@ class Contributor:
         order = command.region
         if order is None or not self._may_contribute(fenced.channel, order):
             return False
-        node = store.get(self.paths.checkpoint(order.checkpoint))
-        listing = store.children(self.paths.checkpoint(order.checkpoint))
-        if node is None or any(how in (listing.names if listing is not None else ()) for how in ENDS):
+        # The watch tells of its end: its data is set then, and not when somebody contributes.
+        node = store.get(self.paths.checkpoint(order.checkpoint), watch=self._on_end)
+        if node is None or (node.stat.version > 0 and self._names_at_the_end(store, order.checkpoint) is not None):
             return False
         if self._draining_for != order.checkpoint:
             self._draining_for, self._drain_began = order.checkpoint, self._runtime.monotonic()
-            self._look.set()
+            self._looked_at = self._drain_began
         contribution = self._contribution(fenced, order)
         took_ms = round((self._runtime.monotonic() - self._drain_began) * 1000)
         if contribution is None:
@@ -102,7 +102,7 @@ class Contributor:
         self._is_first = self._sorts_first(node, order.checkpoint)
         # Before it is sent: nothing more is taken in until the end is read.
         self._paused_for, self._draining_for = order.checkpoint, 0
-        self._look.set()
+        self._looked_at = self._runtime.monotonic()
         fenced.commit(
             after,
             [
@@ -134,15 +134,15 @@ class Contributor:
         self._look.clear()
         self._looked_at = now
         checkpoint = self._paused_for or self._draining_for
-        path = self.paths.checkpoint(checkpoint)
-        listing = store.children(path, watch=self._on_end)
-        if listing is not None and not any(how in listing.names for how in ENDS):
-            region = self._region(store)
-            if region is None or region.open == checkpoint:
+        names = self._names_at_the_end(store, checkpoint)
+        if names is None:
+            # A connection that was lost has taken the watch with it.
+            store.get(self.paths.checkpoint(checkpoint), watch=self._on_end)
+            names = self._names_at_the_end(store, checkpoint)
+            if names is None:
                 return
-            listing = store.children(path)  # it has ended between the two reads, or was removed by hand
         self._paused_for = self._draining_for = 0
-        is_completed = listing is not None and COMPLETED in listing.names
+        is_completed = COMPLETED in names
         if channel.region is not None and channel.region.drained == checkpoint:
             self.drained = checkpoint  # also where the reply to the multi was lost
             if is_completed:
@@ -160,6 +160,16 @@ class Contributor:
             return False
         every = ((group, consumer) for group, some in participants.items() for consumer in some)
         return min(every, default=None) == (self._config.group, self._config.consumer)
+
+    def _names_at_the_end(self, store: Store, checkpoint: int) -> Sequence[str] | None:
+        """What stands below a checkpoint that has ended, nothing where it was removed; None while it is open."""
+        listing = store.children(self.paths.checkpoint(checkpoint))
+        if listing is not None and not any(how in listing.names for how in ENDS):
+            region = self._region(store)
+            if region is None or region.open == checkpoint:
+                return None
+            listing = store.children(self.paths.checkpoint(checkpoint))  # it has ended between the two reads
+        return listing.names if listing is not None else ()
 
     def _region(self, store: Store) -> Region | None:
         node = store.get(self.paths.root)

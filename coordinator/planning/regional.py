@@ -29,7 +29,7 @@ class RegionStep:
     :ivar name: of the region.
     :ivar before: as it was read, None where there is none yet.  :ivar after: as it is once the turn is written.
     :ivar aborted: the checkpoint that is aborted by it; 0 when none is.
-    :ivar open_s: seconds from its begin, by the wall clocks of the coordinators.
+    :ivar open_s: seconds from its begin, by the wall clocks of the coordinators; known when it is written.
     :ivar held_for: the checkpoint that a new generation waits for; 0 when none does.
     """
 
@@ -63,12 +63,11 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     step = RegionStep(view.name, before, bound)
     if not (is_new or _has_bounced(snapshot, membership, want)):
         return step
-    open_s = max(0, snapshot.now_ms - view.open_since_ms) / 1000 if known.open else 0.0
     if member_of.kind != CONSUMERS:  # what was sealed stays: only the cut that is being made is none
-        return replace(step, after=replace(bound, open=0), aborted=known.open, open_s=open_s)
+        return replace(step, after=replace(bound, open=0), aborted=known.open)
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
-    return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open, open_s=open_s)
+    return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)
 
 
 def _highest_reset(snapshot: Snapshot) -> int:
@@ -110,7 +109,8 @@ def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> boo
     present = [(name, one) for name, one in state.target.items() if name not in membership.away]
     is_whole = bool(present) and all(lives.get(name) == one.incarnation for name, one in present)
     ready = state.region.ready if state.region is not None else 0
-    return is_whole and region.state == RUNNING and ready == region.reset
+    may_begin = region.state == RUNNING and region.reason is None
+    return is_whole and may_begin and ready == region.reset
 
 
 def _waits_for(view: RegionView, region: Region) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..problems import Findings
 from ..snapshot import ChannelView, Member, RegionView
@@ -77,8 +77,6 @@ class GroupRegionReader:
         record = self._parsed(paths.root, node) if node is not None else None
         if node is None or record is None:
             return RegionView(name, None, node.stat.version if node is not None else None)
-        checkpoint = self._store.get(paths.checkpoint(record.open)) if record.open else None
-        below = self._store.children(paths.checkpoint(record.open)) if record.open else None
         cut = self._read_cut(paths, record.cut_of(self._group))
         has_initial = False
         if self._group not in record.groups:
@@ -89,13 +87,19 @@ class GroupRegionReader:
             node.stat.version,
             cut.sources,
             cut.names,
-            open_data=checkpoint.data if checkpoint is not None else b"",
-            open_since_ms=_since_ms(checkpoint) if checkpoint is not None else 0,
-            open_ends=frozenset(ENDS).intersection(below.names if below is not None else ()),
             held_for=self.held_for,
             held_s=self._age_s("held", str(self.held_for)) if self.held_for else 0.0,
             has_initial=has_initial,
         )
+
+    def with_checkpoint(self, view: RegionView, sequence: int) -> RegionView:
+        """`view` with what stands in a checkpoint that is to be aborted."""
+        path = RegionPaths(view.name).checkpoint(sequence)
+        node, listing = self._store.get(path), self._store.children(path)
+        ends = frozenset(ENDS).intersection(listing.names if listing is not None else ())
+        if node is None:
+            return replace(view, open_ends=ends)
+        return replace(view, open_data=node.data, open_since_ms=_since_ms(node), open_ends=ends)
 
     def _parsed(self, path: str, node: Node) -> Region | None:
         try:

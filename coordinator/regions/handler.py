@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ..config import CoordinatorConfig
 from ..metrics import CoordinatorMetrics
@@ -56,6 +56,8 @@ class Regions:
         self._lock = runtime.lock()
         self._turns: dict[str, RegionTurns] = {}
         self._bound: dict[str, str] = {}
+        self._draining: dict[str, set[str]] = {}
+        self._held: set[str] = set()
 
     # ---- turns
 
@@ -63,18 +65,49 @@ class Regions:
         """One turn of a region, and what follows from it. Raises as `RegionTurns.take_turn`."""
         name = request.group[len(KEY) :]
         wanted = next((reason for reason in request.reasons if reason.startswith(WANTED)), "")
-        again_s, groups = self._of(name).take_turn(wanted)
+        with self._lock:
+            held = frozenset(self._held)
+        again_s, groups = self._of(name).take_turn(wanted, held)
         for group in groups:
             requests.request(group, AGAIN)
         if again_s is not None:
             requests.request(request.group, AGAIN, again_s)
 
-    def after_turn(self, group: str, step: RegionStep, requests: RequestQueue) -> None:
-        """A group of a region has taken a turn: the region sees whether that was what it waited for."""
+    def after_turn(self, group: str, step: RegionStep, draining: Collection[str], requests: RequestQueue) -> None:
+        """A group of a region has taken a turn: the region sees whether that was what it waited for.
+
+        :param draining: members that have not contributed to the checkpoint that is open, which waits for them.
+        """
         with self._lock:
             self._bound[group] = step.name
+            self._draining[group] = set(draining)
+            (self._held.add if step.held_for else self._held.discard)(group)
+            if step.after.open and self._is_draining(step.name):
+                return
         is_wanted = step.held_for and step.held_for >= step.after.next_sequence
         requests.request(f"{KEY}{step.name}", f"{WANTED}{group}" if is_wanted else AGAIN)
+
+    def acknowledged(self, group: str, consumer: str, requests: RequestQueue) -> bool:
+        """A member has acknowledged a command; whether that was a drain. After the last one the region takes a turn."""
+        with self._lock:
+            draining, name = self._draining.get(group, set()), self._bound.get(group, "")
+            if consumer not in draining:
+                return False
+            draining.discard(consumer)
+            if self._is_draining(name):
+                return True
+        requests.request(f"{KEY}{name}", AGAIN)
+        return True
+
+    def _is_draining(self, region: str) -> bool:
+        """Whether members of any of its groups have not contributed yet. Called with the lock."""
+        return any(some and self._bound.get(group) == region for group, some in self._draining.items())
+
+    def forget(self, group: str) -> None:
+        """The group is gone."""
+        with self._lock:
+            self._draining.pop(group, None)
+            self._held.discard(group)
 
     def _of(self, name: str) -> RegionTurns:
         with self._lock:

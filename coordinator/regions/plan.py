@@ -16,6 +16,7 @@ from ..zk.regions import (
     CONSUMERS,
     FAILED,
     INITIAL,
+    MAX_CHECKPOINT_BYTES,
     MAX_NUMBER_OF_PARTICIPANTS,
     RESETTING,
     RUNNING,
@@ -24,8 +25,11 @@ from ..zk.regions import (
     Region,
 )
 from ..zk.state import STABLE, GroupState
+from ..zk.store import MAX_COMMIT_BYTES
 
 PERIODIC = "periodic"
+BESIDE_BYTES = 60_000
+"""Room in a multi for the region with its groups, an end, and the fence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +159,30 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     if not trigger:
         return RegionPlan(region, again_s=left_s if region.state == RUNNING else None)
     some = participants(snapshot.groups)
-    count = sum(map(len, some.values()))
-    if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot) or count > MAX_NUMBER_OF_PARTICIPANTS:
+    if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot):
         return RegionPlan(region, again_s=1.0 if region.state == RUNNING else None)
     away = {group: _away(state) for group, state in snapshot.groups.items() if _away(state)}
     begun = Checkpoint(trigger, region.reset, region.sequence, some, snapshot.now_ms, away)
-    after = replace(region, open=region.next_sequence, next_sequence=region.next_sequence + 1)
+    if reason := _too_large(begun, snapshot.groups):
+        refused = replace(region, reason=reason)
+        return RegionPlan(refused, reason=reason, is_answered=asked is not None, again_s=rules.interval_s)
+    after = replace(region, open=region.next_sequence, next_sequence=region.next_sequence + 1, reason=None)
     return RegionPlan(after, begun, is_answered=asked is not None, again_s=rules.drain_s)
+
+
+def _too_large(checkpoint: Checkpoint, groups: Mapping[str, GroupState]) -> str:
+    """Why a checkpoint has no place in ZooKeeper; empty when it has. A group's turn that aborts it writes it again,
+    beside the group's state; and a start names its participants twice at most."""
+    count = sum(map(len, checkpoint.participants.values()))
+    size = len(checkpoint.to_bytes())
+    beside = max((len(state.to_bytes()) for state in groups.values()), default=0)
+    room = min(MAX_CHECKPOINT_BYTES, MAX_COMMIT_BYTES - beside - BESIDE_BYTES)
+    if count <= MAX_NUMBER_OF_PARTICIPANTS and size <= room:
+        return ""
+    return (
+        f"no checkpoint: its {count} participants take {size} bytes, and it has room for "
+        f"{MAX_NUMBER_OF_PARTICIPANTS} and {room}: spread the groups over several regions, or shorten consumers' names"
+    )
 
 
 def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -11,20 +11,31 @@ from typing import TypeVar
 from ..channels import ended_checkpoint
 from ..metrics import OF_AN_APPLICATION, OF_AN_OPERATOR, CoordinatorMetrics
 from ..problems import Problems
+from ..reading import Records
 from ..rebalance import LeaseLapsed
 from ..term import Term
 from ..zk.errors import BadData, EpochOver, OutcomeUnknown, Refused
 from ..zk.fenced import batches
 from ..zk.lease import Lease
-from ..zk.partitions import TopicPartition
 from ..zk.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths, checkpoint_number, contribution_name
 from ..zk.region_requests import RegionRequest
-from ..zk.regions import ABANDONED, ABORTED, COMPLETED, CONSUMERS, ENDS, Checkpoint, CheckpointEnd, Contribution, Region
+from ..zk.regions import (
+    ABANDONED,
+    ABORTED,
+    COMPLETED,
+    ENDS,
+    FAILED,
+    Checkpoint,
+    CheckpointEnd,
+    Contribution,
+    Region,
+)
 from ..zk.runtime import Runtime
 from ..zk.state import GroupState
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Node, Operation, SetData, Store
 from .clearing import ROOM
-from .group_reader import CONTRIBUTIONS_AT_ONCE, read_cut
+from .copies import Cuts
+from .group_reader import CONTRIBUTIONS_AT_ONCE
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
 from .retiring import remove_region, retire, to_retire
 
@@ -72,12 +83,15 @@ class RegionTurns:
         self._stands: dict[str, str] = {}
         self._numbers: tuple[int, ...] = ()
         self._is_retired = False
-        self._told: tuple[str, int, int, int] | None = None
+        self._told: tuple[int, bool, int] | None = None
+        self._records = Records()
+        self._cuts = Cuts(store, self._paths)
 
-    def take_turn(self, wanted: str) -> tuple[float | None, tuple[str, ...]]:
+    def take_turn(self, wanted: str, held: Collection[str] = ()) -> tuple[float | None, tuple[str, ...]]:
         """One turn.
 
         :param wanted: what asks for a checkpoint, empty when nothing does.
+        :param held: groups of which a generation waits for one.
         :returns: when the next one is due, and the groups that must take a turn now.
         :raises EpochOver: when another coordinator has been elected.
         :raises LeaseLapsed: when this one must not act.
@@ -93,38 +107,43 @@ class RegionTurns:
                 return self._removed(version), ()
             decided = region_plan(snapshot, self._rules)
             if decided.region == snapshot.region and not decided.is_answered:
-                return self._retire(decided, decided.again_s), self._news(snapshot.region)
+                return self._retire(decided, decided.again_s), self._news(snapshot.region, held)
             copies: list[tuple[str, Contribution]] = []
             if decided.completed:
                 try:
-                    copies = list(self._copies(snapshot))
+                    copies = list(self._cuts.copies(snapshot))
                 except BadData as error:  # what nobody contributes would be lost
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
             if self._commit(snapshot, version, request, decided, copies):
                 self._note(snapshot, decided)
-                return self._retire(decided, decided.again_s), self._news(decided.region)
+                if decided.completed:
+                    self._cuts.completed(snapshot, decided.completed, copies)
+                return self._retire(decided, decided.again_s), self._news(decided.region, held)
         return REFUSED_PAUSE_S, ()
 
-    def _news(self, region: Region) -> tuple[str, ...]:
-        """The groups of a region that has changed since they were last asked for a turn, whoever changed it."""
-        now = region.state, region.reset, region.open, region.sequence
+    def _news(self, region: Region, held: Collection[str]) -> tuple[str, ...]:
+        """The groups for which something is to be done since they were last asked for a turn, whoever changed it."""
+        now = region.reset, region.state == FAILED, region.open
         before, self._told = self._told, now
-        return region.groups if now != before else ()
+        if now == before:
+            return ()
+        has_only_ended = before is not None and before[:2] == now[:2] and not region.open
+        return tuple(group for group in region.groups if group in held) if has_only_ended else region.groups
 
     # ---- reading
 
     def _read(self, wanted: str) -> tuple[RegionSnapshot, int, Node | None] | None:
         """The region, then the checkpoint that is open, then its groups."""
-        node = self._store.get(self._paths.root)
+        node, asked = self._store.get_many([self._paths.root, self._paths.request])
         region = self._parsed(self._paths.root, node, Region.parse) if node is not None else None
         if node is None or region is None:
             return None
         numbers, sequences, open_names = self._checkpoints(region)
         if numbers and region.next_sequence <= numbers[-1] != region.open:  # a hand has made it
             region = replace(region, next_sequence=numbers[-1] + 1)
-        checkpoint, contributions = self._read_open(region, open_names) if region.open else (None, {})
-        groups = self._groups(region)
-        asked = self._store.get(self._paths.request)
+        checkpoint, groups = self._groups(region)
+        contributions = self._contributions(region.open, checkpoint, open_names) if checkpoint is not None else {}
+        self._records.forget_unseen()
         now = self._runtime.monotonic()
         if self._began[0] != region.open:
             self._began = region.open, now
@@ -169,59 +188,59 @@ class RegionTurns:
 
     def _checkpoints(self, region: Region) -> tuple[list[int], tuple[int, ...], Sequence[str]]:
         """The sequences of all checkpoints, those of complete ones, in order; and what stands below the open one."""
-        listing = self._store.children(self._paths.checkpoints)
+        paths = [self._paths.checkpoints, *([self._paths.checkpoint(region.open)] if region.open else [])]
+        listing, *opened = self._store.children_many(paths)
         numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
-        unknown = [n for n in numbers if str(n) not in self._stands or n == region.open]
+        unknown = [n for n in numbers if str(n) not in self._stands and n != region.open]
         below = self._store.children_many([self._paths.checkpoint(n) for n in unknown])
-        open_names: Sequence[str] = ()
         for number, each in zip(unknown, below, strict=True):
             names = each.names if each is not None else []
-            if number == region.open:
-                open_names = names
-            how = next((end for end in (ABANDONED, ABORTED, COMPLETED) if end in names), "")
-            if how and number != region.open:
+            if how := next((end for end in (ABANDONED, ABORTED, COMPLETED) if end in names), ""):
                 self._stands[str(number)] = how
-        self._stands = {n: how for n, how in self._stands.items() if int(n) in numbers}
+        ended = frozenset(map(str, numbers)) - {str(region.open)}
+        self._stands = {n: how for n, how in self._stands.items() if n in ended}
         self._numbers = tuple(numbers)
+        open_names = opened[0].names if opened and opened[0] is not None else ()
         return numbers, self._standing(COMPLETED), open_names
 
-    def _read_open(
-        self, region: Region, names: Sequence[str]
-    ) -> tuple[Checkpoint | None, Mapping[tuple[str, str], Contribution | None]]:
-        path = self._paths.checkpoint(region.open)
-        node = self._store.get(path)
-        checkpoint = self._parsed(path, node, Checkpoint.parse) if node is not None else None
-        if checkpoint is None:
-            return None, {}
-        if self._given[0] != region.open:
-            self._given = region.open, {}
-        known = self._given[1]
+    def _contributions(
+        self, sequence: int, checkpoint: Checkpoint, names: Sequence[str]
+    ) -> Mapping[tuple[str, str], Contribution | None]:
+        """What has been contributed to the open checkpoint; each is read once."""
+        if self._given[0] != sequence:
+            self._given = sequence, {}
+        known, there = self._given[1], frozenset(names)
         wanted = [
             (group, consumer)
             for group, some in checkpoint.participants.items()
             for consumer in some
-            if (group, consumer) not in known and contribution_name(group, consumer) in set(names)
+            if (group, consumer) not in known and contribution_name(group, consumer) in there
         ]
         for first in range(0, len(wanted), CONTRIBUTIONS_AT_ONCE):
             some = wanted[first : first + CONTRIBUTIONS_AT_ONCE]
-            paths = [self._paths.contribution(region.open, *who) for who in some]
+            paths = [self._paths.contribution(sequence, *who) for who in some]
             for who, where, found in zip(some, paths, self._store.get_many(paths), strict=True):
                 if found is not None:
                     known[who] = self._parsed(where, found, Contribution.parse)
-        return checkpoint, known
+        return known
 
-    def _groups(self, region: Region) -> dict[str, GroupState]:
+    def _groups(self, region: Region) -> tuple[Checkpoint | None, dict[str, GroupState]]:
+        """The checkpoint that is open, and the states of the region's groups."""
+        opened = [self._paths.checkpoint(region.open)] if region.open else []
         paths = [GroupPaths(group).state for group in region.groups]
+        nodes = self._store.get_many([*opened, *paths])
+        first = nodes[0] if opened else None
+        checkpoint = self._parsed(opened[0], first, Checkpoint.parse) if first is not None else None
         found = {}
-        for group, path, node in zip(region.groups, paths, self._store.get_many(paths), strict=True):
+        for group, path, node in zip(region.groups, paths, nodes[len(opened) :], strict=True):
             state = self._parsed(path, node, GroupState.parse) if node is not None else None
             if state is not None:
                 found[group] = state
-        return found
+        return checkpoint, found
 
     def _parsed(self, path: str, node: Node, parse: Callable[[str, bytes], T]) -> T | None:
         try:
-            found = parse(path, node.data)
+            found = self._records.parsed(path, node.data, parse)
         except BadData as error:
             self._problems.report(path, str(error))
             return None
@@ -266,52 +285,12 @@ class RegionTurns:
     def _copy(self, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> bool:
         there = self._store.children(self._paths.checkpoint(sequence)) if copies else None
         known = set(there.names if there is not None else ())
-        made = [
+        units = [
             [Create(f"{self._paths.checkpoint(sequence)}/{name}", given.to_bytes())]
             for name, given in copies
             if name not in known
         ]
-        return all(self._write(some) for some in batches(made, ROOM, MAX_COMMIT_BYTES // 2))
-
-    def _copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, Contribution]]:
-        """What has no contributor is copied from the cut before.
-
-        That is groups without members, static members that are away, and partitions that nobody runs.
-
-        :raises BadData: when that cannot be read.
-        """
-        if snapshot.region.kind != CONSUMERS:
-            return
-        before = snapshot.region.sequence
-        checkpoint = snapshot.checkpoint
-        present = checkpoint.participants if checkpoint is not None else {}
-        for group in snapshot.region.groups:
-            if not snapshot.region.cut_of(group):
-                continue
-            cut = read_cut(self._store, self._paths, before, group)
-            run = {
-                part
-                for (of, _), given in snapshot.contributions.items()
-                if of == group and given is not None
-                for part in given.offsets
-            }
-            left = set(cut.sources) - run
-            away = checkpoint.away.get(group, ()) if checkpoint is not None else ()
-            for name in cut.names:
-                mine = {part for part in left if cut.sources[part] == name}
-                path = self._paths.contribution(before, group, name)
-                node = self._store.get(path) if group not in present or mine or name in away else None
-                if node is None:
-                    continue
-                given = Contribution.parse(path, node.data)
-                if group not in present:
-                    yield contribution_name(group, name), given
-                elif name in away:
-                    yield contribution_name(group, name), _only(given, mine)
-                else:
-                    # One that was copied keeps its name: no other of the cut before has it.
-                    copied = name if "~" in name else f"{name}~{before}"
-                    yield contribution_name(group, copied), replace(_only(given, mine), member_state="")
+        return all(self._write(some) for some in batches(units, ROOM, MAX_COMMIT_BYTES // 2))
 
     def _write(self, operations: Sequence[Operation]) -> bool:
         if not self._lease.is_held:
@@ -354,7 +333,7 @@ class RegionTurns:
             self._metrics.region_reset(name, OF_AN_APPLICATION if snapshot.request.by_application else OF_AN_OPERATOR)
         self._see(after, now)
         if decided.begun is not None:
-            self._mine = after.open, now
+            self._mine = self._began = after.open, now
             count = sum(map(len, decided.begun.participants.values()))
             log.info(
                 "checkpoint began: region=%s checkpoint=%d trigger=%s participants=%d",
@@ -366,6 +345,8 @@ class RegionTurns:
             log.warning("checkpoint aborted: region=%s checkpoint=%d reason=%s", name, decided.aborted, decided.reason)
         if decided.is_answered and decided.reason:
             log.warning("region request: region=%s reason=%s", name, decided.reason)
+        elif after.reason and after.reason != before.reason and after.state == before.state:
+            log.error("checkpoint refused: region=%s reason=%s", name, after.reason)
         if after.state != before.state:
             log.info(
                 "region state: region=%s state=%s reset=%d checkpoint=%d reason=%s",
@@ -398,15 +379,3 @@ class RegionTurns:
     def _standing(self, *ends: str) -> tuple[int, ...]:
         """The checkpoints that have ended so, in order."""
         return tuple(n for n in self._numbers if self._stands.get(str(n)) in ends)
-
-
-def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
-    """A contribution with these of its partitions."""
-    offsets = {part: offset for part, offset in given.offsets.items() if part in partitions}
-    topics = {part.topic for part in offsets}
-    return replace(
-        given,
-        offsets=offsets,
-        topics={topic: topic_id for topic, topic_id in given.topics.items() if topic in topics},
-        states={part: state for part, state in given.states.items() if part in partitions},
-    )

@@ -39,6 +39,8 @@ PATTERN_PREFIX = "region:"
 MAX_STATE_BYTES = 4096
 """States of one contribution that stand in its znode; larger ones are in a file."""
 MAX_NUMBER_OF_PARTICIPANTS = 5000
+MAX_CHECKPOINT_BYTES = 250_000
+"""A checkpoint's own znode, which has the name and the incarnation of every participant."""
 
 
 class RegionMembership(NamedTuple):

@@ -14,8 +14,11 @@ from consumer.registration import register
 from coordinator.assignors import Assignor
 from coordinator.elector import Elector
 from coordinator.membership import GroupRules
+from coordinator.metrics import CoordinatorMetrics
 from coordinator.problems import Problems
 from coordinator.rebalance import Rebalancer, Turn
+from coordinator.regions.plan import RegionRules
+from coordinator.regions.turns import RegionTurns
 from coordinator.zk.commands import Command
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.lease import Lease
@@ -144,6 +147,7 @@ class Hand:
         self.lease.renew()
         self._assignors = RANGE if assignor is None else only(assignor)
         self._rebalancers: dict[str, Rebalancer] = {}
+        self._regions: dict[str, RegionTurns] = {}
         self.acknowledged: list[str] = []
 
     def turn(self, group: str, trigger: str = "a test") -> Turn:
@@ -162,6 +166,22 @@ class Hand:
                 self.problems,
             )
         return self._rebalancers[group].take_turn(trigger)
+
+    def region_turn(self, region: str, wanted: str = "") -> tuple[str, ...]:
+        """One turn of a region; the groups that it asks for a turn."""
+        if region not in self._regions:
+            self._regions[region] = RegionTurns(
+                self.store,
+                self.runtime,
+                self.term,
+                self.lease,
+                region,
+                RegionRules(),
+                self.problems,
+                lambda group: False,
+                CoordinatorMetrics(),
+            )
+        return self._regions[region].take_turn(wanted)[1]
 
     def settle(self, group: str, *puppets: Puppet) -> Turn:
         """Turns, with all of `puppets` obeying in between, until the group is Stable."""

@@ -68,7 +68,7 @@ class MadeGroup:
     ) -> Target:
         """A consumer that is registered and runs what it shall; its session is this store's. What its target is."""
         running = running or {}
-        made = Registration(f"life-of-{consumer}", topics, **{"host": "exec-1", **registration})
+        made = Registration(f"life-of-{consumer}"[:64], topics, **{"host": "exec-1", **registration})
         channel = Channel(made.incarnation, 1, 3, running=running, topics=topic_ids or {})
         ensure(self.store, [self.paths.owners_of(topic) for topic in by_topic(running)])
         owner = OwnerRecord(f"{consumer}-0", consumer, made.incarnation, 3).to_bytes()

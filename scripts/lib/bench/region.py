@@ -18,7 +18,8 @@ from coordinator.regions.admin import request
 from coordinator.topics import get_topic
 from coordinator.zk.paths import Brokers, RegionPaths
 from coordinator.zk.records import parsed_channel
-from coordinator.zk.regions import CHECKPOINT, COMPLETED, RESET, RUNNING, CheckpointEnd, Progress, Region, RegionRequest
+from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.regions import COMPLETED, RUNNING, CheckpointEnd, Progress, Region
 
 from .figures import machine, peak_memory_mb, summary
 from .ground import fill_embedded

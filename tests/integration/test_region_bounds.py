@@ -1,0 +1,213 @@
+"""Bounds of consistent regions: a thousand members, a hundred groups; on a server of its own."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from coordinator.zk.commands import DRAIN, START_FETCHER
+from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.regions import MAX_CHECKPOINT_BYTES, RESETTING, RUNNING
+from coordinator.zk.state import STABLE
+from coordinator.zk.store import Create, Delete
+from tests.support.clients import fresh_chroot
+from tests.support.hand import Hand, Stage
+from tests.support.made_region import CountingStore, MadeMembers
+from tests.support.region import PATHS, contributions, region
+from tests.support.wait import PATIENCE
+from tests.support.world import World
+
+TURN_S = 2.0
+"""CPU seconds of one turn, at most: 0.3 were measured."""
+TURN_BYTES = 32_000_000
+"""What turns have allocated at once, at most: 6 MB were measured."""
+
+
+@pytest.fixture(scope="module")
+def large_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    config = EnsembleConfig(servers=1, tick_ms=200, durable=False, heap_mb=768)
+    with Ensemble(tmp_path_factory.mktemp("zookeeper-large"), config) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture
+def zk(large_server: Ensemble) -> str:
+    """See `tests/conftest.py`."""
+    return fresh_chroot(large_server.hosts)
+
+
+class Turns:
+    """A coordinator's turns, and what each took.
+
+    :ivar took: what it was -> CPU seconds.
+    """
+
+    def __init__(self, world: World, stage: Stage) -> None:
+        self._world = world
+        self.counting: CountingStore | None = None
+        self.hand: Hand = stage.hand(wrap=self._counted)
+        self.took: dict[str, float] = {}
+
+    def _counted(self, store: Any) -> Any:
+        self.counting = CountingStore(store)
+        return self.counting
+
+    @property
+    def reads(self) -> dict[str, int]:
+        assert self.counting is not None
+        return self.counting.reads
+
+    def timed(self, what: str, step: Callable[[], Any]) -> Any:
+        began = time.process_time()
+        found = step()
+        self.took[what] = max(self.took.get(what, 0.0), time.process_time() - began)
+        return found
+
+    def group(self, what: str, group: str) -> None:
+        self.timed(what, lambda: self.hand.turn(group))
+
+    def region(self, what: str) -> tuple[str, ...]:
+        found: tuple[str, ...] = self.timed(what, lambda: self.hand.region_turn("r"))
+        return found
+
+    def asked(self, what: str) -> None:
+        self._world.store.commit([Create(PATHS.request, RegionRequest(what, "a test").to_bytes())])
+
+
+def a_region(
+    world: World, turns: Turns, groups: dict[str, int], partitions: int, name: str = "consumer"
+) -> dict[str, MadeMembers]:
+    """Group -> its members, each with topic `t`; the region is Running."""
+    turns.hand.topics["t"] = world.topic("t", partitions)
+    made = {
+        group: MadeMembers(world.store, group, [f"{group}-{name}-{number:04}" for number in range(count)], ["t"])
+        for group, count in groups.items()
+    }
+    for group in made:  # each of them is a reset
+        turns.group("first turn", group)
+    while region(world).state != RUNNING:
+        for group, members in made.items():
+            turns.group("starts", group)
+            members.obey()
+        turns.region("running")
+    assert region(world).state == RUNNING
+    return made
+
+
+def test_a_checkpoint_and_a_reset_of_a_thousand_members_read_each_contribution_once_and_keep_their_bounds(
+    world: World, stage: Stage
+) -> None:
+    turns = Turns(world, stage)
+    members = a_region(world, turns, {"g": 1000}, 10_000)["g"]
+    waves = [members.names[first : first + 100] for first in range(0, 1000, 100)]
+
+    for sequence in (1, 2):
+        turns.asked(CHECKPOINT)
+        assert turns.region("begin") == ("g",)
+        turns.group("drains", "g")
+        for wave in waves:
+            assert members.obey(wave) == 100
+            turns.region("contributions")
+        assert (region(world).sequence, region(world).open) == (sequence, 0)
+        turns.group("after it", "g")
+        turns.group("after it", "g")
+        # By the region's turns, and by the group's, which tells by them who has which partition.
+        assert set(turns.reads.values()) == {2} and len(turns.reads) == 1000 * sequence
+    given = contributions(world, 2)
+    assert sum(len(each.offsets) for each in given.values()) == 10_000
+    assert len(world.data(PATHS.checkpoint(2)) or b"") < MAX_CHECKPOINT_BYTES
+
+    turns.reads.clear()
+    turns.asked(RESET)
+    assert turns.region("reset") == ("g",)
+    assert region(world).state == RESETTING
+    turns.group("stops", "g")
+    assert members.obey() == 1000
+    turns.group("starts", "g")
+    assert members.obey() == 1000
+    turns.group("ready", "g")
+    turns.region("running")
+
+    found = region(world)
+    assert (found.state, found.sequence, found.reset) == (RUNNING, 2, 3)
+    assert world.state("g").state == STABLE
+    assert not turns.reads, "the cut is known"
+    assert members.largest[START_FETCHER] < 2000 and members.largest[DRAIN] < 500
+    print(", ".join(f"{what} {seconds:.2f} s" for what, seconds in turns.took.items()))
+    assert max(turns.took.values()) < TURN_S * PATIENCE, turns.took
+
+
+def test_one_member_that_is_left_of_a_thousand_is_given_every_contribution_in_one_start(
+    world: World, stage: Stage
+) -> None:
+    turns = Turns(world, stage)
+    members = a_region(world, turns, {"g": 1000}, 2000)["g"]
+    turns.asked(CHECKPOINT)
+    turns.region("begin")
+    turns.group("drains", "g")
+    members.obey()
+    turns.region("contributions")
+
+    left = members.names[0]
+    gone = [name for name in members.names if name != left]
+    for first in range(0, len(gone), 300):
+        world.store.commit([Delete(members.paths.id(name)) for name in gone[first : first + 300]])
+    tracemalloc.start()
+    for _ in range(6):
+        turns.group("after deaths", "g")
+        members.obey([left])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(members.channel(left).running) == 2000
+    assert 2 * 1000 * len(left) < members.largest[START_FETCHER] < 120_000, "in `from`, and in `gone`"
+    print(f"peak {peak / 1e6:.0f} MB, largest start {members.largest[START_FETCHER]} bytes")
+    assert peak < TURN_BYTES
+
+
+def test_a_region_of_a_hundred_groups_takes_one_turn_of_each_for_a_checkpoint_and_none_after_it(
+    world: World, stage: Stage
+) -> None:
+    turns = Turns(world, stage)
+    made = a_region(world, turns, {f"group-{number:03}": 2 for number in range(100)}, 10)
+    turns.region("settled")
+
+    turns.asked(CHECKPOINT)
+    assert turns.region("begin") == tuple(sorted(made))
+    for group, members in made.items():
+        turns.group("drains", group)
+        assert members.obey() == 2
+    assert turns.region("completed") == (), "no group has anything to do"
+
+    assert region(world).sequence == 1 and len(contributions(world, 1)) == 200
+    assert set(turns.reads.values()) == {1}
+    turns.asked(CHECKPOINT)
+    turns.region("begin")
+    for group, members in made.items():
+        turns.group("drains", group)
+        members.obey()
+    turns.region("completed")
+    assert region(world).sequence == 2
+    assert not [path for path, count in turns.reads.items() if count > 2]
+    print(", ".join(f"{what} {seconds:.3f} s" for what, seconds in turns.took.items()))
+    assert max(turns.took.values()) < TURN_S * PATIENCE, turns.took
+
+
+def test_a_region_whose_participants_do_not_fit_into_a_checkpoint_says_so_and_its_members_go_on(
+    world: World, stage: Stage
+) -> None:
+    turns = Turns(world, stage)
+    a_region(world, turns, dict.fromkeys("abc", 320), 10, name="x" * 230)
+
+    turns.asked(CHECKPOINT)
+    turns.region("begin")
+
+    found = region(world)
+    assert (found.state, found.open, found.sequence) == (RUNNING, 0, 0)
+    assert "no checkpoint: its 960 participants take " in (found.reason or "")
+    assert world.data(PATHS.request) is None, "it is answered"
