@@ -70,12 +70,20 @@ def _cut(stage: Stage) -> set[str]:
 def _coordinated_by_another(stage: Stage, deposed: str) -> set[str]:
     """Turns that an operator asks for, now that the deposed one is back: whoever takes itself for elected writes."""
     another_is_elected(stage, deposed)
-    runtime, group = ThreadRuntime(), stage.settings.group
-    for number in range(TURNS):
-        request_turn(stage.store, group, "a drill", runtime.wall_ms(), f"drill {number}")
-        if not await_turn(stage.store, runtime, group, TURN_S):
-            raise NotReached(f"not within {TURN_S:.0f} s: a turn that was asked for")
+    for _ in range(TURNS):
+        a_turn_is_taken(stage)
     return stage.slots()
+
+
+def a_turn_is_taken(stage: Stage) -> None:
+    """A turn of the group that an operator asks for.
+
+    :raises NotReached: when none is taken.
+    """
+    runtime, group = ThreadRuntime(), stage.settings.group
+    request_turn(stage.store, group, "a drill", runtime.wall_ms(), "drill")
+    if not await_turn(stage.store, runtime, group, TURN_S):
+        raise NotReached(f"not within {TURN_S:.0f} s: a turn that was asked for")
 
 
 def _one_reply_dropped(stage: Stage) -> set[str]:

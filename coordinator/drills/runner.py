@@ -21,6 +21,7 @@ from .histories import Event, granted_otherwise, logged, merged_history, write_d
 from .holds import read_elsewhere
 from .measure import WHAT, Measured, measured
 from .reader import Reader
+from .regions import in_states
 from .remnants import remnants
 from .settings import POOL, Settings
 from .sight import READY_S, SPARK_READY_S, Produced
@@ -76,13 +77,17 @@ def run_drill(
     run = Run(drill, _made_folder(runs / drill.name), drill.adjust(settings), seed)
     produced: Produced = {}
     rows: list[dict[str, Any]] | None = None
+    states: Records | None = None
     files: list[Path] = []
     chroot = ground.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
     try:
         _make_whole(ground)
         with ground.cleared(chroot, keep), Stage(ground, run.folder, chroot, run.settings, seed) as stage:
             _act(run, stage, tell)
-            produced, rows = _read(run, stage, reader)
+            if run.settings.region:
+                states = _in_states(run, stage)
+            else:
+                produced, rows = _read(run, stage, reader)
             files = _witnessed(run, stage, chroot)
     except BREAKS_OFF as error:  # also in clearing up, when everything may be known already
         run.missing.append(f"broken off: {error}")
@@ -92,7 +97,7 @@ def run_drill(
     run.missing += granted_otherwise(events, bounds["session_timeout"])
     write_history(run.folder / "history.jsonl", events)
     elsewhere = read_elsewhere(events, _applications(events))
-    records = Records(0) if rows is None else counted(produced, rows, elsewhere)
+    records = states or (Records(0) if rows is None else counted(produced, rows, elsewhere))
     _conclude(run, ground, events, bounds, records)
     run.document["seconds"] = round(time.monotonic() - began, 1)
     write_json(run.folder / "run.json", run.document)
@@ -218,6 +223,15 @@ def _read(run: Run, stage: Stage, reader: Reader) -> tuple[Produced, list[dict[s
     except (NotReached, OSError) as error:
         run.missing.append(str(error))
         return {}, None
+
+
+def _in_states(run: Run, stage: Stage) -> Records | None:
+    """What the states of a region's members hold together; None where that cannot be read."""
+    try:
+        return in_states(stage)
+    except (CoordinatorError, OSError) as error:
+        run.missing.append(str(error))
+        return None
 
 
 def _applications(events: Sequence[Event]) -> set[str]:

@@ -31,6 +31,7 @@ class Settings:
     :ivar misbehaves: what a leader's assignor does between SIGUSR1 and SIGUSR2: `hangs` or `raises`; "" for neither.
     :ivar state_bytes: of the state that such an assignor gives each member.
     :ivar assignment_timeout_ms: how long a leader has to answer.
+    :ivar region: the consistent region that the fetchers are in: applications that count; "" for slots in none.
     :ivar steady_s: how long all is well before the fault.
     :ivar group: whom it is done to.  :ivar topic: what they fetch.
     """
@@ -49,6 +50,7 @@ class Settings:
     misbehaves: str = ""
     state_bytes: int = 0
     assignment_timeout_ms: int = 30_000
+    region: str = ""
     steady_s: float = 1.0
     group: str = GROUP
     topic: str = TOPIC

@@ -28,6 +28,7 @@ from .tap import Tap
 from .waiting import NotReached
 
 OWN_SESSION_MS = 30_000
+CHECKPOINT_MS = 500
 MOST_SLOTS = 50
 """The pool has room for those that join later."""
 
@@ -97,7 +98,8 @@ class Stage(Sight):
         if self.settings.spark:
             self.start_spark()
         if self.settings.spark != "pool":
-            self.start_pool()
+            if not self.settings.region:
+                self.start_pool()
             for number in range(self.settings.slots):
                 self.start_slot(number)
         self.start_producer()
@@ -110,6 +112,7 @@ class Stage(Sight):
             "--session-timeout-ms": str(self.settings.session_timeout_ms),
             "--sweep-interval-ms": str(self.settings.sweep_interval_ms),
             "--assignment-timeout-ms": str(self.settings.assignment_timeout_ms),
+            "--checkpoint-interval-ms": str(CHECKPOINT_MS),
             "--history-dir": str(self.histories),
         }
         return self._start(name, "coordinator.cli", ["run", *(word for pair in options.items() for word in pair)])
@@ -121,8 +124,11 @@ class Stage(Sight):
         return self._start_told("pool", {**told, "run": "drill", "slots": MOST_SLOTS})
 
     def start_slot(self, number: int) -> Process:
-        """A fetcher."""
+        """A fetcher; in a consistent region an application that counts."""
         name = slot(number)
+        if self.settings.region:
+            told = {**self._consumer_told(name), "consumer": name, "region": self.settings.region}
+            return self._start_told(name, told, "counting")
         told = {
             **self._consumer_told(name),
             "pool": POOL,
