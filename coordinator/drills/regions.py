@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from ..regions.admin import read_contributions, read_region, request
+from ..groups import Reading
+from ..regions.admin import read_contributions, request
 from ..zk.commands import DRAIN, START_FETCHER, STOP_FETCHER
 from ..zk.paths import RegionPaths
-from ..zk.regions import ABANDONED, COMPLETED, INITIAL, RESET, RESETTING, RUNNING, Contribution, Region, RegionRequest
+from ..zk.region_requests import RESET, RegionRequest
+from ..zk.regions import ABANDONED, COMPLETED, INITIAL, RESETTING, RUNNING, Contribution, Region
 from ..zk.sync import decoded
 from .coordinators import a_turn_is_taken, another_is_elected, elected_of, happens
 from .drill import Drill
@@ -36,12 +38,12 @@ KEYS = 3
 def region_of(stage: Stage) -> Region:
     """The region as it stands.
 
-    :raises NotReached: when it cannot be read.
+    :raises NotReached: when there is none.
     """
-    found = read_region(stage.store, REGION).region
-    if found is None:
-        raise NotReached(f"{PATHS.root} cannot be read")
-    return found
+    node = stage.store.get(PATHS.root)
+    if node is None:
+        raise NotReached(f"{PATHS.root} does not exist")
+    return Region.parse(PATHS.root, node.data)
 
 
 def wait_region(stage: Stage, above: Region, cut: bool = True) -> Region:
@@ -68,7 +70,7 @@ def in_states(stage: Stage) -> Records:
     total = sum(count for ids in produced.values() for numbers in ids.values() for count in numbers.values())
 
     def look() -> Mapping[str, Contribution | None] | None:
-        found = read_contributions(stage.store, REGION, region_of(stage).sequence)
+        found = read_contributions(Reading(stage.store), REGION, region_of(stage).sequence)
         taken = sum(sum(given.offsets.values()) for given in found.values() if given is not None)
         return found if taken == total else None
 
