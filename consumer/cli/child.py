@@ -34,7 +34,7 @@ CLOSE_S = 30.0
 """Beside the deadline for an answer."""
 
 RECORD, DRAIN, RESET, STATE, END, DRAINED, READY = "record", "drain", "reset", "state", "end", "drained", "ready"
-WHERE = "a line of the command's"
+WHERE = "an answer of the command"
 
 
 class ChildFailed(CoordinatorError):
