@@ -37,6 +37,9 @@ POLLS_QUEUED = 100
 """The message queue has room for so many polls (seed 002)."""
 UNBOUNDED_POLL = 500
 """Records of a poll where `max_poll_records` is no bound."""
+PROCESS_FIRST_S = 10.0
+"""What waits is processed before a checkpoint for so long. The rest is set aside: where processing is slow, a full
+message queue takes longer than `drain_timeout_ms`, and no checkpoint would ever be complete."""
 TRY_AGAIN_S = 1.0
 CLOSE_S = 60.0
 
@@ -85,8 +88,8 @@ class ConsumerOperator(Callbacks):
 
     Use it as a context: entering starts both threads, leaving closes it.
 
-    :param operator_driven: what waits in the message queue when a checkpoint is due is set aside until it has ended,
-        and not processed before it.
+    :param operator_driven: what waits in the message queue when a checkpoint is due is set aside until it has ended;
+        without it, it is processed before, for `PROCESS_FIRST_S` at most.
     :param source: see `Consumer`, as all others.
     :raises UsageError: when the configuration names no region.
     """
@@ -124,6 +127,7 @@ class ConsumerOperator(Callbacks):
         self._events: Queue[_Event] = self._runtime.queue()
         self._pending: list[_Event] = []
         self._try_at = 0.0
+        self._set_aside_at = float("inf")
         self._is_stopping = False
         self._resetting = self._runtime.lock()
         self._is_reset_asked = False
@@ -278,6 +282,7 @@ class ConsumerOperator(Callbacks):
             return
         self._messages.put(polled)
         if not self._consumer.region.is_in_checkpoint:
+            self._set_aside_at = float("inf")
             self._messages.allow(DRAIN)
 
     def _is_carried_out(self, event: _Event) -> bool:
@@ -298,7 +303,9 @@ class ConsumerOperator(Callbacks):
 
     def on_drain(self) -> bool:
         """See `Callbacks`."""
-        return self._messages.is_drained(self._sets_aside)
+        now = self._runtime.monotonic()
+        self._set_aside_at = min(self._set_aside_at, now + PROCESS_FIRST_S)
+        return self._messages.is_drained(self._sets_aside or now >= self._set_aside_at)
 
     def on_checkpoint(self, checkpoint: int) -> State:
         """See `Callbacks`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -118,6 +119,28 @@ def test_a_cut_is_of_what_was_processed_and_not_of_what_poll_has_returned(
     counted, offsets = counted_in(world, sequence)
     assert counted == offsets == (1 if operator_driven else 2 * log.end)
     assert one.metric("last_drain_seconds") == one.metric("longest_drain_seconds") > 0
+    exact(log, 2, one)
+
+
+def test_a_slow_process_with_a_full_queue_has_checkpoints_all_the_same(
+    world: World, log: MemoryLog, operating: Callable[..., Operating], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumer.operator.consumer_operator.PROCESS_FIRST_S", 0.2)
+    world.coordinator()
+    world.topic("t", 2)
+    log.end = 100
+    one = operating("c1", is_stuck=True)
+    running(world)
+    is_stuck(one)
+    fills(one, 199)
+    never = threading.Event()
+    one.acts = lambda record: never.wait(0.02) or None
+    one.gate.set()
+
+    counted, offsets = counted_in(world, checkpoint(world))
+
+    assert 1 <= counted == offsets < 200, "what was left was set aside"
+    one.acts = None
     exact(log, 2, one)
 
 
