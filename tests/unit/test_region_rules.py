@@ -52,7 +52,7 @@ def of_two(**region: Any) -> Snapshot:
     members = {f"c{n}": Member(f"c{n}", n, one) for n, one in enumerate(wants, 1)}
     runs = Channel("i1", 1, 1, "command-1", {PART: 5}, {"t": "t-1"}, region=Progress(1, 1, 0))
     channels = {"c1": ChannelView("c1", 3, runs), "c2": ChannelView("c2", 1, Channel("i2"))}
-    view = RegionView("r", RUNNING, 7, **region)
+    view = RegionView("r", **{"record": RUNNING, "version": 7, **region})
     return Snapshot(
         "g",
         1,
@@ -122,14 +122,18 @@ def with_members(count: int) -> dict[str, GroupState]:
     return {"g": replace(STATE, target={f"c{n}": Target(f"i{n}", {}) for n in range(count)})}
 
 
-def test_a_checkpoint_has_5000_participants_at_most() -> None:
+def test_a_checkpoint_has_5000_participants_at_most_and_the_region_says_why_it_takes_none() -> None:
     assert MAX_NUMBER_OF_PARTICIPANTS == 5000
 
     most = region_plan(a_snapshot(groups=with_members(5000)), RULES)
     more = region_plan(a_snapshot(groups=with_members(5001)), RULES)
 
     assert most.begun is not None and len(most.begun.participants["g"]) == 5000
-    assert more.begun is None and more.again_s == 1.0
+    assert more.begun is None and more.again_s == RULES.interval_s
+    assert "no checkpoint: its 5001 participants take " in (more.region.reason or "")
+    again = region_plan(a_snapshot(region=more.region, groups=with_members(1)), RULES)
+    assert again.begun is not None and again.region.reason is None
+    assert decided(record=replace(RUNNING, reason=more.region.reason)).is_new_generation, "it waits for none"
 
 
 def test_none_begins_while_a_group_is_paused_or_has_not_its_state_back_or_everybody_is_away() -> None:
