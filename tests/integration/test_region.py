@@ -12,6 +12,7 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
+from consumer.operator import contributor
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.paths import REGIONS
@@ -85,6 +86,24 @@ def test_a_checkpoint_has_the_offsets_and_the_state_after_exactly_the_records_be
     assert set(given["g~c1"].offsets.values()) == {log.end}
     log.end = 80
     exact(log, 4, one)
+
+
+def test_a_member_goes_on_when_its_checkpoint_has_ended_and_does_not_look_for_that_by_the_clock(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contributor, "LOOK_AGAIN_S", 3600.0)
+    world.coordinator()
+    world.topic("t", 4)
+    one, two = counting("c1"), counting("c2")
+    two.drain_s = 0.2
+    running(world)
+    world.stable("g", 2)
+    exact(log, 4, one, two)
+
+    checkpoint(world)
+
+    log.end += 10
+    exact(log, 4, one, two)
 
 
 def test_what_a_killed_member_had_counted_since_the_checkpoint_is_counted_again_and_nothing_twice(

@@ -6,14 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.assignors.range import RangeAssignor
+from coordinator.config import CoordinatorConfig
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.plan import Plan, plan
+from coordinator.planning.regional import RegionStep
 from coordinator.problems import Findings, Problems
 from coordinator.reading import Memory
 from coordinator.regions.group_reader import GroupRegionReader
+from coordinator.regions.handler import Regions
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
 from coordinator.regions.retiring import ENDED_KEPT, ZNODES_A_TURN, to_retire
 from coordinator.regions.turns import RegionTurns
+from coordinator.requests import Request, RequestQueue
 from coordinator.snapshot import ChannelView, Member, RegionView, Snapshot
 from coordinator.term import Term
 from coordinator.zk.partitions import TopicPartition
@@ -241,3 +245,25 @@ def test_a_request_that_is_no_use_any_more_is_removed() -> None:
 
     assert tree.data(PATHS.request) is None
     assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
+
+
+# ---- when a region's turn is asked for
+
+
+def test_a_region_takes_its_turn_when_the_last_member_of_all_its_groups_has_drained_and_not_before() -> None:
+    runtime = ManualRuntime()
+    requests = RequestQueue(runtime)
+    unused: Any = None
+    regions = Regions(
+        CoordinatorConfig(zk="z:1"), unused, runtime, unused, unused, unused, lambda group: False, CoordinatorMetrics()
+    )
+    step = RegionStep("r", RUNNING, replace(RUNNING, open=1, next_sequence=2, groups=("g", "h")))
+
+    regions.after_turn("g", step, {"c1", "c2"}, requests)
+    regions.after_turn("h", step, {"c3"}, requests)
+    assert regions.acknowledged("g", "c1", requests) and regions.acknowledged("h", "c3", requests)
+    assert not regions.acknowledged("g", "c1", requests), "it had none any more"
+    assert len(requests) == 0
+
+    assert regions.acknowledged("g", "c2", requests)
+    assert requests.take() == Request("region r", ("again",))
