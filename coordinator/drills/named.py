@@ -10,10 +10,21 @@ from functools import partial
 
 from ..zk.errors import Refused, UsageError
 from ..zk.names import checked_name
-from ..zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, GROUPS, PAUSED, Brokers, GroupPaths
+from ..zk.paths import (
+    CONSUMERS,
+    COORDINATOR,
+    COORDINATOR_EPOCH,
+    DRILL,
+    GROUPS,
+    PAUSED,
+    REGIONS,
+    Brokers,
+    GroupPaths,
+    RegionPaths,
+)
 from ..zk.store import Create, Store
 from .own import CLEARED_S, Own, remove_tree
-from .settings import Settings
+from .settings import REGION, Settings
 from .waiting import wait_for
 
 ANOTHER = "another drill runs at --zk: wait until it has ended"
@@ -30,7 +41,7 @@ class Named(Own):
         super().__init__(hosts, session_timeout_ms)
         self._group = checked_name("group", group)
         self._topic = f"zk-group-drill-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ').lower()}"
-        self._made = (GroupPaths(self._group).root, Brokers().topic(self._topic))
+        self._made = (GroupPaths(self._group).root, RegionPaths(REGION).root, Brokers().topic(self._topic))
         self._mine = [f"{self.below}{path}" for path in self._made]
         self.told = {**self.told, "group": self._group, "topic": self._topic}
 
@@ -108,6 +119,8 @@ class Named(Own):
                 f"group {min(groups)} stands at --zk, too: a coordinator looks after every group of its path, "
                 "so drills run where there is no other"
             )
+        if REGION in _names(store, f"{self.below}{REGIONS}"):
+            raise UsageError(f"consistent region {REGION} stands at --zk: drills use that name, and remove it")
         if _names(store, f"{self.below}{Brokers().brokers_path}/ids"):
             raise UsageError("a real Kafka is registered at --zk, and a drill makes no topic beside it")
 

@@ -22,14 +22,13 @@ from ..zk.sync import decoded
 from .coordinators import a_turn_is_taken, another_is_elected, elected_of, happens
 from .drill import Drill
 from .proxy import Loss
-from .settings import Settings
+from .settings import REGION, Settings
 from .sight import READY_S, Produced, slot
 from .stage import Stage
 from .verdict import Records
 from .waiting import NotReached, wait_for
 from .wire import MULTI, op_code
 
-REGION = "drill"
 PATHS = RegionPaths(REGION)
 KEYS = 3
 """As in `consumer/drill/counting.py`."""

@@ -13,6 +13,7 @@ GROUP = "drill"
 POOL = "p"
 TOPIC = "numbers"
 QUERY = "q"
+REGION = "drill"
 
 
 @dataclass(frozen=True, slots=True)
