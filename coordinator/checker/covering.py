@@ -9,7 +9,7 @@ from .invariant import Invariant
 from .reading import StateData
 from .verdict import Event, moment
 from .views import Group, StateView
-from .wanted import left_out, longest_ask_s, runs_but_refused, subscribed
+from .wanted import hold_s, left_out, longest_ask_s, runs_but_refused, subscribed
 
 
 class Covering(Invariant):
@@ -60,6 +60,7 @@ class Covering(Invariant):
 
     def _judge_cover(self, group: Group, state: StateData, commit: Commit) -> None:
         seen_by = commit.at - self._notice(commit.at) - (longest_ask_s(self.world) if group.is_led else 0.0)
+        seen_by -= hold_s(self.world, group)
         assigned = set().union(*(share.partitions for share in state.target.values()))
         subscribers: dict[str, Event] = {}
         for name in group.live_members:

@@ -22,6 +22,8 @@ class Profile:
     :ivar led: the share of applications' groups in which members may decide the assignment.
     :ivar leader_weights: as `weights`, of the faults of client-side assignment (`leaders.py`), of which
         `leader_faults` are drawn besides: the others stay as they are.
+    :ivar regions: the share of applications' groups that are in a consistent region.
+    :ivar region_weights: likewise, of the faults of regions (`regions.py`), of which `region_faults` are drawn besides.
     """
 
     name: str
@@ -48,6 +50,9 @@ class Profile:
     leader_weights: Mapping[str, float] = field(default_factory=dict)
     leader_faults: tuple[int, int] = (0, 0)
     assignment_timeout_ms: int = 4000
+    regions: float = 0.0
+    region_weights: Mapping[str, float] = field(default_factory=dict)
+    region_faults: tuple[int, int] = (0, 0)
 
     @property
     def session_timeout_ms(self) -> int:

@@ -74,7 +74,7 @@ def simulate(
     root = logging.getLogger()
     root.addHandler(alarm)
     try:
-        with tuned():
+        with tuned(world.disk):
             _run(world, script or draw_faults)
     except SimulationFailure as failure:
         world.problems.append(str(failure))

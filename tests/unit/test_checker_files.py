@@ -122,7 +122,7 @@ def test_a_history_without_bounds_decides_nothing_that_needs_them() -> None:
     verdicts = changed(lambda events: events.pop(0))
 
     undecided = [v.invariant for v in verdicts.verdicts.values() if v.outcome == "not decided"]
-    assert undecided == ["S2", "S7", "L1", "L2", "L3", "L4", "L5"]
+    assert undecided == ["S2", "S7", "L1", "L2", "L3", "L4", "L5", "L6"]
     assert verdicts["S2"].why == "there is no `run` event, so no bounds are known"
     assert verdicts.is_inconclusive
 
