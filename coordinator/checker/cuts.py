@@ -67,6 +67,8 @@ class Cuts(Invariant):
         for change in commit.regions:
             if change.view.data is not None and change.view.data.kind != CONSUMERS:
                 continue
+            if change.what == CONTRIBUTION:
+                self._note(change, given)
             if change.is_removed:
                 self._judge_removed(change, commit)
             elif change.checkpoint is None or change.checkpoint.by_hand:
@@ -75,7 +77,7 @@ class Cuts(Invariant):
             elif change.what == CHECKPOINT and change.is_new:
                 self._judge_begun(change.view, change.checkpoint, commit)
             elif change.what == CONTRIBUTION:
-                self._judge_contribution(change, change.checkpoint, commit, given)
+                self._judge_contribution(change, change.checkpoint, commit)
             elif change.what == END and change.name == COMPLETED:
                 self._judge_completed(change.view, change.checkpoint, commit)
         for moved in commit.channels:
@@ -114,12 +116,18 @@ class Cuts(Invariant):
 
     # ---- a contribution
 
+    @staticmethod
+    def _note(change: RegionChange, found: dict[tuple[str, str], Contribution]) -> None:
+        given = change.checkpoint.contributions.get(change.name) if change.checkpoint is not None else None
+        group, _, consumer = change.name.partition("~")
+        if given is not None and given[0] is not None:
+            found[group, consumer] = given[0]
+
     def _judge_contribution(
         self,
         change: RegionChange,
         checkpoint: CheckpointView,
         commit: Commit,
-        found: dict[tuple[str, str], Contribution],
     ) -> None:
         view, given = change.view, checkpoint.contributions[change.name][0]
         group, _, consumer = change.name.partition("~")
@@ -131,7 +139,6 @@ class Cuts(Invariant):
         if self.world.process(commit.who).is_node:
             self._judge_copy(view, checkpoint, change.name, given, commit)
             return
-        found[group, consumer] = given
         if view.data.open != checkpoint.number or checkpoint.ends:
             self._tell(view, checkpoint, f"has a contribution of {consumer}, and is not open", commit)
         incarnation = checkpoint.data.participants.get(group, {}).get(consumer)

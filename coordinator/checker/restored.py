@@ -303,6 +303,8 @@ class Restored(Invariant):
         is_own = commit.who == view.owner and command.name in view.applied
         if not is_own or data is None or not data.is_live or view.by_hand or command.data is None:
             return
+        if data.incarnation != command.data.incarnation:
+            return  # it went with the one before
         order, progress = command.data.region, data.region
         if order is not None and (progress is None or progress.ready != order.reset):
             self.broken(

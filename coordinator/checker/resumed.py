@@ -8,6 +8,7 @@ from .invariant import Invariant
 from .region_views import RegionView
 from .settled import is_settled
 from .verdict import moment
+from .views import Group
 from .world import World
 
 RESET_TIMEOUT_S = 15.0
@@ -16,12 +17,19 @@ DRAIN_S = 60.0
 """Where `bounds` do not say them."""
 
 
+def _is_whole(group: Group) -> bool:
+    """Whether every member of the target is there: a static member may be away from its seat for a while."""
+    state = group.state.data if group.state is not None else None
+    return state is None or all(group.live(name) for name in state.target)
+
+
 class Resumed(Invariant):
     """A region is Running again within `reset_timeout` after its groups are Stable, and reaches a new cut within an
     interval and a drain of calm.
 
-    Judged after `calm`, while every group of the region is settled (as L1 has it), somebody is there, nobody is stuck,
-    and nothing is paused. A cut is new when it is above the one before, or the region was reset meanwhile.
+    Judged after `calm`, while every group of the region is settled (as L1 has it) and all of its target is there,
+    nobody is stuck, and nothing is paused. A cut is new when it is above the one before, or the region was reset
+    meanwhile.
     """
 
     name = "L6"
@@ -61,7 +69,10 @@ class Resumed(Invariant):
         names = {name for group in groups for name in (*group.channels, *(c.owner for c in group.channels.values()))}
         return (
             any(group.live_members for group in groups)
-            and all(is_settled(group) and conditions.unpaused_since(group.name) <= now for group in groups)
+            and all(
+                is_settled(group) and _is_whole(group) and conditions.unpaused_since(group.name) <= now
+                for group in groups
+            )
             and not any(group.state is not None and group.state.by_hand for group in groups)
             and not any(fault.hit(*names) for fault in stuck)
         )

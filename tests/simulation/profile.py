@@ -147,6 +147,28 @@ _PAUSING_LEADERS = {
     "topic-while-asked": 2.0,
 }
 
+REGIONS = {
+    "checkpoint-wanted": 3.0,
+    "reset-wanted": 2.0,
+    "member-dies-in-region": 4.0,
+    "coordinator-dies-in-region": 3.0,
+    "contribution-is-late": 1.5,
+    "contribution-is-lost": 1.5,
+    "hangs-draining": 1.0,
+    "change-while-draining": 3.0,
+    "region-scribbled-by-hand": 1.0,
+}
+_REGIONS = 0.3
+_CALM_REGIONS = ("checkpoint-wanted", "reset-wanted", "member-dies-in-region", "change-while-draining")
+_PAUSING_REGIONS = {
+    "checkpoint-wanted": 2.0,
+    "member-dies-in-region": 2.0,
+    "contribution-is-late": 2.0,
+    "contribution-is-lost": 2.0,
+    "hangs-draining": 2.0,
+    "change-while-draining": 2.0,
+}
+
 CALM = Profile(
     "calm",
     {kind: 1.0 for kind in _CALM},
@@ -155,6 +177,9 @@ CALM = Profile(
     led=_LED,
     leader_weights=dict.fromkeys(_CALM_LEADERS, 1.0),
     leader_faults=(0, 3),
+    regions=_REGIONS,
+    region_weights=dict.fromkeys(_CALM_REGIONS, 1.0),
+    region_faults=(0, 3),
 )
 _STARTS = ("committed", "end")
 STORM = Profile(
@@ -166,9 +191,21 @@ STORM = Profile(
     led=_LED,
     leader_weights=LEADERS,
     leader_faults=(2, 8),
+    regions=_REGIONS,
+    region_weights=REGIONS,
+    region_faults=(3, 10),
 )
 PAUSES = Profile(
-    "pauses", _PAUSES, (4, 14), starts=_STARTS, led=_LED, leader_weights=_PAUSING_LEADERS, leader_faults=(2, 6)
+    "pauses",
+    _PAUSES,
+    (4, 14),
+    starts=_STARTS,
+    led=_LED,
+    leader_weights=_PAUSING_LEADERS,
+    leader_faults=(2, 6),
+    regions=_REGIONS,
+    region_weights=_PAUSING_REGIONS,
+    region_faults=(2, 6),
 )
 SCALE = replace(
     STORM, name="scale", groups=2, consumers=5, slots=2, topics=4, partitions=(8, 16), faults=(6, 16), records_per_s=0.2
@@ -188,7 +225,20 @@ LED = replace(
 """Nothing but groups that a member assigns, and more of what may happen to them. So long, since a group whose state was
 lost has 40 s more."""
 
-PROFILES = {profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED)}
+REGIONAL = replace(
+    STORM,
+    name="regional",
+    slots=0,
+    consumers=4,
+    groups=2,
+    regions=1.0,
+    region_faults=(8, 18),
+    faults=(3, 12),
+    seconds=90.0,
+)
+"""Nothing but groups that are in one consistent region, and more of what may happen to it."""
+
+PROFILES = {profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED, REGIONAL)}
 
 MIXTURE = ("storm", "pauses", "calm", "storm", "pauses", "storm", "pauses", "storm", "pauses", "scale")
 """What many seeds run, one after the other: a run of the large world takes as long as several of the others."""

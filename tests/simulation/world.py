@@ -28,10 +28,12 @@ from consumer.spark.planner import SourceConfig
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN
 from coordinator.config import CoordinatorConfig
+from coordinator.regions.admin import request
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.paths import Brokers
+from coordinator.zk.paths import Brokers, RegionPaths
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
+from coordinator.zk.regions import FAILED, RESET, Region, RegionRequest
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from tests.property.test_convergence import CooperativeRange
 from tests.simulation.actors import Actor, Application, Checkpoint, Driver, Node, Query, SlotTask
@@ -62,6 +64,9 @@ LARGE_STATES = 0.2
 REGION = "r"
 CHECKPOINT_INTERVAL_MS = 5000
 DRAIN_TIMEOUT_MS = 4000
+MENDS_S = 5.0
+"""For so long after the faults an operator looks after a region that has failed."""
+
 LONGEST_HOLD_S = 6.0
 """For a checkpoint; the product's 120 s are two runs."""
 
@@ -304,7 +309,7 @@ class World:
             checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS,
             drain_timeout_ms=DRAIN_TIMEOUT_MS,
             checkpoints_kept=3,
-            max_consecutive_resets=10,
+            max_consecutive_resets=2,
             max_backlog_segments=200,
             backlog_interval_ms=2000,
         )
@@ -498,6 +503,10 @@ class World:
             life.process.resume()
             if isinstance(life.actor, Application):
                 life.actor.troubles.be_calm()
+            if isinstance(life.actor, Stateful):
+                life.actor.asks.clear()
+        if self.profile.regions:
+            self.mend_region()
         for number in range(self.profile.nodes):
             if not self._is_running(f"node-{number}"):
                 self.start_node(number)
@@ -506,6 +515,22 @@ class World:
         for number in range(self.profile.slots):
             if not self._is_running(f"slot-{number}"):
                 self.start_slot(number)
+
+    def say_states(self) -> None:
+        """At the end: what every stateful application is."""
+        for life in self.alive("consumer"):
+            said = life.actor.said() if isinstance(life.actor, Stateful) else None
+            if said is not None:
+                self.record(life.process.life, "state", {**life.actor.names(), **said})
+
+    def mend_region(self) -> None:
+        """An operator resets a region that has failed; should nobody answer, again."""
+        leader = self.ensemble.leader
+        node = leader.tree.get(RegionPaths(REGION).root) if leader is not None else None
+        if node is not None and Region.parse(REGION, node.data).state == FAILED:
+            self.run_tool(lambda store, _: request(store, REGION, RegionRequest(RESET, "operator", "it failed")))
+        if self.scheduler.now < self.profile.calm_at + MENDS_S:
+            self.scheduler.after(1.0, self.mend_region)
 
     def stuck(self) -> list[str]:
         """Consumers that live and do not poll."""

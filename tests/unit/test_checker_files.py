@@ -156,7 +156,7 @@ def test_the_command_says_that_everything_held(tmp_path: Path, capsys: pytest.Ca
 
     assert main([str(path)]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].endswith(" events") and printed[1:3] == ["S1 held", "S2 held"] and len(printed) == 15
+    assert printed[0].endswith(" events") and printed[1:3] == ["S1 held", "S2 held"] and len(printed) == 18
 
 
 def test_the_command_says_what_was_broken_and_shows_the_witness(
