@@ -252,6 +252,9 @@ class Cuts(Invariant):
         opened = view.checkpoints.get(before.open) if before.open else None
         if opened is not None and after.open != before.open and not opened.ends and not opened.by_hand:
             self._tell(view, opened, "is open no more, and has not ended", commit)
+        if after.open and after.reset != before.reset:
+            why = f"is in reset {after.reset}, and checkpoint {after.open} is open that began before"
+            self.broken(f"region {view.name} {why} at {moment(commit.at)}", commit.event)
         if after.next_sequence < before.next_sequence:
             why = f"went back from checkpoint {before.next_sequence} to {after.next_sequence} as the next one"
             self.broken(f"region {view.name} {why} at {moment(commit.at)}", commit.event)

@@ -176,8 +176,10 @@ class Regions:
             if verb == DELETE:
                 return
             checkpoint = view.checkpoints[number] = CheckpointView(number, None, commit.event)
+        what = END if below in ENDS else CONTRIBUTION if "~" in below else CHECKPOINT
+        if below and what == CHECKPOINT:
+            return  # nothing that counts
         checkpoint.by_hand = checkpoint.by_hand or commit.by_hand
-        what = END if below in ENDS else CONTRIBUTION if below else CHECKPOINT
         if what == CHECKPOINT:
             if verb == DELETE:
                 del view.checkpoints[number]

@@ -9,6 +9,7 @@ from .region_views import RegionView
 from .settled import is_settled
 from .verdict import moment
 from .views import Group
+from .wanted import has_failed
 from .world import World
 
 RESET_TIMEOUT_S = 15.0
@@ -69,6 +70,7 @@ class Resumed(Invariant):
         names = {name for group in groups for name in (*group.channels, *(c.owner for c in group.channels.values()))}
         return (
             any(group.live_members for group in groups)
+            and not any(has_failed(self.world, group) for group in groups)
             and all(
                 is_settled(group) and _is_whole(group) and conditions.unpaused_since(group.name) <= now
                 for group in groups

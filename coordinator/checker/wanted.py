@@ -93,9 +93,15 @@ def hold_s(world: World, group: Group) -> float:
 
 
 def has_failed(world: World, group: Group) -> bool:
-    """Whether the group's consistent region has failed: then its members run nothing until an operator resets it."""
+    """Whether the group's consistent region has failed: then its members run nothing until an operator resets it.
+
+    One whose cut a hand has touched may have.
+    """
     region = world.regions.of(group.name)
-    return region is not None and region.data is not None and region.data.state == FAILED
+    if region is None or region.data is None:
+        return False
+    cut = region.checkpoints.get(region.data.sequence)
+    return region.data.state == FAILED or (cut is not None and cut.by_hand)
 
 
 def can_be_led(world: World, group: Group) -> bool:

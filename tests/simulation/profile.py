@@ -153,12 +153,12 @@ REGIONS = {
     "member-dies-in-region": 4.0,
     "coordinator-dies-in-region": 3.0,
     "contribution-is-late": 1.5,
-    "contribution-is-lost": 1.5,
+    "contribution-is-lost": 2.5,
     "hangs-draining": 1.0,
     "change-while-draining": 3.0,
-    "region-scribbled-by-hand": 1.0,
+    "region-scribbled-by-hand": 2.5,
 }
-_REGIONS = 0.3
+_REGIONS = 0.2
 _CALM_REGIONS = ("checkpoint-wanted", "reset-wanted", "member-dies-in-region", "change-while-draining")
 _PAUSING_REGIONS = {
     "checkpoint-wanted": 2.0,
@@ -193,7 +193,7 @@ STORM = Profile(
     leader_faults=(2, 8),
     regions=_REGIONS,
     region_weights=REGIONS,
-    region_faults=(3, 10),
+    region_faults=(2, 7),
 )
 PAUSES = Profile(
     "pauses",

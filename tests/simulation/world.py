@@ -62,7 +62,7 @@ LARGE_STATES = 0.2
 """The share of stateful applications whose states go to files."""
 
 REGION = "r"
-CHECKPOINT_INTERVAL_MS = 5000
+CHECKPOINT_INTERVAL_MS = 7000
 DRAIN_TIMEOUT_MS = 4000
 MENDS_S = 5.0
 """For so long after the faults an operator looks after a region that has failed."""
