@@ -158,13 +158,13 @@ REGIONS = {
     "change-while-draining": 3.0,
     "region-scribbled-by-hand": 2.5,
 }
-_REGIONS = 0.2
+_REGIONS = 0.15
 _CALM_REGIONS = ("checkpoint-wanted", "reset-wanted", "member-dies-in-region", "change-while-draining")
 _PAUSING_REGIONS = {
     "checkpoint-wanted": 2.0,
     "member-dies-in-region": 2.0,
     "contribution-is-late": 2.0,
-    "contribution-is-lost": 2.0,
+    "contribution-is-lost": 3.0,
     "hangs-draining": 2.0,
     "change-while-draining": 2.0,
 }
@@ -193,7 +193,7 @@ STORM = Profile(
     leader_faults=(2, 8),
     regions=_REGIONS,
     region_weights=REGIONS,
-    region_faults=(2, 7),
+    region_faults=(4, 10),
 )
 PAUSES = Profile(
     "pauses",
@@ -205,7 +205,7 @@ PAUSES = Profile(
     leader_faults=(2, 6),
     regions=_REGIONS,
     region_weights=_PAUSING_REGIONS,
-    region_faults=(2, 6),
+    region_faults=(3, 8),
 )
 SCALE = replace(
     STORM, name="scale", groups=2, consumers=5, slots=2, topics=4, partitions=(8, 16), faults=(6, 16), records_per_s=0.2
