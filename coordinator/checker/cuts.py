@@ -24,7 +24,7 @@ class Cuts(Invariant):
     are exactly what that state has taken in.
 
     - A checkpoint begins while the region is Running and none is open, with the next number, and every member of every
-      target as participant.
+      target as participant that is not away from its seat.
     - A member contributes in one multi with its channel, whose offsets are those of the contribution, while the
       checkpoint is open; they are what it had taken in when its states were taken. Until the checkpoint has ended it
       takes in nothing. Otherwise no offset of a member moves, but back to where it began.
@@ -111,7 +111,8 @@ class Cuts(Invariant):
             group = self.world.groups.get(name)
             state = group.state.data if group is not None and group.state is not None else None
             target = state.target if state is not None else {}
-            found |= {(name, consumer, share.incarnation) for consumer, share in target.items()}
+            away = state.region.away if state is not None and state.region is not None else ()
+            found |= {(name, consumer, share.incarnation) for consumer, share in target.items() if consumer not in away}
         return found
 
     # ---- a contribution
@@ -158,7 +159,9 @@ class Cuts(Invariant):
         saved = app.saved.get(checkpoint.number)
         if saved is None:
             self._tell(view, checkpoint, f"has a contribution of {consumer}, whose states were not taken", commit)
-        elif any(saved.get(part) not in (offset, None) for part, offset in given.offsets.items()):
+            return
+        checkpoint.members[change.name] = saved[1]
+        if any(saved[0].get(part) not in (offset, None) for part, offset in given.offsets.items()):
             self._tell(
                 view, checkpoint, f"has other offsets of {consumer} than its state has taken in", commit, app.given
             )
@@ -171,6 +174,8 @@ class Cuts(Invariant):
         if checkpoint.data is not None and consumer in checkpoint.data.participants.get(group, {}):
             self._tell(view, checkpoint, f"has a contribution of {consumer} that a coordinator has made", commit)
         elif base is not None and not base.by_hand:
+            if given.member_state or given.file is not None:
+                checkpoint.members[name] = base.members.get(name, {})
             known = base.offsets(group)
             for (topic, number), offset in given.offsets.items():
                 if known.get((topic, number)) != (offset, given.topics.get(topic, "")):
@@ -231,7 +236,9 @@ class Cuts(Invariant):
             return f"has a partition of group {group} twice"
         state = self.world.groups[group].state if group in self.world.groups else None
         target = state.data.target if state is not None and state.data is not None and not state.by_hand else {}
-        missing = sorted(frozenset().union(*(share.partitions for share in target.values())) - now.keys())
+        away = checkpoint.away(group)
+        run = [share.partitions for name, share in target.items() if name not in away]
+        missing = sorted(frozenset().union(*run) - now.keys())
         if missing:
             return f"lacks {missing[0][0]}-{missing[0][1]} of group {group}, which runs"
         base = checkpoint.data.base if checkpoint.data is not None else INITIAL

@@ -109,7 +109,7 @@ class Joined(Invariant):
             return
         sealed = self._sealed(commit) if commit.sealed else {}
         for change in commit.channels:
-            if self.world.regions.of(change.view.group.name) is not None:
+            if change.view.group.name in self.world.regions.ever:
                 continue
             before, after = change.before, change.after
             is_same = before is not None and after is not None and before.incarnation == after.incarnation
@@ -249,7 +249,7 @@ class Joined(Invariant):
                 )
 
     def _judge_offset(self, group: Group, partition: Partition, offset: OffsetView, commit: Commit) -> None:
-        if offset.data is None or self.world.regions.of(group.name) is not None:
+        if offset.data is None or group.name in self.world.regions.ever:
             return
         key = (group.name, partition[0], offset.data.topic_id, partition[1])
         known = self.ends.get(key)

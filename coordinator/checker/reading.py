@@ -153,8 +153,8 @@ def read_state(path: str, text: str, before: StateData | None) -> StateData | No
 def _region(values: Any) -> GroupRegion | None:
     if values is None:
         return None
-    found = GroupRegion(values["name"], values["ready"])
-    if type(found.name) is not str or type(found.ready) is not int:
+    found = GroupRegion(values["name"], values["ready"], tuple(values.get("away", ())))
+    if type(found.name) is not str or type(found.ready) is not int or not all(type(each) is str for each in found.away):
         raise TypeError(values)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from coordinator.zk.paths import REGIONS, RegionPaths, checkpoint_number
 from coordinator.zk.ranges import is_partition
@@ -10,6 +10,7 @@ from coordinator.zk.records import OffsetRecord
 from coordinator.zk.regions import COMPLETED, CONSUMERS, ENDS, INITIAL, Checkpoint, Contribution, Region
 
 from .commits import CREATE, DELETE, REGION, Commit, Route
+from .sketches import Key, Sketch
 from .texts import Partition, strictly
 from .verdict import Event
 
@@ -25,29 +26,36 @@ class CheckpointView:
 
     :ivar data: None when it cannot be read.
     :ivar contributions: name -> what it says (None when that cannot be read), and the commit that made it.
+    :ivar members: name -> what the member keeps for itself, as its application has said.
     :ivar ends: `completed`, `aborted`, `abandoned` -> the commit that made it.
     :ivar by_hand: whether a hand has written anything of it.
     """
 
-    __slots__ = ("by_hand", "contributions", "data", "ends", "made", "number")
+    __slots__ = ("by_hand", "contributions", "data", "ends", "made", "members", "number")
 
     def __init__(self, number: int, data: Checkpoint | None, made: Event) -> None:
         self.number = number
         self.data = data
         self.made = made
         self.contributions: dict[str, tuple[Contribution | None, Event]] = {}
+        self.members: dict[str, Mapping[Key, Sketch]] = {}
         self.ends: dict[str, Event] = {}
         self.by_hand = False
 
     def of(self, group: str) -> Iterator[tuple[str, Contribution]]:
-        """The contributions of a group that count: of its participants first, then what was copied."""
+        """The contributions of a group that count: of its participants and members away, then what was copied."""
         participants = self.data.participants.get(group) if self.data is not None else None
+        away = self.away(group)
         prefix = f"{group}~"
         names = [name for name in self.contributions if name.startswith(prefix)]
         for name in sorted(names, key=lambda name: (name.count("~") > 1, name)):
             given, rest = self.contributions[name][0], name[len(prefix) :]
-            if given is not None and (participants is None or "~" in rest or rest in participants):
+            if given is not None and (participants is None or "~" in rest or rest in participants or rest in away):
                 yield rest, given
+
+    def away(self, group: str) -> tuple[str, ...]:
+        """Static members of a group that were away when it began."""
+        return self.data.away.get(group, ()) if self.data is not None else ()
 
     def offsets(self, group: str) -> dict[Partition, tuple[int, str]]:
         """Partition -> offset and topic id, of a group."""
@@ -78,8 +86,8 @@ class RegionView:
         self.by_hand = False
 
     def offsets(self, group: str, checkpoint: int) -> dict[Partition, tuple[int, str]] | None:
-        """Where a group stands in a cut; None when that is not there any more."""
-        if checkpoint == INITIAL:
+        """Where a group stands in a cut: nowhere in one from before it came; None when that is not there any more."""
+        if checkpoint == INITIAL or (self.data is not None and checkpoint < self.data.first.get(group, 1)):
             return {}
         view = self.checkpoints.get(checkpoint)
         return view.offsets(group) if view is not None and COMPLETED in view.ends else None
@@ -119,11 +127,12 @@ class RegionChange:
 class Regions:
     """Every region of a history.
 
-    :ivar views: by name.
+    :ivar views: by name.  :ivar ever: groups that are or were in one of plain consumers.
     """
 
     def __init__(self) -> None:
         self.views: dict[str, RegionView] = {}
+        self.ever: set[str] = set()
         self._of: dict[str, RegionView] = {}
 
     def of(self, group: str) -> RegionView | None:
@@ -161,11 +170,13 @@ class Regions:
         after = strictly(_PARSE_REGION, RegionPaths(view.name).root, text) if text else None
         change.after = view.data = after
         view.written, view.by_hand = commit.event, commit.by_hand
-        if after is not None:
-            if change.before is None or change.before.reset != after.reset:
-                view.reset_at = commit.event
-            if after.kind == CONSUMERS:
-                self._of.update(dict.fromkeys(after.groups, view))
+        if after is not None and (change.before is None or change.before.reset != after.reset):
+            view.reset_at = commit.event
+        if after is not None and after.kind == CONSUMERS:
+            for group in change.before.groups if change.before is not None else ():
+                self._of.pop(group, None)
+            self._of.update(dict.fromkeys(after.groups, view))
+            self.ever.update(after.groups)
         commit.regions += (change,)
 
     def _checkpoint(

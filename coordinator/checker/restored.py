@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from coordinator.zk.regions import RUNNING, Region
 
@@ -11,37 +10,12 @@ from .commits import GONE, NAMED, REGION, SENT, STATE, Commit
 from .invariant import Invariant
 from .reading import CommandData, StateData
 from .region_views import ROOT, RegionChange, RegionView
-from .sketches import NOTHING, Sketch, by_partition, by_topic_id, of_range
+from .sketches import NOTHING, Key, Sketch, by_partition, by_topic_id, of_range
+from .taken import Application, add, difference, told
 from .texts import Partition
 from .verdict import Event, moment
 from .views import ChannelView, CommandView, Group, StateView
 from .world import World
-
-Key = tuple[str, str, int]
-"""Topic, its id, and partition."""
-
-
-class Application:
-    """What one process of a stateful application is, as its events say.
-
-    :ivar given: the `restored` event that made it so.
-    :ivar next: partition -> the offset of the next record that it takes in.
-    :ivar states: partition -> what it has taken in of it; `member` likewise, what it keeps for itself.
-    :ivar restored: `member` as it was given back.
-    """
-
-    __slots__ = ("checkpoint", "given", "incarnation", "member", "next", "reset", "restored", "saved", "states")
-
-    def __init__(self, event: Event) -> None:
-        self.given = event
-        self.incarnation: str = event["incarnation"]
-        self.reset: int = event["reset"]
-        self.checkpoint: int = event["checkpoint"]
-        self.states = by_partition(event["states"])
-        self.member = by_topic_id(event["member"])
-        self.restored = dict(self.member)
-        self.next: dict[Partition, int | None] = dict.fromkeys(self.states)
-        self.saved: dict[int, dict[Partition, int | None]] = {}
 
 
 class Restored(Invariant):
@@ -153,7 +127,7 @@ class Restored(Invariant):
                 continue
             if app.states[part] != of_range(initial, stands):
                 self.broken(
-                    f"{event['consumer']} of group {event['group']} was given back {_told(app.states[part])} of "
+                    f"{event['consumer']} of group {event['group']} was given back {told(app.states[part])} of "
                     f"{part[0]}-{part[1]} at {moment(event['at'])}, and the cut has every record from {initial} to "
                     f"{stands}",
                     event,
@@ -197,7 +171,7 @@ class Restored(Invariant):
     def _on_saved(self, event: Event) -> None:
         app = self._compare(event)
         if app is not None:
-            app.saved = {event["checkpoint"]: dict(app.next)}
+            app.saved = {event["checkpoint"]: (dict(app.next), dict(app.member))}
 
     def _on_state(self, event: Event) -> None:
         self._compare(event)
@@ -209,7 +183,7 @@ class Restored(Invariant):
             return None
         states, member = by_partition(event["states"]), by_topic_id(event["member"])
         known = {part: app.states.get(part, NOTHING) for part in states}
-        if odd := _difference(states, known) or _difference(member, app.member):
+        if odd := difference(states, known) or difference(member, app.member):
             self.broken(
                 f"{event['consumer']} of group {event['group']} says at {moment(event['at'])} that it has {odd}",
                 app.given,
@@ -353,9 +327,15 @@ class Restored(Invariant):
             self._judge_members(view, region, group, state.data, commit)
 
     def _judge_members(self, view: RegionView, region: Region, group: Group, state: StateData, commit: Commit) -> None:
-        """The members' own states add up to what the cut says of the partitions."""
+        """The members' own states add up to what the cut says of the partitions; those of members away stand there."""
         applications: list[Application] = []
+        found: dict[Key, Sketch] = {}
+        sequence = region.cut_of(group.name)
+        standing = view.checkpoints.get(sequence)
         for consumer, share in sorted(state.target.items()):
+            if state.region is not None and consumer in state.region.away:
+                add(found, standing.members.get(f"{group.name}~{consumer}", {}) if standing is not None else {})
+                continue
             app = self._of.get((group.name, consumer))
             if app is None or (app.incarnation, app.reset) != (share.incarnation, region.reset):
                 if (group.name, consumer) in self._stateful:
@@ -367,21 +347,19 @@ class Restored(Invariant):
                     )
                 return
             applications.append(app)
-        cut = view.offsets(group.name, region.sequence)
+        cut = view.offsets(group.name, sequence)
         if cut is None:
             return
         wanted = self._wanted(view, group.name, cut)
-        found: dict[Key, Sketch] = {}
         for app in applications:
-            for key, sketch in app.restored.items():
-                found[key] = found.get(key, NOTHING).plus(sketch)
+            add(found, app.restored)
         odd = sorted(key for key, sketch in wanted.items() if found.get(key, NOTHING) != sketch)
         if odd:
             topic, _, number = odd[0]
             self.broken(
-                f"the members of group {group.name} were given back {_told(found.get(odd[0], NOTHING))} of "
-                f"{topic}-{number} in reset {region.reset}, and checkpoint {region.sequence} has "
-                f"{_told(wanted[odd[0]])}",
+                f"the members of group {group.name} were given back {told(found.get(odd[0], NOTHING))} of "
+                f"{topic}-{number} in reset {region.reset}, and checkpoint {sequence} has "
+                f"{told(wanted[odd[0]])}",
                 *(app.given for app in applications),
                 commit.event,
             )
@@ -404,16 +382,3 @@ def _news(was: StateData, now: StateData) -> str:
         if name in was.target and was.target[name].incarnation != share.incarnation:
             return f"another incarnation of {name}"
     return ""
-
-
-def _difference(said: Mapping[Any, Sketch], known: Mapping[Any, Sketch]) -> str:
-    """In what two states differ, in words; empty when they are equal."""
-    for key in sorted(said.keys() | known.keys()):
-        mine, other = said.get(key, NOTHING), known.get(key, NOTHING)
-        if mine != other:
-            return f"{_told(mine)} of {'-'.join(map(str, key))}, and it was given and took in {_told(other)}"
-    return ""
-
-
-def _told(sketch: Sketch) -> str:
-    return f"{sketch.records} records (offsets add up to {sketch.sum})"

@@ -19,9 +19,13 @@ DRAIN_S = 60.0
 
 
 def _is_whole(group: Group) -> bool:
-    """Whether every member of the target is there: a static member may be away from its seat for a while."""
+    """Whether every member of the target is there, or away from its seat; not so the one that would be given the
+    states of names that are gone."""
     state = group.state.data if group.state is not None else None
-    return state is None or all(group.live(name) for name in state.target)
+    if state is None or not state.target:
+        return True
+    away = state.region.away if state.region is not None else ()
+    return min(state.target) not in away and all(group.live(name) or name in away for name in state.target)
 
 
 class Resumed(Invariant):

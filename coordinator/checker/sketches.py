@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+Key = tuple[str, str, int]
+"""Topic, its id, and partition."""
+
 
 class Sketch(NamedTuple):
     """How many records, the sum of their offsets, and the sum of the squares."""
@@ -48,6 +51,6 @@ def by_partition(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], Sk
     return {(item["topic"], item["partition"]): sketch_of(item) for item in items}
 
 
-def by_topic_id(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, int], Sketch]:
+def by_topic_id(items: Iterable[Mapping[str, Any]]) -> dict[Key, Sketch]:
     """Topic, its id, and partition -> sketch, as an event has them."""
     return {(item["topic"], item["topic_id"], item["partition"]): sketch_of(item) for item in items}

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import consumer.commands
-import consumer.operator.region
+import consumer.operator.contributor
 import coordinator.channels
 import coordinator.plan
 import coordinator.planning.regional
 import coordinator.regions.plan
+import coordinator.regions.turns
+from consumer.operator.contributor import Contributor
 from consumer.operator.cut import CutReader
 from consumer.operator.region import RegionMember
 from coordinator.regions.handler import Regions
@@ -62,18 +64,19 @@ def _moves_offsets(original: Any) -> Any:
         original(self, store, fenced)
         if self._is_ready and not self._paused_for:
             running = fenced.channel.running
-            now = {part: offset for part, offset in self._application.offsets().items() if part in running}
+            positions = self._application._polling.positions
+            now = {part: position.offset for part, position in positions.items() if part in running}
             fenced.channel = replace(fenced.channel, running={**running, **now})
 
     return tend
 
 
 def _takes_at_once(original: Any) -> Any:
-    return property(lambda self: not self._paused_for)
+    return property(lambda self: not self.is_in_checkpoint)
 
 
 def _goes_on(original: Any) -> Any:
-    def look_for_the_end(self: Any, store: Any) -> None:
+    def look_for_the_end(self: Any, store: Any, channel: Any) -> None:
         self._paused_for = 0
 
     return look_for_the_end
@@ -128,10 +131,10 @@ def _any_version(path: str, version: int) -> Check:
 
 COMMITS: tuple[Patch, ...] = (replaced(RegionMember, "tend", _moves_offsets),)
 TAKES_AT_ONCE: tuple[Patch, ...] = (replaced(RegionMember, "may_take", _takes_at_once),)
-GOES_ON: tuple[Patch, ...] = (replaced(RegionMember, "_look_for_the_end", _goes_on),)
+GOES_ON: tuple[Patch, ...] = (replaced(Contributor, "_look_for_the_end", _goes_on),)
 REMOVED_AT_ONCE: tuple[Patch, ...] = (replaced(consumer.commands, "acknowledgement", _by_name),)
-CONTRIBUTES_ALONE: tuple[Patch, ...] = (replaced(RegionMember, "drain", _contributes_alone),)
-END_UNCHECKED: tuple[Patch, ...] = (constant(consumer.operator.region, "Check", _any_version),)
+CONTRIBUTES_ALONE: tuple[Patch, ...] = (replaced(Contributor, "drain", _contributes_alone),)
+END_UNCHECKED: tuple[Patch, ...] = (constant(consumer.operator.contributor, "Check", _any_version),)
 NOT_RECORDED: tuple[Patch, ...] = (constant(CutReader, "_record", lambda *_: None),)
 OFFSETS_READ: tuple[Patch, ...] = (replaced(CutReader, "read", _reads_offsets),)
 TOPICS_NOT_COMPARED: tuple[Patch, ...] = (replaced(CutReader, "_offsets_of", _keeps_offsets),)
@@ -270,17 +273,9 @@ def _may_wait_for_the_dead(original: Any) -> Any:
     return may_wait
 
 
-def _retires_all(original: Any) -> Any:
+def _retires_all(numbers: Any, complete: Any, ended: Any, stands_on: int, kept: int) -> list[int]:
     """Also the cut that the region stands on."""
-
-    def retire(self: Any, snapshot: Any, decided: Any) -> None:
-        rules, beyond = self._rules, decided.region.next_sequence
-        self._rules = replace(rules, kept=1)
-        another = replace(decided.region, sequence=beyond)
-        original(self, snapshot, replace(decided, completed=decided.completed and beyond, region=another))
-        self._rules = rules
-
-    return retire
+    return [number for number in numbers if number <= stands_on]
 
 
 def _unfenced(original: Any) -> Any:
@@ -313,7 +308,7 @@ DEPARTED: tuple[Patch, ...] = (
     replaced(regional, "_may_wait", _may_wait_for_the_dead),
 )
 UNCOPIED: tuple[Patch, ...] = (constant(RegionTurns, "_copy", lambda *_: True),)
-RETIRED: tuple[Patch, ...] = (replaced(RegionTurns, "_retire", _retires_all),)
+RETIRED: tuple[Patch, ...] = (constant(coordinator.regions.turns, "to_retire", _retires_all),)
 NO_EPOCH: tuple[Patch, ...] = (replaced(RegionTurns, "_write", _unfenced),)
 NEVER_PERIODIC: tuple[Patch, ...] = (constant(region_plan, "PERIODIC", ""),)
 

@@ -12,17 +12,8 @@ from typing import Any
 
 from coordinator.regions.admin import request
 from coordinator.zk.paths import RegionPaths, checkpoint_number
-from coordinator.zk.regions import (
-    CHECKPOINT,
-    COMPLETED,
-    ENDS,
-    INITIAL,
-    RESET,
-    RESETTING,
-    RUNNING,
-    Region,
-    RegionRequest,
-)
+from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.regions import COMPLETED, ENDS, INITIAL, RESETTING, RUNNING, Region
 from coordinator.zk.store import Create, SetData
 from tests.simulation.aimed import _once, _sessions
 from tests.simulation.faults import NONSENSE, Fault, _lasting, _note, again

@@ -25,16 +25,19 @@ class Stateful(Application):
     """Sketches what it has taken in twice: of each partition, and of all as a member.
 
     :ivar padding: what its states have besides: over 4,096 bytes they go to a file.
+    :ivar slowness: how often it says that it has not finished yet, at each drain.
     :ivar asks: what it asks for behind its next poll: `checkpoint` or `reset`.
     """
 
     padding: int = 0
+    slowness: int = 0
     asks: list[str] = field(default_factory=list)
     by_partition: dict[TopicPartition, Sketch] = field(default_factory=dict)
     by_key: dict[Key, Sketch] = field(default_factory=dict)
     _consumer: Consumer | None = None
     _runtime: Runtime | None = None
     _checkpoint: int = 0
+    _drains: int = 0
 
     def names(self) -> dict[str, str]:
         return {**super().names(), "region": self.config.region}
@@ -80,7 +83,12 @@ class Stateful(Application):
         for part in partitions:
             self.by_partition.pop(part, None)
 
+    def on_drain(self) -> bool:
+        self._drains += 1
+        return self._drains > self.slowness
+
     def on_checkpoint(self, checkpoint: int) -> State:
+        self._drains = 0
         self._checkpoint = checkpoint
         self._record_state("saved")
         if self._runtime is not None:

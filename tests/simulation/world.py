@@ -16,6 +16,7 @@ import consumer.assignment.client
 import consumer.consumer
 import consumer.fetcher
 import consumer.operator.states
+import consumer.operator.sweep
 import consumer.spark.slot
 import consumer.spark.sweep
 import coordinator
@@ -33,7 +34,8 @@ from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.paths import Brokers, RegionPaths
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
-from coordinator.zk.regions import FAILED, RESET, Region, RegionRequest
+from coordinator.zk.region_requests import RESET, RegionRequest
+from coordinator.zk.regions import FAILED, Region
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from tests.property.test_convergence import CooperativeRange
 from tests.simulation.actors import Actor, Application, Checkpoint, Driver, Node, Query, SlotTask
@@ -64,6 +66,9 @@ LARGE_STATES = 0.2
 REGION = "r"
 CHECKPOINT_INTERVAL_MS = 7000
 DRAIN_TIMEOUT_MS = 4000
+YOUNG_S = 4.0
+"""Files of states that are younger are left alone; the product's 600 s are ten runs."""
+
 MENDS_S = 5.0
 """For so long after the faults an operator looks after a region that has failed."""
 
@@ -346,11 +351,12 @@ class World:
 
     def _stateful(self, app: Application) -> Stateful:
         """The same application, with a state in memory."""
+        slowness = self.regional.choice((0, 0, 1, 3))
         padding = 6000 if self.regional.random() < LARGE_STATES else 0
         config = replace(app.config, region=REGION, checkpoint_dir=self.disk.url)
         return Stateful(
             config, app.subscription, app.log, app.work_s, app.commit_every,
-            assignors=app.assignors, troubles=app.troubles, padding=padding,
+            assignors=app.assignors, troubles=app.troubles, padding=padding, slowness=slowness,
         )  # fmt: skip
 
     def _take_side(self, group: str, app: Application) -> None:
@@ -562,6 +568,7 @@ def tuned(disk: Disk) -> Iterator[None]:
         patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
         patch.object(consumer.assignment.client, "ROOM", ROOM),
         patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
+        patch.object(consumer.operator.sweep, "YOUNG_S", YOUNG_S),
         patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),
         patch.object(socket, "gethostname", lambda: "host"),
     ):
