@@ -129,6 +129,20 @@ def _any_version(path: str, version: int) -> Check:
     return Check(path, -1)
 
 
+def _by_what_is_named(original: Any) -> Any:
+    """A start has been applied only while no other command is named behind it."""
+
+    def is_applied(self: Any, channel: Any, name: str, order: Any) -> bool:
+        reset = channel.region.reset if channel.region is not None else 0
+        return (order, name, order.reset) == (self._cut.order, channel.command, reset)
+
+    return is_applied
+
+
+APPLIED_AGAIN: tuple[Patch, ...] = (
+    replaced(RegionMember, "is_applied", _by_what_is_named),
+    constant(RegionMember, "started", lambda *_: None),
+)
 COMMITS: tuple[Patch, ...] = (replaced(RegionMember, "tend", _moves_offsets),)
 TAKES_AT_ONCE: tuple[Patch, ...] = (replaced(RegionMember, "may_take", _takes_at_once),)
 GOES_ON: tuple[Patch, ...] = (replaced(Contributor, "_look_for_the_end", _goes_on),)
@@ -313,6 +327,14 @@ NO_EPOCH: tuple[Patch, ...] = (replaced(RegionTurns, "_write", _unfenced),)
 NEVER_PERIODIC: tuple[Patch, ...] = (constant(region_plan, "PERIODIC", ""),)
 
 
+def _without_its_own(original: Any) -> Any:
+    return lambda given, partitions: replace(original(given, partitions), member_state="", file=None)
+
+
+STATELESS: tuple[Patch, ...] = (replaced(coordinator.regions.turns, "_only", _without_its_own),)
+HEIRLESS: tuple[Patch, ...] = (constant(regional, "_heir_is_away", lambda *_: False),)
+
+
 def _only_binds(original: Any) -> Any:
     def after_turn(self: Any, group: str, step: Any, requests: Any) -> None:
         with self._lock:
@@ -350,30 +372,46 @@ _AWAY = replace(
     faults=(8, 12),
     starts=("end",),
 )
+_AWAY_ONES = replace(
+    _with("seats in a region", checkpoint_wanted=3.0),
+    weights={"consumer-leaves": 2.0, "consumer-joins": 1.0},
+    faults=(5, 9),
+)
+_HEIRS = replace(_AWAY_ONES, name="heirs", consumers=4)
+_ASKED = replace(
+    _AWAY,
+    name="asked in a region",
+    led=1.0,
+    leader_weights={"resubscribes": 2.0, "joins-while-asked": 1.0},
+    leader_faults=(8, 12),
+)
 _STUCK = replace(_CHURN, name="stuck in a region", weights={"stuck-consumer": 1.0, "slow-member": 2.0}, faults=(4, 8))
 
 REGION_RULES = (
     Mutation("an offset moves outside of a drain", 0, COMMITS, _of("S11"), _DRAINS, 0),
     Mutation("a record is taken in before the state is back", 0, TAKES_AT_ONCE, _of("S10"), _AWAY, 0),
     Mutation("who has drained goes on by itself", 0, GOES_ON, _of("S11"), _DRAINS, 0),
-    Mutation("a contribution does not look at its checkpoint", 0, END_UNCHECKED, _of("S11"), _LATE, 4),
+    Mutation("a contribution does not look at its checkpoint", 0, END_UNCHECKED, _of("S11"), _LATE, 0),
     Mutation("a contribution is in another multi than its channel", 0, CONTRIBUTES_ALONE, _of("S11"), _DRAINS, 0),
     Mutation("a start is removed before the state is back", 0, REMOVED_AT_ONCE, _of("S10"), _RESETS, 0),
+    Mutation("a start that stands is applied again behind an ask", 0, APPLIED_AGAIN, _of("S3"), _ASKED, 0),
     Mutation("an initial offset is not recorded", 0, NOT_RECORDED, _of("S10"), _RESETS, 0),
     Mutation("a member begins at the offsets of its group", 0, OFFSETS_READ, _of("S10"), _CHURN, 0),
     Mutation("the offset of a topic made again is kept", 0, TOPICS_NOT_COMPARED, _of("S10"), _TOPICS, 0),
     Mutation("a generation is no reset", 0, GENERATION_IS_NO_RESET, _of("S10"), _CHURN, 0),
-    Mutation("another incarnation is no reset", 0, BOUNCE_IS_NO_RESET, _of("S10"), _BOUNCES, 3),
+    Mutation("another incarnation is no reset", 0, BOUNCE_IS_NO_RESET, _of("S10"), _BOUNCES, 0),
     Mutation("a reset leaves a checkpoint open", 0, LEFT_OPEN, _of("S11"), _CHURN, 0),
-    Mutation("states of names that are gone are given to nobody", 0, GONE_FORGOTTEN, _of("S10"), _CHURN, 2),
-    Mutation("states of names that are gone are given to all", 0, GONE_TO_ALL, _of("S10"), _CHURN, 2),
+    Mutation("states of names that are gone are given to nobody", 0, GONE_FORGOTTEN, _of("S10"), _CHURN, 0),
+    Mutation("states of names that are gone are given to all", 0, GONE_TO_ALL, _of("S10"), _CHURN, 0),
     Mutation("a start has a part of what its member shall run", 0, IN_PART, _of("S10"), _STUCK, 0),
     Mutation("a member of an earlier reset counts", 0, ANY_RESET, _of("S10"), _RESETS, 0),
     Mutation("a checkpoint is complete without one contribution", 0, INCOMPLETE, _of("S11"), _DRAINS, 0),
     Mutation("a checkpoint does without a member that has gone", 0, DEPARTED, _of("S10", "S11"), _CHURN, 0),
-    Mutation("what has no contributor is not copied", 0, UNCOPIED, _of("S11"), _TWO, 2),
+    Mutation("what has no contributor is not copied", 0, UNCOPIED, _of("S11"), _TWO, 1),
+    Mutation("of a member that is away only partitions are copied", 0, STATELESS, _of("S10", "S11"), _AWAY_ONES, 1),
+    Mutation("states of the gone wait for an heir that is away", 0, HEIRLESS, _of("S10"), _HEIRS, 11),
     Mutation("a region is written over", 0, UNCHECKED_REGION, _of("S10", "S11"), _RACES, 0),
-    Mutation("a region is written without the epoch", 0, NO_EPOCH, _of("S4", "S10", "S11"), _ELECTIONS, 2),
+    Mutation("a region is written without the epoch", 0, NO_EPOCH, _of("S4", "S10", "S11"), _ELECTIONS, 0),
     Mutation("the cut that a region stands on is retired", 0, RETIRED, _of("S11"), _DRAINS, 0),
     Mutation("no checkpoint comes by itself", 0, NEVER_PERIODIC, _of("L6"), _RESETS, 0),
     Mutation("a region does not hear of its groups' turns", 0, UNASKED, _of("L6"), _RESETS, 0, NO_SWEEP),
