@@ -98,22 +98,22 @@ class Cuts(Invariant):
             why = f"began while the region was {before.state}" + (f" and {before.open} open" if before.open else "")
         elif (data.reset, data.base) != (before.reset, before.sequence):
             why = f"is of reset {data.reset} and follows {data.base}"
-        elif self._participants(view.data) != {
-            (g, c, i) for g, some in data.participants.items() for c, i in some.items()
-        }:
+        elif not self._are_participants(view.data, data.participants):
             why = "has not every member of every target as participant"
         if why:
             self._tell(view, checkpoint, why, commit)
 
-    def _participants(self, region: Region) -> set[tuple[str, str, str]]:
-        found = set()
+    def _are_participants(self, region: Region, participants: Mapping[str, Mapping[str, str]]) -> bool:
+        """Whether they are members of targets, and all but those that are away; one may have left just now."""
         for name in region.groups:
             group = self.world.groups.get(name)
             state = group.state.data if group is not None and group.state is not None else None
             target = state.target if state is not None else {}
             away = state.region.away if state is not None and state.region is not None else ()
-            found |= {(name, consumer, share.incarnation) for consumer, share in target.items() if consumer not in away}
-        return found
+            every, some = {each: share.incarnation for each, share in target.items()}, participants.get(name, {})
+            if not some.items() <= every.items() or not every.keys() - set(away) <= some.keys():
+                return False
+        return participants.keys() <= set(region.groups)
 
     # ---- a contribution
 

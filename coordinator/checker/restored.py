@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from coordinator.zk.regions import RUNNING, Region
 
-from .commits import GONE, NAMED, REGION, SENT, STATE, Commit
+from .commits import CHANNEL, GONE, REGION, SENT, STATE, Commit
 from .invariant import Invariant
 from .reading import CommandData, StateData
 from .region_views import ROOT, RegionChange, RegionView
@@ -14,7 +14,7 @@ from .sketches import NOTHING, Key, Sketch, by_partition, by_topic_id, of_range
 from .taken import Application, add, difference, told
 from .texts import Partition
 from .verdict import Event, moment
-from .views import ChannelView, CommandView, Group, StateView
+from .views import ChannelChange, ChannelView, CommandView, Group, StateView
 from .world import World
 
 
@@ -22,9 +22,9 @@ class Restored(Invariant):
     """The state of an application in a consistent region is that of one uninterrupted run over the same records.
 
     - What `on_reset` gives back (`restored`) is, of each partition that its member runs, exactly every record from the
-      group's initial offset up to that of the cut that the start named; `begin` says the same offset, and the initial
-      one is recorded by then. What is taken in (`taken`) joins, and is of the reset that the channel says. What the
-      application says that it is (`saved`, `state`) is what it was given and has taken in.
+      group's initial offset up to that of the cut that the start named; its channel says the same offset, and the
+      initial one is recorded by then. What is taken in (`taken`) joins, and is of the reset that the channel says.
+      What the application says that it is (`saved`, `state`) is what it was given and has taken in.
     - When the region is Running, the members' own states, added up over a group, are of every partition the same.
     - Every generation, and every other incarnation in a target, raises R in its own commit, and an open checkpoint ends
       in it. R never falls. A start names R (or an earlier one: another follows) and a cut, and all that its
@@ -37,7 +37,7 @@ class Restored(Invariant):
 
     name = "S10"
     sentence = "The state of an application in a consistent region is that of one uninterrupted run."
-    wants = REGION | STATE | SENT | GONE | NAMED
+    wants = REGION | STATE | SENT | GONE | CHANNEL
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -49,7 +49,6 @@ class Restored(Invariant):
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
         return {
             "start": self._on_start,
-            "begin": self._on_begin,
             "restored": self._on_restored,
             "taken": self._on_taken,
             "saved": self._on_saved,
@@ -94,24 +93,6 @@ class Restored(Invariant):
         region = self.world.regions.of(view.group.name)
         offset, of = region.initial.get((view.group.name, part), (0, "")) if region is not None else (0, "")
         return offset if view.data is not None and of == view.data.id_of(part[0]) else None
-
-    def _on_begin(self, event: Event) -> None:
-        if self.world.regions.of(event["group"]) is None:
-            return
-        view = self._channel(event)
-        for topic, partitions in event["partitions"].items() if view is not None else ():
-            for number, offset in partitions.items():
-                part = topic, int(number)
-                if view is None or part not in (view.data.running if view.data is not None else ()):
-                    continue
-                stands = self.stands(view, part)
-                if stands is not None and offset != stands:
-                    where = "no initial offset was recorded" if stands < 0 else f"the cut of its start says {stands}"
-                    self.broken(
-                        f"{event['consumer']} of group {event['group']} began {topic}-{number} at {offset} at "
-                        f"{moment(event['at'])}, and {where}",
-                        event,
-                    )
 
     def _on_restored(self, event: Event) -> None:
         app = self.applications[event["who"]] = self._of[event["group"], event["consumer"]] = Application(event)
@@ -200,6 +181,8 @@ class Restored(Invariant):
             self._note_order(change.view, commit)
         if commit.by_hand:
             return
+        for change in commit.channels:
+            self._judge_begun(change, commit)
         roots = [change for change in commit.regions if change.what == ROOT and not change.is_removed]
         for group, before, after in commit.states:
             self._judge_generation(group, before, after, roots, commit)
@@ -211,6 +194,25 @@ class Restored(Invariant):
                 self._judge_acknowledged(view, command, commit)
         for root in roots:
             self._judge_root(root, commit)
+
+    def _judge_begun(self, change: ChannelChange, commit: Commit) -> None:
+        """Where a member begins: its channel says so once its state is back."""
+        view, before, after = change.view, change.before, change.after
+        if view.by_hand or after is None or not after.is_live or self.world.regions.of(view.group.name) is None:
+            return
+        known = before.running if before is not None and before.incarnation == after.incarnation else {}
+        for part, offset in sorted(after.running.items()):
+            if offset is None or known.get(part) is not None:
+                continue
+            stands = self.stands(view, part)
+            if stands is not None and offset != stands:
+                where = "no initial offset was recorded" if stands < 0 else f"the cut of its start says {stands}"
+                self.broken(
+                    f"{view.consumer} of group {view.group.name} began {part[0]}-{part[1]} at {offset}, as its channel "
+                    f"says at {moment(commit.at)}, and {where}",
+                    commit.event,
+                )
+                return
 
     def _note_order(self, view: ChannelView, commit: Commit) -> None:
         """Remember the last start that a channel names."""

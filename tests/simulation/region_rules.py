@@ -13,6 +13,7 @@ import consumer.operator.contributor
 import coordinator.channels
 import coordinator.plan
 import coordinator.planning.regional
+import coordinator.regions.copies
 import coordinator.regions.plan
 import coordinator.regions.turns
 from consumer.operator.contributor import Contributor
@@ -269,13 +270,14 @@ def _only_who_lives(original: Any) -> Any:
     """Who has gone is no member of the target any more, and nobody asks whether all others are ready."""
 
     def groups(self: Any, region: Any) -> Any:
+        checkpoint, states = original(self, region)
         found = {}
-        for group, state in original(self, region).items():
+        for group, state in states.items():
             listing = self._store.children(GroupPaths(group).ids)
             there = set(listing.names if listing is not None else ())
             target = {name: one for name, one in state.target.items() if name in there}
             found[group] = replace(state, target=target, region=state.region._replace(ready=region.reset))
-        return found
+        return checkpoint, found
 
     return groups
 
@@ -331,12 +333,12 @@ def _without_its_own(original: Any) -> Any:
     return lambda given, partitions: replace(original(given, partitions), member_state="", file=None)
 
 
-STATELESS: tuple[Patch, ...] = (replaced(coordinator.regions.turns, "_only", _without_its_own),)
+STATELESS: tuple[Patch, ...] = (replaced(coordinator.regions.copies, "_only", _without_its_own),)
 HEIRLESS: tuple[Patch, ...] = (constant(regional, "_heir_is_away", lambda *_: False),)
 
 
 def _only_binds(original: Any) -> Any:
-    def after_turn(self: Any, group: str, step: Any, requests: Any) -> None:
+    def after_turn(self: Any, group: str, step: Any, *rest: Any) -> None:
         with self._lock:
             self._bound[group] = step.name
 

@@ -44,7 +44,7 @@ def lacks_a_record(history: RegionGroup) -> None:
 
 def begins_elsewhere(history: RegionGroup) -> None:
     history.claim("m0")
-    history.begin(history.lives["m0"], [P0], at=5)
+    history.moves("m0", 0, 5)
 
 
 def was_not_recorded(history: RegionGroup) -> None:
@@ -133,7 +133,7 @@ def removed_at_once(history: RegionGroup) -> None:
 
 OF_STATES = [
     ("resetting", lacks_a_record, "was given back 6 records (offsets add up to 21) of flights-0"),
-    ("resetting", begins_elsewhere, "began flights-0 at 5"),
+    ("resetting", begins_elsewhere, "began flights-0 at 5, as its channel says"),
     ("one restored", was_not_recorded, "no initial offset was recorded"),
     ("resetting", takes_in_before_its_state_is_back, "its state of reset 2 was not back"),
     ("running", takes_in_twice, "took in flights-0 from 6 at"),
