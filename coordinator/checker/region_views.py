@@ -86,11 +86,13 @@ class RegionView:
         self.by_hand = False
 
     def offsets(self, group: str, checkpoint: int) -> dict[Partition, tuple[int, str]] | None:
-        """Where a group stands in a cut: nowhere in one from before it came; None when that is not there any more."""
+        """Where a group stands in a cut: nowhere in one from before it came; None where that is not known (any more)."""
         if checkpoint == INITIAL or (self.data is not None and checkpoint < self.data.first.get(group, 1)):
             return {}
         view = self.checkpoints.get(checkpoint)
-        return view.offsets(group) if view is not None and COMPLETED in view.ends else None
+        if view is None or view.by_hand or COMPLETED not in view.ends:
+            return None
+        return view.offsets(group)
 
     def paused(self, group: str, consumer: str, incarnation: str) -> CheckpointView | None:
         """The open checkpoint to which an incarnation has contributed: it waits for its end."""
