@@ -171,6 +171,7 @@ class CommandDrain:
             give_up(frozenset(fenced.channel.running))
             self._stateful.ordered(fenced.channel, command.region)
             self._start(store, fenced, received.name, command)
+            self._stateful.started(received.name)
 
     def _start(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> None:
         """One multi: missing owners created, channel data, the command removed.

@@ -68,6 +68,7 @@ class RegionMember(Contributor):
         self._files = StateFiles(config.checkpoint_dir, config.region)
         self._cut = CutReader(config, runtime, self._files, Offsets(runtime, self._group, find_nowhere), self._fail)
         self._is_ready = False
+        self._start = ""
         self._throttled_until = float("-inf")
         self._next_take = float("-inf")
         self._is_sweeping = False
@@ -112,11 +113,18 @@ class RegionMember(Contributor):
         """A start is about to be applied: all that it names begins from its cut, also what runs already."""
         self._cut.begin(order, reloads=bool(channel.running))
         self._is_ready = False
+        self._start = ""
 
     def is_applied(self, channel: Channel, name: str, order: Order) -> bool:
         """Whether a start that stands has been applied, and waits for the state to be back."""
         reset = channel.region.reset if channel.region is not None else 0
-        return (order, name, order.reset) == (self._cut.order, channel.command, reset)
+        if (order, order.reset) == (self._cut.order, reset) and channel.command == name:
+            self._start = name  # also where the reply was lost; what is applied after it (`assign`) takes `command`
+        return (order, name, order.reset) == (self._cut.order, self._start, reset)
+
+    def started(self, name: str) -> None:
+        """The start of that name was applied; it is removed when the state is back."""
+        self._start = name
 
     def stopped(self) -> None:
         """See `Contributor`."""
@@ -184,7 +192,7 @@ class RegionMember(Contributor):
         self._application.on_reset(order.checkpoint, state)
         if channel.region.ready != order.reset:
             after = replace(channel, region=Progress(order.reset, order.reset, channel.region.drained))
-            fenced.commit(after, [Delete(self._group.command(self._config.consumer, channel.command))])
+            fenced.commit(after, [Delete(self._group.command(self._config.consumer, self._start or channel.command))])
         self._is_ready = True
         self.resets += 1
         now = self._runtime.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.zk.commands import ASSIGN
+from coordinator.zk.commands import ASSIGN, DRAIN
 
 from .channel_data import ChannelData
 from .commits import GONE, LIFE, NAMED, SERVER, Commit
@@ -22,7 +22,7 @@ class Acknowledged(Invariant):
     them for that incarnation, after a start they run or are refused, and the channel names the start's ask; what a
     leader is asked, and what it is told of a failure, changes neither what runs nor the generation. A consumer removes
     one that is not done only when it is stale: for another incarnation, older than the channel, unreadable, or about
-    an ask that is gone. What a hand has made or removed is not judged.
+    an ask that is gone, or a drain for a checkpoint that has ended. What a hand has made or removed is not judged.
     """
 
     name = "S6"
@@ -69,7 +69,8 @@ class Acknowledged(Invariant):
                 before = change.before
         if view.by_hand or after is None:
             return
-        if after.command == command.name and before is not None and before.incarnation == after.incarnation:
+        is_named = command.name == after.command or _stood_until_ready(view, command)
+        if is_named and before is not None and before.incarnation == after.incarnation:
             self._judge_done(view, command, before, after, commit)
         elif not self._is_stale(view, command.data, before, after) and commit.who == view.owner:
             self.broken(
@@ -159,7 +160,25 @@ class Acknowledged(Invariant):
             ask = view.group.asks.get(command.ask)
             if ask is None or ask.ask is None or ask.by_hand:
                 return True
+        if command is not None and command.option == DRAIN:
+            return self._is_over(view, command, after)
         return _is_old(command, before, after)
+
+    def _is_over(self, view: ChannelView, command: CommandData, after: ChannelData) -> bool:
+        """Whether a drain is for a checkpoint that has ended, or for who does not have its state of that reset."""
+        region, order = self.world.regions.of(view.group.name), command.region
+        if region is None or order is None or after.region is None:
+            return True
+        checkpoint = region.checkpoints.get(order.checkpoint)
+        if checkpoint is None or checkpoint.ends or checkpoint.by_hand:
+            return True
+        return (after.region.reset, after.region.ready) != (order.reset, order.reset)
+
+
+def _stood_until_ready(view: ChannelView, command: CommandView) -> bool:
+    """Whether it is a start of a consistent region: it stands until the state is back, others are named meanwhile."""
+    data = command.data
+    return data is not None and data.is_start and data.region is not None and command.name in view.applied
 
 
 def _is_old(command: CommandData | None, before: ChannelData | None, after: ChannelData) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from coordinator.zk.records import parsed_channel
+from coordinator.zk.regions import Progress
 
 from .texts import NUMBERS, UNUSUAL, Partition, loads, partitions, scan, strictly
 
@@ -21,12 +22,13 @@ class ChannelData:
     """What a channel says.
 
     :ivar head: with `tail`, the text around `running` and before `sealed`.  :ivar raw: `running` as it was written.
+    :ivar region: how far the member is in its consistent region.
     :ivar moved: partition -> offset, those that are new, when nothing else is; None when more may be.
     """
 
     __slots__ = (
-        "ask", "command", "ended", "epoch", "generation", "head", "incarnation", "moved", "raw", "refused", "running",
-        "tail", "topics",
+        "ask", "command", "ended", "epoch", "generation", "head", "incarnation", "moved", "raw", "refused", "region",
+        "running", "tail", "topics",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +42,7 @@ class ChannelData:
         ended: str | None = None,
         refused: frozenset[Partition] = frozenset(),
         ask: str = "",
+        region: Progress | None = None,
     ) -> None:
         self.incarnation = incarnation
         self.epoch = epoch
@@ -50,6 +53,7 @@ class ChannelData:
         self.ended = ended
         self.refused = refused
         self.ask = ask
+        self.region = region
         self.head = self.tail = ""
         self.raw: Offsets = {}
         self.moved: dict[Partition, int | None] | None = None
@@ -80,6 +84,7 @@ def read_channel(path: str, text: str, before: ChannelData | None = None) -> Cha
             values["incarnation"], values["epoch"], values["generation"], values["command"],
             _running(values["running"]), values["topics"], values["ended"],
             partitions(values["refused"]) if "refused" in values else frozenset(), values.get("ask", ""),
+            _progress(values.get("region")),
         )  # fmt: skip
         if not (
             type(found.incarnation) is type(found.command) is type(found.ask) is str
@@ -107,6 +112,15 @@ def _running(values: Offsets) -> dict[Partition, int | None]:
     }
 
 
+def _progress(values: Mapping[str, int] | None) -> Progress | None:
+    if values is None:
+        return None
+    found = Progress(values["reset"], values["ready"], values["drained"])
+    if not all(type(each) is int for each in found):
+        raise TypeError(values)
+    return found
+
+
 def _checked(offset: object) -> int:
     if type(offset) is not int or offset < 0:
         raise TypeError(offset)
@@ -118,7 +132,7 @@ def _moved(before: ChannelData, offsets: Offsets) -> ChannelData:
     raw = before.raw
     found = ChannelData(
         before.incarnation, before.epoch, before.generation, before.command, None, before.topics, before.ended,
-        before.refused, before.ask,
+        before.refused, before.ask, before.region,
     )  # fmt: skip
     found.head, found.tail, found.raw = before.head, before.tail, offsets
     if raw.keys() != offsets.keys() or any(offsets[topic].keys() != raw[topic].keys() for topic in raw):
@@ -157,4 +171,5 @@ def _channel(path: str, data: bytes) -> ChannelData:
         found.ended,
         frozenset(found.refused),
         found.ask,
+        found.region,
     )

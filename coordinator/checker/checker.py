@@ -9,6 +9,7 @@ from .acknowledged import Acknowledged
 from .adopted import Adopted
 from .commits import Commit
 from .covering import Covering
+from .cuts import Cuts
 from .decided import Decided
 from .deposed import Deposed
 from .exclusive import Exclusive
@@ -19,6 +20,8 @@ from .ordered import Ordered
 from .progress import Progress
 from .pure import Pure
 from .remains import Remains
+from .restored import Restored
+from .resumed import Resumed
 from .seen import Seen
 from .settled import Settled
 from .unhindered import Unhindered
@@ -36,11 +39,11 @@ class Checker:
     def __init__(self) -> None:
         world = self.world = World()
         self._exclusive = Exclusive(world)
-        settled = Settled(world)
+        settled, restored = Settled(world), Restored(world)
         self.invariants: Sequence[Invariant] = (
             self._exclusive, Covering(world), Ordered(world), Deposed(world), Joined(world), Acknowledged(world),
-            Remains(world), Pure(world), Adopted(world), settled, Seen(world), Unhindered(world),
-            Progress(world, settled), Decided(world),
+            Remains(world), Pure(world), Adopted(world), restored, Cuts(world, restored), settled, Seen(world),
+            Unhindered(world), Progress(world, settled), Decided(world), Resumed(world),
         )  # fmt: skip
         self._now = float("-inf")
         self._next_tick = float("-inf")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .ask_views import AskChange
 from .texts import Partition
@@ -20,6 +21,9 @@ from .views import (
     TopicView,
 )
 
+if TYPE_CHECKING:
+    from .region_views import RegionChange
+
 HAND, SERVER = "hand", "server"
 CREATE, SET, DELETE, CHECK = "create", "set", "delete", "check"
 
@@ -27,7 +31,7 @@ CHANNEL, LIFE, RUNNING, NAMED = 1, 2, 4, 8
 """A channel was written; and what is new in it: who lives there, which partitions run, the command that it names."""
 STATE, SENT, GONE, MEMBER, OWNER, OFFSET = 16, 32, 64, 128, 256, 512
 SEALED, COLLECTED, QUERY, TOPIC, EPOCH, IN_GROUP = 1024, 2048, 4096, 8192, 16384, 32768
-HISTORY, ASK = 65536, 131072
+HISTORY, ASK, REGION = 65536, 131072, 262144
 ANYTHING = -1
 
 
@@ -40,7 +44,7 @@ class Commit:
     :ivar offsets: (group, partition, offset), those that were written.
     :ivar sealed: segments made.  :ivar removed: segments that went.
     :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
-    :ivar asks: what was written at or below asks.
+    :ivar asks: what was written at or below asks.  :ivar regions: likewise of consistent regions.
     """
 
     mask = 0
@@ -55,6 +59,7 @@ class Commit:
     queries: tuple[tuple[Group, QueryView | None, QueryView | None], ...] = ()
     topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
     asks: tuple[AskChange, ...] = ()
+    regions: tuple[RegionChange, ...] = ()
 
     def __init__(self, event: Event) -> None:
         self.event = event

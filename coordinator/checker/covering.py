@@ -9,7 +9,7 @@ from .invariant import Invariant
 from .reading import StateData
 from .verdict import Event, moment
 from .views import Group, StateView
-from .wanted import left_out, longest_ask_s, runs_but_refused, subscribed
+from .wanted import has_failed, hold_s, left_out, longest_ask_s, runs_but_refused, subscribed
 
 
 class Covering(Invariant):
@@ -30,7 +30,12 @@ class Covering(Invariant):
     def on_commit(self, commit: Commit) -> None:
         for group, before, after in commit.states:
             state = after.data if after is not None and not after.by_hand else None
-            if state is not None and state.state == STABLE and _is_new(before, state):
+            if (
+                state is not None
+                and state.state == STABLE
+                and _is_new(before, state)
+                and not has_failed(self.world, group)
+            ):
                 self._judge(group, state, commit)
 
     def _judge(self, group: Group, state: StateData, commit: Commit) -> None:
@@ -60,6 +65,7 @@ class Covering(Invariant):
 
     def _judge_cover(self, group: Group, state: StateData, commit: Commit) -> None:
         seen_by = commit.at - self._notice(commit.at) - (longest_ask_s(self.world) if group.is_led else 0.0)
+        seen_by -= hold_s(self.world, group)
         assigned = set().union(*(share.partitions for share in state.target.values()))
         subscribers: dict[str, Event] = {}
         for name in group.live_members:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .commits import ANYTHING, EPOCH, HISTORY, IN_GROUP, SENT, SERVER, STATE, Commit
+from .commits import ANYTHING, EPOCH, HISTORY, IN_GROUP, REGION, SENT, SERVER, STATE, Commit
 from .invariant import Invariant
+from .region_views import CHECKPOINT, END, ROOT
 from .verdict import Event, moment
 from .world import World
 
@@ -15,8 +16,8 @@ class Deposed(Invariant):
     """Nothing that a coordinator of epoch e writes appears after the bump to e + 1.
 
     By effect, in the order of zxid: once a session has raised the epoch, everything that nodes write below groups
-    comes from it, until another one raises the epoch. State, commands and history are written by nobody else at all
-    (but a hand).
+    and regions comes from it, until another one raises the epoch. State, commands, history, and regions with the begin
+    and the end of their checkpoints are written by nobody else at all (but a hand).
     """
 
     name = "S4"
@@ -40,9 +41,10 @@ class Deposed(Invariant):
             return
         if commit.session == self._session and commit.who == self._who:
             return
-        if not mask & IN_GROUP or commit.by_hand or commit.who == SERVER:
+        if not mask & (IN_GROUP | REGION) or commit.by_hand or commit.who == SERVER:
             return
-        if mask & ONLY_A_COORDINATOR or self.world.process(commit.who).is_node:
+        is_region = any(change.what in (ROOT, CHECKPOINT, END) for change in commit.regions)
+        if mask & ONLY_A_COORDINATOR or is_region or self.world.process(commit.who).is_node:
             self._refute(commit)
 
     def _refute(self, commit: Commit) -> None:

@@ -73,7 +73,8 @@ class Joined(Invariant):
     but where an application that seals nothing has said so before (`sought`); a segment's ranges
     are the advance of its commit; whoever ends a hold leaves the offset in `offsets/`. A partition that nobody had
     begins at its beginning, or at the start that was recorded for it, once. No segment is removed before every
-    registered query has finished it. What queries delivered is judged by `DataFrames`.
+    registered query has finished it. In a consistent region of plain consumers offsets go back with its resets: S10 and
+    S11 speak of them. What queries delivered is judged by `DataFrames`.
     """
 
     name = "S5"
@@ -108,6 +109,8 @@ class Joined(Invariant):
             return
         sealed = self._sealed(commit) if commit.sealed else {}
         for change in commit.channels:
+            if change.view.group.name in self.world.regions.ever:
+                continue
             before, after = change.before, change.after
             is_same = before is not None and after is not None and before.incarnation == after.incarnation
             if before is not None and commit.mask & RUNNING:
@@ -246,7 +249,7 @@ class Joined(Invariant):
                 )
 
     def _judge_offset(self, group: Group, partition: Partition, offset: OffsetView, commit: Commit) -> None:
-        if offset.data is None:
+        if offset.data is None or group.name in self.world.regions.ever:
             return
         key = (group.name, partition[0], offset.data.topic_id, partition[1])
         known = self.ends.get(key)

@@ -9,7 +9,7 @@ from .invariant import Invariant
 from .settled import Settled
 from .verdict import Event, moment
 from .views import ChannelView, StateView
-from .wanted import longest_ask_s
+from .wanted import hold_s, longest_ask_s
 from .world import World
 
 WITHDRAWN_FOR_S = 1.0
@@ -109,7 +109,7 @@ class Progress(Invariant):
             return
         changed = max(group.changed_at, group.hand_at, self.world.topics_changed_at)
         bounds = self.world.bounds
-        room = 2 * longest_ask_s(self.world) if group.is_led else 0.0
+        room = (2 * longest_ask_s(self.world) if group.is_led else 0.0) + hold_s(self.world, group)
         if commit.at - changed > bounds["notice"] + bounds["session_timeout"] + room:
             self.broken(
                 f"generation {after.data.generation} of group {name} begins at {moment(commit.at)}, and nothing has "

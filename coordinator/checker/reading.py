@@ -12,6 +12,7 @@ from typing import Any
 
 from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.records import BegunRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration, Topic
+from coordinator.zk.regions import GroupRegion, Order
 from coordinator.zk.sealed import Query, Segment
 from coordinator.zk.state import GroupState
 
@@ -55,14 +56,15 @@ class ClientData:
 class StateData:
     """What a group's state says.
 
-    :ivar client: None under the coordinator's strategies.
+    :ivar client: None under the coordinator's strategies.  :ivar region: the consistent region that it is bound to.
     :ivar marks: (consumer, incarnation) -> partitions.
     :ivar raw: the target as it was written.
     :ivar twice: a partition that the target gives to two, None when it has none.
     """
 
     __slots__ = (
-        "client", "epoch", "generation", "left_out", "marks", "raw", "state", "strategy", "target", "topics", "twice",
+        "client", "epoch", "generation", "left_out", "marks", "raw", "region", "state", "strategy", "target", "topics",
+        "twice",
     )  # fmt: skip
 
     def __init__(self, state: str, generation: int, epoch: int, strategy: str) -> None:
@@ -77,6 +79,7 @@ class StateData:
         self.raw: object = None
         self.twice: Partition | None = None
         self.client: ClientData | None = None
+        self.region: GroupRegion | None = None
 
 
 class CommandData:
@@ -84,17 +87,26 @@ class CommandData:
 
     :ivar option: as it stands in the command. One that is neither a start nor a stop changes nothing of what runs.
     :ivar ask: the ask of `assign` and `assignment-failed`, and of a start whose target came from one.
+    :ivar region: of a command in a consistent region.
     """
 
-    __slots__ = ("ask", "epoch", "generation", "incarnation", "is_start", "is_stop", "option", "partitions")
+    __slots__ = ("ask", "epoch", "generation", "incarnation", "is_start", "is_stop", "option", "partitions", "region")
 
     def __init__(
-        self, option: str, epoch: int, generation: int, incarnation: str, partitions: frozenset[Partition], ask: str
+        self,
+        option: str,
+        epoch: int,
+        generation: int,
+        incarnation: str,
+        partitions: frozenset[Partition],
+        ask: str,
+        region: Order | None = None,
     ) -> None:
         self.option = option
         self.is_start = option == START_FETCHER
         self.is_stop = option == STOP_FETCHER
         self.ask = ask
+        self.region = region
         self.epoch = epoch
         self.generation = generation
         self.incarnation = incarnation
@@ -127,6 +139,7 @@ def read_state(path: str, text: str, before: StateData | None) -> StateData | No
             (mark["consumer"], mark["incarnation"]): partitions(mark["partitions"]) for mark in values["marks"]
         }
         found.client = _client(values.get("client"))
+        found.region = _region(values.get("region"))
         found.raw = values["target"]
         if before is not None and before.raw == found.raw:
             found.target, found.twice = before.target, before.twice
@@ -135,6 +148,15 @@ def read_state(path: str, text: str, before: StateData | None) -> StateData | No
         return found
     except UNUSUAL:
         return strictly(_state, path, text)
+
+
+def _region(values: Any) -> GroupRegion | None:
+    if values is None:
+        return None
+    found = GroupRegion(values["name"], values["ready"], tuple(values.get("away", ())))
+    if type(found.name) is not str or type(found.ready) is not int or not all(type(each) is str for each in found.away):
+        raise TypeError(values)
+    return found
 
 
 def _client(values: Any) -> ClientData | None:
@@ -166,6 +188,7 @@ def _state(path: str, data: bytes) -> StateData:
     found = StateData(parsed.state, parsed.generation, parsed.epoch, parsed.strategy)
     found.topics, found.left_out = parsed.topics, parsed.left_out
     found.marks = {(mark.consumer, mark.incarnation): frozenset(mark.partitions) for mark in parsed.marks}
+    found.region = parsed.region
     if (client := parsed.client) is not None:
         found.client = ClientData(client.protocol_type, client.ask, client.failed_ask)
     _take_target(found, {name: target.to_json() for name, target in parsed.target.items()})
@@ -179,7 +202,13 @@ def read_command(path: str, text: str) -> CommandData | None:
         command = _PARSE_COMMAND(path, data)
         partitions = frozenset(command.started if command.option == START_FETCHER else command.partitions)
         return CommandData(
-            command.option, command.epoch, command.generation, command.incarnation, partitions, command.ask
+            command.option,
+            command.epoch,
+            command.generation,
+            command.incarnation,
+            partitions,
+            command.ask,
+            command.region,
         )
 
     return strictly(parse, path, text)

@@ -9,7 +9,7 @@ from .invariant import Invariant
 from .unhindered import hits
 from .verdict import Event, moment
 from .views import Group
-from .wanted import Item, can_be_led, is_kept, longest_ask_s, mismatches, told
+from .wanted import Item, can_be_led, has_failed, hold_s, is_kept, longest_ask_s, mismatches, told
 from .world import World
 
 SHORT_S = 60.0
@@ -24,8 +24,9 @@ class Seen(Invariant):
     coordinator acts without a break and undisturbed (then with the session timeout added); after `calm` nothing
     excuses for longer than it takes to elect another one. A static member that has left may keep its part for a session
     timeout more, as long as it has a seat. Where a member decides the assignment, an ask that is out is waited for
-    first, so `assignment_timeout` is added twice, and nothing counts while a member of the group is stuck. A target is
-    compared for what it covers, not for how it deals it out.
+    first, so `assignment_timeout` is added twice, and nothing counts while a member of the group is stuck; in a
+    consistent region a checkpoint is, so `hold` is added. A target is compared for what it covers, not for how it deals
+    it out.
     """
 
     name = "L2"
@@ -90,9 +91,12 @@ class Seen(Invariant):
             able = min(able, conditions.calm["at"] + bounds["session_timeout"] + 2 * bounds["tick"] + 1)
         if group.is_led:
             able = max(able, self._led_since(group, now))
+        if has_failed(self.world, group):
+            return False
         late = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
         if group.is_led:
             late += 2 * longest_ask_s(self.world)
+        late += hold_s(self.world, group)
         if is_kept(self.world, group, item):
             late += bounds["session_timeout"]
         return now - max(since, able) > late

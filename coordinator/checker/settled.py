@@ -12,7 +12,7 @@ from .conditions import NEVER, Fault
 from .invariant import Invariant
 from .verdict import Event, moment
 from .views import Group
-from .wanted import can_be_led, longest_ask_s, runs_target
+from .wanted import can_be_led, has_failed, hold_s, longest_ask_s, runs_target
 from .world import World
 
 LOST_STATE_S = 40.0
@@ -37,8 +37,9 @@ class Settled(Invariant):
 
     From then on until the end every group with live members is Stable and each of them runs its target. The time
     counts from `calm`; from when a coordinator has written anew a state that a hand had written (and 40 s: its marks
-    are lost); or from when it gave up the seat of a static member that has not come back. Not judged: groups that are
-    paused, that have a registration which a hand has made unreadable, or whose state is still as a hand has left it.
+    are lost); or from when it gave up the seat of a static member that has not come back; for a group of a consistent
+    region from when that was reset last, with `hold` added. Not judged: groups that are paused, or whose region has
+    failed, that have a registration which a hand has made unreadable, or whose state is still as a hand has left it.
     Groups whose assignment a member decides, or did after `calm`, are L5's (`decided.py`).
     """
 
@@ -72,7 +73,7 @@ class Settled(Invariant):
             found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
         if self.is_led(group):
             found += longest_ask_s(self.world) * (1 + self._may_not_answer(group))
-        return found
+        return found + hold_s(self.world, group)
 
     def is_led(self, group: Group) -> bool:
         """Whether a member decides the group's assignment, or did after `calm`, or is going to."""
@@ -105,6 +106,9 @@ class Settled(Invariant):
         since = max(calm, self._rewritten.get(group.name, NEVER))
         if group.name in self._unsettled:
             since = max(since, self._given_up.get(group.name, NEVER))
+            region = self.world.regions.of(group.name)
+            if region is not None and region.reset_at is not None:
+                since = max(since, region.reset_at["at"])
         return since + self.bound(group)
 
     def is_judged(self, group: Group) -> bool:
@@ -114,7 +118,7 @@ class Settled(Invariant):
             return False
         if any(member.by_hand and member.registration is None for member in group.members.values()):
             return False
-        if not can_be_led(self.world, group):
+        if not can_be_led(self.world, group) or has_failed(self.world, group):
             return False
         return self.world.conditions.unpaused_since(group.name) < float("inf")
 

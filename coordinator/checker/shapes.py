@@ -63,17 +63,32 @@ def _range(value: Any) -> bool:
     )
 
 
+def _sketches(*names: str) -> Shape:
+    wholes = ("partition", "count", "sum", "squares")
+    return _list(
+        lambda value: (
+            isinstance(value, dict)
+            and all(_text(value.get(name)) for name in names)
+            and all(_whole(value.get(name)) for name in wholes)
+        )
+    )
+
+
 def _rows(value: Any) -> bool:
     return _list(_range)(value.get("ranges") if isinstance(value, dict) else value)
 
 
 _LIFE: dict[str, Shape] = {"group": _text, "consumer": _text, "incarnation": _text}
+_APPLICATION: dict[str, Shape] = {
+    **_LIFE, "reset": _whole, "checkpoint": _whole, "states": _sketches("topic"),
+    "member": _sketches("topic", "topic_id"),
+}  # fmt: skip
 _NAMES = _optional(_text)
 _ANYTHING: Shape = lambda value: True  # noqa: E731
 
 SHAPES: Mapping[str, Mapping[str, Shape]] = {
     "run": {"bounds": _map(_number)},
-    "start": {"kind": _text, "group": _NAMES, "consumer": _NAMES},
+    "start": {"kind": _text, "group": _NAMES, "consumer": _NAMES, "region": _NAMES},
     "exit": {},
     "fault": {"kind": _text, "until": _optional(_number)},
     "calm": {},
@@ -87,6 +102,10 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
     "halt": {**_LIFE, "partitions": _map(_list(_partition))},
     "sought": {**_LIFE, "partitions": _map(_offsets)},
     "fetch": {**_LIFE, "ranges": _list(_range)},
+    "restored": _APPLICATION,
+    "saved": _APPLICATION,
+    "state": _APPLICATION,
+    "taken": {**_LIFE, "ranges": _list(_range)},
     "assignment": {"group": _text, "strategy": _text, "input": _ANYTHING, "target": _map(_ANYTHING)},
     "batch": {
         "group": _text, "query": _text, "batch": _whole, "after": _whole, "upto": _whole, "segments": _list(_text),

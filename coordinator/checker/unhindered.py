@@ -11,7 +11,7 @@ from .settled import is_settled
 from .texts import Partition
 from .verdict import moment
 from .views import Group
-from .wanted import can_be_led, longest_ask_s, mismatches
+from .wanted import can_be_led, has_failed, hold_s, longest_ask_s, mismatches
 from .world import World
 
 MORE_S = 1.0
@@ -23,9 +23,10 @@ class Unhindered(Invariant):
 
     While a process is stuck (a fault of kind `stuck`, `hang` or `pause` that did not hit a node) and nothing else
     goes on: a group that it is no member of is Stable within `notice` + 1 s of its last change (and where a member
-    decides, `assignment_timeout` more); and in its own group
-    no partition that is free waits for longer than that, free meaning that no channel runs it, no command for another
-    names it, no mark covers it and no owner znode stands there.
+    decides, `assignment_timeout` more); and in its own group no partition that is free waits for longer than that, free
+    meaning that no channel runs it, no command for another names it, no mark covers it and no owner znode stands there.
+    In a consistent region all stop together, and wait for a checkpoint: `hold` is added, what hits one group of it hits
+    all, and no member is started with a part of what it shall run.
     """
 
     name = "L3"
@@ -90,8 +91,10 @@ class Unhindered(Invariant):
     def _judge_group(self, group: Group, fault: Fault, since: float, now: float) -> None:
         state, since = group.state, max(since, group.changed_at, self.world.topics_changed_at, group.hand_at)
         since = max(since, self.world.conditions.unpaused_since(group.name))
-        allowed = self._allowed_s + (longest_ask_s(self.world) if group.is_led else 0.0)
+        allowed = self._allowed_s + (longest_ask_s(self.world) if group.is_led else 0.0) + hold_s(self.world, group)
         if now - since <= allowed or (state is not None and state.by_hand) or not can_be_led(self.world, group):
+            return
+        if has_failed(self.world, group):
             return
         self._unsettled[group.name] = float("inf")
         self.broken(
@@ -104,8 +107,9 @@ class Unhindered(Invariant):
     def _kept(self, group: Group, faults: list[Fault]) -> list[tuple[str, Partition]]:
         """(consumer, partition) that it does not run, though nothing stands against it."""
         state = group.state
-        if state is None or state.by_hand or state.data is None:
+        if state is None or state.by_hand or state.data is None or has_failed(self.world, group):
             return []
+        is_whole = self.world.regions.of(group.name) is not None  # there nobody is started in part
         taken: set[Partition] = set(group.owners)
         for marked in state.data.marks.values():
             taken |= marked
@@ -120,6 +124,8 @@ class Unhindered(Invariant):
         for name in group.live_members:
             view, share = group.channels[name], state.data.target.get(name)
             if share is None or view.data is None or share.incarnation != view.data.incarnation:
+                continue
+            if is_whole and not share.partitions.isdisjoint(taken):
                 continue
             if not any(fault.hit(name, view.owner) for fault in faults) and not view.by_hand:
                 found += [(name, partition) for partition in share.partitions - taken]
@@ -140,7 +146,12 @@ class Unhindered(Invariant):
 
 
 def hits(fault: Fault, group: Group, world: World) -> bool:
-    """Whether a fault hit a member of the group, or the group itself."""
+    """Whether a fault hit a member of the group, or the group itself; or another group of its consistent region."""
+    names = world.regions.siblings(group.name)
+    return any(_hits(fault, world.groups[name], world) for name in names if name in world.groups)
+
+
+def _hits(fault: Fault, group: Group, world: World) -> bool:
     if fault.hit(group.name):
         return True
     for name, view in group.channels.items():

@@ -32,7 +32,7 @@ class Finding:
 class Verdict:
     """What is decided of one invariant.
 
-    :ivar invariant: its name in the design, `S1` to `L5`.
+    :ivar invariant: its name in the design, `S1` to `L6`.
     :ivar sentence: what the design says.
     :ivar outcome: `held`, `broken` or `not decided`.
     :ivar why: null when it held.

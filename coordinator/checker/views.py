@@ -134,6 +134,14 @@ class QueryView:
         self.written = written
         self.steps: list[tuple[int, Event]] = []
 
+    def goes_on(self, before: QueryView | None) -> None:
+        """Add the step from what the znode said before."""
+        finished = self.data.finished if self.data is not None else -1
+        if before is not None and before.steps and before.steps[-1][0] <= finished:
+            self.steps = before.steps
+        if not self.steps or self.steps[-1][0] < finished:
+            self.steps.append((finished, self.written))
+
 
 class StateView:
     """A group's state; `data` is None when it cannot be read."""

@@ -7,6 +7,7 @@ from base64 import b64decode
 from coordinator.zk.errors import BadData
 from coordinator.zk.patterns import TopicFilter
 from coordinator.zk.records import STATIC, Registration
+from coordinator.zk.regions import FAILED
 from coordinator.zk.sync import CLIENT, CONSUMER
 
 from .channel_data import ChannelData
@@ -77,6 +78,30 @@ def longest_ask_s(world: World) -> float:
     """How long a leader that gives no answer may delay its group: the timeout, and the backoff after it."""
     found: float = world.bounds.get("assignment_timeout", DEFAULT_ASSIGNMENT_S)
     return found
+
+
+DEFAULT_HOLD_S = 120.0
+"""Where `bounds` do not say how long a generation of a group in a consistent region may wait for a checkpoint."""
+
+
+def hold_s(world: World, group: Group) -> float:
+    """How long a generation of the group may wait for a checkpoint of its consistent region; 0 where it has none."""
+    if world.regions.of(group.name) is None:
+        return 0.0
+    found: float = world.bounds.get("hold", DEFAULT_HOLD_S)
+    return found
+
+
+def has_failed(world: World, group: Group) -> bool:
+    """Whether the group's consistent region has failed: then its members run nothing until an operator resets it.
+
+    One whose cut a hand has touched may have.
+    """
+    region = world.regions.of(group.name)
+    if region is None or region.data is None:
+        return False
+    cut = region.checkpoints.get(region.data.sequence)
+    return region.data.state == FAILED or (cut is not None and cut.by_hand)
 
 
 def can_be_led(world: World, group: Group) -> bool:

@@ -61,6 +61,7 @@ from .reading import (
     read_state,
     read_topic,
 )
+from .region_views import PREFIX, Regions
 from .verdict import Event
 from .views import (
     ChannelChange,
@@ -94,6 +95,7 @@ class World:
         self.epoch: int | None = None
         self.closed: dict[object, Event] = {}
         self.processes: dict[str, Process] = {}
+        self.regions = Regions()
         self.fetching = Fetching()
         self.conditions = Conditions()
         self._topics_root = Brokers().topics
@@ -165,6 +167,8 @@ class World:
 
     def _route(self, path: str) -> Route:
         """Who reads a path. Paths of sequential znodes are not kept: each is there once."""
+        if path.startswith(PREFIX):
+            return Route(path, self.regions.handle, NO_GROUP)
         folder, _, name = path.rpartition("/")
         place = self._folders.get(folder)
         if place is None:
@@ -381,18 +385,11 @@ class World:
         else:
             data = read_query(route.path, op.get("data") or "")
             after = group.queries[route.name] = QueryView(route.name, data, commit.event)
-            self._note_step(after, before)
+            after.goes_on(before)
         was, now = before is not None and before.data, after is not None and after.data
         if not was or not now or bool(was.expired_ms) != bool(now.expired_ms):
             group.readers_changed = commit.event
         commit.queries += ((group, before, after),)
-
-    def _note_step(self, after: QueryView, before: QueryView | None) -> None:
-        finished = after.data.finished if after.data is not None else -1
-        if before is not None and before.steps and before.steps[-1][0] <= finished:
-            after.steps = before.steps
-        if not after.steps or after.steps[-1][0] < finished:
-            after.steps.append((finished, after.written))
 
     def _on_topic(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         before, after = self.topics.get(route.name), None

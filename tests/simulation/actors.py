@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from consumer.assignment.base import ClientAssignor
 from consumer.config import ConsumerConfig, Subscription
-from consumer.consumer import Callbacks, Consumer
-from consumer.errors import AssignmentFailed, CommitFailed, FencedInstanceId, SegmentError
+from consumer.consumer import Callbacks, Consumer, Record
+from consumer.errors import AssignmentFailed, CommitFailed, DrainFailed, FencedInstanceId, SegmentError
 from consumer.metrics import ConsumerMetrics
 from consumer.spark.config import SlotConfig, SlotSpec
 from consumer.spark.offset import SourceOffset
@@ -27,6 +27,7 @@ from coordinator.config import CoordinatorConfig
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
 from coordinator.zk.errors import CoordinatorError, StoreError
+from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StoreFactory
 from tests.simulation.assignors import Troubles
@@ -116,15 +117,16 @@ class Application(Actor, Callbacks):
             assignors=self.assignors,
         )
         polls = 0
+        self.met(consumer)
         try:
             while not self._is_ending:
                 if self.wanted is not None:
                     self.subscription, self.wanted = self.wanted, None
                     consumer.subscribe(self.subscription)
-                with suppress(AssignmentFailed):
-                    consumer.poll(POLL_MS)
+                with suppress(AssignmentFailed, DrainFailed):
+                    self.took(consumer, consumer.poll(POLL_MS))
                 polls += 1
-                if polls % self.commit_every == 0:
+                if polls % self.commit_every == 0 and not self.config.region:
                     self._commit(consumer)
                 runtime.sleep(self.work_s)
                 while self.is_stuck:
@@ -134,6 +136,12 @@ class Application(Actor, Callbacks):
             return f"fenced: {over}"
         consumer.close()
         return "left"
+
+    def met(self, consumer: Consumer) -> None:
+        """The consumer is there."""
+
+    def took(self, consumer: Consumer, found: Mapping[TopicPartition, Sequence[Record]]) -> None:
+        """Take in what a poll has returned."""
 
     def _commit(self, consumer: Consumer) -> None:
         try:

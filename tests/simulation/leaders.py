@@ -210,42 +210,45 @@ def coordinator_dies_asking(world: World) -> bool:
     delay_s, restart_s = sides.choice((0.0, 0.01, 0.3)) * sides.random(), sides.uniform(0.05, 8)
 
     def happen(commit: dict[str, Any]) -> None:
-        world.scheduler.after(delay_s, end)
-
-    def end() -> None:
-        if world.is_calm:
-            return
-        leader = world.ensemble.leader
-        node = leader.tree.get(COORDINATOR) if leader is not None else None
-        if node is None:
-            return
-        if not is_killed:
-            if world.by_hand(Delete(COORDINATOR)):
-                _note(world, "hand", path=COORDINATOR)
-                world.fire("coordinator-dies-asking")
-            return
-        life = next(
-            (
-                one
-                for one in world.alive("node")
-                if any(store.session_id == node.stat.ephemeral_owner for store in world.stores_of(one.process))
-            ),
-            None,
+        world.scheduler.after(
+            delay_s, lambda: coordinator_ends(world, "coordinator-dies-asking", more, is_killed, restart_s)
         )
-        if life is None or life.process.crash_at:
-            return
-        life.process.crash_at = life.process.operations + more
-        _note(world, "crash", process=life.process.life)
-        world.fire("coordinator-dies-asking")
-        world.scheduler.after(restart_s, lambda: restart(life))
-
-    def restart(life: Life) -> None:
-        if not world.is_calm and not life.is_alive and world.of_name(life.process.name) is life:
-            again(world, life.process)
 
     _once(world, is_it, happen)
     _nudge(world, sides.choice(groups))
     return False
+
+
+def coordinator_ends(world: World, kind: str, more: int, is_killed: bool, restart_s: float) -> None:
+    """The coordinator is killed after `more` operations, and comes again; or its znode is removed."""
+    leader = world.ensemble.leader
+    node = leader.tree.get(COORDINATOR) if leader is not None else None
+    if world.is_calm or node is None:
+        return
+    if not is_killed:
+        if world.by_hand(Delete(COORDINATOR)):
+            _note(world, "hand", path=COORDINATOR)
+            world.fire(kind)
+        return
+    life = next(
+        (
+            one
+            for one in world.alive("node")
+            if any(store.session_id == node.stat.ephemeral_owner for store in world.stores_of(one.process))
+        ),
+        None,
+    )
+    if life is None or life.process.crash_at:
+        return
+    life.process.crash_at = life.process.operations + more
+    _note(world, "crash", process=life.process.life)
+    world.fire(kind)
+
+    def restart() -> None:
+        if not world.is_calm and not life.is_alive and world.of_name(life.process.name) is life:
+            again(world, life.process)
+
+    world.scheduler.after(restart_s, restart)
 
 
 # ---- changes

@@ -1,8 +1,8 @@
 """Ways to break the product, each of which the simulation must find.
 
 A mutation patches the product while a run lasts, and re-opens one hole: the twelve of the draft, and those that the
-design's fences and the rules of client-side assignment close. It names what the checker is to say, and the profile in
-which the hole shows soonest.
+design's fences, and the rules of client-side assignment and of consistent regions close. It names what the checker is
+to say, and the profile in which the hole shows soonest.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.simulation.assignment_rules import RULES
 from tests.simulation.fences import NO_SWEEP, RESENT, SMALL_STEPS
 from tests.simulation.mutation import Mutation
 from tests.simulation.profile import Profile
+from tests.simulation.region_rules import REGION_RULES
 
 _FOR_LONG = (60_000,)
 """A max_poll_interval_ms with which no turn comes by itself to heal what was overlooked."""
@@ -269,4 +270,4 @@ _FENCES = (
     Mutation("a topic made anew is taken for the old one", 9, holes.ONE_TOPIC_FOR_EVER, _OVERLOOKED, _MADE_ANEW, 0),
 )
 
-MUTATIONS: Mapping[str, Mutation] = {mutation.name: mutation for mutation in (*_HOLES, *_FENCES, *RULES)}
+MUTATIONS: Mapping[str, Mutation] = {mutation.name: mutation for mutation in (*_HOLES, *_FENCES, *RULES, *REGION_RULES)}

@@ -145,6 +145,7 @@ class Disk:
     full_until: float = 0.0
     removed: list[str] = field(default_factory=list)
     _files: dict[str, _File] = field(default_factory=dict)
+    _states: dict[str, tuple[float, bytes]] = field(default_factory=dict)
 
     def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
         """See `SegmentFolder.write`."""
@@ -157,6 +158,39 @@ class Disk:
         size = 300 + 50 * sum(batch.num_rows for batch in some)
         self._files[file] = _File(some, size, self.scheduler.now)
         return size
+
+    def write_bytes(self, file: str, data: bytes) -> int:
+        """See `SegmentFolder.write_bytes`."""
+        self.scheduler.seam()
+        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+        if self.scheduler.now < self.full_until:
+            self.on_fault("full-disk")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._states[file] = (self.scheduler.now, data)
+        return len(data)
+
+    def folders(self, parent: str) -> list[str]:
+        """See `SegmentFolder.folders`."""
+        self.scheduler.seam()
+        return sorted({file.split("/")[1] for file in self._states if file.startswith(f"{parent}/")})
+
+    def remove_folder(self, folder: str, before_s: float) -> bool:
+        """See `SegmentFolder.remove_folder`."""
+        self.scheduler.seam()
+        found = [file for file in self._states if file.startswith(f"{folder}/")]
+        if any(STARTED_MS / 1000 + self._states[file][0] >= before_s for file in found):
+            return False
+        for file in found:
+            del self._states[file]
+        return True
+
+    def read_bytes(self, file: str, size: int) -> bytes:
+        """See `SegmentFolder.read_bytes`."""
+        self.scheduler.seam()
+        self.scheduler.park("the disk", 0.001 + 0.01 * self.scheduler.random.random())
+        if file not in self._states:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)
+        return self._states[file][1]
 
     def remove(self, file: str) -> None:
         """See `SegmentFolder.remove`."""

@@ -22,6 +22,8 @@ class Profile:
     :ivar led: the share of applications' groups in which members may decide the assignment.
     :ivar leader_weights: as `weights`, of the faults of client-side assignment (`leaders.py`), of which
         `leader_faults` are drawn besides: the others stay as they are.
+    :ivar regions: the share of applications' groups that are in a consistent region.
+    :ivar region_weights: likewise, of the faults of regions (`regions.py`), of which `region_faults` are drawn besides.
     """
 
     name: str
@@ -48,6 +50,9 @@ class Profile:
     leader_weights: Mapping[str, float] = field(default_factory=dict)
     leader_faults: tuple[int, int] = (0, 0)
     assignment_timeout_ms: int = 4000
+    regions: float = 0.0
+    region_weights: Mapping[str, float] = field(default_factory=dict)
+    region_faults: tuple[int, int] = (0, 0)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -142,6 +147,28 @@ _PAUSING_LEADERS = {
     "topic-while-asked": 2.0,
 }
 
+REGIONS = {
+    "checkpoint-wanted": 3.0,
+    "reset-wanted": 2.0,
+    "member-dies-in-region": 4.0,
+    "coordinator-dies-in-region": 3.0,
+    "contribution-is-late": 1.5,
+    "contribution-is-lost": 2.5,
+    "hangs-draining": 1.0,
+    "change-while-draining": 3.0,
+    "region-scribbled-by-hand": 2.5,
+}
+_REGIONS = 0.15
+_CALM_REGIONS = ("checkpoint-wanted", "reset-wanted", "member-dies-in-region", "change-while-draining")
+_PAUSING_REGIONS = {
+    "checkpoint-wanted": 2.0,
+    "member-dies-in-region": 2.0,
+    "contribution-is-late": 2.0,
+    "contribution-is-lost": 3.0,
+    "hangs-draining": 2.0,
+    "change-while-draining": 2.0,
+}
+
 CALM = Profile(
     "calm",
     {kind: 1.0 for kind in _CALM},
@@ -150,6 +177,9 @@ CALM = Profile(
     led=_LED,
     leader_weights=dict.fromkeys(_CALM_LEADERS, 1.0),
     leader_faults=(0, 3),
+    regions=_REGIONS,
+    region_weights=dict.fromkeys(_CALM_REGIONS, 1.0),
+    region_faults=(0, 3),
 )
 _STARTS = ("committed", "end")
 STORM = Profile(
@@ -161,9 +191,21 @@ STORM = Profile(
     led=_LED,
     leader_weights=LEADERS,
     leader_faults=(2, 8),
+    regions=_REGIONS,
+    region_weights=REGIONS,
+    region_faults=(4, 10),
 )
 PAUSES = Profile(
-    "pauses", _PAUSES, (4, 14), starts=_STARTS, led=_LED, leader_weights=_PAUSING_LEADERS, leader_faults=(2, 6)
+    "pauses",
+    _PAUSES,
+    (4, 14),
+    starts=_STARTS,
+    led=_LED,
+    leader_weights=_PAUSING_LEADERS,
+    leader_faults=(2, 6),
+    regions=_REGIONS,
+    region_weights=_PAUSING_REGIONS,
+    region_faults=(3, 8),
 )
 SCALE = replace(
     STORM, name="scale", groups=2, consumers=5, slots=2, topics=4, partitions=(8, 16), faults=(6, 16), records_per_s=0.2
@@ -183,7 +225,20 @@ LED = replace(
 """Nothing but groups that a member assigns, and more of what may happen to them. So long, since a group whose state was
 lost has 40 s more."""
 
-PROFILES = {profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED)}
+REGIONAL = replace(
+    STORM,
+    name="regional",
+    slots=0,
+    consumers=4,
+    groups=2,
+    regions=1.0,
+    region_faults=(8, 18),
+    faults=(3, 12),
+    seconds=90.0,
+)
+"""Nothing but groups that are in one consistent region, and more of what may happen to it."""
+
+PROFILES = {profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED, REGIONAL)}
 
 MIXTURE = ("storm", "pauses", "calm", "storm", "pauses", "storm", "pauses", "storm", "pauses", "scale")
 """What many seeds run, one after the other: a run of the large world takes as long as several of the others."""

@@ -17,12 +17,13 @@ from tests.simulation.coverage import coverage, illegal
 from tests.simulation.faults import FAULTS
 from tests.simulation.leaders import LEADERS
 from tests.simulation.profile import Profile
+from tests.simulation.regions import REGIONS
 from tests.simulation.scheduler import SimulationFailure
 from tests.simulation.world import Alarm, World, bounds, tuned
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
-ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS}
+ALL_FAULTS = {**FAULTS, **AIMED, **LEADERS, **REGIONS}
 
 LONGEST_STANDSTILL_S = 12.0
 """Only in a world that hangs nothing happens for so long: leases are renewed, and ZooKeeper is away for 8 s at most."""
@@ -74,7 +75,7 @@ def simulate(
     root = logging.getLogger()
     root.addHandler(alarm)
     try:
-        with tuned():
+        with tuned(world.disk):
             _run(world, script or draw_faults)
     except SimulationFailure as failure:
         world.problems.append(str(failure))
@@ -102,6 +103,7 @@ def _run(world: World, script: Callable[[World], None]) -> None:
         world.scheduler.run(world.scheduler.now + STEP_S)
     world.record("server", "calm", {"stuck": world.stuck(), "broken": world.broken()})
     world.scheduler.run(profile.seconds)
+    world.say_states()
     world.record("server", "end", {})
 
 
@@ -115,16 +117,17 @@ def draw(world: World) -> list[tuple[float, str]]:
     )
 
 
-def draw_of_leaders(world: World) -> list[tuple[float, str]]:
-    """The same of the faults of client-side assignment."""
-    profile, random = world.profile, Random(f"leaders {world.seed}")
-    kinds, weights = list(profile.leader_weights), list(profile.leader_weights.values())
-    if not kinds:
+def draw_besides(
+    world: World, stream: str, weights: Mapping[str, float], least_and_most: tuple[int, int]
+) -> list[tuple[float, str]]:
+    """The same of faults that have a stream of their own: those of client-side assignment, and of regions."""
+    random = Random(f"{stream} {world.seed}")
+    if not weights:
         return []
-    count = random.randint(*profile.leader_faults)
-    return sorted(
-        (random.uniform(FIRST_FAULT_S, profile.calm_at - 0.5), random.choices(kinds, weights)[0]) for _ in range(count)
-    )
+    count = random.randint(*least_and_most)
+    kinds, shares = list(weights), list(weights.values())
+    last = world.profile.calm_at - 0.5
+    return sorted((random.uniform(FIRST_FAULT_S, last), random.choices(kinds, shares)[0]) for _ in range(count))
 
 
 def watch_progress(world: World, seen: int) -> None:
@@ -141,7 +144,10 @@ def watch_progress(world: World, seen: int) -> None:
 
 def draw_faults(world: World) -> None:
     """Let faults that are drawn from the seed happen."""
-    for at, kind in [*draw(world), *draw_of_leaders(world)]:
+    profile = world.profile
+    of_leaders = draw_besides(world, "leaders", profile.leader_weights, profile.leader_faults)
+    of_regions = draw_besides(world, "region faults", profile.region_weights, profile.region_faults)
+    for at, kind in [*draw(world), *of_leaders, *of_regions]:
         world.scheduler.after(at, lambda kind=kind: _do(world, kind))  # type: ignore[misc]
 
 

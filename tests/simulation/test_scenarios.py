@@ -16,7 +16,7 @@ from tests.simulation.run import Outcome, simulate
 from tests.simulation.servers import Server
 from tests.simulation.world import Life, World
 
-APPLICATIONS = replace(CALM, name="applications", slots=0, tick_s=0.5, poll_intervals_ms=(5000, 8000))
+APPLICATIONS = replace(CALM, name="applications", slots=0, tick_s=0.5, poll_intervals_ms=(5000, 8000), regions=0.0)
 STEP_S = 0.001
 
 

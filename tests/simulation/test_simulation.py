@@ -20,6 +20,7 @@ from coordinator.checker import check_file
 from tests.simulation.faults import FAULTS
 from tests.simulation.leaders import LEADERS
 from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
+from tests.simulation.regions import REGIONS
 from tests.simulation.run import Outcome, history_text, simulate, tidy, without_garbage_collection
 from tests.simulation.world import World
 
@@ -109,7 +110,7 @@ def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles(
     ]
     assert not failed, f"{len(failed)} of {SEEDS} failed:\n" + "\n".join(failed[:3])
     fired = sum((fired for *_, fired in results), Counter())
-    never = (FAULTS.keys() | LEADERS.keys()) - fired.keys()
+    never = (FAULTS.keys() | LEADERS.keys() | REGIONS.keys()) - fired.keys()
     assert len(results) == SEEDS
     assert not never, f"these faults never took effect: {sorted(never)}"
 
@@ -150,6 +151,7 @@ def test_a_world_that_hangs_is_a_livelock_with_every_thread_s_position() -> None
 def test_every_fault_that_a_profile_may_draw_is_known() -> None:
     assert {kind for profile in PROFILES.values() for kind in profile.weights} == FAULTS.keys()
     assert {kind for profile in PROFILES.values() for kind in profile.leader_weights} == LEADERS.keys()
+    assert {kind for profile in PROFILES.values() for kind in profile.region_weights} == REGIONS.keys()
 
 
 def test_a_simulation_leaves_the_product_as_it_was() -> None:

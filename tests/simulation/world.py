@@ -15,10 +15,13 @@ from unittest.mock import patch
 import consumer.assignment.client
 import consumer.consumer
 import consumer.fetcher
+import consumer.operator.states
+import consumer.operator.sweep
 import consumer.spark.slot
 import consumer.spark.sweep
 import coordinator
 import coordinator.planning.asking
+import coordinator.planning.regional
 import coordinator.reading
 from consumer.config import ConsumerConfig, Subscription
 from consumer.spark.config import SlotConfig, SlotSpec
@@ -26,10 +29,13 @@ from consumer.spark.planner import SourceConfig
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN
 from coordinator.config import CoordinatorConfig
+from coordinator.regions.admin import request
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.paths import Brokers
+from coordinator.zk.paths import Brokers, RegionPaths
 from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
+from coordinator.zk.region_requests import RESET, RegionRequest
+from coordinator.zk.regions import FAILED, Region
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from tests.property.test_convergence import CooperativeRange
 from tests.simulation.actors import Actor, Application, Checkpoint, Driver, Node, Query, SlotTask
@@ -39,6 +45,7 @@ from tests.simulation.profile import Profile
 from tests.simulation.runtime import SimRuntime
 from tests.simulation.scheduler import Process, Scheduler, Thread
 from tests.simulation.servers import Server
+from tests.simulation.stateful import Stateful
 from tests.simulation.store import SimStore
 from tests.simulation.zookeeper import Ensemble
 
@@ -52,6 +59,21 @@ STRATEGIES: Mapping[str, Assignor] = {**BUILT_IN, CooperativeRange.name: Coopera
 ASSIGNORS = installed(STRATEGIES)
 STATIC_MEMBERS = 0.4
 """The share of applications that are static members; slots always are."""
+
+LARGE_STATES = 0.2
+"""The share of stateful applications whose states go to files."""
+
+REGION = "r"
+CHECKPOINT_INTERVAL_MS = 7000
+DRAIN_TIMEOUT_MS = 4000
+YOUNG_S = 4.0
+"""Files of states that are younger are left alone; the product's 600 s are ten runs."""
+
+MENDS_S = 5.0
+"""For so long after the faults an operator looks after a region that has failed."""
+
+LONGEST_HOLD_S = 6.0
+"""For a checkpoint; the product's 120 s are two runs."""
 
 POOL_GROUP = "pool-group"
 POOL = "p"
@@ -151,6 +173,8 @@ class World:
         self.sides = Random(f"sides {self.seed}")
         self.manners: dict[str, Manner] = {}
         self.liars: set[str] = set()
+        self.regional = Random(f"regions {self.seed}")
+        self.in_region: dict[str, bool] = {}
         self.pool_starts = self.starts.choice(self.profile.starts)
         self._topic_ids = 0
         self._actors = 0
@@ -287,6 +311,10 @@ class World:
             channel_retention_ms=self.profile.channel_retention_ms,
             query_retention_ms=15_000,
             assignment_timeout_ms=self.profile.assignment_timeout_ms,
+            checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS,
+            drain_timeout_ms=DRAIN_TIMEOUT_MS,
+            checkpoints_kept=3,
+            max_consecutive_resets=2,
             max_backlog_segments=200,
             backlog_interval_ms=2000,
         )
@@ -311,7 +339,25 @@ class World:
         )
         if self.profile.led:
             self._take_side(group, app)
+        if self.profile.regions and self._is_in_region(group):
+            app = self._stateful(app)
         return self.start(app, f"{group}-{name}")
+
+    def _is_in_region(self, group: str) -> bool:
+        """Whether a group is in the world's consistent region: of several groups some, or all."""
+        if group not in self.in_region:
+            self.in_region[group] = self.regional.random() < self.profile.regions
+        return self.in_region[group]
+
+    def _stateful(self, app: Application) -> Stateful:
+        """The same application, with a state in memory."""
+        slowness = self.regional.choice((0, 0, 1, 3))
+        padding = 6000 if self.regional.random() < LARGE_STATES else 0
+        config = replace(app.config, region=REGION, checkpoint_dir=self.disk.url)
+        return Stateful(
+            config, app.subscription, app.log, app.work_s, app.commit_every,
+            assignors=app.assignors, troubles=app.troubles, padding=padding, slowness=slowness,
+        )  # fmt: skip
 
     def _take_side(self, group: str, app: Application) -> None:
         """Whether the member leaves the assignment to the coordinator, may decide it itself, or both."""
@@ -463,6 +509,10 @@ class World:
             life.process.resume()
             if isinstance(life.actor, Application):
                 life.actor.troubles.be_calm()
+            if isinstance(life.actor, Stateful):
+                life.actor.asks.clear()
+        if self.profile.regions:
+            self.mend_region()
         for number in range(self.profile.nodes):
             if not self._is_running(f"node-{number}"):
                 self.start_node(number)
@@ -471,6 +521,22 @@ class World:
         for number in range(self.profile.slots):
             if not self._is_running(f"slot-{number}"):
                 self.start_slot(number)
+
+    def say_states(self) -> None:
+        """At the end: what every stateful application is."""
+        for life in self.alive("consumer"):
+            said = life.actor.said() if isinstance(life.actor, Stateful) else None
+            if said is not None:
+                self.record(life.process.life, "state", {**life.actor.names(), **said})
+
+    def mend_region(self) -> None:
+        """An operator resets a region that has failed; should nobody answer, again."""
+        leader = self.ensemble.leader
+        node = leader.tree.get(RegionPaths(REGION).root) if leader is not None else None
+        if node is not None and Region.parse(REGION, node.data).state == FAILED:
+            self.run_tool(lambda store, _: request(store, REGION, RegionRequest(RESET, "operator", "it failed")))
+        if self.scheduler.now < self.profile.calm_at + MENDS_S:
+            self.scheduler.after(1.0, self.mend_region)
 
     def stuck(self) -> list[str]:
         """Consumers that live and do not poll."""
@@ -488,8 +554,11 @@ class World:
 
 
 @contextmanager
-def tuned() -> Iterator[None]:
-    """Meanwhile, constants of the product are other ones that would make a run long and show nothing more."""
+def tuned(disk: Disk) -> Iterator[None]:
+    """Meanwhile, constants of the product are other ones that would make a run long and show nothing more.
+
+    :param disk: where states of applications go that are large.
+    """
     with (
         patch.object(consumer.spark.slot, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
@@ -498,6 +567,9 @@ def tuned() -> Iterator[None]:
         patch.object(coordinator.reading, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
         patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
         patch.object(consumer.assignment.client, "ROOM", ROOM),
+        patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
+        patch.object(consumer.operator.sweep, "YOUNG_S", YOUNG_S),
+        patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),
         patch.object(socket, "gethostname", lambda: "host"),
     ):
         yield
@@ -517,5 +589,9 @@ def bounds(profile: Profile) -> dict[str, float]:
         "channel_retention": profile.channel_retention_ms / 1000,
         "collection": 2 * sweep_s + 2 * session_s,
         "notice": 2 * sweep_s + 1.0,
+        "hold": LONGEST_HOLD_S + 2 * DRAIN_TIMEOUT_MS / 1000,
+        "reset_timeout": 3.0,
+        "checkpoint_interval": CHECKPOINT_INTERVAL_MS / 1000,
+        "drain_timeout": DRAIN_TIMEOUT_MS / 1000,
         "assignment_timeout": profile.assignment_timeout_ms / 1000 + LONGEST_BACKOFF_S + 1.0,
     }

@@ -122,7 +122,7 @@ def test_a_history_without_bounds_decides_nothing_that_needs_them() -> None:
     verdicts = changed(lambda events: events.pop(0))
 
     undecided = [v.invariant for v in verdicts.verdicts.values() if v.outcome == "not decided"]
-    assert undecided == ["S2", "S7", "L1", "L2", "L3", "L4", "L5"]
+    assert undecided == ["S2", "S7", "L1", "L2", "L3", "L4", "L5", "L6"]
     assert verdicts["S2"].why == "there is no `run` event, so no bounds are known"
     assert verdicts.is_inconclusive
 
@@ -156,7 +156,7 @@ def test_the_command_says_that_everything_held(tmp_path: Path, capsys: pytest.Ca
 
     assert main([str(path)]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].endswith(" events") and printed[1:3] == ["S1 held", "S2 held"] and len(printed) == 15
+    assert printed[0].endswith(" events") and printed[1:3] == ["S1 held", "S2 held"] and len(printed) == 18
 
 
 def test_the_command_says_what_was_broken_and_shows_the_witness(

@@ -10,5 +10,5 @@ def test_in_a_history_in_which_nothing_goes_wrong_every_invariant_holds() -> Non
     verdicts = check(story())
 
     assert {name: verdict.outcome for name, verdict in verdicts.verdicts.items()} == dict.fromkeys(
-        ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "L1", "L2", "L3", "L4", "L5"), HELD
+        ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "S9", "S10", "S11", "L1", "L2", "L3", "L4", "L5", "L6"), HELD
     ), verdicts.text()

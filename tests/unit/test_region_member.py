@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from consumer.operator.region import RegionMember
 from consumer.operator.states import State, StateFiles, own_state
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.regions import Contribution
+from coordinator.zk.records import Channel
+from coordinator.zk.regions import Contribution, Order, Progress
 from tests.unit.manual import ManualRuntime
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -50,6 +52,22 @@ def test_records_come_slowly_for_a_second_after_a_reset_and_not_at_all_before_or
     assert not member.may_take and member.state == "DRAINING"
     member._paused_for, member._draining_for = 7, 0
     assert not member.may_take and member.state == "DRAINED"
+
+
+def test_a_start_that_stands_is_applied_once_whatever_command_is_named_behind_it() -> None:
+    member, order = a_member(ManualRuntime()), Order(7, 4, ("c",))
+    claimed = Channel("life", command="command-1", running={P0: None}, region=Progress(7))
+    asked = replace(claimed, command="command-2")  # a leader's `assign`, which does not wait for the state
+
+    member.ordered(Channel("life"), order)
+    assert not member.is_applied(Channel("life", region=Progress(7)), "command-1", order)
+    member.started("command-1")
+    assert member.is_applied(asked, "command-1", order)
+    assert not member.is_applied(asked, "command-3", order)
+
+    member.ordered(claimed, order)
+    assert member.is_applied(claimed, "command-1", order), "its reply was lost, and the channel has it"
+    assert member.is_applied(asked, "command-1", order)
 
 
 def test_small_states_stand_in_the_contribution_and_large_ones_in_a_file_that_is_read_back(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def standstill(run: Mapping[str, Any]) -> str:
 
 
 def invariants(run: Mapping[str, Any], zero: float) -> str:
-    """S1 to L5, with the witness of each that was broken."""
+    """S1 to L6, with the witness of each that was broken."""
     found = mapping(run.get("invariants"))
     if not found:
         return missing("what the checker found")

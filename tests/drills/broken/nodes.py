@@ -11,6 +11,7 @@ import coordinator.assignors.range
 import coordinator.moves
 import coordinator.plan
 import coordinator.planning.asking
+import coordinator.regions.plan
 from coordinator.handlers import Handlers
 from coordinator.listeners import Listeners
 from coordinator.planning.group import Asking
@@ -21,7 +22,7 @@ from coordinator.zk.commands import STOP_FETCHER, Command
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.state import EMPTY, STABLE
 from coordinator.zk.store import SetData
-from tests.simulation.mutation import Patch, replaced
+from tests.simulation.mutation import Patch, constant, replaced
 
 STARTS_LATE_S = 6.0
 SWEEPS_OVERLOOKED = 5
@@ -142,6 +143,21 @@ def rebalances_without_cause() -> None:
         return take_turn
 
     _apply(replaced(coordinator.plan, "_needs_new_generation", restless), replaced(Rebalancer, "take_turn", soon_again))
+
+
+def region_does_not_look_back() -> None:
+    """A region is Running before its members have their state, and a checkpoint does not say which one it follows."""
+    plan = coordinator.regions.plan
+
+    def follows_nothing(original: Any) -> Any:
+        def following(snapshot: Any, rules: Any) -> Any:
+            found = original(snapshot, rules)
+            return replace(found, begun=replace(found.begun, base=0)) if found.begun is not None else found
+
+        return following
+
+    is_there = constant(plan, "_is_ready", lambda snapshot: bool(plan.participants(snapshot.groups)))
+    _apply(is_there, replaced(plan, "_next", follows_nothing))
 
 
 def new_partitions_are_overlooked() -> None:

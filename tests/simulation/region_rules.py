@@ -1,0 +1,420 @@
+"""The rules of consistent regions of plain consumers, broken one by one (seed 002, `S10`, `S11` and `L6`).
+
+Those of the model (`tests/model/region.py`, `NEEDED` in `test_region_model.py`) are among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import consumer.commands
+import consumer.operator.contributor
+import coordinator.channels
+import coordinator.plan
+import coordinator.planning.regional
+import coordinator.regions.copies
+import coordinator.regions.plan
+import coordinator.regions.turns
+from consumer.operator.contributor import Contributor
+from consumer.operator.cut import CutReader
+from consumer.operator.region import RegionMember
+from coordinator.regions.handler import Regions
+from coordinator.regions.turns import RegionTurns
+from coordinator.zk.commands import START_FETCHER
+from coordinator.zk.paths import GroupPaths
+from coordinator.zk.regions import Progress
+from coordinator.zk.store import Check, Create, SetData
+from tests.simulation.fences import NO_SWEEP
+from tests.simulation.mutation import Mutation, Patch, constant, replaced
+from tests.simulation.profile import Profile
+
+regional = coordinator.planning.regional
+region_plan = coordinator.regions.plan
+
+_BASE = Profile(
+    "in a region",
+    {},
+    (0, 0),
+    seconds=32.0,
+    calm_at=16.0,
+    consumers=3,
+    slots=0,
+    partitions=(1, 4),
+    tick_s=0.5,
+    poll_intervals_ms=(6000,),
+    sweep_interval_ms=1000,
+    channel_retention_ms=8000,
+    records_per_s=4.0,
+    regions=1.0,
+    region_faults=(6, 12),
+)
+
+
+def _of(*names: str) -> frozenset[str]:
+    return frozenset(names)
+
+
+# ---- the member
+
+
+def _moves_offsets(original: Any) -> Any:
+    """Whatever it writes next has what it has taken in."""
+
+    def tend(self: Any, store: Any, fenced: Any) -> None:
+        original(self, store, fenced)
+        if self._is_ready and not self._paused_for:
+            running = fenced.channel.running
+            positions = self._application._polling.positions
+            now = {part: position.offset for part, position in positions.items() if part in running}
+            fenced.channel = replace(fenced.channel, running={**running, **now})
+
+    return tend
+
+
+def _takes_at_once(original: Any) -> Any:
+    return property(lambda self: not self.is_in_checkpoint)
+
+
+def _goes_on(original: Any) -> Any:
+    def look_for_the_end(self: Any, store: Any, channel: Any) -> None:
+        self._paused_for = 0
+
+    return look_for_the_end
+
+
+def _by_name(original: Any) -> Any:
+    """A member that is told to start has its state back when it has claimed."""
+    return lambda paths, name, command, is_last: original(paths, name, command, True)
+
+
+class _Alone:
+    """A fenced channel whose contributions go in a multi of their own."""
+
+    def __init__(self, fenced: Any, store: Any) -> None:
+        self._fenced = fenced
+        self._store = store
+
+    def commit(self, after: Any, operations: Any = ()) -> None:
+        made = [each for each in operations if isinstance(each, Check | Create)]
+        self._store.commit(made)
+        self._fenced.commit(after, [each for each in operations if each not in made])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fenced, name)
+
+
+def _contributes_alone(original: Any) -> Any:
+    return lambda self, store, fenced, *rest: original(self, store, _Alone(fenced, store), *rest)
+
+
+def _reads_offsets(original: Any) -> Any:
+    def read(self: Any, store: Any, channel: Any, partitions: Any, record: Any) -> Any:
+        self.reloads = False
+        return self._offsets.read(store, channel, partitions, record)
+
+    return read
+
+
+def _keeps_offsets(original: Any) -> Any:
+    """One topic is as good as another of its name."""
+
+    def offsets_of(self: Any, cut: Any, channel: Any, wanted: Any) -> Any:
+        some = {name: replace(given, topics=channel.topics) for name, given in cut.items()}
+        return original(self, some, channel, wanted)
+
+    return offsets_of
+
+
+def _any_version(path: str, version: int) -> Check:
+    return Check(path, -1)
+
+
+def _by_what_is_named(original: Any) -> Any:
+    """A start has been applied only while no other command is named behind it."""
+
+    def is_applied(self: Any, channel: Any, name: str, order: Any) -> bool:
+        reset = channel.region.reset if channel.region is not None else 0
+        return (order, name, order.reset) == (self._cut.order, channel.command, reset)
+
+    return is_applied
+
+
+APPLIED_AGAIN: tuple[Patch, ...] = (
+    replaced(RegionMember, "is_applied", _by_what_is_named),
+    constant(RegionMember, "started", lambda *_: None),
+)
+COMMITS: tuple[Patch, ...] = (replaced(RegionMember, "tend", _moves_offsets),)
+TAKES_AT_ONCE: tuple[Patch, ...] = (replaced(RegionMember, "may_take", _takes_at_once),)
+GOES_ON: tuple[Patch, ...] = (replaced(Contributor, "_look_for_the_end", _goes_on),)
+REMOVED_AT_ONCE: tuple[Patch, ...] = (replaced(consumer.commands, "acknowledgement", _by_name),)
+CONTRIBUTES_ALONE: tuple[Patch, ...] = (replaced(Contributor, "drain", _contributes_alone),)
+END_UNCHECKED: tuple[Patch, ...] = (constant(consumer.operator.contributor, "Check", _any_version),)
+NOT_RECORDED: tuple[Patch, ...] = (constant(CutReader, "_record", lambda *_: None),)
+OFFSETS_READ: tuple[Patch, ...] = (replaced(CutReader, "read", _reads_offsets),)
+TOPICS_NOT_COMPARED: tuple[Patch, ...] = (replaced(CutReader, "_offsets_of", _keeps_offsets),)
+
+
+# ---- generations, starts and resets
+
+
+def _no_reset(original: Any) -> Any:
+    """A generation leaves the region alone; another incarnation does not."""
+
+    def region_step(snapshot: Any, membership: Any, want: Any, is_new: bool) -> Any:
+        found = original(snapshot, membership, want, is_new)
+        if found is None or found.before is None or not found.before.groups or not is_new or not found.is_reset:
+            return found
+        return original(snapshot, membership, want, False)
+
+    return region_step
+
+
+def _left_open(original: Any) -> Any:
+    def region_step(*args: Any) -> Any:
+        found = original(*args)
+        if found is None or not found.aborted:
+            return found
+        return replace(found, after=replace(found.after, open=found.aborted), aborted=0)
+
+    return region_step
+
+
+def _without_gone(original: Any) -> Any:
+    return lambda *args: original(*args)._replace(inherited=())
+
+
+def _gone_to_all(original: Any) -> Any:
+    def start_order(found: Any, name: str, region: Any) -> Any:
+        heirs = original(found, min(found.want.target), region).inherited
+        return original(found, name, region)._replace(inherited=heirs)
+
+    return start_order
+
+
+def _in_part(original: Any) -> Any:
+    """A start has what is free of what its member shall run."""
+
+    def regional_moves(snapshot: Any, membership: Any, want: Any, generation: int, region: Any) -> Any:
+        found, is_settled = original(snapshot, membership, want, generation, region)
+        for name, blocked in found.waiting.items():
+            command = regional._wanted(found, name, region)
+            threads = {thread: parts - blocked for thread, parts in command.threads.items()}
+            if command.option == START_FETCHER and any(threads.values()):
+                found.starts.append((name, replace(command, threads=threads)))
+        return found, is_settled
+
+    return regional_moves
+
+
+_present = [0]
+
+
+def _any_reset(original: Any) -> Any:
+    """Whatever reset a member says is the present one."""
+
+    def regional_moves(snapshot: Any, membership: Any, want: Any, generation: int, region: Any) -> Any:
+        _present[0] = region.reset
+        return original(snapshot, membership, want, generation, region)
+
+    return regional_moves
+
+
+def _said_reset(original: Any) -> Any:
+    def progress(view: Any) -> Progress:
+        found: Progress = original(view)
+        now = _present[0]
+        return Progress(now if found.reset else 0, now if found.ready else 0, found.drained)
+
+    return progress
+
+
+GENERATION_IS_NO_RESET: tuple[Patch, ...] = (replaced(coordinator.plan, "region_step", _no_reset),)
+BOUNCE_IS_NO_RESET: tuple[Patch, ...] = (constant(regional, "_has_bounced", lambda *_: False),)
+LEFT_OPEN: tuple[Patch, ...] = (replaced(coordinator.plan, "region_step", _left_open),)
+GONE_FORGOTTEN: tuple[Patch, ...] = (replaced(regional, "_start_order", _without_gone),)
+GONE_TO_ALL: tuple[Patch, ...] = (replaced(regional, "_start_order", _gone_to_all),)
+IN_PART: tuple[Patch, ...] = (replaced(coordinator.plan, "regional_moves", _in_part),)
+ANY_RESET: tuple[Patch, ...] = (
+    replaced(coordinator.plan, "regional_moves", _any_reset),
+    replaced(regional, "_progress", _said_reset),
+)
+
+
+# ---- checkpoints
+
+
+def _incomplete(original: Any) -> Any:
+    """One that is missing is not waited for."""
+
+    def opened(snapshot: Any, rules: Any) -> Any:
+        checkpoint, given = snapshot.checkpoint, snapshot.contributions
+        missing = sorted(
+            (group, name)
+            for group, some in (checkpoint.participants if checkpoint is not None else {}).items()
+            for name in some
+            if (group, name) not in given
+        )
+        if not given or len(missing) != 1:
+            return original(snapshot, rules)
+        participants = {
+            group: {name: life for name, life in some.items() if (group, name) != missing[0]}
+            for group, some in checkpoint.participants.items()
+        }
+        return original(replace(snapshot, checkpoint=replace(checkpoint, participants=participants)), rules)
+
+    return opened
+
+
+def _only_who_lives(original: Any) -> Any:
+    """Who has gone is no member of the target any more, and nobody asks whether all others are ready."""
+
+    def groups(self: Any, region: Any) -> Any:
+        checkpoint, states = original(self, region)
+        found = {}
+        for group, state in states.items():
+            listing = self._store.children(GroupPaths(group).ids)
+            there = set(listing.names if listing is not None else ())
+            target = {name: one for name, one in state.target.items() if name in there}
+            found[group] = replace(state, target=target, region=state.region._replace(ready=region.reset))
+        return checkpoint, found
+
+    return groups
+
+
+def _may_wait_for_the_dead(original: Any) -> Any:
+    def may_wait(snapshot: Any, membership: Any, region: Any) -> bool:
+        return bool(snapshot.state.target) and region.state == regional.RUNNING
+
+    return may_wait
+
+
+def _retires_all(numbers: Any, complete: Any, ended: Any, stands_on: int, kept: int) -> list[int]:
+    """Also the cut that the region stands on."""
+    return [number for number in numbers if number <= stands_on]
+
+
+def _unfenced(original: Any) -> Any:
+    """Without a look at the epoch."""
+
+    def write(self: Any, operations: Any) -> bool:
+        self._store.commit(list(operations))
+        return True
+
+    return write
+
+
+def _any_region(operations: Any) -> list[Any]:
+    """The operations, with a region's own znode set whatever version it has."""
+    return [
+        replace(each, version=-1) if isinstance(each, SetData) and each.path.startswith("/consumers/regions/") else each
+        for each in operations
+    ]
+
+
+UNCHECKED_REGION: tuple[Patch, ...] = (
+    replaced(
+        coordinator.channels, "_region", lambda original: lambda *args: [_any_region(unit) for unit in original(*args)]
+    ),
+    replaced(RegionTurns, "_write", lambda original: lambda self, some: original(self, _any_region(some))),
+)
+INCOMPLETE: tuple[Patch, ...] = (replaced(region_plan, "_open", _incomplete),)
+DEPARTED: tuple[Patch, ...] = (
+    replaced(RegionTurns, "_groups", _only_who_lives),
+    replaced(regional, "_may_wait", _may_wait_for_the_dead),
+)
+UNCOPIED: tuple[Patch, ...] = (constant(RegionTurns, "_copy", lambda *_: True),)
+RETIRED: tuple[Patch, ...] = (constant(coordinator.regions.turns, "to_retire", _retires_all),)
+NO_EPOCH: tuple[Patch, ...] = (replaced(RegionTurns, "_write", _unfenced),)
+NEVER_PERIODIC: tuple[Patch, ...] = (constant(region_plan, "PERIODIC", ""),)
+
+
+def _without_its_own(original: Any) -> Any:
+    return lambda given, partitions: replace(original(given, partitions), member_state="", file=None)
+
+
+STATELESS: tuple[Patch, ...] = (replaced(coordinator.regions.copies, "_only", _without_its_own),)
+HEIRLESS: tuple[Patch, ...] = (constant(regional, "_heir_is_away", lambda *_: False),)
+
+
+def _only_binds(original: Any) -> Any:
+    def after_turn(self: Any, group: str, step: Any, *rest: Any) -> None:
+        with self._lock:
+            self._bound[group] = step.name
+
+    return after_turn
+
+
+UNASKED: tuple[Patch, ...] = (replaced(Regions, "after_turn", _only_binds),)
+
+
+def _with(name: str, seconds: float = 32.0, **weights: float) -> Profile:
+    return replace(
+        _BASE, name=name, seconds=seconds, region_weights={kind.replace("_", "-"): w for kind, w in weights.items()}
+    )
+
+
+_CHURN = _with("changes in a region", checkpoint_wanted=2.0, change_while_draining=3.0, member_dies_in_region=3.0)
+_DRAINS = _with("drains", checkpoint_wanted=3.0, hangs_draining=1.0, contribution_is_late=1.0)
+_LATE = _with("late contributions", contribution_is_late=4.0, change_while_draining=2.0, checkpoint_wanted=1.0)
+_RESETS = _with("resets", reset_wanted=3.0, change_while_draining=1.0, checkpoint_wanted=2.0)
+_BOUNCES = replace(_CHURN, name="bounces", weights={"second-process": 1.0}, faults=(3, 6))
+_TWO = replace(_CHURN, name="two groups", groups=2, consumers=4, weights={"consumer-leaves": 1.0}, faults=(1, 4))
+_TOPICS = replace(_with("topics of a region", checkpoint_wanted=1.0), weights={"topic-made-anew": 1.0}, faults=(2, 5))
+_RACES = replace(_TWO, name="races", weights={"slow-nodes": 3.0, "second-process": 2.0}, faults=(6, 12))
+_ELECTIONS = replace(
+    _with("elections in a region", checkpoint_wanted=2.0, coordinator_dies_in_region=3.0),
+    weights={"unheard-election": 3.0, "slow-nodes": 1.0},
+    faults=(4, 8),
+)
+_AWAY = replace(
+    _CHURN,
+    name="the log is away",
+    weights={"failing-log": 3.0, "partitions-added": 2.0, "topic-comes": 1.0},
+    faults=(8, 12),
+    starts=("end",),
+)
+_AWAY_ONES = replace(
+    _with("seats in a region", checkpoint_wanted=3.0),
+    weights={"consumer-leaves": 2.0, "consumer-joins": 1.0},
+    faults=(5, 9),
+)
+_HEIRS = replace(_AWAY_ONES, name="heirs", consumers=4)
+_ASKED = replace(
+    _AWAY,
+    name="asked in a region",
+    led=1.0,
+    leader_weights={"resubscribes": 2.0, "joins-while-asked": 1.0},
+    leader_faults=(8, 12),
+)
+_STUCK = replace(_CHURN, name="stuck in a region", weights={"stuck-consumer": 1.0, "slow-member": 2.0}, faults=(4, 8))
+
+REGION_RULES = (
+    Mutation("an offset moves outside of a drain", 0, COMMITS, _of("S11"), _DRAINS, 0),
+    Mutation("a record is taken in before the state is back", 0, TAKES_AT_ONCE, _of("S10"), _AWAY, 0),
+    Mutation("who has drained goes on by itself", 0, GOES_ON, _of("S11"), _DRAINS, 0),
+    Mutation("a contribution does not look at its checkpoint", 0, END_UNCHECKED, _of("S11"), _LATE, 0),
+    Mutation("a contribution is in another multi than its channel", 0, CONTRIBUTES_ALONE, _of("S11"), _DRAINS, 0),
+    Mutation("a start is removed before the state is back", 0, REMOVED_AT_ONCE, _of("S10"), _RESETS, 0),
+    Mutation("a start that stands is applied again behind an ask", 0, APPLIED_AGAIN, _of("S3"), _ASKED, 0),
+    Mutation("an initial offset is not recorded", 0, NOT_RECORDED, _of("S10"), _RESETS, 0),
+    Mutation("a member begins at the offsets of its group", 0, OFFSETS_READ, _of("S10"), _CHURN, 0),
+    Mutation("the offset of a topic made again is kept", 0, TOPICS_NOT_COMPARED, _of("S10"), _TOPICS, 0),
+    Mutation("a generation is no reset", 0, GENERATION_IS_NO_RESET, _of("S10"), _CHURN, 0),
+    Mutation("another incarnation is no reset", 0, BOUNCE_IS_NO_RESET, _of("S10"), _BOUNCES, 0),
+    Mutation("a reset leaves a checkpoint open", 0, LEFT_OPEN, _of("S11"), _CHURN, 0),
+    Mutation("states of names that are gone are given to nobody", 0, GONE_FORGOTTEN, _of("S10"), _CHURN, 0),
+    Mutation("states of names that are gone are given to all", 0, GONE_TO_ALL, _of("S10"), _CHURN, 0),
+    Mutation("a start has a part of what its member shall run", 0, IN_PART, _of("S10"), _STUCK, 0),
+    Mutation("a member of an earlier reset counts", 0, ANY_RESET, _of("S10"), _RESETS, 0),
+    Mutation("a checkpoint is complete without one contribution", 0, INCOMPLETE, _of("S11"), _DRAINS, 0),
+    Mutation("a checkpoint does without a member that has gone", 0, DEPARTED, _of("S10", "S11"), _CHURN, 0),
+    Mutation("what has no contributor is not copied", 0, UNCOPIED, _of("S11"), _TWO, 1),
+    Mutation("of a member that is away only partitions are copied", 0, STATELESS, _of("S10", "S11"), _AWAY_ONES, 1),
+    Mutation("states of the gone wait for an heir that is away", 0, HEIRLESS, _of("S10"), _HEIRS, 11),
+    Mutation("a region is written over", 0, UNCHECKED_REGION, _of("S10", "S11"), _RACES, 0),
+    Mutation("a region is written without the epoch", 0, NO_EPOCH, _of("S4", "S10", "S11"), _ELECTIONS, 0),
+    Mutation("the cut that a region stands on is retired", 0, RETIRED, _of("S11"), _DRAINS, 0),
+    Mutation("no checkpoint comes by itself", 0, NEVER_PERIODIC, _of("L6"), _RESETS, 0),
+    Mutation("a region does not hear of its groups' turns", 0, UNASKED, _of("L6"), _RESETS, 0, NO_SWEEP),
+)

@@ -1,0 +1,338 @@
+"""Faults of consistent regions: members and coordinators that fail at each step of a checkpoint and a reset, requests
+for either, changes in their midst, and hands below a region.
+
+They draw from a stream of their own (`world.regional`), so that what is drawn beside them is the same with and without.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from coordinator.regions.admin import request
+from coordinator.zk.paths import RegionPaths, checkpoint_number
+from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.regions import COMPLETED, ENDS, INITIAL, RESETTING, RUNNING, Region
+from coordinator.zk.store import Create, SetData
+from tests.simulation.aimed import _once, _sessions
+from tests.simulation.faults import NONSENSE, Fault, _lasting, _note, again
+from tests.simulation.leaders import coordinator_ends
+from tests.simulation.stateful import Stateful
+from tests.simulation.world import REGION, Life, World
+
+PATHS = RegionPaths(REGION)
+Operation = dict[str, Any]
+Is = Callable[[Operation], bool]
+
+_CHECKPOINT = re.compile(re.escape(PATHS.checkpoints) + "/checkpoint-[0-9]+")
+
+
+def _is_begun(op: Operation) -> bool:
+    return op["op"] == "create" and _CHECKPOINT.fullmatch(op["path"]) is not None
+
+
+def _is_contribution(op: Operation) -> bool:
+    return op["op"] == "create" and op["path"].startswith(PATHS.checkpoints) and "~" in op["path"]
+
+
+def _is_completed(op: Operation) -> bool:
+    return op["op"] == "create" and op["path"].startswith(PATHS.root) and op["path"].endswith(f"/{COMPLETED}")
+
+
+def _is_reset(op: Operation) -> bool:
+    return op["op"] == "set" and op["path"] == PATHS.root and f'"state":"{RESETTING}"' in op["data"]
+
+
+def _is_running(op: Operation) -> bool:
+    return op["op"] == "set" and op["path"] == PATHS.root and f'"state":"{RUNNING}"' in op["data"]
+
+
+def _command(option: str) -> Is:
+    def is_it(op: Operation) -> bool:
+        data = op.get("data") or ""
+        return op["op"] == "create" and "/command-" in op["path"] and f'"{option}"' in data and '"region"' in data
+
+    return is_it
+
+
+def _is_ready(op: Operation) -> bool:
+    data = op.get("data") or ""
+    return op["op"] == "set" and "/channel/" in op["path"] and '"ready":' in data and '"ready":0' not in data
+
+
+_is_drain, _is_stop, _is_start = _command("drain"), _command("stop-fetcher"), _command("start-fetcher")
+
+STEPS: tuple[Is, ...] = (
+    _is_begun, _is_drain, _is_contribution, _is_completed, _is_reset, _is_stop, _is_start, _is_ready, _is_running,
+)  # fmt: skip
+"""Of a checkpoint and of a reset, in order."""
+
+
+def _region(world: World) -> Region | None:
+    node = world.ensemble.leader.tree.get(PATHS.root) if world.ensemble.leader is not None else None
+    return Region.parse(PATHS.root, node.data) if node is not None else None
+
+
+def _members(world: World) -> list[Life]:
+    return [life for life in world.alive("consumer") if isinstance(life.actor, Stateful)]
+
+
+def _any_member(world: World) -> tuple[Life, Stateful] | None:
+    members = _members(world)
+    life = world.regional.choice(members) if members else None
+    return (life, life.actor) if life is not None and isinstance(life.actor, Stateful) else None
+
+
+def _groups(world: World) -> list[str]:
+    return sorted(group for group, is_in in world.in_region.items() if is_in)
+
+
+# ---- who asks
+
+
+def _ask_operator(world: World, what: str, sequence: int | None = None) -> None:
+    asked = RegionRequest(what, "operator", "a drill", sequence)
+    world.run_tool(lambda store, _: request(store, REGION, asked))
+
+
+def checkpoint_wanted(world: World) -> bool:
+    """By the application, by an operator, or by hand."""
+    found, lot = _any_member(world), world.regional.random()
+    if found is None or _region(world) is None:
+        return False
+    if lot < 0.5:
+        found[1].asks.append(CHECKPOINT)
+    elif lot < 0.8:
+        _ask_operator(world, CHECKPOINT)
+    else:
+        data = world.regional.choice((RegionRequest(CHECKPOINT, "a hand").to_bytes(), *NONSENSE))
+        _note(world, "hand", path=PATHS.request)
+        return world.by_hand(Create(PATHS.request, data))
+    _note(world, "checkpoint-wanted", process=found[0].process.life)
+    return True
+
+
+def reset_wanted(world: World) -> bool:
+    """By the application, to the last cut; by an operator, to any that is kept, or to the initial state."""
+    found, sides = _any_member(world), world.regional
+    if found is None or _region(world) is None:
+        return False
+    _note(world, "reset-wanted", process=found[0].process.life)
+    if sides.random() < 0.5:
+        found[1].asks.append(RESET)
+        return True
+    numbers = [checkpoint_number(name) for name in world.children(PATHS.checkpoints)]
+    cuts = [number for number in numbers if COMPLETED in world.children(PATHS.checkpoint(number))]
+    _ask_operator(world, RESET, sides.choice((None, *cuts, *cuts, INITIAL)))
+    return True
+
+
+def _nudge(world: World) -> None:
+    """Let the region take a checkpoint, or be reset, soon."""
+    sides = world.regional
+    delay_s, lot, name = sides.random(), sides.random(), f"c{sides.randrange(8)}"
+
+    def happen() -> None:
+        groups = _groups(world)
+        if world.is_calm or not groups:
+            return
+        if lot < 0.6:
+            checkpoint_wanted(world)
+        elif lot < 0.8 and len(world.alive("consumer")) < 2 * world.profile.consumers + 3:
+            group = sides.choice(groups)
+            _note(world, "join", group=group)
+            world.start_application(group, name)
+        else:
+            reset_wanted(world)
+
+    world.scheduler.after(delay_s, happen)
+
+
+# ---- death at each step
+
+
+def member_dies(world: World) -> bool:
+    """Whoever has just done a step, or any other member, after so many more of its operations."""
+    if not _groups(world):
+        return False
+    sides = world.regional
+    is_it, more, delay_s = sides.choice(STEPS), sides.randint(1, 7), sides.uniform(0.05, 8)
+    is_its, is_needed, number = sides.random() < 0.6, sides.random() < 0.6, sides.random()
+
+    def die(commit: dict[str, Any]) -> None:
+        members = _members(world)
+        mine = [life for life in members if commit["session"] in _sessions(world, life)]
+        some = mine if mine and is_its else members
+        life = some[int(number * len(some))] if some else None
+        if world.is_calm or life is None or life.process.crash_at:
+            return
+        life.process.crash_at = life.process.operations + more
+        _note(world, "crash", process=life.process.life)
+        life.process.observers.append(lambda: changed(life))
+
+    def changed(life: Life) -> None:
+        if life.process.is_dead and life.process.operations == life.process.crash_at:
+            world.fire("member-dies-in-region")
+            if is_needed:
+                world.scheduler.after(delay_s, lambda: restart(life))
+
+    def restart(life: Life) -> None:
+        if not world.is_calm and world.of_name(life.process.name) is life:
+            again(world, life.process)
+
+    _once(world, is_it, die)
+    _nudge(world)
+    return False
+
+
+def coordinator_dies(world: World) -> bool:
+    """The coordinator ends, or is replaced, right behind a step."""
+    if not _groups(world):
+        return False
+    sides = world.regional
+    is_it, more, is_killed = sides.choice(STEPS), sides.randint(1, 6), sides.random() < 0.6
+    delay_s, restart_s = sides.choice((0.0, 0.01, 0.3)) * sides.random(), sides.uniform(0.05, 8)
+
+    def happen(commit: dict[str, Any]) -> None:
+        world.scheduler.after(
+            delay_s, lambda: coordinator_ends(world, "coordinator-dies-in-region", more, is_killed, restart_s)
+        )
+
+    _once(world, is_it, happen)
+    _nudge(world)
+    return False
+
+
+# ---- at the moment at which it matters
+
+
+def _drained(world: World, kind: str, happen: Callable[[Life], bool]) -> bool:
+    """Something happens to a member when it has just been sent `drain`."""
+    if not _groups(world):
+        return False
+
+    def sent(commit: dict[str, Any]) -> None:
+        path: str = next(op["path"] for op in commit["ops"] if _is_drain(op))
+        name = path.split("/")[-2]
+        life = world.of_name(name)
+        if not world.is_calm and life is not None and life.is_alive and happen(life):
+            world.fire(kind)
+
+    _once(world, _is_drain, sent)
+    _nudge(world)
+    return False
+
+
+def contribution_is_late(world: World) -> bool:
+    """Its connection breaks right behind its next commit, which is still on its way."""
+
+    def happen(life: Life) -> bool:
+        stores = world.stores_of(life.process)
+        if stores:
+            _note(world, "late-commit", process=life.process.life)
+            stores[-1].delay_next_commit()
+        return bool(stores)
+
+    return _drained(world, "contribution-is-late", happen)
+
+
+def contribution_is_lost(world: World) -> bool:
+    """The reply to its next commit does not come."""
+
+    def happen(life: Life) -> bool:
+        stores = world.stores_of(life.process)
+        if stores:
+            _note(world, "lose-reply", process=life.process.life)
+            stores[-1].lose_next_reply(True)
+        return bool(stores)
+
+    return _drained(world, "contribution-is-lost", happen)
+
+
+def hangs_draining(world: World) -> bool:
+    """It neither polls nor ends for a while, perhaps for longer than a drain may take."""
+    seconds = world.regional.uniform(1, 8)
+
+    def happen(life: Life) -> bool:
+        app = life.actor
+        if not isinstance(app, Stateful) or app.is_stuck:
+            return False
+        until = _lasting(world, "stuck", seconds, process=life.process.life, **app.names())
+        app.is_stuck = True
+        world.scheduler.after(until - world.scheduler.now, lambda: setattr(app, "is_stuck", False))
+        return True
+
+    return _drained(world, "hangs-draining", happen)
+
+
+def change_while_draining(world: World) -> bool:
+    """Somebody joins, leaves or comes again, or a topic grows or is made anew, while a checkpoint is open."""
+    if not _groups(world):
+        return False
+    sides = world.regional
+    delay_s, lot, number = sides.choice((0.0, 0.02, 0.3)) * sides.random(), sides.random(), sides.random()
+
+    def change() -> None:
+        members, names = _members(world), sorted(world.topics)
+        if world.is_calm or not members or not names:
+            return
+        life, topic = members[int(number * len(members))], names[int(number * len(names))]
+        world.fire("change-while-draining")
+        if lot < 0.3:
+            group = life.actor.names()["group"]
+            _note(world, "join", group=group)
+            world.start_application(group, f"c{int(number * 8)}")
+        elif lot < 0.5:
+            _note(world, "leave", process=life.process.life)
+            life.actor.stop()
+        elif lot < 0.75:
+            _note(world, "second-process", process=life.process.life)
+            again(world, life.process)
+        else:
+            _note(world, "topic", topic=topic)
+            if lot < 0.9:
+                world.grow_topic(topic)
+            elif world.remove_topic(topic):
+                world.make_topic(topic)
+
+    _once(world, sides.choice((_is_begun, _is_contribution)), lambda _: world.scheduler.after(delay_s, change))
+    _nudge(world)
+    return False
+
+
+# ---- hands
+
+
+def scribbled(world: World) -> bool:
+    """A request that is none, something below a checkpoint, or nonsense for a contribution that is not complete."""
+    region, sides = _region(world), world.regional
+    if region is None:
+        return False
+    numbers = [checkpoint_number(name) for name in world.children(PATHS.checkpoints)]
+    opened = [f"{PATHS.checkpoint(region.open)}/{name}" for name in world.children(PATHS.checkpoint(region.open))]
+    given = [path for path in opened if "~" in path] if region.open else []
+    lot = sides.random()
+    if given and lot < 0.5 and not any(path.endswith(ENDS) for path in opened):
+        path = sides.choice(given)
+        _note(world, "hand", path=path)
+        return world.by_hand(SetData(path, sides.choice(NONSENSE)))
+    if numbers and lot < 0.7:
+        path = f"{PATHS.checkpoint(sides.choice(numbers))}/notes"
+        _note(world, "hand", path=path)
+        return world.by_hand(Create(path, sides.choice(NONSENSE)))
+    _note(world, "hand", path=PATHS.request)
+    return world.by_hand(Create(PATHS.request, sides.choice(NONSENSE)))
+
+
+REGIONS: dict[str, Fault] = {
+    "checkpoint-wanted": checkpoint_wanted,
+    "reset-wanted": reset_wanted,
+    "member-dies-in-region": member_dies,
+    "coordinator-dies-in-region": coordinator_dies,
+    "contribution-is-late": contribution_is_late,
+    "contribution-is-lost": contribution_is_lost,
+    "hangs-draining": hangs_draining,
+    "change-while-draining": change_while_draining,
+    "region-scribbled-by-hand": scribbled,
+}
