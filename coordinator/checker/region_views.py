@@ -86,7 +86,7 @@ class RegionView:
         self.by_hand = False
 
     def offsets(self, group: str, checkpoint: int) -> dict[Partition, tuple[int, str]] | None:
-        """Where a group stands in a cut: nowhere in one from before it came; None where that is not known (any more)."""
+        """Where a group stands in a cut: nowhere in one from before it came; None where that is not known."""
         if checkpoint == INITIAL or (self.data is not None and checkpoint < self.data.first.get(group, 1)):
             return {}
         view = self.checkpoints.get(checkpoint)
