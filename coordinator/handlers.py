@@ -191,8 +191,7 @@ class Handlers:
             with self._lock:
                 heard = frozenset(self._heard[group])
                 self._outstanding[group] = set(turn.outstanding - heard)
-            if turn.region is not None:
-                self.regions.after_turn(group, turn.region, turn.draining - heard, self.requests)
+            self.regions.after_turn(group, turn, turn.draining - heard, self.requests)
             self._failing_since.pop(group, None)
             if turn.is_new_generation:
                 self._be_quiet(group, quiet_until)

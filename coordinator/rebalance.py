@@ -229,7 +229,8 @@ class Rebalancer:
             for name, view in snapshot.channels.items()
             if name in snapshot.members and is_live(snapshot.members[name], view) and view.running - snapshot.owners
         }
-        if not decided.is_new_generation or not running:
+        is_held = decided.region is not None and decided.region.held_for
+        if not (decided.is_new_generation or is_held) or not running:
             return False
         nodes = self._store.get_many([self._paths.id(name) for name in running])
         return any(

@@ -18,6 +18,9 @@ from ..zk.errors import RebalanceFailed
 from ..zk.partitions import NONE, PartitionSet, TopicPartition, by_topic
 from ..zk.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
 
+HIGHEST_RESET = 2**53
+MAX_GROUPS = 300
+"""Of a region: its znode goes into multis beside others, and each reset concerns all of them."""
 LONGEST_HOLD_S = 120.0
 """A generation waits no longer for a checkpoint, whatever keeps the region from one."""
 
@@ -60,6 +63,8 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
     known = before or Region(member_of.kind, first_state, reset=_highest_reset(snapshot) + 1, since_ms=snapshot.now_ms)
     bound = known.including(snapshot.group)
+    if len(bound.groups) > MAX_GROUPS:
+        raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
     step = RegionStep(view.name, before, bound)
     if not (is_new or _has_bounced(snapshot, membership, want)):
         return step
@@ -72,7 +77,7 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
 
 def _highest_reset(snapshot: Snapshot) -> int:
     """Of a region whose znode was lost: no member may take the new one's for the reset that it is in."""
-    return max((_progress(view).reset for view in snapshot.channels.values()), default=0)
+    return min(max((_progress(view).reset for view in snapshot.channels.values()), default=0), HIGHEST_RESET)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from ..config import CoordinatorConfig
 from ..metrics import CoordinatorMetrics
-from ..planning.regional import RegionStep
 from ..problems import Problems
+from ..rebalance import Turn
 from ..requests import Request, RequestQueue
 from ..term import Term
 from ..zk.errors import BadData
@@ -16,6 +16,7 @@ from ..zk.names import is_name
 from ..zk.paths import REGIONS, RegionPaths
 from ..zk.regions import Region
 from ..zk.runtime import Runtime
+from ..zk.state import STABLE
 from ..zk.store import Store, Watch
 from .plan import RegionRules
 from .turns import RegionTurns
@@ -24,6 +25,7 @@ KEY = "region "
 """Before a region's name in the request queue: no group has a blank in its name."""
 WANTED = "checkpoint before a generation of "
 AGAIN = "again"
+TURNS_MAKE_ONE_WAVE_S = 0.010
 
 
 class Regions:
@@ -58,6 +60,7 @@ class Regions:
         self._bound: dict[str, str] = {}
         self._draining: dict[str, set[str]] = {}
         self._held: set[str] = set()
+        self._needed: dict[str, object] = {}
 
     # ---- turns
 
@@ -73,19 +76,32 @@ class Regions:
         if again_s is not None:
             requests.request(request.group, AGAIN, again_s)
 
-    def after_turn(self, group: str, step: RegionStep, draining: Collection[str], requests: RequestQueue) -> None:
-        """A group of a region has taken a turn: the region sees whether that was what it waited for.
+    def after_turn(self, group: str, turn: Turn, draining: Collection[str], requests: RequestQueue) -> None:
+        """A group has taken a turn: its region sees whether that was what it waited for, where it may have been.
+
+        A region's turn reads the states of all its groups. So it is asked for only when what it needs of this one has
+        changed, or a checkpoint is open to which all have contributed. The turns of several groups make one; a sweep
+        sees everything else.
 
         :param draining: members that have not contributed to the checkpoint that is open, which waits for them.
         """
+        step, state = turn.region, turn.state
+        if step is None or state is None:
+            return
+        lives = {name: one.incarnation for name, one in state.target.items()}
+        needed = step.name, state.region, state.state == STABLE, lives
         with self._lock:
             self._bound[group] = step.name
             self._draining[group] = set(draining)
             (self._held.add if step.held_for else self._held.discard)(group)
+            is_news = self._needed.get(group) != needed or step.after != step.before or bool(step.after.open)
+            self._needed[group] = needed
             if step.after.open and self._is_draining(step.name):
                 return
-        is_wanted = step.held_for and step.held_for >= step.after.next_sequence
-        requests.request(f"{KEY}{step.name}", f"{WANTED}{group}" if is_wanted else AGAIN)
+        if step.held_for and step.held_for >= step.after.next_sequence:
+            requests.request(f"{KEY}{step.name}", f"{WANTED}{group}")
+        elif is_news:
+            requests.request(f"{KEY}{step.name}", AGAIN, TURNS_MAKE_ONE_WAVE_S if len(step.after.groups) > 1 else 0.0)
 
     def acknowledged(self, group: str, consumer: str, requests: RequestQueue) -> bool:
         """A member has acknowledged a command; whether that was a drain. After the last one the region takes a turn."""
@@ -107,6 +123,7 @@ class Regions:
         """The group is gone."""
         with self._lock:
             self._draining.pop(group, None)
+            self._needed.pop(group, None)
             self._held.discard(group)
 
     def _of(self, name: str) -> RegionTurns:

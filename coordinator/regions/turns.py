@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
 from ..channels import ended_checkpoint
@@ -33,7 +34,7 @@ from ..zk.regions import (
 from ..zk.runtime import Runtime
 from ..zk.state import GroupState
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Node, Operation, SetData, Store
-from .clearing import ROOM
+from .clearing import ROOM, clear_below
 from .copies import Cuts
 from .group_reader import CONTRIBUTIONS_AT_ONCE
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
@@ -46,6 +47,7 @@ T = TypeVar("T")
 REFUSALS_A_TURN = 10
 REFUSED_PAUSE_S = 1.0
 REMOVING_PAUSE_S = 0.05
+ABANDONED_AT_ONCE = 300
 
 
 class RegionTurns:
@@ -76,6 +78,11 @@ class RegionTurns:
         self._is_paused = is_paused
         self._metrics = metrics
         self._ended_at = runtime.monotonic()
+        self._records = Records()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of the region: another one may come under its name, with the same numbers."""
         self._cut: tuple[int, float] = -1, 0.0
         self._began: tuple[int, float] = 0, 0.0
         self._mine: tuple[int, float] = 0, 0.0
@@ -84,8 +91,7 @@ class RegionTurns:
         self._numbers: tuple[int, ...] = ()
         self._is_retired = False
         self._told: tuple[int, bool, int] | None = None
-        self._records = Records()
-        self._cuts = Cuts(store, self._paths)
+        self._cuts = Cuts(self._store, self._paths)
 
     def take_turn(self, wanted: str, held: Collection[str] = ()) -> tuple[float | None, tuple[str, ...]]:
         """One turn.
@@ -100,6 +106,7 @@ class RegionTurns:
         for _ in range(REFUSALS_A_TURN):
             read = self._read(wanted)
             if read is None:
+                self._forget()
                 self._metrics.region_gone(self._paths.region)
                 return None, ()
             snapshot, version, request = read
@@ -139,8 +146,7 @@ class RegionTurns:
         if node is None or region is None:
             return None
         numbers, sequences, open_names = self._checkpoints(region)
-        if numbers and region.next_sequence <= numbers[-1] != region.open:  # a hand has made it
-            region = replace(region, next_sequence=numbers[-1] + 1)
+        region = replace(region, next_sequence=_free(region, numbers))
         checkpoint, groups = self._groups(region)
         contributions = self._contributions(region.open, checkpoint, open_names) if checkpoint is not None else {}
         self._records.forget_unseen()
@@ -269,9 +275,14 @@ class RegionTurns:
             written += self._ended(snapshot, decided.completed, COMPLETED, replace(end, files=files))
         if decided.aborted:
             written += self._ended(snapshot, decided.aborted, ABORTED, end)
+        marks = [[Create(self._paths.end(sequence, ABANDONED), end.to_bytes())] for sequence in decided.abandoned]
         for sequence in decided.abandoned:
-            written.append(Create(self._paths.end(sequence, ABANDONED), end.to_bytes()))
             self._stands.pop(str(sequence), None)
+        *before, last = batches(marks, ABANDONED_AT_ONCE) if marks else [[]]
+        unmoved = Check(self._paths.root, version)
+        if not all(self._write([unmoved, *some]) for some in before):
+            return False
+        written += last
         if decided.is_answered and request is not None:
             written.append(Delete(self._paths.request, request.stat.version))
         return self._write(written)
@@ -313,13 +324,17 @@ class RegionTurns:
         return True
 
     def _clear_below(self, path: str) -> None:
-        """Remove what somebody has put below a znode of the protocol's, one level of it."""
-        listing = self._store.children(path)
-        strays = [f"{path}/{name}" for name in sorted(listing.names if listing is not None else ())[:ROOM]]
-        for stray in strays:
-            self._problems.report(stray, "nothing may stand here; it is removed")
-        with suppress(Refused, OutcomeUnknown):
-            self._store.commit([Check(COORDINATOR_EPOCH, self._term.fence), *(Delete(stray) for stray in strays)])
+        """Remove what somebody has put below a znode of the protocol's, the deepest first, some at a time."""
+        stray, fence = f"{path}/...", Check(COORDINATOR_EPOCH, self._term.fence)
+        self._problems.report(stray, "nothing may stand here; it is removed")
+
+        def commit(operations: Sequence[Operation]) -> bool:
+            with suppress(Refused, OutcomeUnknown):
+                self._store.commit([fence, *operations])
+            return True
+
+        if clear_below(self._store, path, commit, ROOM):
+            self._problems.clear(stray)
 
     def _note(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
         name, before, after = self._paths.region, snapshot.region, decided.region
@@ -360,6 +375,7 @@ class RegionTurns:
         if not remove_region(self._store, self._paths, version, self._write):
             return REMOVING_PAUSE_S
         log.info("region removed: region=%s", self._paths.region)
+        self._forget()
         self._metrics.region_gone(self._paths.region)
         return None
 
@@ -379,3 +395,9 @@ class RegionTurns:
     def _standing(self, *ends: str) -> tuple[int, ...]:
         """The checkpoints that have ended so, in order."""
         return tuple(n for n in self._numbers if self._stands.get(str(n)) in ends)
+
+
+def _free(region: Region, numbers: Sequence[int]) -> int:
+    """The number of the next checkpoint, but for those that a hand has made."""
+    there = set(numbers) - {region.open}
+    return next(number for number in count(region.next_sequence) if number not in there)

@@ -694,6 +694,6 @@ def test_metrics_of_a_region_count_checkpoints_and_resets_and_go_when_it_is_gone
     assert age is not None and 0 <= age < 60
     one.close()
     eventually(lambda: world.state("g").state == "Empty", 10, "the group is Empty")
-    world.remove(PATHS.root)
+    run_ok(world.zk, "regions", "remove-group", "r", "g")
     eventually(lambda: value("region_state", region="r", state="Running") is None, 10, "its metrics are gone")
     assert value("checkpoints_total", region="r", result="completed") is None

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from coordinator.assignors.range import RangeAssignor
 from coordinator.config import CoordinatorConfig
 from coordinator.metrics import CoordinatorMetrics
 from coordinator.plan import Plan, plan
-from coordinator.planning.regional import RegionStep
+from coordinator.planning.regional import MAX_GROUPS, RegionStep
 from coordinator.problems import Findings, Problems
 from coordinator.reading import Memory
+from coordinator.rebalance import Turn
 from coordinator.regions.group_reader import GroupRegionReader
 from coordinator.regions.handler import Regions
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
@@ -20,6 +23,7 @@ from coordinator.regions.turns import RegionTurns
 from coordinator.requests import Request, RequestQueue
 from coordinator.snapshot import ChannelView, Member, RegionView, Snapshot
 from coordinator.term import Term
+from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths
 from coordinator.zk.records import Channel, Registration, Topic
@@ -259,11 +263,135 @@ def test_a_region_takes_its_turn_when_the_last_member_of_all_its_groups_has_drai
     )
     step = RegionStep("r", RUNNING, replace(RUNNING, open=1, next_sequence=2, groups=("g", "h")))
 
-    regions.after_turn("g", step, {"c1", "c2"}, requests)
-    regions.after_turn("h", step, {"c3"}, requests)
+    turn = Turn(None, STATE, region=step)
+    regions.after_turn("g", turn, {"c1", "c2"}, requests)
+    regions.after_turn("h", turn, {"c3"}, requests)
     assert regions.acknowledged("g", "c1", requests) and regions.acknowledged("h", "c3", requests)
     assert not regions.acknowledged("g", "c1", requests), "it had none any more"
     assert len(requests) == 0
 
     assert regions.acknowledged("g", "c2", requests)
     assert requests.take() == Request("region r", ("again",))
+
+
+# ---- what stands in ZooKeeper is bounded, and a hand may have been there
+
+
+def completed(tree: Tree, *numbers: int) -> None:
+    for number in numbers:
+        tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
+        tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
+
+
+def test_a_reset_abandons_more_checkpoints_than_fit_into_one_multi() -> None:
+    tree = a_tree(replace(RUNNING, sequence=500, next_sequence=501))
+    completed(tree, *range(1, 501))
+    tree.put(PATHS.request, RegionRequest("reset", "ann", sequence=0).to_bytes())
+
+    turns(tree, ManualRuntime()).take_turn("")
+
+    region = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
+    assert (region.sequence, region.reset, tree.data(PATHS.request)) == (0, 2, None)
+    assert all("abandoned" in tree.children(PATHS.checkpoint(number)) for number in range(1, 501))
+
+
+def test_a_checkpoint_that_does_not_fit_into_a_znode_does_not_begin() -> None:
+    names = {f"{'x' * 200}{n}": Target("i" * 64, {}) for n in range(2000)}
+
+    found = region_plan(a_snapshot(groups={"g": replace(STATE, target=names)}), RULES)
+
+    assert found.begun is None and "shorten consumers' names" in (found.region.reason or "")
+
+
+def test_what_stands_in_levels_below_a_request_does_not_hold_the_region_up() -> None:
+    tree = a_tree(RUNNING)
+    tree.put(PATHS.request, RegionRequest("reset", "ann").to_bytes())
+    tree.ensure(f"{PATHS.request}/a/b/c")
+
+    turns(tree, ManualRuntime()).take_turn("")
+
+    assert tree.data(PATHS.request) is None
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
+
+
+def test_a_checkpoint_that_a_hand_has_made_is_passed_over_whatever_its_number() -> None:
+    tree = a_tree(replace(RUNNING, next_sequence=4))
+    for number in (4, 5, 9_999_999_999):
+        tree.put(PATHS.checkpoint(number), b"")
+
+    turns(tree, ManualRuntime()).take_turn("checkpoint before a generation of g")
+
+    region = Region.parse(PATHS.root, tree.data(PATHS.root) or b"")
+    assert (region.open, region.next_sequence) == (6, 7)
+
+
+def test_a_region_made_again_under_a_name_is_another_one_with_the_same_numbers() -> None:
+    runtime = ManualRuntime()
+    tree = a_tree(replace(RUNNING, sequence=1, next_sequence=2))
+    completed(tree, 1)
+    some = turns(tree, runtime)
+    some.take_turn("")
+    tree.put(PATHS.root, replace(RUNNING, groups=()).to_bytes())
+    while tree.data(PATHS.root) is not None:
+        some.take_turn("")
+    for path in (PATHS.root, PATHS.checkpoints, PATHS.initial):
+        tree.put(path, RUNNING.to_bytes())
+    tree.put(PATHS.checkpoint(1), Checkpoint("periodic", 1, 0, {}).to_bytes())
+    tree.put(PATHS.end(1, "aborted"), CheckpointEnd().to_bytes())
+    tree.put(PATHS.request, RegionRequest("reset", "ann", sequence=1).to_bytes())
+
+    some.take_turn("")
+
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 1, "it was aborted in this one"
+
+
+def test_a_region_has_so_many_groups_at_most() -> None:
+    full = replace(RUNNING, groups=tuple(f"o{n}" for n in range(MAX_GROUPS)))
+    snapshot = of_two()
+    assert snapshot.region is not None
+    snapshot = replace(snapshot, state=GroupState(), region=replace(snapshot.region, record=full))
+
+    with pytest.raises(RebalanceFailed, match=f"has {MAX_GROUPS} groups, as many as it may have"):
+        plan(snapshot, {"range": RangeAssignor()})
+
+
+def test_members_that_name_different_regions_bind_their_group_to_the_one_that_was_read() -> None:
+    """One that has no live channel registered first: what was read of its region is never written to another."""
+    snapshot = of_two()
+    members = {
+        name: replace(member, registration=replace(member.registration, region=RegionMembership(region)))
+        for (name, member), region in zip(snapshot.members.items(), ("r", "other"), strict=True)
+        if member.registration is not None
+    }
+    fresh = ChannelView("c2", 1, Channel("i2"))
+    snapshot = replace(snapshot, state=GroupState(), members=members, owners=frozenset(), channels={"c2": fresh})
+
+    found = plan(snapshot, {"range": RangeAssignor()})
+
+    assert found.region is None or found.region.name == "r"
+    assert [end.error for end in found.ends] == ["InconsistentRegion"]
+
+
+def test_a_region_takes_no_turn_for_a_turn_of_a_group_that_has_changed_nothing_that_it_needs() -> None:
+    runtime = ManualRuntime()
+    config, term, problems = CoordinatorConfig(zk="z:1"), Term(1, 0), Problems(runtime)
+    store = a_tree(RUNNING).open()
+    regions = Regions(config, store, runtime, term, Held(), problems, lambda group: False, CoordinatorMetrics())  # type: ignore[arg-type]
+    queue = RequestQueue(runtime)
+
+    def asks(turn: Turn) -> bool:
+        regions.after_turn("g", turn, turn.draining, queue)
+        runtime.now += 1.0
+        is_asked = len(queue) > 0
+        queue.forget("region r")
+        return is_asked
+
+    step = RegionStep("r", RUNNING, RUNNING)
+    same = Turn(None, STATE, region=step)
+    assert asks(same) and not asks(same)
+    opened = replace(same, region=RegionStep("r", replace(RUNNING, open=3), replace(RUNNING, open=3)))
+    assert not asks(replace(opened, draining=frozenset({"c1"}))), "a member has yet to contribute"
+    assert asks(opened), "all have contributed, before it was known that they were asked"
+    assert asks(replace(same, state=replace(STATE, region=GroupRegion("r", 0))))
+    assert asks(replace(same, region=replace(step, after=replace(RUNNING, reset=2))))
+    assert asks(replace(same, region=replace(step, held_for=RUNNING.next_sequence)))
