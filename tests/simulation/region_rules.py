@@ -338,9 +338,10 @@ HEIRLESS: tuple[Patch, ...] = (constant(regional, "_heir_is_away", lambda *_: Fa
 
 
 def _only_binds(original: Any) -> Any:
-    def after_turn(self: Any, group: str, step: Any, *rest: Any) -> None:
-        with self._lock:
-            self._bound[group] = step.name
+    def after_turn(self: Any, group: str, turn: Any, *rest: Any) -> None:
+        if turn.region is not None:
+            with self._lock:
+                self._bound[group] = turn.region.name
 
     return after_turn
 
