@@ -88,7 +88,7 @@ def steps(snapshot: Snapshot, plan: Plan) -> Iterator[Step]:
 def _region(snapshot: Snapshot, plan: Plan) -> list[Unit]:
     """The group's region as it becomes, in the multi that has the group's state: both are refused, or none is."""
     step, view = plan.region, snapshot.region
-    if step is None or step.after == step.before:
+    if step is None or (step.after == step.before and not step.is_touched):
         return []
     paths, data = RegionPaths(step.name), step.after.to_bytes()
     version = view.version if view is not None else None

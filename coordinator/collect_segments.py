@@ -47,6 +47,9 @@ READ_A_ROUND = 2000
 
 MULTIS_A_ROUND = 10
 
+REGION_S = 10.0
+"""How long a group's region is taken for known: in a new one no checkpoint has completed before."""
+
 WATCHED_S = 180.0
 """No query is expired before this coordinator has missed three of its signs of life, whatever clocks say."""
 
@@ -70,7 +73,7 @@ class _Group:
     :ivar unread: segments that are there and have not been read yet.
     :ivar intervals: the seal interval of each registered member.
     :ivar registered: the pzxid of `ids` that they are of.
-    :ivar cuts: the checkpoints of its consistent region.
+    :ivar cuts: the checkpoints of its consistent region, whose name was read `region_at`.
     """
 
     paths: GroupPaths
@@ -83,6 +86,7 @@ class _Group:
     unread: int = 0
     registered: int = 0
     cuts: Cuts | None = None
+    region_at: float = float("-inf")
     intervals: tuple[int, ...] = ()
 
     @property
@@ -289,7 +293,8 @@ class SegmentCollector:
         In a consistent region those after the oldest checkpoint that is kept stay, while there is room for them; then
         one checkpoint after the other, the oldest first, can no longer be begun at.
         """
-        finished, cuts = finished_by_all(readers), self._cuts(group)
+        finished = finished_by_all(readers)
+        cuts = self._cuts(group) if finished is not None else None
         if finished is None or cuts is None:
             return
         lost: Cut | None = None
@@ -309,17 +314,17 @@ class SegmentCollector:
 
     def _cuts(self, group: _Group) -> Sequence[Cut] | None:
         """The checkpoints of the group's region, the oldest first; None while it is not known which one that is."""
-        name = group.paths.group
-        try:
-            region = region_of(self._store, name)
-        except BadData as error:
-            self._problems.report(group.paths.state, str(error))
-            return None
-        if not region:
-            return ()
-        if group.cuts is None or group.cuts.region != region:
-            group.cuts = Cuts(region)
-        return group.cuts.read(self._store)
+        now = self._runtime.monotonic()
+        if now - group.region_at >= REGION_S:  # not in each round: a state may be large
+            try:
+                region = region_of(self._store, group.paths.group)
+            except BadData as error:
+                self._problems.report(group.paths.state, str(error))
+                return None
+            group.region_at = now
+            if group.cuts is None or group.cuts.region != region:
+                group.cuts = Cuts(region)
+        return group.cuts.read(self._store) if group.cuts is not None and group.cuts.region else ()
 
     def _collect_up_to(self, group: _Group, czxid: int, version: int) -> bool:
         """Whether all of these segments were removed."""

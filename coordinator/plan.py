@@ -182,10 +182,7 @@ def _group_region(
     """A group stays bound to its region, also when nobody is in it."""
     if step is None:
         return snapshot.state.region
-    keeps_state = step.after.kind == CONSUMERS
-    return GroupRegion(
-        step.name, step.after.reset if is_ready and not step.is_reset else 0, away if keeps_state else ()
-    )
+    return GroupRegion(step.name, step.after.reset if is_ready and not step.is_reset else 0, away)
 
 
 def _is_eager(assignors: Mapping[str, Assignor], who: Membership, asked: Asking) -> bool:

@@ -53,9 +53,12 @@ class BatchPlanner(Planner):
     def _listed(self, store: Store) -> list[Sealed]:
         if store.get(self._paths.segments) is None:
             raise SegmentError(f"there is no group {self._config.group} at {self._config.zk}: nothing was ever sealed")
+        options = ("startingSegments", self._config.starting_segments), ("endingSegments", self._config.ending_segments)
+        named = [(option, name, number) for option, name in options if (number := checkpoint_named(name))]
+        cuts = {name: self._cuts.find(store, option, number) for option, name, number in named}
         self._segments.refresh(store, force=True)
-        names = ("startingSegments", self._config.starting_segments), ("endingSegments", self._config.ending_segments)
-        cuts = {name: self._cut(store, option, n) for option, name in names if (n := checkpoint_named(name))}
+        for option, name, number in named:
+            self._cuts.check(store, option, number, cuts[name], self._segments.record.collected)
         found = bounded(self._segments.between(0), self._config.starting_segments, self._config.ending_segments, cuts)
         if self._segments.record.collected and self._config.starting_segments == EARLIEST:
             log.info(
@@ -85,6 +88,10 @@ def bounded(segments: Sequence[Sealed], starting: str, ending: str, cuts: Mappin
             raise SegmentError(f"{option}: {name} was collected, or was never sealed; {there}")
     first = by_name.get(starting, 0)
     last = by_name.get(ending, segments[-1].czxid if segments else 0)
+    if cuts and starting in by_name and ending in by_name and first > last:
+        raise SegmentError(
+            f"startingSegments ({starting}) comes after endingSegments ({ending}): there is nothing between"
+        )
     return [sealed for sealed in segments if first <= sealed.czxid <= last]
 
 

@@ -2,66 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.zk.cuts import Cut, Cuts, region_of
+from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store
 
 from ..errors import SegmentError
 from .offset import SourceOffset
-from .sealed_segments import Sealed
+from .sealed_segments import Sealed, SealedSegments
+
+LOOK_S = 0.2
+"""How often it is looked whether a checkpoint has completed though nothing new is sealed: Spark asks all the time."""
+REGION_S = 10.0
+"""How often the group's region is asked for again."""
 
 
 class QueryCuts:
-    """Reads the cuts for one query of a group."""
+    """Reads the cuts for one query of a group.
 
-    def __init__(self, group: str) -> None:
+    :ivar last: the czxid of the last one that belongs to the run; None where it goes on.
+    """
+
+    def __init__(self, runtime: Runtime, group: str) -> None:
+        self._runtime = runtime
         self._group = group
         self._cuts: Cuts | None = None
+        self._asked_at = float("-inf")
+        self._read_at = float("-inf")
+        self._store: Store | None = None
         self._listed: tuple[Cut, ...] = ()
+        self._newest: tuple[Cut, ...] = ()
+        self.last: int | None = None
 
-    def around(self, store: Store, refresh: Callable[[bool], None]) -> tuple[Sequence[Cut], Sequence[Cut]]:
+    def around(self, store: Store, segments: SealedSegments) -> tuple[Sequence[Cut], Sequence[Cut]]:
         """List the segments; the cuts up to which all of them are listed, and those that may lie between them.
 
-        :param refresh: lists them, anew when it is given True.
-        :raises SegmentError: when the group is in no region.
+        Of a group that is in no region yet there are none.
         """
-        cuts = self._region(store, "alignCheckpoints")
-        before = cuts.read(store)
-        refresh(before != self._listed)
-        self._listed = before
-        return before, cuts.read(store)
+        now, before = self._runtime.monotonic(), segments.listed
+        is_due = now - self._read_at >= LOOK_S or store is not self._store
+        if is_due:
+            listed = self._read(store)
+            segments.refresh(store, force=listed != self._listed)
+            self._listed, self._read_at = listed, now
+        else:
+            segments.refresh(store)
+        if is_due or segments.listed != before:
+            self._newest = self._read(store)
+        known = [cut for cut in self._listed if self.last is None or cut.czxid <= self.last]
+        return known, self._newest
 
-    def find(self, store: Store, option: str, checkpoint: int, refresh: Callable[[], int]) -> int:
-        """The czxid of a checkpoint next to which every segment is still there.
+    def end(self, store: Store) -> None:
+        """From now on, no checkpoint that completes later belongs to this run."""
+        self.last = max((cut.czxid for cut in self._read(store)), default=0)
 
-        :param refresh: lists the segments, after the checkpoint was read, so that all that belong to it are listed;
-            gives the czxid up to which segments were collected.
-        :raises SegmentError: when there is none.
+    def find(self, store: Store, option: str, checkpoint: int) -> int:
+        """The czxid of a checkpoint.
+
+        :raises SegmentError: when there is none of this number.
         """
-        cuts = self._region(store, option)
-        found = {cut.sequence: cut.czxid for cut in cuts.read(store)}
-        czxid, collected = found.get(checkpoint, 0), refresh()
-        usable = [str(sequence) for sequence, at in sorted(found.items()) if at > collected]
-        there = f"there are: {', '.join(usable)}" if usable else "there is none"
-        if not czxid:
-            known = f"region {cuts.region} has no complete checkpoint {checkpoint}, any more or yet"
-            raise SegmentError(f"{option}: {known}; {there}")
-        if collected > czxid:
-            gone = f"segments after checkpoint {checkpoint} of region {cuts.region} were collected"
-            raise SegmentError(f"{option}: {gone}; {there}")
-        return czxid
-
-    def _region(self, store: Store, option: str) -> Cuts:
+        store.sync()
+        found = {cut.sequence: cut.czxid for cut in self._read(store)}
         if self._cuts is None:
+            known = f"group {self._group} is in no consistent region: give its FetcherPool region=NAME"
+            raise SegmentError(f"{option}: {known}")
+        if checkpoint not in found:
+            known = f"region {self._cuts.region} has no complete checkpoint {checkpoint}, any more or yet"
+            raise SegmentError(f"{option}: {known}; {_there(list(found))}")
+        return found[checkpoint]
+
+    def check(self, store: Store, option: str, checkpoint: int, czxid: int, collected: int) -> None:
+        """Whether every segment next to a checkpoint is still there.
+
+        :param collected: the czxid up to which segments were collected, as read with the segments.
+        :raises SegmentError: when one is not.
+        """
+        if collected > czxid:
+            usable = [cut.sequence for cut in self._read(store) if cut.czxid >= collected]
+            gone = f"segments after checkpoint {checkpoint} of group {self._group}'s region were collected"
+            raise SegmentError(f"{option}: {gone}; {_there(usable)}")
+
+    def _read(self, store: Store) -> tuple[Cut, ...]:
+        now = self._runtime.monotonic()
+        if store is not self._store:
+            store.sync()
+        if store is not self._store or now - self._asked_at >= REGION_S or self._cuts is None:
+            self._store, self._asked_at = store, now
             region = region_of(store, self._group)
-            if not region:
-                raise SegmentError(
-                    f"{option}: group {self._group} is in no consistent region: give its FetcherPool region=NAME"
-                )
-            self._cuts = Cuts(region)
-        return self._cuts
+            if region != (self._cuts.region if self._cuts is not None else ""):
+                self._cuts = Cuts(region) if region else None
+        return self._cuts.read(store) if self._cuts is not None else ()
+
+
+def _there(sequences: Sequence[int]) -> str:
+    return f"there are: {', '.join(map(str, sequences))}" if sequences else "there is none"
 
 
 def batch_end(
@@ -73,7 +109,9 @@ def batch_end(
     :param max_rows: it ends before the segment that would pass this, but has one at least; 0 for no limit.
     :param target: the czxid of the last segment that belongs to the run; None where it goes on.
     """
-    passed = max([start.czxid, *(cut.czxid for cut in cuts if cut.sequence == start.checkpoint)])
+    first = found[0].czxid if found else None  # a checkpoint below which something is unread is another life's
+    at = [cut.czxid for cut in cuts if cut.sequence == start.checkpoint and (first is None or cut.czxid < first)]
+    passed = max([start.czxid, *at])
     until = next((cut.czxid for cut in cuts if cut.czxid > passed), None)
     end, rows = start, 0
     for sealed in found:

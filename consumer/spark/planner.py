@@ -113,7 +113,8 @@ class Planner:
         self._ends_at = -1
         self._target: int | None = None
         self._initial_offset: SourceOffset | None = None
-        self._cuts = QueryCuts(config.group)
+        self._cuts = QueryCuts(runtime, config.group)
+        self._refused: SegmentError | None = None
         self._open_folder = open_folder
         self._folders: dict[str, Folder] = {}
 
@@ -131,12 +132,13 @@ class Planner:
         self._begin(store, name, None, is_new=True)
         self._segments.refresh(store, force=True)
         collected, root = self._segments.record.collected, self._segments.root
+        newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
+        czxid, segment = (newest[0].czxid, newest[0].name) if newest else (collected, "")
         if checkpoint := checkpoint_named(self._config.starting_segments):
-            czxid = self._cut(store, "startingSegments", checkpoint)
-            segment = "".join(sealed.name for sealed in self._segments.between(0, czxid)[-1:])
-        else:
-            newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
-            czxid, segment = (newest[0].czxid, newest[0].name) if newest else (collected, "")
+            try:
+                czxid, segment = self._starting_cut(store, checkpoint)
+            except SegmentError as error:  # no reason to refuse a query whose Spark checkpoint says where it began
+                self._refused, checkpoint = error, 0
         offset = SourceOffset(czxid, root, name, segment, czxid, checkpoint)
         log.info(
             "query begins: group=%s query=%s after=%s collected_up_to=%d",
@@ -146,12 +148,12 @@ class Planner:
         self._initial_offset = offset
         return offset
 
-    def _cut(self, store: Store, option: str, checkpoint: int) -> int:
-        def refresh() -> int:
-            self._segments.refresh(store, force=True)
-            return self._segments.record.collected
-
-        return self._cuts.find(store, option, checkpoint, refresh)
+    def _starting_cut(self, store: Store, checkpoint: int) -> tuple[int, str]:
+        """The czxid of a checkpoint, and the last segment that belongs to it, if that is still there."""
+        czxid = self._cuts.find(store, "startingSegments", checkpoint)
+        self._segments.refresh(store, force=True)
+        self._cuts.check(store, "startingSegments", checkpoint, czxid, self._segments.record.collected)
+        return czxid, "".join(sealed.name for sealed in self._segments.between(0, czxid)[-1:])
 
     def prepare_available_now(self) -> None:
         """From now on, nothing that is sealed later belongs to this run."""
@@ -161,6 +163,8 @@ class Planner:
     def _list_all(self, store: Store) -> None:
         ensure(store, self._paths.skeleton)
         self._segments.refresh(store, force=True)
+        if self._config.align_checkpoints:
+            self._cuts.end(store)
 
     def latest(self, start: SourceOffset, max_rows: int = 0) -> SourceOffset:
         """How far the next batch goes: at segment ends only, over one segment at least when there is one.
@@ -174,6 +178,8 @@ class Planner:
 
     def _latest(self, store: Store, start: SourceOffset, max_rows: int) -> SourceOffset:
         is_new = not start.segment or start == self._initial_offset
+        if self._refused is not None and start == self._initial_offset:
+            raise self._refused
         post = self._begin(store, start.query, start, is_new)
         post.publish(store, start.czxid)
         known, cuts = self._list_with_cuts(store)
@@ -187,7 +193,7 @@ class Planner:
         if not self._config.align_checkpoints:
             self._segments.refresh(store)
             return (), ()
-        return self._cuts.around(store, lambda force: self._segments.refresh(store, force))
+        return self._cuts.around(store, self._segments)
 
     @property
     def newest(self) -> SourceOffset | None:

@@ -34,6 +34,7 @@ class RegionStep:
     :ivar aborted: the checkpoint that is aborted by it; 0 when none is.
     :ivar open_s: seconds from its begin, by the wall clocks of the coordinators; known when it is written.
     :ivar held_for: the checkpoint that a new generation waits for; 0 when none does.
+    :ivar is_touched: whether the region's version moves though nothing of it changes: no checkpoint begins meanwhile.
     """
 
     name: str
@@ -42,6 +43,7 @@ class RegionStep:
     aborted: int = 0
     open_s: float = 0.0
     held_for: int = 0
+    is_touched: bool = False
 
     @property
     def is_reset(self) -> bool:
@@ -69,7 +71,7 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     if not (is_new or _has_bounced(snapshot, membership, want)):
         return step
     if member_of.kind != CONSUMERS:  # what was sealed stays: only the cut that is being made is none
-        return replace(step, after=replace(bound, open=0), aborted=known.open)
+        return replace(step, after=replace(bound, open=0), aborted=known.open, is_touched=True)
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
     return replace(step, after=after_reset(bound, bound.sequence, snapshot.now_ms), aborted=known.open)

@@ -28,6 +28,8 @@ from ..zk.state import STABLE, GroupState
 from ..zk.store import MAX_COMMIT_BYTES
 
 PERIODIC = "periodic"
+MOST_DOUBLINGS = 4
+"""The others stand still while a member does not contribute: at most a part of the time, which gets smaller."""
 BESIDE_BYTES = 60_000
 """Room in a multi for the region with its groups, an end, and the fence."""
 
@@ -56,6 +58,7 @@ class RegionSnapshot:
     :ivar checkpoint: the one that is open, None without one.
     :ivar contributions: (group, consumer) -> what it has contributed; None when it cannot be read.
     :ivar strays: ends that a hand has put below the open checkpoint.
+    :ivar late: checkpoints in a row that a member did not contribute to in time: the next one follows later.
     :ivar cut_s: seconds since the last checkpoint ended; `open_s` since the open one began.
     :ivar completed: the cuts that are kept, in order.
     :ivar wanted: what asks for a checkpoint now; empty when nothing does.
@@ -67,6 +70,7 @@ class RegionSnapshot:
     checkpoint: Checkpoint | None = None
     contributions: Mapping[tuple[str, str], Contribution | None] = field(default_factory=dict)
     strays: frozenset[str] = frozenset()
+    late: int = 0
     cut_s: float = 0.0
     open_s: float = 0.0
     completed: tuple[int, ...] = ()
@@ -85,6 +89,7 @@ class RegionPlan:
     :ivar abandoned: cuts after the one that a reset goes back to.
     :ivar is_answered: whether the request is removed.
     :ivar reset: whether a reset begins.
+    :ivar is_late: whether it was aborted because a member has not contributed in time.
     :ivar again_s: when the next turn is due.
     """
 
@@ -95,6 +100,7 @@ class RegionPlan:
     reason: str = ""
     abandoned: tuple[int, ...] = ()
     is_answered: bool = False
+    is_late: bool = False
     again_s: float | None = None
 
 
@@ -152,7 +158,7 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     """A checkpoint, where one is wanted and may begin."""
     region = snapshot.region
     asked = snapshot.request
-    left_s = rules.interval_s - snapshot.cut_s
+    left_s = rules.interval_s * 2 ** min(snapshot.late, MOST_DOUBLINGS) - snapshot.cut_s
     trigger = snapshot.wanted or (PERIODIC if left_s <= 0 else "")
     if asked is not None:
         trigger = f"requested by {asked.by}" if asked.by else "requested"
@@ -160,7 +166,7 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         return RegionPlan(region, again_s=left_s if region.state == RUNNING else None)
     some = participants(snapshot.groups)
     if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot):
-        return RegionPlan(region, again_s=1.0 if region.state == RUNNING else None)
+        return RegionPlan(region, again_s=1.0 if region.state == RUNNING and some else None)
     away = {group: _away(state) for group, state in snapshot.groups.items() if _away(state)}
     begun = Checkpoint(trigger, region.reset, region.sequence, some, snapshot.now_ms, away)
     if reason := _too_large(begun, snapshot.groups):
@@ -209,7 +215,7 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         reason = (
             f"{consumer} of group {group}{more} not drained within {rules.drain_s * 1000:.0f} ms (drain_timeout_ms)"
         )
-        return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
+        return RegionPlan(closed, aborted=region.open, reason=reason, is_late=True, again_s=0.0)
     if reason := _invalid(snapshot, checkpoint):
         return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
     after = replace(closed, sequence=region.open, consecutive_resets=0)
@@ -218,6 +224,9 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
 
 def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:
     """Why the contributions are no consistent cut; empty when they are."""
+    for group, members in participants(snapshot.groups).items():
+        if strangers := sorted(members.keys() - checkpoint.participants.get(group, {}).keys()):
+            return f"{strangers[0]} of group {group} has joined"
     for group, some in checkpoint.participants.items():
         state = snapshot.groups.get(group)
         for consumer, incarnation in some.items():

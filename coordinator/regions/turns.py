@@ -78,6 +78,7 @@ class RegionTurns:
         self._is_paused = is_paused
         self._metrics = metrics
         self._ended_at = runtime.monotonic()
+        self._late = 0
         self._records = Records()
         self._forget()
 
@@ -161,6 +162,7 @@ class RegionTurns:
             checkpoint,
             contributions,
             strays=frozenset(ENDS).intersection(open_names),
+            late=self._late,
             cut_s=now - self._ended_at,
             open_s=now - self._began[1],
             completed=sequences,
@@ -341,6 +343,7 @@ class RegionTurns:
         took_ms, now = self._took_ms(snapshot), self._runtime.monotonic()
         if decided.completed or decided.aborted:
             self._ended_at = now
+            self._late = self._late + 1 if decided.is_late else 0
             self._metrics.checkpoint_ended(name, COMPLETED if decided.completed else ABORTED, took_ms / 1000)
         if decided.completed:
             self._cut = decided.completed, now

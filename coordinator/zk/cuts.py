@@ -36,7 +36,8 @@ class Cuts:
         life = listing.stat.czxid if listing is not None else 0
         if life != self._life:  # a region that was removed and made again counts from 1 again
             self._life, self._known = life, {}
-        unknown = [number for number in numbers if number not in self._known]
+        newest = max(self._known, default=0)  # one after the other is made: what is below and not complete never is
+        unknown = [number for number in numbers if number > newest]
         nodes = store.get_many([self._paths.end(number, COMPLETED) for number in unknown])
         found = {n: Cut(n, node.stat.czxid) for n, node in zip(unknown, nodes, strict=True) if node is not None}
         self._known = {number: cut for number, cut in (self._known | found).items() if number in set(numbers)}

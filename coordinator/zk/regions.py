@@ -74,7 +74,10 @@ class GroupRegion(NamedTuple):
 
     @classmethod
     def read(cls, fields: Fields) -> GroupRegion:
-        return cls(fields.text("name", most=250), fields.number("ready", 0), tuple(map(str, fields.items("away"))))
+        name = fields.text("name", most=250)
+        if not is_name(name):
+            raise fields.bad("name", "the name of a region")
+        return cls(name, fields.number("ready", 0), tuple(map(str, fields.items("away"))))
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "ready": self.ready, **({"away": list(self.away)} if self.away else {})}

@@ -227,9 +227,14 @@ def test_checkpoints_give_way_to_the_backlog_one_after_the_other_and_it_is_said_
     ]
 
 
-def test_nothing_is_collected_of_a_group_whose_state_cannot_be_read(world: World, backlog: Backlog) -> None:
+@pytest.mark.parametrize(
+    "state", [b"no state", b'{"version":1,"region":{"name":".."}}', b'{"version":1,"region":{"name":"../x"}}']
+)
+def test_nothing_is_collected_of_a_group_whose_state_cannot_be_read(
+    world: World, backlog: Backlog, state: bytes
+) -> None:
     names = backlog.seal(2)
-    world.put(PATHS.state, b"no state")
+    world.put(PATHS.state, state)
     backlog.query("q", backlog.czxid(names[-1]))
 
     collector_on(world).collect(["g"])

@@ -14,10 +14,11 @@ from consumer.spark.planner import Planner, SourceConfig
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.sealed import SegmentsRecord
-from coordinator.zk.store import Delete, Listing, SetData, Store, Watch
+from coordinator.zk.store import Delete, Listing, Node, SetData, Store, Watch
 from tests.support.cuts import HandMadeRegion
 from tests.support.sealed import SealedGroup
 from tests.support.stores import FrontStore
+from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
 SESSION_MS = 2000
@@ -138,7 +139,7 @@ def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(
     region.retire(1)
 
     with pytest.raises(SegmentError, match="region r has no complete checkpoint 1, any more or yet; there are: 2, 3"):
-        streaming(starting_segments="checkpoint:1").initial()
+        batches(streaming(starting_segments="checkpoint:1"))
     with pytest.raises(SegmentError, match="endingSegments: region r has no complete checkpoint 9"):
         batch(world, ending_segments="checkpoint:9")
 
@@ -151,10 +152,30 @@ def test_a_checkpoint_whose_segments_were_collected_is_refused_with_those_of_whi
     group.seal()
     collect(world, group, first, second)
 
-    with pytest.raises(
-        SegmentError, match=rf"segments after checkpoint {number} of region r were collected; there are: {later}$"
-    ):
-        streaming(starting_segments=f"checkpoint:{number}").initial()
+    gone = rf"segments after checkpoint {number} of group g's region were collected; there are: {later}$"
+    with pytest.raises(SegmentError, match=gone):
+        batches(streaming(starting_segments=f"checkpoint:{number}"))
+    with pytest.raises(SegmentError, match=gone):
+        batch(world, starting_segments=f"checkpoint:{number}")
+
+
+def test_the_first_batch_comes_again_though_its_checkpoint_was_retired_meanwhile(
+    group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    group.seal()
+    one = region.cut()
+    after = [group.seal(), group.seal()]
+    planner = streaming(starting_segments=f"checkpoint:{one}")
+    end = planner.latest(planner.initial())
+    planner.plan(planner.initial(), end)  # it is in Spark's checkpoint, and the driver dies
+    planner.close()
+    region.cut()
+    region.retire(one)
+
+    again = streaming(starting_segments=f"checkpoint:{one}")
+
+    assert [sealed.name for run in again.plan(again.initial(), end) for sealed in run] == after
+    assert again.latest(end) == end
 
 
 def test_a_group_that_is_in_no_region_has_no_checkpoints_to_begin_at(
@@ -162,7 +183,15 @@ def test_a_group_that_is_in_no_region_has_no_checkpoints_to_begin_at(
 ) -> None:
     group.seal()
     with pytest.raises(SegmentError, match="startingSegments: group g is in no consistent region"):
-        streaming(starting_segments="checkpoint:1").initial()
+        batches(streaming(starting_segments="checkpoint:1"))
+
+
+def test_a_batch_read_that_begins_after_its_end_is_refused(
+    world: World, group: SealedGroup, region: HandMadeRegion
+) -> None:
+    numbers = [region.cut() for _ in range(2) if group.seal()]
+    with pytest.raises(SegmentError, match="comes after endingSegments"):
+        batch(world, starting_segments=f"checkpoint:{numbers[1]}", ending_segments=f"checkpoint:{numbers[0]}")
 
 
 # ---- aligned batches
@@ -192,7 +221,7 @@ def test_a_checkpoint_with_nothing_new_is_reached_by_a_batch_without_records(
     region.cut()
     three = region.cut()
 
-    after = planner.latest(end)
+    after = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has come to the newest checkpoint")
 
     assert (names, end.checkpoint) == (sealed, one)
     assert (after.checkpoint, after.czxid) == (three, end.czxid) and planner.plan(end, after) == []
@@ -222,20 +251,144 @@ def test_without_alignment_checkpoints_change_nothing(
     assert names == [first, second] and "checkpoint" not in end.to_dict()
 
 
-class SealsMeanwhile(FrontStore):
-    """Something happens between two reads of what a query asks for."""
+def test_a_query_that_begins_before_its_group_is_in_a_region_is_aligned_once_it_is(
+    world: World, group: SealedGroup, streaming: Callable[..., Planner]
+) -> None:
+    sealed = [group.seal()]
+    planner = streaming(align_checkpoints=True)
+    end = planner.latest(planner.initial())
+    number = HandMadeRegion(world.store).cut()
 
-    def __init__(self, store: Store, path: str, happens: Callable[[], object]) -> None:
+    at = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has come to the checkpoint")
+
+    assert (end.segment, end.checkpoint) == (sealed[0], 0)
+    assert (at.segment, at.checkpoint) == (sealed[0], number)
+
+
+def test_a_run_over_what_is_there_ends_though_one_checkpoint_after_the_other_completes(
+    group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    group.seal()
+    number = region.cut()
+    planner = streaming(align_checkpoints=True)
+    start = planner.initial()
+    planner.prepare_available_now()
+    ends = []
+    for _ in range(5):
+        region.cut()
+        planner.close()  # each question comes on a session that reads everything anew
+        ends.append(planner.latest(ends[-1] if ends else start))
+
+    assert ends[0].checkpoint == number and set(ends) == {ends[0]}
+
+
+def test_a_region_that_was_made_again_and_counts_from_1_has_cuts_of_its_own(
+    world: World, group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
+) -> None:
+    group.seal()
+    region.cut()
+    ((_, end),) = batches(streaming("q", align_checkpoints=True))
+    region.retire(end.checkpoint)
+    region.again()
+    first = [group.seal()]
+    region.cut()
+    group.seal()
+    region.cut()
+
+    planner = streaming("q", align_checkpoints=True)
+    after = planner.latest(end)
+
+    assert [sealed.name for run in planner.plan(end, after) for sealed in run] == first
+    assert after.checkpoint == 1
+
+
+class Counted(FrontStore):
+    """Counts what is asked of ZooKeeper."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.asked = 0
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        self.asked += len(paths)
+        return super().get_many(paths, watch)
+
+    def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
+        self.asked += len(paths)
+        return super().children_many(paths, watch)
+
+
+def test_an_aligned_query_without_news_asks_zookeeper_little_however_many_checkpoints_there_are(
+    world: World, group: SealedGroup, region: HandMadeRegion
+) -> None:
+    group.seal()
+    for _ in range(10):
+        region.abort()
+        region.cut()
+    opener, stores = kazoo_factory(world.zk, SESSION_MS), []
+
+    def counted() -> Store:
+        stores.append(Counted(opener()))
+        return stores[-1]
+
+    planner = Planner(SourceConfig(zk=world.zk, group="g", query="q", align_checkpoints=True), counted, ThreadRuntime())
+    end = planner.latest(planner.initial())
+    planner.plan(planner.initial(), end)
+    end = planner.latest(end)
+    before = stores[0].asked
+
+    for _ in range(100):
+        assert planner.latest(end) == end
+    asked = stores[0].asked - before
+    planner.close()
+
+    assert asked < 50
+
+
+class SealsMeanwhile(FrontStore):
+    """Something happens between two reads of what a query asks for.
+
+    :param nth: the listing of `path` after which it does.
+    """
+
+    def __init__(self, store: Store, path: str, happens: Callable[[], object], nth: int = 1) -> None:
         super().__init__(store)
         self._path = path
-        self._happens: Callable[[], object] | None = happens
+        self._happens = happens
+        self._left = nth
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
         listings = super().children_many(paths, watch)
-        if self._path in paths and (happens := self._happens):
-            self._happens = None
-            happens()
+        self._left -= self._path in paths
+        if self._path in paths and self._left == 0:
+            self._happens()
         return listings
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_batch_read_between_two_checkpoints_loses_nothing_that_is_collected_meanwhile(
+    world: World, group: SealedGroup, region: HandMadeRegion, nth: int
+) -> None:
+    gone = [group.seal()]
+    first = region.cut()
+    between = [group.seal(), group.seal()]
+    second = region.cut()
+    options = {"starting_segments": f"checkpoint:{first}", "ending_segments": f"checkpoint:{second}"}
+    config = SourceConfig(zk=world.zk, group="g", **options)  # type: ignore[arg-type]
+    opener = kazoo_factory(world.zk, SESSION_MS)
+
+    def happens() -> None:
+        collect(world, group, *gone, between[0])
+
+    planner = BatchPlanner(
+        config, lambda: SealsMeanwhile(opener(), group.paths.segments, happens, nth), ThreadRuntime()
+    )
+    try:
+        assert [sealed.name for run in planner.plan_all() for sealed in run] == between
+    except SegmentError as error:
+        assert "were collected" in str(error)
+    finally:
+        planner.close()
 
 
 @pytest.mark.parametrize("place", ["checkpoints", "segments"])

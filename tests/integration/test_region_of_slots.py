@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from consumer.logs.producer import Producer
-from coordinator.zk.paths import RegionPaths
+from coordinator.zk.paths import RegionPaths, checkpoint_number
 from coordinator.zk.region_requests import RegionRequest
-from coordinator.zk.regions import COMPLETED
+from coordinator.zk.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd
 from coordinator.zk.sealed import Segment, SegmentsRecord
-from coordinator.zk.store import Create, SetData
+from coordinator.zk.state import GroupState
+from coordinator.zk.store import Create, Operation, SetData, Store
 from tests.support.cli import run
 from tests.support.region import checkpoint, contributions, region, running
 from tests.support.slots import PATHS, Bench
+from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
@@ -190,3 +193,99 @@ def test_offsets_of_a_group_of_slots_are_reset_as_ever_while_nobody_uses_it(
     moved = run(world.zk, "groups", "reset-offsets", "g", *arguments)
 
     assert moved.exit_code == 0, moved.stderr
+
+
+class Slow(FrontStore):
+    """Holds a multi back that has a later generation of group `g` than `above`, until `go` is set."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.above = 2**31
+        self.held = threading.Event()
+        self.go = threading.Event()
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        states = [each.data for each in operations if isinstance(each, SetData) and each.path == PATHS.state]
+        if any(GroupState.parse(PATHS.state, data).generation > self.above for data in states):
+            self.held.set()
+            assert self.go.wait(60)
+        return super().commit(operations)
+
+
+def test_a_checkpoint_that_begins_while_a_generation_is_about_to_be_written_has_everybody_or_is_aborted(
+    world: World, bench: Bench
+) -> None:
+    stores: list[Slow] = []
+
+    def wrap(store: Store) -> Store:
+        stores.append(Slow(store))
+        return stores[-1]
+
+    world.coordinator(wrap=wrap, drain_timeout_ms=20_000)
+    bench.end(20)
+    slots(bench, 0, 1, seal_interval_ms=50)
+    running(world)
+    checkpoint(world)
+    (slow,) = stores
+    slow.above = world.state("g").generation
+    bench.slot(2, region="r", seal_interval_ms=50)
+    eventually(slow.held.is_set, 15, "the generation is about to be written")
+    world.store.commit([Create(REGION.request, RegionRequest("checkpoint", "a test").to_bytes())])
+    opened = eventually(lambda: region(world).open, 10, "a checkpoint is open")
+
+    slow.go.set()
+
+    world.stable("g", 3)
+    assert ABORTED in world.names(REGION.checkpoint(opened))
+    last = checkpoint(world)
+    assert cut(world, last) == contributed(world, last)
+
+
+def test_a_checkpoint_is_taken_without_a_slot_that_is_away_from_its_seat(world: World, bench: Bench) -> None:
+    world.coordinator()
+    bench.end(20)
+    slots(bench, 0, 1, session_timeout_ms=30_000)
+    running(world)
+    slot, thread = bench.running[1]
+    slot.stop("it is started again soon")
+    thread.join(10)
+    eventually(lambda: (bound := world.state("g").region) is not None and bound.away, 10, "it is known to be away")
+
+    sequence = checkpoint(world)
+
+    assert set(contributions(world, sequence)) == {"g~p-slot-0"}
+
+
+def test_slots_stand_still_for_a_smaller_part_of_the_time_the_longer_one_of_them_cannot_seal(
+    world: World, bench: Bench
+) -> None:
+    world.coordinator(checkpoint_interval_ms=400, drain_timeout_ms=400)
+    bench.end(20)
+    slots(bench, 0, seal_interval_ms=SLOW)
+    slot, _ = bench.running[0]
+    bench.break_files(slot)
+    bench.end(40)
+    eventually(lambda: slot.sealer.problem, 20, "it cannot seal")
+
+    eventually(lambda: len(_ended(world)) >= 3, 30, "some checkpoints are aborted")
+
+    first, second, third = _ended(world)[:3]
+    assert second.since_ms - first.at_ms >= 700 and third.since_ms - second.at_ms >= 1500
+    bench.mend_files(slot)
+    eventually(lambda: region(world).sequence, 30, "one completes")
+
+
+class _Ended(NamedTuple):
+    since_ms: int
+    at_ms: int
+
+
+def _ended(world: World) -> list[_Ended]:
+    """When the checkpoints that were aborted began and ended, from the first on that ran into its timeout."""
+    found = []
+    for name in world.names(REGION.checkpoints):
+        number = checkpoint_number(name)
+        began, end = world.data(REGION.checkpoint(number)), world.data(REGION.end(number, ABORTED))
+        if began is not None and end is not None and "drain_timeout_ms" in CheckpointEnd.parse("end", end).reason:
+            found.append(_Ended(Checkpoint.parse("it", began).since_ms, CheckpointEnd.parse("end", end).at_ms))
+    return found

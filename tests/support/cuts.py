@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.zk.fenced import ensure
 from coordinator.zk.paths import GroupPaths, RegionPaths
-from coordinator.zk.regions import COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region
+from coordinator.zk.regions import ABORTED, COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region
 from coordinator.zk.state import GroupState
 from coordinator.zk.store import Create, Delete, SetData, Store
 
@@ -31,6 +31,19 @@ class HandMadeRegion:
         self._store.commit([Create(path, Checkpoint("a test", 1, 0, {}).to_bytes())])
         self._store.commit([Create(REGION.end(self._number, COMPLETED), CheckpointEnd().to_bytes())])
         return self._number
+
+    def abort(self) -> None:
+        """One more checkpoint that is never complete."""
+        self._number += 1
+        path = REGION.checkpoint(self._number)
+        self._store.commit([Create(path, Checkpoint("a test", 1, 0, {}).to_bytes())])
+        self._store.commit([Create(REGION.end(self._number, ABORTED), CheckpointEnd().to_bytes())])
+
+    def again(self) -> None:
+        """As a region is that was removed and made again."""
+        self._number = 0
+        self._store.commit([Delete(REGION.checkpoints)])
+        self._store.commit([Create(REGION.checkpoints)])
 
     def czxid(self, number: int) -> int:
         node = self._store.get(REGION.end(number, COMPLETED))
