@@ -151,15 +151,14 @@ class Contributor:
             self._completed(store, checkpoint)
 
     def _completed(self, store: Store, checkpoint: int) -> None:
-        """A checkpoint has completed, and of all its participants this member sorts first."""
+        """A checkpoint has completed, and of its participants in the group this member sorts first."""
 
     def _sorts_first(self, checkpoint: Node, sequence: int) -> bool:
         try:
             participants = Checkpoint.parse(self.paths.checkpoint(sequence), checkpoint.data).participants
         except BadData:
             return False
-        every = ((group, consumer) for group, some in participants.items() for consumer in some)
-        return min(every, default=None) == (self._config.group, self._config.consumer)
+        return min(participants.get(self._config.group, ()), default="") == self._config.consumer
 
     def _names_at_the_end(self, store: Store, checkpoint: int) -> Sequence[str] | None:
         """What stands below a checkpoint that has ended, nothing where it was removed; None while it is open."""

@@ -17,7 +17,7 @@ from coordinator.regions.admin import (
 )
 from coordinator.regions.unbinding import remove_group
 from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.regions import COMPLETED
+from coordinator.zk.regions import ABORTED, COMPLETED
 
 from .common import opened, operator, output_option, print_rows, reason_option, zk_option
 from .groups import notes_of
@@ -95,7 +95,7 @@ def describe(region: str, watch: float | None, times: int | None, zk: str, outpu
 @zk_option
 @output_option
 def history(region: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
-    """Show the checkpoints of REGION that are kept, the oldest first. MS is from the begin to the end of each."""
+    """Show the checkpoints of REGION that are kept, the oldest first. MS is from begin to end."""
     with opened(zk) as store:
 
         def take() -> Shot:
@@ -114,7 +114,7 @@ def _history_row(region: str, shown: ShownCheckpoint) -> tuple[object, ...]:
         shown.state,
         checkpoint.trigger if checkpoint is not None else None,
         shown_time(checkpoint.since_ms) if checkpoint is not None else None,
-        end.duration_ms if end is not None and shown.state == COMPLETED else None,
+        end.duration_ms if end is not None and shown.state in (COMPLETED, ABORTED) else None,
         len(shown.contributions),
         sum(map(len, checkpoint.participants.values())) if checkpoint is not None else None,
         (end.reason or None) if end is not None else None,

@@ -182,11 +182,13 @@ def test_members_remove_the_state_files_of_checkpoints_that_are_kept_no_more_and
     world.topic("t", 2)
     one = counting("c1", group="g", checkpoint_dir=str(tmp_path))
     gone = counting("a1", group="a", checkpoint_dir=str(tmp_path))
+    small = counting("b1", group="b")  # its states are in znodes: it does not know the folder
     one.padding = gone.padding = b"x" * 5000
-    eventually(lambda: region(world).groups == ("a", "g"), 10, "both groups are bound")
+    eventually(lambda: region(world).groups == ("a", "b", "g"), 10, "all groups are bound")
     running(world)
     exact(log, 2, one)
     exact(log, 2, gone)
+    exact(log, 2, small)
     copied = checkpoint(world)
     before = region(world).reset
     gone.vanish()
