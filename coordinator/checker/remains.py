@@ -12,6 +12,7 @@ from .invariant import Invariant
 from .reading import read_owner
 from .verdict import Event, moment
 from .views import ChannelView, Group, QueryView, SegmentView
+from .wanted import is_cut_touched
 from .world import World
 
 Remnant = tuple[str, Event | None, float, float]
@@ -24,8 +25,9 @@ class Remains(Invariant):
     Judged at the end: no ephemeral of a closed session, no owner znode of an incarnation that is over, no commands and
     nothing `running` in a channel that has ended, no channel of a consumer that is gone (after `channel_retention`), no
     segment that every query has finished, no ask but the one that a Stable group's target came from, and no request of
-    a leader. The period counts from the death, or from when a coordinator has been able to
-    act without a break (and twice the session timeout: it must have watched for itself); what a hand has made stays.
+    a leader. The period counts from the death, or from when a coordinator has been able to act without a break (and
+    twice the session timeout: it must have watched for itself); what a hand has made stays, and so does what turns
+    clear away in a group whose consistent region stands on a cut that a hand has touched.
     """
 
     name = "S7"
@@ -62,6 +64,8 @@ class Remains(Invariant):
         for name in sorted(self.world.groups):
             group = self.world.groups[name]
             turns = max(acting, self.world.conditions.unpaused_since(name))
+            if is_cut_touched(self.world, group):
+                turns = float("inf")
             for what, since, at, _ in self._of_sessions(group):
                 self._tell(what, since, at, now, event)
             for remnants, able in ((self._of_turns(group), turns), (self._of_collection(group), acting)):

@@ -98,10 +98,16 @@ def has_failed(world: World, group: Group) -> bool:
     One whose cut a hand has touched may have.
     """
     region = world.regions.of(group.name)
-    if region is None or region.data is None:
-        return False
-    cut = region.checkpoints.get(region.data.sequence)
-    return region.data.state == FAILED or (cut is not None and cut.by_hand)
+    return is_cut_touched(world, group) or (
+        region is not None and region.data is not None and region.data.state == FAILED
+    )
+
+
+def is_cut_touched(world: World, group: Group) -> bool:
+    """Whether a hand has touched the cut that the group's region stands on: it may not be read any more."""
+    region = world.regions.of(group.name)
+    cut = region.checkpoints.get(region.data.sequence) if region is not None and region.data is not None else None
+    return cut is not None and cut.by_hand
 
 
 def can_be_led(world: World, group: Group) -> bool:

@@ -344,9 +344,10 @@ class World:
         return self.start(app, f"{group}-{name}")
 
     def _is_in_region(self, group: str) -> bool:
-        """Whether a group is in the world's consistent region: of several groups some, or all."""
+        """Whether a group is in the world's consistent region: half of those that come when there is one are."""
         if group not in self.in_region:
-            self.in_region[group] = self.regional.random() < self.profile.regions
+            share = max(0.5, self.profile.regions) if any(self.in_region.values()) else self.profile.regions
+            self.in_region[group] = self.regional.random() < share
         return self.in_region[group]
 
     def _stateful(self, app: Application) -> Stateful:

@@ -186,11 +186,21 @@ class RegionGroup(History):
         """A multi of the region's turn."""
         return self.commit(self.coordinator, *operations)
 
+    def leaves_seat(self, name: str) -> Made:
+        """A static member leaves and keeps its seat; the group goes on without it."""
+        made = self.leave(name)
+        away = GroupRegion("r", self.region.reset, (name,))
+        self.fenced("g", replace(self.states["g"], region=away))
+        return made
+
     def begin_checkpoint(self, participants: Mapping[str, str] | None = None) -> int:
         """A checkpoint begins, and every member is sent `drain`."""
         number, target = self.region.next_sequence, self.states["g"].target
         some = {name: one.incarnation for name, one in target.items()} if participants is None else participants
-        made = Checkpoint("periodic", self.region.reset, self.region.sequence, {"g": some})
+        bound = self.states["g"].region
+        away = {"g": bound.away} if bound is not None and bound.away else {}
+        some = {name: life for name, life in some.items() if name not in away.get("g", ())}
+        made = Checkpoint("periodic", self.region.reset, self.region.sequence, {"g": some}, away=away)
         opened = replace(self.region, open=number, next_sequence=number + 1)
         self.coordinate(self.root(opened), Create(R.checkpoint(number), made.to_bytes()))
         sent = [

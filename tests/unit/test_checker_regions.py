@@ -314,6 +314,42 @@ def test_a_partition_that_nobody_runs_is_copied_as_it_was() -> None:
     assert not spoilt("running", copies)["S11"].findings
 
 
+def test_a_member_away_from_its_seat_contributes_nothing_and_what_it_has_is_carried() -> None:
+    def goes_on(history: RegionGroup) -> int:
+        history.leaves_seat("m1")
+        return history.checkpoint("m0")
+
+    def carries(history: RegionGroup) -> None:
+        number = goes_on(history)
+        history.coordinate(Create(R.contribution(number, "g", "m1"), history.cuts[1]["m1"][0].to_bytes()))
+        history.complete()
+
+    def forgets(history: RegionGroup) -> None:
+        goes_on(history)
+        history.complete()
+
+    assert not spoilt("running", carries)["S11"].findings
+    why = spoilt("running", forgets)["S11"].why
+    assert why is not None and "lacks flights-1 of group g, which checkpoint 1 has" in why
+
+
+def test_what_stands_in_a_checkpoint_from_before_a_group_came_is_not_the_group_s() -> None:
+    def comes_again(history: RegionGroup) -> None:
+        history.coordinate(history.root(replace(history.region, first={"g": 3})))
+        history.hand(Delete(R.initial_offset("g", "flights", 0)), Delete(R.initial_offset("g", "flights", 1)))
+        history.reset_to({"m0": {"flights": "0"}, "m1": {"flights": "1"}})
+        history.cuts.clear()
+        history.restore("m0")
+
+    def stays(history: RegionGroup) -> None:
+        history.reset_to({"m0": {"flights": "0"}, "m1": {"flights": "1"}})
+        history.cuts.clear()
+        history.restore("m0")
+
+    assert not spoilt("running", comes_again)["S10"].findings
+    assert spoilt("running", stays)["S10"].findings
+
+
 def test_an_operator_may_reset_to_an_older_cut_or_to_the_initial_state() -> None:
     def reset(history: RegionGroup) -> None:
         history.coordinate(history.root(replace(history.after_reset(), sequence=1)))
