@@ -22,7 +22,8 @@ from coordinator.zk.sealed import Segment
 from coordinator.zk.store import Create, Delete
 from tests.support.memlog import MemoryLog
 from tests.support.object_store import CREDENTIALS, object_store
-from tests.support.world import World
+from tests.support.region import Counting, checkpoint, contributions, exact, region, running
+from tests.support.world import World, a_world
 
 PATHS = GroupPaths("g")
 
@@ -123,3 +124,24 @@ def test_the_sweep_removes_the_files_of_segments_that_were_collected(folder: Seg
     assert sweep(world.store, ThreadRuntime(), folder, "g") == 0  # too young
     assert sweep(world.store, Later(), folder, "g") == 1
     assert sorted(found.file for found in folder.list("g")) == files[1:]
+
+
+def test_states_of_a_consistent_region_stand_on_an_object_store(zk: str, folder: SegmentFolder) -> None:
+    log = MemoryLog(end=40)
+    with a_world(zk) as world:
+        world.coordinator()
+        world.topic("t", 4)
+        one = Counting(world, "c1", log, checkpoint_dir=folder.url)
+        one.padding = b"x" * 10_000
+        first = running(world)
+        exact(log, 4, one)
+        given = contributions(world, checkpoint(world))["g~c1"]
+        assert given.file is not None and not given.states
+        one.vanish()
+
+        two = Counting(world, "c2", log, checkpoint_dir=folder.url)
+
+        running(world, above=first.reset)
+        exact(log, 4, two)
+        assert two.resets[-1] == region(world).sequence > 0
+        two.vanish()
