@@ -64,7 +64,7 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
     first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
     known = before or Region(member_of.kind, first_state, reset=_highest_reset(snapshot) + 1, since_ms=snapshot.now_ms)
-    bound = known.including(snapshot.group)
+    bound = known.including(snapshot.group, is_new=snapshot.state.region is None)
     if len(bound.groups) > MAX_GROUPS:
         raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
     step = RegionStep(view.name, before, bound)

@@ -59,7 +59,7 @@ class GroupRegionReader:
         """The region that the group is bound to, else the one that its oldest member registers for."""
         # Who has a target knows by it whether it is in a region; only what is new, or lost, is asked of the regions.
         if state.region is not None:
-            return self._view(state.region.name)
+            return replace(self._view(state.region.name), has_initial=False)
         name = "" if state.target else self._bound(self._group)
         view = self._view(name) if name else None
         if view is not None and (view.is_unreadable or (view.record and self._group in view.record.groups)):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from ..zk.errors import BadData
 from ..zk.fenced import batches
-from ..zk.paths import RegionPaths
+from ..zk.names import is_name
+from ..zk.paths import GROUPS, GroupPaths, RegionPaths
 from ..zk.regions import COMPLETED
+from ..zk.state import GroupState
 from ..zk.store import Check, Delete, Operation, Store
 from .clearing import ROOM, clear_below
 
 ZNODES_A_TURN = 2_000
+STATES_AT_ONCE = 100
 ENDED_KEPT = 20
 """Checkpoints that were aborted or abandoned and are kept, for people."""
 
@@ -49,6 +53,22 @@ def retire(store: Store, paths: RegionPaths, old: Collection[int], write: Write)
         if not all(write(some) for some in batches(units, ROOM)) or room < 0:
             return False
     return True
+
+
+def is_named(store: Store, region: str) -> bool:
+    """Whether a group says that it is bound to the region, or cannot be read: a hand has emptied the region's list."""
+    listing = store.children(GROUPS)
+    names = sorted(name for name in (listing.names if listing is not None else ()) if is_name(name))
+    for first in range(0, len(names), STATES_AT_ONCE):
+        paths = [GroupPaths(name).state for name in names[first : first + STATES_AT_ONCE]]
+        for path, node in zip(paths, store.get_many(paths), strict=True):
+            try:
+                state = GroupState.parse(path, node.data) if node is not None else GroupState()
+            except BadData:
+                return True
+            if state.region is not None and state.region.name == region:
+                return True
+    return False
 
 
 def remove_region(store: Store, paths: RegionPaths, version: int, write: Write) -> bool:

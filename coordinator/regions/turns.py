@@ -38,7 +38,7 @@ from .clearing import ROOM, clear_below
 from .copies import Cuts
 from .group_reader import CONTRIBUTIONS_AT_ONCE
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
-from .retiring import remove_region, retire, to_retire
+from .retiring import is_named, remove_region, retire, to_retire
 
 log = logging.getLogger(__name__)
 
@@ -375,6 +375,8 @@ class RegionTurns:
 
     def _removed(self, version: int) -> float | None:
         """Remove the region, to which no group is bound; when the next turn is due."""
+        if is_named(self._store, self._paths.region):
+            return None  # the turn of that group puts it into the list again
         if not remove_region(self._store, self._paths, version, self._write):
             return REMOVING_PAUSE_S
         log.info("region removed: region=%s", self._paths.region)

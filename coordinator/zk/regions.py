@@ -199,11 +199,15 @@ class Region:
         """The checkpoint that a group begins from; none where the region stands on one from before the group came."""
         return self.sequence if self.sequence >= self.first.get(group, 1) else INITIAL
 
-    def including(self, group: str) -> Region:
-        """With a group bound to it."""
+    def including(self, group: str, is_new: bool = True) -> Region:
+        """With a group bound to it.
+
+        :param is_new: False for one that says itself that it is: a hand has taken it out.
+        """
         if group in self.groups:
             return self
-        first = {**self.first, group: self.next_sequence} if self.next_sequence > 1 else self.first
+        is_later = is_new and self.next_sequence > 1
+        first = {**self.first, group: self.next_sequence} if is_later else self.first
         return replace(self, groups=(*self.groups, group), first=first)
 
     def without(self, group: str) -> Region:

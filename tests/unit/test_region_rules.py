@@ -332,8 +332,12 @@ def test_a_region_made_again_under_a_name_is_another_one_with_the_same_numbers()
     some = turns(tree, runtime)
     some.take_turn("")
     tree.put(PATHS.root, replace(RUNNING, groups=()).to_bytes())
+    some.take_turn("")
+    assert tree.data(PATHS.end(1, "completed")) is not None, "its group says that it is bound: a hand has been there"
+    tree.put(GroupPaths("g").state, replace(STATE, region=None).to_bytes())
     while tree.data(PATHS.root) is not None:
         some.take_turn("")
+    tree.put(GroupPaths("g").state, STATE.to_bytes())
     for path in (PATHS.root, PATHS.checkpoints, PATHS.initial):
         tree.put(path, RUNNING.to_bytes())
     tree.put(PATHS.checkpoint(1), Checkpoint("periodic", 1, 0, {}).to_bytes())
@@ -353,6 +357,21 @@ def test_a_region_has_so_many_groups_at_most() -> None:
 
     with pytest.raises(RebalanceFailed, match=f"has {MAX_GROUPS} groups, as many as it may have"):
         plan(snapshot, {"range": RangeAssignor()})
+
+
+def test_a_group_that_a_hand_has_taken_out_of_its_region_is_bound_again_with_what_it_had() -> None:
+    torn = replace(RUNNING, groups=("h",), sequence=3, next_sequence=4)
+    found = decided(record=torn).region
+
+    assert found is not None and found.after.groups == ("h", "g")
+    assert (found.after.cut_of("g"), torn.including("g").cut_of("g")) == (3, 0)
+    tree, runtime = a_tree(torn), ManualRuntime()
+    for path in (PATHS.initial_of_group("g"), PATHS.checkpoint(3)):
+        tree.ensure(path)
+    tree.put(PATHS.checkpoint(3), Checkpoint("periodic", 1, 0, {}).to_bytes())
+    reader = GroupRegionReader(tree.open(), "g", Findings(Problems(runtime)), Memory(runtime).age_s, lambda group: "")
+    view = reader.read(STATE, {}, {})
+    assert view is not None and not view.has_initial
 
 
 def test_members_that_name_different_regions_bind_their_group_to_the_one_that_was_read() -> None:
