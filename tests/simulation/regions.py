@@ -225,13 +225,21 @@ def _drained(world: World, kind: str, happen: Callable[[Life], bool]) -> bool:
 
 
 def contribution_is_late(world: World) -> bool:
-    """Its connection breaks right behind its next commit, which is still on its way."""
+    """Its connection breaks right behind its next commit, which is still on its way; mostly an operator resets the
+    region meanwhile."""
+    delay_s, is_reset = 0.5 * world.regional.random(), world.regional.random() < 0.6
+
+    def reset() -> None:
+        if not world.is_calm:
+            _ask_operator(world, RESET)
 
     def happen(life: Life) -> bool:
         stores = world.stores_of(life.process)
         if stores:
             _note(world, "late-commit", process=life.process.life)
             stores[-1].delay_next_commit()
+            if is_reset:
+                world.scheduler.after(delay_s, reset)
         return bool(stores)
 
     return _drained(world, "contribution-is-late", happen)
