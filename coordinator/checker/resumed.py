@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.zk.regions import RUNNING
+from coordinator.zk.regions import ABORTED, COMPLETED, RUNNING
 
 from .invariant import Invariant
 from .region_views import RegionView
@@ -15,7 +15,20 @@ from .world import World
 RESET_TIMEOUT_S = 15.0
 CHECKPOINT_S = 60.0
 DRAIN_S = 60.0
+MOST_DOUBLINGS = 4
+"""After checkpoints to which a member did not contribute the interval doubles, so often at most."""
 """Where `bounds` do not say them."""
+
+
+def _aborted(view: RegionView) -> int:
+    """Checkpoints in a row that were aborted: the next one may follow later."""
+    found = 0
+    for number in sorted(view.checkpoints, reverse=True):
+        ends = view.checkpoints[number].ends
+        if COMPLETED in ends:
+            break
+        found += ABORTED in ends
+    return found
 
 
 def _is_whole(group: Group) -> bool:
@@ -34,7 +47,7 @@ class Resumed(Invariant):
 
     Judged after `calm`, while every group of the region is settled (as L1 has it) and all of its target is there,
     nobody is stuck, and nothing is paused. A cut is new when it is above the one before, or the region was reset
-    meanwhile.
+    meanwhile. After checkpoints that were aborted the interval doubles.
     """
 
     name = "L6"
@@ -97,6 +110,7 @@ class Resumed(Invariant):
     def _judge_cut(self, view: RegionView, since: float, now: float) -> None:
         self._is_judged = True
         interval: float = self.world.bounds.get("checkpoint_interval", CHECKPOINT_S)
+        interval *= 2 ** min(_aborted(view), MOST_DOUBLINGS)
         if view.data is not None and now - since > interval + self.world.bounds.get("drain_timeout", DRAIN_S):
             self._standing[view.name] = ((view.data.reset, view.data.sequence), float("inf"))
             self.broken(

@@ -287,7 +287,12 @@ def _incomplete(original: Any) -> Any:
             group: {name: life for name, life in some.items() if (group, name) != missing[0]}
             for group, some in checkpoint.participants.items()
         }
-        return original(replace(snapshot, checkpoint=replace(checkpoint, participants=participants)), rules)
+        group, name = missing[0]
+        state = snapshot.groups[group]
+        others = {each: one for each, one in state.target.items() if each != name}
+        groups = {**snapshot.groups, group: replace(state, target=others)}
+        reduced = replace(checkpoint, participants=participants)
+        return original(replace(snapshot, checkpoint=reduced, groups=groups), rules)
 
     return opened
 
@@ -442,6 +447,6 @@ REGION_RULES = (
     Mutation("a region is written over", 0, UNCHECKED_REGION, _of("S10", "S11"), _RACES, 0),
     Mutation("a region is written without the epoch", 0, NO_EPOCH, _of("S4", "S10", "S11"), _ELECTIONS, 2),
     Mutation("the cut that a region stands on is retired", 0, RETIRED, _of("S11"), _DRAINS, 0),
-    Mutation("no checkpoint comes by itself", 0, NEVER_PERIODIC, _of("L6"), _RESETS, 0),
+    Mutation("no checkpoint comes by itself", 0, NEVER_PERIODIC, _of("L6"), _RESETS, 2),
     Mutation("a region does not hear of its groups' turns", 0, UNASKED, _of("L6"), _RESETS, 0, NO_SWEEP),
 )
