@@ -95,10 +95,11 @@ class Restored(Invariant):
         return offset if view.data is not None and of == view.data.id_of(part[0]) else None
 
     def _on_restored(self, event: Event) -> None:
-        app = self.applications[event["who"]] = self._of[event["group"], event["consumer"]] = Application(event)
+        app = self.applications[event["who"]] = Application(event)
         view = self._channel(event)
         if view is None or view.data is None:
-            return
+            return  # another process has its name, and it does not know yet
+        self._of[event["group"], event["consumer"]] = app
         for part in sorted(app.states):
             if part not in view.data.running:
                 continue

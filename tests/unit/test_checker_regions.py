@@ -170,6 +170,16 @@ def test_a_sketch_shows_a_record_that_is_missing_twice_or_another() -> None:
     assert all(each != whole for each in (*others, swapped))
 
 
+def test_a_process_that_has_lost_its_name_and_does_not_know_is_not_asked_what_it_was_given() -> None:
+    def speaks_late(history: RegionGroup) -> None:
+        for name in ("m0", "m1", "m2"):
+            history.restore(name)
+        history.say("restored", "m0", incarnation="m0-0", reset=1)
+        history.run()
+
+    assert not spoilt("resetting", speaks_late)["S10"].findings
+
+
 # ---- S11
 
 
