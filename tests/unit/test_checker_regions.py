@@ -174,7 +174,8 @@ def test_a_process_that_has_lost_its_name_and_does_not_know_is_not_asked_what_it
     def speaks_late(history: RegionGroup) -> None:
         for name in ("m0", "m1", "m2"):
             history.restore(name)
-        history.say("restored", "m0", incarnation="m0-0", reset=1)
+        said = {**history.say("restored", "m0", reset=1), "who": "m0#0", "incarnation": "m0-0"}
+        history.events[-1] = said
         history.run()
 
     assert not spoilt("resetting", speaks_late)["S10"].findings
