@@ -131,6 +131,7 @@ class RegionView:
     :ivar names: of all contributions of the group to that cut.
     :ivar has_initial: of a group that is not bound to it: whether `initial` has offsets of an earlier one of its name.
     :ivar held_for: the checkpoint that a generation of the group waits for, 0 while none does; `held_s` for how long.
+    :ivar problem: why the cut that it stands on cannot be read, empty when it can.
     """
 
     name: str
@@ -144,6 +145,7 @@ class RegionView:
     held_for: int = 0
     held_s: float = 0.0
     has_initial: bool = False
+    problem: str = ""
 
     @property
     def is_unreadable(self) -> bool:

@@ -62,6 +62,9 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     before = view.record
     if view.is_unreadable:
         raise RebalanceFailed(f"consistent region {view.name} cannot be read: see its znode")
+    if view.problem:
+        remedy = f"restore it, or go back to another checkpoint (regions reset {view.name} --to NUMBER)"
+        raise RebalanceFailed(f"{view.problem}: {remedy}")
     first_state = RESETTING if member_of.kind == CONSUMERS else RUNNING
     known = before or Region(member_of.kind, first_state, reset=_highest_reset(snapshot) + 1, since_ms=snapshot.now_ms)
     bound = known.including(snapshot.group, is_new=snapshot.state.region is None)

@@ -11,7 +11,7 @@ from ..target import is_live
 from ..zk.errors import BadData
 from ..zk.partitions import TopicPartition
 from ..zk.paths import RegionPaths, contribution_name
-from ..zk.regions import ENDS, INITIAL, Checkpoint, Contribution, Region
+from ..zk.regions import CONSUMERS, ENDS, INITIAL, Checkpoint, Contribution, Region
 from ..zk.state import GroupState
 from ..zk.store import Node, Store
 
@@ -77,7 +77,11 @@ class GroupRegionReader:
         record = self._parsed(paths.root, node) if node is not None else None
         if node is None or record is None:
             return RegionView(name, None, node.stat.version if node is not None else None)
-        cut = self._read_cut(paths, record.cut_of(self._group))
+        cut, problem = Cut(), ""
+        try:
+            cut = self._read_cut(paths, record.cut_of(self._group)) if record.kind == CONSUMERS else cut
+        except BadData as error:
+            problem = str(error)
         has_initial = False
         if self._group not in record.groups:
             has_initial = self._store.get(paths.initial_of_group(self._group)) is not None
@@ -90,6 +94,7 @@ class GroupRegionReader:
             held_for=self.held_for,
             held_s=self._age_s("held", str(self.held_for)) if self.held_for else 0.0,
             has_initial=has_initial,
+            problem=problem,
         )
 
     def with_checkpoint(self, view: RegionView, sequence: int) -> RegionView:
@@ -128,7 +133,7 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut
 
     Anything else that stands there is nobody's. Participants go before copies.
 
-    :raises BadData: when the checkpoint, or a participant's contribution, cannot be read.
+    :raises BadData: when the checkpoint, or a contribution, cannot be read.
     """
     prefix = contribution_name(group, "")
     node, listing = store.get(paths.checkpoint(sequence)), store.children(paths.checkpoint(sequence))
@@ -146,11 +151,7 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut
         some = names[first : first + CONTRIBUTIONS_AT_ONCE]
         where = [paths.contribution(sequence, group, name) for name in some]
         for name, path, given in zip(some, where, store.get_many(where), strict=True):
-            try:
-                if given is not None:
-                    sources |= dict.fromkeys(Contribution.parse(path, given.data).offsets, name)
-                    found.append(name)
-            except BadData:
-                if participants is not None and name in participants:
-                    raise
+            if given is not None:
+                sources |= dict.fromkeys(Contribution.parse(path, given.data).offsets, name)
+                found.append(name)
     return Cut(sources, tuple(sorted(found)))

@@ -13,6 +13,7 @@ from coordinator.group_fence import GroupNotEmpty
 from coordinator.regions.unbinding import remove_group
 from coordinator.zk.paths import GroupPaths
 from coordinator.zk.records import OffsetRecord
+from coordinator.zk.state import FAILED
 from coordinator.zk.store import Create, Operation, SetData, Store
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
@@ -298,3 +299,29 @@ def test_an_end_that_a_hand_puts_below_an_open_checkpoint_makes_it_none_to_go_ba
     one.drain_s = 0.0
     assert checkpoint(world) == number + 1
     exact(log, 2, one)
+
+
+def test_a_contribution_that_a_hand_has_damaged_is_said_and_the_region_goes_back_to_another_checkpoint(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator(max_rebalance_retries=1)
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    exact(log, 2, one)
+    first = checkpoint(world)
+    log.end = 60
+    exact(log, 2, one)
+    path = f"{PATHS.checkpoint(checkpoint(world))}/g~c1"
+    world.put(path, b"no contribution")
+    before = region(world).reset
+
+    one.vanish()
+    two = counting("c2")
+
+    failed = eventually(lambda: (now := world.state("g")).state == FAILED and now, 30, "it is said")
+    assert path in (failed.reason or "") and "regions reset r --to NUMBER" in (failed.reason or "")
+    run_ok(world.zk, "regions", "reset", "r", "--to", str(first), "--execute")
+    running(world, above=before)
+    exact(log, 2, two)
+    assert two.resets[-1] == first
