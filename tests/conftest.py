@@ -46,15 +46,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def lane_of(item: pytest.Item) -> str:
     """Spark executors are a lane beside the main one, and so are drills, and Docker.
 
-    They take about as long as each other; so that the main one does, too, the histories are with the drills, and what
-    reads a Kafka broker with the executors.
+    They take about as long as each other: so the histories of the simulation are with the executors, and so is what
+    reads a Kafka broker.
     """
     folder = item.path.relative_to(HERE).parts[0]
-    is_aside = folder in ("docker", "drills") or item.get_closest_marker("histories") is not None
-    if is_aside or DRILL_FIXTURES & set(getattr(item, "fixturenames", ())):
+    if folder in ("docker", "drills") or DRILL_FIXTURES & set(getattr(item, "fixturenames", ())):
         return "drills"
     is_kafka = folder == "integration" and item.path.name.startswith("test_kafka_")
-    return "spark" if folder == "spark" or is_kafka else "main"
+    return "spark" if folder == "spark" or is_kafka or item.get_closest_marker("histories") is not None else "main"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
