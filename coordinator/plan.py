@@ -118,6 +118,8 @@ def plan(
     else:
         due = moves(snapshot, who, want, generation, is_eager)
         due = sealing_moves(due, step.after) if step is not None else due
+    if step is not None and step.held_for and not want.target:
+        due.blocked_by = f"waits for checkpoint {step.held_for} of consistent region {step.name}"
     state = GroupState(
         state=_state_name(who, due, asked),
         generation=generation,

@@ -112,14 +112,17 @@ def _has_bounced(snapshot: Snapshot, membership: Membership, want: Wanted) -> bo
 def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> bool:
     """Whether every member of the target is there with its state: then a checkpoint saves what they have taken in.
 
-    A static member that is away has nothing that could be saved.
+    A static member that is away has nothing that could be saved. A group that begins has nothing either, and would cost
+    the others in its region what they have.
     """
     state = snapshot.state
+    may_begin = region.state == RUNNING and region.reason is None
+    if not state.target:
+        return may_begin and any(group != snapshot.group for group in region.groups)
     lives = {name: one.incarnation for name, one in membership.live.items()}
     present = [(name, one) for name, one in state.target.items() if name not in membership.away]
     is_whole = bool(present) and all(lives.get(name) == one.incarnation for name, one in present)
     ready = state.region.ready if state.region is not None else 0
-    may_begin = region.state == RUNNING and region.reason is None
     return is_whole and may_begin and ready == region.reset
 
 

@@ -165,6 +165,8 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     if not trigger:
         return RegionPlan(region, again_s=left_s if region.state == RUNNING else None)
     some = participants(snapshot.groups)
+    if snapshot.wanted and not some:  # a generation waits, and nobody has anything that could be saved
+        return RegionPlan(replace(region, state=RESETTING, since_ms=snapshot.now_ms), again_s=0.0)
     if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot):
         return RegionPlan(region, again_s=1.0 if region.state == RUNNING and some else None)
     away = {group: _away(state) for group, state in snapshot.groups.items() if _away(state)}

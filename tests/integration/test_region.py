@@ -365,6 +365,44 @@ def test_states_that_are_too_large_for_a_znode_are_in_files_and_a_damaged_one_fa
     assert "is damaged" in (failed.reason or "") and "reset the region" in (failed.reason or "")
 
 
+def test_a_group_that_comes_to_a_region_costs_the_others_no_work(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1")
+    before = running(world)
+    exact(log, 4, one)
+
+    other = counting("o1", group="h")
+
+    after = running(world, above=before.reset)
+    assert after.sequence > before.sequence and after.groups == ("g", "h"), "a checkpoint came first"
+    assert one.resets[-1] == after.sequence
+    exact(log, 4, one)
+    exact(log, 4, other)
+    assert other.resets == [after.sequence] and after.reset == before.reset + 1
+
+
+def test_a_member_that_comes_to_a_region_without_any_waits_for_no_checkpoint(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one, other = counting("c1"), counting("o1", group="h")
+    eventually(lambda: region(world).groups == ("g", "h"), 10, "both groups are bound")
+    running(world)
+    for each, group in ((one, "g"), (other, "h")):
+        each.vanish()
+        eventually(lambda: world.state(group).state == "Empty", 20, "the group is Empty")  # noqa: B023
+    before = region(world).reset
+
+    again = counting("c1")
+
+    running(world, above=before)
+    exact(log, 2, again)
+
+
 def test_two_groups_in_one_region_are_checkpointed_and_reset_together_also_when_one_is_empty(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
