@@ -112,16 +112,17 @@ def test_what_a_killed_member_had_counted_since_the_checkpoint_is_counted_again_
     world.coordinator()
     world.topic("t", 4)
     one, two = counting("c1"), counting("c2")
-    before = running(world)
+    running(world)
     world.stable("g", 2)
     exact(log, 4, one, two)
     sequence = checkpoint(world)
     log.end = 70
     exact(log, 4, one, two)
+    before = region(world)
 
     two.vanish()
 
-    after = running(world, above=region(world).reset)
+    after = running(world, above=before.reset)
     assert after.sequence == sequence and after.reset > before.reset
     exact(log, 4, one)
     assert one.resets[-1] == sequence
@@ -714,8 +715,9 @@ def test_metrics_of_a_region_count_checkpoints_and_resets_and_go_when_it_is_gone
     running(world)
     exact(log, 2, one)
     checkpoint(world)
+    before = region(world).reset
     requested(world, "reset")
-    running(world, above=region(world).reset)
+    running(world, above=before)
 
     registry = metrics.registry
 

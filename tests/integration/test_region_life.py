@@ -86,8 +86,9 @@ def test_a_group_is_taken_out_of_its_region_when_nobody_is_in_it_and_goes_on_fro
     later = checkpoint(world)
     assert later > cut and set(contributions(world, later)) == {"g~c1"}
     log.end = 50
+    before = region(world).reset
     again = counting("o1", group="h")
-    running(world, above=region(world).reset)
+    running(world, above=before)
     eventually(lambda: dict(again.by_key) == {"t-0": 10, "t-1": 10}, 20, "it begins anew at the checkpoint's offsets")
     assert again.resets == [region(world).sequence]
     exact(log, 2, one)
@@ -136,8 +137,9 @@ def test_a_deleted_group_leaves_nothing_in_its_region_that_a_group_of_the_same_n
     assert region(world).groups == ("g",)
     assert "h~o1" in contributions(world, cut), "it goes with the checkpoint"
     world.put(PATHS.initial_offset("h", "t", 1), OffsetRecord(33, topic_id, 0).to_bytes())
+    before = region(world).reset
     again = counting("o1", group="h")
-    running(world, above=region(world).reset)
+    running(world, above=before)
     exact(log, 2, again)
     exact(log, 2, one)
 
