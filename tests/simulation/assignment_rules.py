@@ -316,7 +316,7 @@ RULES = (
     Mutation("acknowledging an assign moves the generation", 0, MOVES_THE_GENERATION, _of("S6"), _LATE, 4),
     Mutation("a leader's request is never read", 0, REQUESTS_UNREAD, _of("L2", "S7", "S2"), _TOPICS, 1),
     Mutation("a leader looks at topics only when a watch tells", 0, LOOKS_ONCE, _of("L2", "S2"), _DEAF, 22),
-    Mutation("a bounced static leader watches no topics", 0, NOT_TAKEN_UP, _of("L2", "S2"), _BOUNCED, 58),
+    Mutation("a bounced static leader watches no topics", 0, NOT_TAKEN_UP, _of("L2", "S2"), _BOUNCED, 126),
     Mutation("metadata that changes in place is not seen", 0, WITHOUT_DIGEST, _of("L2", "S2"), _RESUBSCRIBED, 13),
     Mutation("a static member is asked about by its incarnation", 0, BY_INCARNATION, _of("S9"), _RESUBSCRIBED, 0),
 )

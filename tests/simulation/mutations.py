@@ -221,7 +221,7 @@ _FENCES = (
         fences.DATA_FIRST,
         _of("S1"),
         _CLAIMS,
-        417,
+        44,
         (*fences.OWNERS_NOT_ASKED, *fences.NO_OWNERS_IN_THE_WAY),
     ),
     Mutation("the owners of the evicted stay", 0, fences.OWNERS_STAY, _of("S7", "L1", "L3"), _DEAF, 0),
