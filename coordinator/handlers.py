@@ -153,7 +153,7 @@ class Handlers:
         except (Fenced, SessionLost) as error:
             self._on_over(str(error))
         except Exception as error:
-            expected = isinstance(error, CoordinatorError)
+            expected = isinstance(error, CoordinatorError | LeaseLapsed)
             log.warning(
                 "region turn deferred: region=%s reason=%s", request.group, _words(error), exc_info=not expected
             )

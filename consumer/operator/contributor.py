@@ -141,7 +141,10 @@ class Contributor:
             names = self._names_at_the_end(store, checkpoint)
             if names is None:
                 return
-        self._paused_for = self._draining_for = 0
+        if self._paused_for == checkpoint:
+            self._paused_for = 0
+        if self._draining_for == checkpoint:  # else it is the next one's, which has begun by now
+            self._draining_for = 0
         is_completed = COMPLETED in names
         if channel.region is not None and channel.region.drained == checkpoint:
             self.drained = checkpoint  # also where the reply to the multi was lost

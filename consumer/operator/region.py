@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from coordinator.zk.errors import BadData, Refused
+from coordinator.zk.errors import BadData, Refused, StoreError
 from coordinator.zk.records import Channel
-from coordinator.zk.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_checkpoint
+from coordinator.zk.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_replaced
 from coordinator.zk.regions import FAILED, Contribution, Order, Progress
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, SetData, Store
@@ -31,6 +31,8 @@ from .states import State, StateFiles
 from .sweep import sweep
 
 log = logging.getLogger(__name__)
+
+REQUEST_TRIES = 10
 
 THROTTLED_S = 1.0
 """For so long after a reset records come slowly: what follows at once is often another one (seed 002)."""
@@ -240,17 +242,24 @@ class RegionMember(Contributor):
         self._request(store, RegionRequest(FAIL, self._config.consumer, f"{why}; {remedy}"[:1000]), record)
 
     def _request(self, store: Store, request: RegionRequest, record: Record) -> None:
-        """Ask the coordinator. One that stands already serves as well, but a checkpoint's, which the others replace."""
+        """Ask the coordinator. One that stands already serves as well, but for a reset or a failure not a checkpoint's,
+        nor one of an earlier reset, which is ignored: these are replaced.
+
+        :raises StoreError: when there was no answer, or what stands keeps changing.
+        """
         path, order = self.paths.request, self._cut.order
-        data = replace(request, reset=order.reset if order is not None else 0).to_bytes()
-        standing = store.get(path)
-        replaces = standing is not None and request.what != CHECKPOINT and is_checkpoint(path, standing.data)
-        try:
-            version = standing.stat.version if standing is not None else 0
-            record([SetData(path, data, version) if replaces else Create(path, data)])
-        except Refused as refused:
-            if refused.path != path:
-                raise
+        asked = replace(request, reset=order.reset if order is not None else 0)
+        for _ in range(REQUEST_TRIES):
+            standing = store.get(path)
+            if standing is not None and not is_replaced(path, standing.data, asked):
+                return
+            data, version = asked.to_bytes(), standing.stat.version if standing is not None else 0
+            try:
+                return record([Create(path, data) if standing is None else SetData(path, data, version)])
+            except Refused as refused:
+                if refused.path != path:
+                    raise
+        raise StoreError(f"{path} keeps changing")
 
     def has_failed(self, store: Store) -> bool:
         """Whether the region takes no checkpoints before an operator has reset it."""

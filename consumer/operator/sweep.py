@@ -50,6 +50,9 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, region: str, be
     for path, node in zip(ends, store.get_many(ends), strict=True):
         if node is not None:
             named.update(CheckpointEnd.parse(path, node.data).files)
+    again = store.children(paths.checkpoints)
+    if again is None or max(map(checkpoint_number, again.names), default=0) > max(standing, default=0):
+        return 0  # a checkpoint that came meanwhile may name one of them: the next one sweeps again
     removed = 0
     before_s = runtime.wall_ms() / 1000 - YOUNG_S
     for number in [each for each in old if each not in named][:FOLDERS_AT_ONCE]:

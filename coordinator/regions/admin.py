@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..groups import Reading
-from ..zk.errors import CoordinatorError, Refused, UsageError
+from ..zk.errors import CoordinatorError, Refused, StoreError, UsageError
 from ..zk.names import is_name, shown
 from ..zk.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number
-from ..zk.region_requests import CHECKPOINT, RegionRequest, is_checkpoint
+from ..zk.region_requests import RegionRequest, is_replaced
 from ..zk.regions import (
     ABANDONED,
     ABORTED,
@@ -26,6 +26,7 @@ from ..zk.state import GroupState
 from ..zk.store import Create, Node, SetData, Store
 
 OPEN = "open"
+REQUEST_TRIES = 10
 
 
 class RegionNotFound(CoordinatorError):
@@ -156,16 +157,18 @@ def request(store: Store, region: str, asked: RegionRequest) -> None:
     :raises RegionNotFound: when there is no such region.
     """
     paths = RegionPaths(region)
-    standing = store.get(paths.request)
-    try:
-        if standing is not None and asked.what != CHECKPOINT and is_checkpoint(paths.request, standing.data):
-            store.commit([SetData(paths.request, asked.to_bytes(), standing.stat.version)])
-        else:
-            store.commit([Create(paths.request, asked.to_bytes())])
-    except Refused as refused:
-        if refused.reason == "node-exists":
+    for _ in range(REQUEST_TRIES):
+        standing = store.get(paths.request)
+        if standing is not None and not is_replaced(paths.request, standing.data, asked):
             raise UsageError(
                 f"a request for region {region} stands already, and is not answered yet: is a coordinator elected? "
                 "(zk-coordinator status)"
-            ) from refused
-        raise RegionNotFound(f"there is no consistent region {shown(region)}") from refused
+            )
+        try:
+            data, version = asked.to_bytes(), standing.stat.version if standing is not None else 0
+            store.commit([Create(paths.request, data) if standing is None else SetData(paths.request, data, version)])
+            return
+        except Refused as refused:
+            if store.get(paths.root) is None:
+                raise RegionNotFound(f"there is no consistent region {shown(region)}") from refused
+    raise StoreError(f"{paths.request} keeps changing: try again")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ..zk.errors import BadData
 from ..zk.partitions import TopicPartition
 from ..zk.paths import RegionPaths, contribution_name
 from ..zk.regions import CONSUMERS, INITIAL, Contribution
@@ -50,7 +51,7 @@ class Cuts:
             paths = [self._paths.contribution(before, group, name) for name in names]
             for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
                 if node is None:
-                    continue
+                    raise BadData(f"{path} is missing")
                 given, mine = Contribution.parse(path, node.data), left.get(name, set())
                 if group not in present:
                     yield contribution_name(group, name), given

@@ -142,6 +142,8 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut
     checkpoint = Checkpoint.parse(paths.checkpoint(sequence), node.data)
     participants = checkpoint.participants.get(group)
     there = [name[len(prefix) :] for name in listing.names if name.startswith(prefix)]
+    if missing := sorted((participants or {}).keys() - set(there)):
+        raise BadData(f"{paths.contribution(sequence, group, missing[0])} is missing")
     copied = checkpoint.away.get(group, ())
     known = [name for name in there if participants is None or "~" in name or name in participants or name in copied]
     names = sorted(known, key=lambda name: ("~" not in name, name))
@@ -151,7 +153,8 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut
         some = names[first : first + CONTRIBUTIONS_AT_ONCE]
         where = [paths.contribution(sequence, group, name) for name in some]
         for name, path, given in zip(some, where, store.get_many(where), strict=True):
-            if given is not None:
-                sources |= dict.fromkeys(Contribution.parse(path, given.data).offsets, name)
-                found.append(name)
+            if given is None:
+                raise BadData(f"{path} is missing")
+            sources |= dict.fromkeys(Contribution.parse(path, given.data).offsets, name)
+            found.append(name)
     return Cut(sources, tuple(sorted(found)))

@@ -165,7 +165,7 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     if not trigger:
         return RegionPlan(region, again_s=left_s if region.state == RUNNING else None)
     some = participants(snapshot.groups)
-    if snapshot.wanted and not some:  # a generation waits, and nobody has anything that could be saved
+    if snapshot.wanted and not some and region.state == RUNNING:  # a generation waits for what nobody can give
         return RegionPlan(replace(region, state=RESETTING, since_ms=snapshot.now_ms), again_s=0.0)
     if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot):
         return RegionPlan(region, again_s=1.0 if region.state == RUNNING and some else None)
@@ -208,6 +208,9 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         for consumer in some
         if (group, consumer) not in snapshot.contributions
     ]
+    if left := [who for who in missing if who[0] in snapshot.groups and who[1] in _away(snapshot.groups[who[0]])]:
+        reason = f"{left[0][1]} of group {left[0][0]} has left"
+        return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
     if missing:
         left_s = rules.drain_s - snapshot.open_s
         if left_s > 0:

@@ -57,9 +57,15 @@ class RegionRequest:
         )
 
 
-def is_checkpoint(where: str, data: bytes) -> bool:
-    """Whether a request is for a checkpoint only, or cannot be read: a reset or a failure replaces it."""
+def is_replaced(where: str, data: bytes, asked: RegionRequest) -> bool:
+    """Whether a request that stands gives way to `asked`.
+
+    A checkpoint's does to a reset or a failure, one of an earlier reset to one of a later, and one that cannot be read.
+    """
     try:
-        return RegionRequest.parse(where, data).what == CHECKPOINT
+        standing = RegionRequest.parse(where, data)
     except BadData:
         return True
+    if asked.what != CHECKPOINT and standing.what == CHECKPOINT:
+        return True
+    return 0 < standing.reset < asked.reset

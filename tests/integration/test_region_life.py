@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
+from consumer.config import ConsumerConfig
+from consumer.consumer import Callbacks
+from consumer.operator.region import RegionMember
 from coordinator.group_fence import GroupNotEmpty
 from coordinator.regions.unbinding import remove_group
+from coordinator.zk.fenced import ensure
 from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import OffsetRecord
+from coordinator.zk.records import Channel, OffsetRecord
+from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.regions import COMPLETED
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.state import FAILED
-from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, Watch
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
@@ -303,8 +310,9 @@ def test_an_end_that_a_hand_puts_below_an_open_checkpoint_makes_it_none_to_go_ba
     exact(log, 2, one)
 
 
+@pytest.mark.parametrize("is_removed", [False, True], ids=["damaged", "removed"])
 def test_a_contribution_that_a_hand_has_damaged_is_said_and_the_region_goes_back_to_another_checkpoint(
-    world: World, log: MemoryLog, counting: Callable[..., Counting]
+    world: World, log: MemoryLog, counting: Callable[..., Counting], is_removed: bool
 ) -> None:
     world.coordinator(max_rebalance_retries=1)
     world.topic("t", 2)
@@ -315,7 +323,10 @@ def test_a_contribution_that_a_hand_has_damaged_is_said_and_the_region_goes_back
     log.end = 60
     exact(log, 2, one)
     path = f"{PATHS.checkpoint(checkpoint(world))}/g~c1"
-    world.put(path, b"no contribution")
+    if is_removed:
+        world.remove(path)
+    else:
+        world.put(path, b"no contribution")
     before = region(world).reset
 
     one.vanish()
@@ -327,3 +338,58 @@ def test_a_contribution_that_a_hand_has_damaged_is_said_and_the_region_goes_back
     running(world, above=before)
     exact(log, 2, two)
     assert two.resets[-1] == first
+
+
+class Between(FrontStore):
+    """Something happens right after a member has looked what request stands."""
+
+    happens: Callable[[], object] | None = None
+
+    def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
+        nodes = super().get_many(paths, watch)
+        if list(paths) == [PATHS.request] and (happens := self.happens):
+            self.happens = None
+            happens()
+        return nodes
+
+
+class Guarded:
+    """A channel whose fence always holds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def guarded(self, operations: Sequence[Operation]) -> None:
+        self._store.commit(operations)
+
+
+@pytest.mark.parametrize("stands", [False, True], ids=["comes", "goes"])
+def test_a_reset_that_an_application_asks_for_is_not_lost_to_a_request_that_comes_or_goes_meanwhile(
+    world: World, stands: bool
+) -> None:
+    ensure(world.store, [*PATHS.skeleton, PATHS.root])
+    store = Between(world.store)
+    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", log_dir="none")
+    member = RegionMember(config, ThreadRuntime(), Callbacks())  # type: ignore[arg-type]
+    other = Create(PATHS.request, RegionRequest(CHECKPOINT, "another").to_bytes())
+    if stands:
+        world.store.commit([other])
+        store.happens = lambda: world.store.commit([Delete(PATHS.request)])
+    else:
+        store.happens = lambda: world.store.commit([other])
+
+    member.request_reset(store, Guarded(world.store), "it has lost its way")  # type: ignore[arg-type]
+
+    assert RegionRequest.parse("it", world.data(PATHS.request) or b"").what == RESET
+
+
+def test_the_end_of_one_checkpoint_does_not_end_the_drain_for_the_next(world: World) -> None:
+    ensure(world.store, [*PATHS.skeleton, PATHS.root, PATHS.checkpoints, PATHS.checkpoint(1), PATHS.end(1, COMPLETED)])
+    config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", log_dir="none")
+    member = RegionMember(config, ThreadRuntime(), Callbacks())  # type: ignore[arg-type]
+    member._paused_for, member._draining_for = 1, 2
+    member._look.set()
+
+    member._look_for_the_end(world.store, Channel("i1"))
+
+    assert not member.is_paused and member.is_in_checkpoint

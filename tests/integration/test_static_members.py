@@ -96,6 +96,7 @@ def test_a_second_live_holder_of_a_seat_fences_the_first_and_nobody_else_hears_o
     older = group.process("c1")
     assert older.ends() == 1
     assert older.said().splitlines()[-1] == "error: FencedInstanceId: another process has registered as c1"
+    group.fenced.add("c1")
     after = group.joined(["c1-again", "c2", "c3"])
     assert group.world.state("g").generation == generation
     assert told(after.consumers["c2"]) == told(before.consumers["c2"])

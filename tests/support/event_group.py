@@ -52,6 +52,7 @@ class Group:
         self._folder = folder
         self._stack = processes
         self._consumers: dict[str, Process] = {}
+        self.fenced: set[str] = set()
         self.everything = parts("t", *range(PARTITIONS))
         world.topic("t", PARTITIONS)
         self.producing = Producing(world, folder / "log")
@@ -87,7 +88,7 @@ class Group:
 
     def events(self) -> GroupEvents:
         """What they have told so far, which keeps the rules."""
-        return replayed({name: process.lines() for name, process in self._consumers.items()})
+        return replayed({name: process.lines() for name, process in self._consumers.items()}, self.fenced)
 
     def joined(self, names: Sequence[str], timeout_s: float = 15.0) -> GroupEvents:
         """Once the group is settled, exactly these are joined, and each partition has exactly one of them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,9 +48,11 @@ class GroupEvents:
 
     :ivar position: where whoever consumed a partition last stands.
     :ivar committed: what was committed last.
+    :param fenced: processes whose name another one has taken: the last that one has polled may be told late.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fenced: Collection[str] = ()) -> None:
+        self._fenced = fenced
         self.consumers: dict[str, Seen] = {}
         self.position: Offsets = {}
         self.committed: Offsets = {}
@@ -114,9 +116,14 @@ class GroupEvents:
             _rule(partition in seen.assignment, f"{consumer} consumes from {partition}, which is not assigned to it")
             own, committed = seen.position.get(partition, first), self.committed.get(partition, 0)
             _rule(first == own, f"{consumer} consumes {partition} from {first} on, and stands at {own}")
-            _rule(first >= committed, f"{consumer} consumes {partition} from {first}, and {committed} is committed")
+            is_late = consumer in self._fenced and first < committed
+            _rule(
+                is_late or first >= committed,
+                f"{consumer} consumes {partition} from {first}, and {committed} is committed",
+            )
             _rule(each["count"] == last - first + 1, f"{consumer} leaves records out: {each}")
-            seen.position[partition] = self.position[partition] = last + 1
+            seen.position[partition] = last + 1
+            self.position[partition] = max(last + 1, self.position.get(partition, 0) if is_late else 0)
         seen.consumed += event["count"]
 
     def _committed(self, consumer: str, seen: Seen, event: Mapping[str, Any]) -> None:
@@ -133,9 +140,9 @@ class GroupEvents:
             seen.committed[partition] = self.committed[partition] = offset
 
 
-def replayed(printed: Mapping[str, Iterable[str]]) -> GroupEvents:
+def replayed(printed: Mapping[str, Iterable[str]], fenced: Collection[str] = ()) -> GroupEvents:
     """The group after everything that its consumers have printed, each its lines, put in the order of time."""
-    group = GroupEvents()
+    group = GroupEvents(fenced)
     streams = [[(json.loads(line)["timestamp"], name, line) for line in lines] for name, lines in printed.items()]
     for _, name, line in heapq.merge(*streams, key=lambda item: item[0]):
         group.take(name, line)

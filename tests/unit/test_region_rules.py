@@ -144,6 +144,20 @@ def test_a_checkpoint_has_5000_participants_at_most_and_the_region_says_why_it_t
     assert decided(record=replace(RUNNING, reason=more.region.reason)).is_new_generation, "it waits for none"
 
 
+def test_a_participant_that_leaves_its_seat_for_a_while_ends_the_checkpoint_at_once_and_delays_no_later_one() -> None:
+    begun = Checkpoint("periodic", 1, 0, {"g": {"c1": "i1", "c2": "i2"}})
+    opened = replace(RUNNING, open=1, next_sequence=2)
+    groups = with_members(3)
+    left = {"g": replace(groups["g"], region=GroupRegion("r", 1, ("c2",)))}
+
+    waits = region_plan(a_snapshot(region=opened, checkpoint=begun, groups=groups), RULES)
+    ended = region_plan(a_snapshot(region=opened, checkpoint=begun, groups=left), RULES)
+    late = region_plan(a_snapshot(region=opened, checkpoint=begun, groups=groups, open_s=RULES.drain_s), RULES)
+
+    assert (waits.aborted, late.aborted, late.is_late) == (0, 1, True)
+    assert (ended.aborted, ended.reason, ended.is_late) == (1, "c2 of group g has left", False)
+
+
 def test_none_begins_while_a_group_is_paused_or_has_not_its_state_back_or_everybody_is_away() -> None:
     unready = {"g": replace(STATE, region=GroupRegion("r", 0))}
     away = {"g": replace(STATE, region=GroupRegion("r", 1, ("c1",)))}
