@@ -57,7 +57,8 @@ class Member:
     :param subscription: None for a member of a group that assigns no partitions; then `starts` is None, too.
     :param starts: finds where the group begins with partitions of which it has no offset.
     :param seal_interval_ms: how often the holder seals, for the registration; 0 when it seals nothing.
-    :param client: the member's part in client-side assignment, and in its consistent region, where it has one.
+    :param client: the member's part in client-side assignment, where it takes part.
+    :param region: its part in its consistent region, where it is in one.
     """
 
     def __init__(

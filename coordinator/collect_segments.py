@@ -29,7 +29,7 @@ from .metrics import CoordinatorMetrics
 from .problems import Findings, Problems
 from .reading import Memory
 from .segments import local_file
-from .zk.cuts import Cut, Cuts, region_of
+from .zk.cuts import Cut, GroupCuts
 from .zk.errors import BadData
 from .zk.names import is_name
 from .zk.paths import SEGMENT_PREFIX, GroupPaths, sequence
@@ -46,9 +46,6 @@ READ_A_ROUND = 2000
 """New segments that are read of one group in a round, and `MULTIS_A_ROUND` its collecting multis: the others wait."""
 
 MULTIS_A_ROUND = 10
-
-REGION_S = 10.0
-"""How long a group's region is taken for known: in a new one no checkpoint has completed before."""
 
 WATCHED_S = 180.0
 """No query is expired before this coordinator has missed three of its signs of life, whatever clocks say."""
@@ -73,7 +70,7 @@ class _Group:
     :ivar unread: segments that are there and have not been read yet.
     :ivar intervals: the seal interval of each registered member.
     :ivar registered: the pzxid of `ids` that they are of.
-    :ivar cuts: the checkpoints of its consistent region, whose name was read `region_at`.
+    :ivar cuts: the checkpoints of its consistent region.
     """
 
     paths: GroupPaths
@@ -85,8 +82,7 @@ class _Group:
     segments: dict[str, _Known] = field(default_factory=dict)
     unread: int = 0
     registered: int = 0
-    cuts: Cuts | None = None
-    region_at: float = float("-inf")
+    cuts: GroupCuts | None = None
     intervals: tuple[int, ...] = ()
 
     @property
@@ -314,17 +310,12 @@ class SegmentCollector:
 
     def _cuts(self, group: _Group) -> Sequence[Cut] | None:
         """The checkpoints of the group's region, the oldest first; None while it is not known which one that is."""
-        now = self._runtime.monotonic()
-        if now - group.region_at >= REGION_S:  # not in each round: a state may be large
-            try:
-                region = region_of(self._store, group.paths.group)
-            except BadData as error:
-                self._problems.report(group.paths.state, str(error))
-                return None
-            group.region_at = now
-            if group.cuts is None or group.cuts.region != region:
-                group.cuts = Cuts(region)
-        return group.cuts.read(self._store) if group.cuts is not None and group.cuts.region else ()
+        group.cuts = group.cuts or GroupCuts(self._runtime, group.paths.group)
+        try:
+            return group.cuts.read(self._store)
+        except BadData as error:
+            self._problems.report(group.paths.state, str(error))
+            return None
 
     def _collect_up_to(self, group: _Group, czxid: int, version: int) -> bool:
         """Whether all of these segments were removed."""

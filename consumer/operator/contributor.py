@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S = 1.0
 
 
-class Contributor:
+class Contributor(ABC):
     """One member's part in its region, over all its incarnations. Everything is called inside `tend`.
 
     :ivar wake: called when there is something to do.
@@ -119,13 +120,13 @@ class Contributor:
         )  # fmt: skip
         return True
 
+    @abstractmethod
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
         """Whether a drain is for what this member is now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution | None:
         """What this member contributes; None while it cannot."""
-        raise NotImplementedError
 
     def _look_for_the_end(self, store: Store, channel: Channel) -> None:
         now = self._runtime.monotonic()
@@ -153,6 +154,7 @@ class Contributor:
         if is_completed and self._is_first:
             self._completed(store, checkpoint)
 
+    @abstractmethod
     def _completed(self, store: Store, checkpoint: int) -> None:
         """A checkpoint has completed, and of its participants in the group this member sorts first."""
 

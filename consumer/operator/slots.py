@@ -55,3 +55,6 @@ class SlotRegion(Contributor):
             self._seal_at = self._runtime.monotonic() + SEAL_AGAIN_S
             return None
         return Contribution(fenced.incarnation, order.reset, offsets, channel.topics)
+
+    def _completed(self, store: Store, checkpoint: int) -> None:
+        """A slot keeps no states, and so no files of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.zk.cuts import Cut, Cuts, region_of
+from coordinator.zk.cuts import Cut, GroupCuts
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store
 
@@ -15,8 +15,6 @@ from .sealed_segments import Sealed, SealedSegments
 
 LOOK_S = 0.2
 """How often it is looked whether a checkpoint has completed though nothing new is sealed: Spark asks all the time."""
-REGION_S = 10.0
-"""How often the group's region is asked for again."""
 
 
 class QueryCuts:
@@ -28,8 +26,7 @@ class QueryCuts:
     def __init__(self, runtime: Runtime, group: str) -> None:
         self._runtime = runtime
         self._group = group
-        self._cuts: Cuts | None = None
-        self._asked_at = float("-inf")
+        self._cuts = GroupCuts(runtime, group)
         self._read_at = float("-inf")
         self._store: Store | None = None
         self._listed: tuple[Cut, ...] = ()
@@ -65,7 +62,7 @@ class QueryCuts:
         """
         store.sync()
         found = {cut.sequence: cut.czxid for cut in self._read(store)}
-        if self._cuts is None:
+        if not self._cuts.region:
             known = f"group {self._group} is in no consistent region: give its FetcherPool region=NAME"
             raise SegmentError(f"{option}: {known}")
         if checkpoint not in found:
@@ -85,15 +82,12 @@ class QueryCuts:
             raise SegmentError(f"{option}: {gone}; {_there(usable)}")
 
     def _read(self, store: Store) -> tuple[Cut, ...]:
-        now = self._runtime.monotonic()
-        if store is not self._store:
+        is_new = store is not self._store
+        if is_new:
             store.sync()
-        if store is not self._store or now - self._asked_at >= REGION_S or self._cuts is None:
-            self._store, self._asked_at = store, now
-            region = region_of(store, self._group)
-            if region != (self._cuts.region if self._cuts is not None else ""):
-                self._cuts = Cuts(region) if region else None
-        return self._cuts.read(store) if self._cuts is not None else ()
+        found = self._cuts.read(store, is_asked=is_new or not self._cuts.region)
+        self._store = store
+        return found
 
 
 def _there(sequences: Sequence[int]) -> str:

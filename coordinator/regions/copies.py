@@ -10,17 +10,17 @@ from ..zk.partitions import TopicPartition
 from ..zk.paths import RegionPaths, contribution_name
 from ..zk.regions import CONSUMERS, INITIAL, Contribution
 from ..zk.store import Store
-from .group_reader import Cut, read_cut
+from .group_reader import GroupCut, read_cut
 from .plan import RegionSnapshot
 
 
-class Cuts:
+class Copies:
     """The cut that a region stands on: known from the contributions that made it, and read only where it is not."""
 
     def __init__(self, store: Store, paths: RegionPaths) -> None:
         self._store = store
         self._paths = paths
-        self._known: tuple[int, dict[str, Cut]] = INITIAL, {}
+        self._known: tuple[int, dict[str, GroupCut]] = INITIAL, {}
 
     def completed(self, snapshot: RegionSnapshot, sequence: int, copies: Sequence[tuple[str, Contribution]]) -> None:
         """The open checkpoint is complete, with these copies."""
@@ -62,7 +62,7 @@ class Cuts:
                     copied = name if "~" in name else f"{name}~{before}"
                     yield contribution_name(group, copied), replace(_only(given, mine), member_state="")
 
-    def _cut(self, sequence: int, group: str) -> Cut:
+    def _cut(self, sequence: int, group: str) -> GroupCut:
         """A group's part of a cut, which never changes."""
         if self._known[0] != sequence:
             self._known = sequence, {}
@@ -71,14 +71,14 @@ class Cuts:
         return self._known[1][group]
 
 
-def _cuts(snapshot: RegionSnapshot) -> dict[str, Cut]:
+def _cuts(snapshot: RegionSnapshot) -> dict[str, GroupCut]:
     """Each group's part of the checkpoint that is open: what its participants have contributed."""
     groups = snapshot.checkpoint.participants if snapshot.checkpoint is not None else {}
-    found: dict[str, Cut] = {}
+    found: dict[str, GroupCut] = {}
     for group, some in groups.items():
         given = {name: snapshot.contributions.get((group, name)) for name in sorted(some)}
         sources = {part: name for name, each in given.items() if each is not None for part in each.offsets}
-        found[group] = Cut(sources, tuple(given))
+        found[group] = GroupCut(sources, tuple(given))
     return found
 
 

@@ -19,7 +19,7 @@ CONTRIBUTIONS_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class GroupCut:
     """A group's part of a complete checkpoint, which never changes.
 
     :ivar sources: partition -> the name of the contribution that has it.  :ivar names: of all.
@@ -50,7 +50,7 @@ class GroupRegionReader:
         self._problems = problems
         self._age_s = age_s
         self._bound = bound
-        self._cut: tuple[str, int, Cut] = "", INITIAL, Cut()
+        self._cut: tuple[str, int, GroupCut] = "", INITIAL, GroupCut()
         self.held_for = 0
 
     def read(
@@ -77,7 +77,7 @@ class GroupRegionReader:
         record = self._parsed(paths.root, node) if node is not None else None
         if node is None or record is None:
             return RegionView(name, None, node.stat.version if node is not None else None)
-        cut, problem = Cut(), ""
+        cut, problem = GroupCut(), ""
         try:
             cut = self._read_cut(paths, record.cut_of(self._group)) if record.kind == CONSUMERS else cut
         except BadData as error:
@@ -113,9 +113,9 @@ class GroupRegionReader:
             self._problems.report(path, str(error))
             return None
 
-    def _read_cut(self, paths: RegionPaths, sequence: int) -> Cut:
+    def _read_cut(self, paths: RegionPaths, sequence: int) -> GroupCut:
         if self._cut[:2] != (paths.region, sequence):
-            cut = read_cut(self._store, paths, sequence, self._group) if sequence != INITIAL else Cut()
+            cut = read_cut(self._store, paths, sequence, self._group) if sequence != INITIAL else GroupCut()
             self._cut = paths.region, sequence, cut
         return self._cut[2]
 
@@ -128,7 +128,7 @@ def _since_ms(checkpoint: Node) -> int:
         return checkpoint.stat.mtime_ms
 
 
-def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut:
+def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> GroupCut:
     """The part that a group has in a complete checkpoint: of its participants, and what was copied from before.
 
     Anything else that stands there is nobody's. Participants go before copies.
@@ -157,4 +157,4 @@ def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> Cut
                 raise BadData(f"{path} is missing")
             sources |= dict.fromkeys(Contribution.parse(path, given.data).offsets, name)
             found.append(name)
-    return Cut(sources, tuple(sorted(found)))
+    return GroupCut(sources, tuple(sorted(found)))

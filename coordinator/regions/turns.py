@@ -35,7 +35,7 @@ from ..zk.runtime import Runtime
 from ..zk.state import GroupState
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Node, Operation, SetData, Store
 from .clearing import ROOM, clear_below
-from .copies import Cuts
+from .copies import Copies
 from .group_reader import CONTRIBUTIONS_AT_ONCE
 from .plan import RegionPlan, RegionRules, RegionSnapshot, aborted, region_plan
 from .retiring import is_named, remove_region, retire, to_retire
@@ -92,7 +92,7 @@ class RegionTurns:
         self._numbers: tuple[int, ...] = ()
         self._is_retired = False
         self._told: tuple[int, bool, int] | None = None
-        self._cuts = Cuts(self._store, self._paths)
+        self._copies = Copies(self._store, self._paths)
 
     def take_turn(self, wanted: str, held: Collection[str] = ()) -> tuple[float | None, tuple[str, ...]]:
         """One turn.
@@ -119,13 +119,13 @@ class RegionTurns:
             copies: list[tuple[str, Contribution]] = []
             if decided.completed:
                 try:
-                    copies = list(self._cuts.copies(snapshot))
+                    copies = list(self._copies.copies(snapshot))
                 except BadData as error:  # what nobody contributes would be lost
                     decided = aborted(snapshot, decided, f"the checkpoint before it cannot be read: {error}")
             if self._commit(snapshot, version, request, decided, copies):
                 self._note(snapshot, decided)
                 if decided.completed:
-                    self._cuts.completed(snapshot, decided.completed, copies)
+                    self._copies.completed(snapshot, decided.completed, copies)
                 return self._retire(decided, decided.again_s), self._news(decided.region, held)
         return REFUSED_PAUSE_S, ()
 

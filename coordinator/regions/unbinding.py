@@ -20,7 +20,7 @@ from ..zk.ranges import is_partition
 from ..zk.records import OffsetRecord
 from ..zk.regions import CONSUMERS, INITIAL, Contribution, Region
 from ..zk.store import Operation, SetData, Store
-from .group_reader import CONTRIBUTIONS_AT_ONCE, Cut, read_cut
+from .group_reader import CONTRIBUTIONS_AT_ONCE, GroupCut, read_cut
 
 TRIES = 10
 
@@ -114,7 +114,7 @@ def _write_offsets(store: Store, paths: RegionPaths, region: Region, group: str)
 def _cut_offsets(store: Store, paths: RegionPaths, region: Region, group: str) -> dict[TopicPartition, tuple[int, str]]:
     """Partition -> offset and topic id."""
     sequence = region.cut_of(group)
-    cut = read_cut(store, paths, sequence, group) if sequence != INITIAL else Cut()
+    cut = read_cut(store, paths, sequence, group) if sequence != INITIAL else GroupCut()
     names = sorted(set(cut.sources.values()))
     found: dict[TopicPartition, tuple[int, str]] = {}
     for first in range(0, len(names), CONTRIBUTIONS_AT_ONCE):

@@ -6,8 +6,12 @@ from typing import NamedTuple
 
 from .paths import GroupPaths, RegionPaths, checkpoint_number
 from .regions import COMPLETED
+from .runtime import Runtime
 from .state import GroupState
 from .store import Store
+
+REGION_S = 10.0
+"""How long a group's region is taken for known: in a new one no checkpoint has completed before."""
 
 
 class Cut(NamedTuple):
@@ -42,6 +46,36 @@ class Cuts:
         found = {n: Cut(n, node.stat.czxid) for n, node in zip(unknown, nodes, strict=True) if node is not None}
         self._known = {number: cut for number, cut in (self._known | found).items() if number in set(numbers)}
         return tuple(self._known[number] for number in sorted(self._known))
+
+
+class GroupCuts:
+    """The cuts of the region that a group is in, which is asked for again now and then: a state may be large."""
+
+    def __init__(self, runtime: Runtime, group: str) -> None:
+        self._runtime = runtime
+        self._group = group
+        self._asked_at = float("-inf")
+        self._cuts = Cuts("")
+
+    @property
+    def region(self) -> str:
+        """The region as it was read last; empty without one."""
+        return self._cuts.region
+
+    def read(self, store: Store, is_asked: bool = False) -> tuple[Cut, ...]:
+        """Those that are kept now, in order; none of a group that is in no region.
+
+        :param is_asked: whether the region is asked for anew in any case.
+        :raises StoreError: when there was no answer.
+        :raises BadData: when the group's state cannot be read.
+        """
+        now = self._runtime.monotonic()
+        if is_asked or now - self._asked_at >= REGION_S:
+            region = region_of(store, self._group)
+            self._asked_at = now
+            if region != self._cuts.region:
+                self._cuts = Cuts(region)
+        return self._cuts.read(store) if self._cuts.region else ()
 
 
 def region_of(store: Store, group: str) -> str:
