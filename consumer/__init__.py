@@ -1,1 +1,1 @@
-"""The consumer side of zk-group-coordinator: a member's life, its fetchers, and Spark."""
+"""The consumer: group membership, fetchers, Spark."""

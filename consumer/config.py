@@ -7,16 +7,16 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.zk.config import EVERYWHERE, require
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.names import checked_name
-from coordinator.zk.patterns import TopicFilter
-from coordinator.zk.records import PATTERNS
+from coordinator.zk.process.config import EVERYWHERE, require
+from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.records import PATTERNS
+from coordinator.zk.znodes.topic_filter import TopicFilter
 
+from .fetching.poll_order import GREEDY, ORDERS
+from .fetching.prefetch import HEURISTICS, SHARE
 from .logs import KafkaPlace
-from .poll_order import GREEDY, ORDERS
-from .prefetch import HEURISTICS, SHARE
-from .start_position import COMMITTED, EARLIEST, StartRule
+from .membership.start_position import COMMITTED, EARLIEST, StartRule
 
 COORDINATOR_SIDE = "coordinator"
 CLIENT_SIDE = "client"
@@ -28,46 +28,49 @@ def _default_name() -> str:
     return f"{host[:100]}-{os.getpid()}"
 
 
+# Configuration: each field is one property, a keyword option.
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """Checked when built. Names as Kafka's where Kafka has one.
+    """Checked at construction. Names as in Kafka where Kafka has one.
 
     :ivar zk: servers and chroot, `host:port,host:port/chroot`.
-    :ivar consumer: this consumer's name; the newest process under a name has it. A static member's is its
-        `group_instance_id`, any other's host and process number when it is not given.
-    :ivar group_instance_id: makes the consumer a static member (KIP-345): its seat is kept for it for a session timeout
-        after it has left, and when it comes back within that time it goes on with what it had, and nobody else stops.
+    :ivar consumer: consumer name; the newest process with a name owns it. A static member's is its
+        `group_instance_id`; otherwise the default is host and process number.
+    :ivar group_instance_id: makes the consumer a static member (KIP-345): its seat is kept for one session timeout
+        after it has left; if it returns within that time, it keeps its partitions and no other member stops.
     :ivar log_dir: the embedded log's folder, or the URL of another log: `kafka:`, or `kafka://host:port,host:port`.
-    :ivar bootstrap_servers: Kafka's brokers, `host:port,host:port`; those that are registered in ZooKeeper when empty.
+    :ivar bootstrap_servers: Kafka's brokers, `host:port,host:port`; when empty, those registered in ZooKeeper.
     :ivar brokers_path: the znode below which Kafka's brokers are registered.
     :ivar kafka: options for librdkafka, as `security.protocol`; the environment's `ZK_GROUP_KAFKA_...` are added.
-    :ivar assignment: who assigns: `coordinator`, or `client`, a member that is the group's leader (seed 001); both for
-        a rolling change from one to the other, the preferred first (`client,coordinator`).
+    :ivar assignment: `coordinator`, or `client`: the group's leader assigns (seed 001); both, the preferred first, for
+        a rolling change from one to the other (`client,coordinator`).
     :ivar protocols: assignment strategies, the preferred first.
-    :ivar assignment_delay_ms: as the leader, how long to wait for more changes of topics before asking for a rebalance.
-    :ivar client_rack: the rack of this consumer, for assignors that prefer replicas in it (KIP-881).
-    :ivar region: the consistent region (seed 002) that the consumer's group is in; empty for none. Then offsets are not
-        committed: they move with the region's checkpoints.
-    :ivar checkpoint_dir: where states are that are too large for a znode: a folder or any URI that pyarrow opens, the
+    :ivar assignment_delay_ms: the leader's delay after a topic change before it requests a rebalance.
+    :ivar client_rack: rack of this consumer, for assignors that prefer replicas in it (KIP-881).
+    :ivar region: the group's consistent region (seed 002); empty for none. In a region offsets are not committed: they
+        move with the region's checkpoints.
+    :ivar checkpoint_dir: storage for states that are too large for a znode: a folder or any URI that pyarrow opens, the
         same for all members.
-    :ivar start_position: where the group begins with partitions of which it has no offset: `beginning`, `end`,
-        `committed` (as `auto_offset_reset` says), or a time: ISO 8601, in UTC unless it says its zone, or milliseconds
-        since the epoch. It is resolved once for a partition of a group, and holds for every later owner.
-    :ivar auto_offset_reset: `earliest`, `latest` or `none` (an error): where to go on from an offset that the log does
-        not have (any more), and, with `start_position` `committed`, where to begin.
-    :ivar max_poll_interval_ms: without a poll for so long, the consumer leaves.
-    :ivar max_poll_records: records that one poll returns at most; -1 is no bound.
-    :ivar poll_order: whose records those are: `greedy`, or `proportional` (KIP-41; `consumer/poll_order.py`).
-    :ivar prefetch: what is fetched while records wait: `share`, or `total` (KIP-41; `consumer/prefetch.py`).
-    :ivar fetch_max_bytes: bytes that one fetch brings and one poll returns at most, but for the first record.
-    :ivar max_partition_fetch_bytes: bytes that one fetch brings of one partition at most, but for the first record.
-    :ivar buffer_memory: bytes of records that wait to be returned, at most, but for one record.
-    :ivar enable_auto_commit: commit what was returned by earlier polls every `auto_commit_interval_ms`, before
-        partitions are given up, and when it is closed.
-    :ivar offsets_interval_ms: how often offsets that moved are also written into `offsets/`.
-    :ivar metrics_port: where `/metrics` is served; 0 serves none.
-    :ivar metrics_host: the address to serve it on.
-    :ivar history_dir: a folder for the history that the checker decides invariants from; empty keeps none.
+    :ivar start_position: where the group begins with a partition that has no committed offset: `beginning`, `end`,
+        `committed` (uses `auto_offset_reset`), or a time: ISO 8601, in UTC unless it contains a zone, or milliseconds
+        since the epoch. Resolved once for each partition of a group; it holds for every later owner.
+    :ivar auto_offset_reset: `earliest`, `latest` or `none` (an error): the position after an offset out of range, and,
+        with `start_position` `committed`, the start position.
+    :ivar max_poll_interval_ms: maximum time between polls; after it the consumer leaves.
+    :ivar max_poll_records: maximum records of one poll; -1 for no limit.
+    :ivar poll_order: order of partitions in a poll: `greedy`, or `proportional` (KIP-41;
+        `consumer/fetching/poll_order.py`).
+    :ivar prefetch: prefetching while records are buffered: `share`, or `total` (KIP-41;
+        `consumer/fetching/prefetch.py`).
+    :ivar fetch_max_bytes: maximum bytes of one fetch and of one poll; the first record may exceed it.
+    :ivar max_partition_fetch_bytes: maximum bytes of one partition in one fetch; the first record may exceed it.
+    :ivar buffer_memory: maximum bytes of buffered records; one record may exceed it.
+    :ivar enable_auto_commit: commit what earlier polls returned every `auto_commit_interval_ms`, before partitions are
+        revoked, and on close.
+    :ivar offsets_interval_ms: interval at which changed offsets are also written into `offsets/`.
+    :ivar metrics_port: port of `/metrics`; 0 disables it.
+    :ivar metrics_host: address of `/metrics`.
+    :ivar history_dir: folder for the history that the checker verifies; empty disables it.
     """
 
     zk: str
@@ -141,7 +144,7 @@ class ConsumerConfig:
         require(bool(self.protocols), "protocols must name at least one strategy")
         for protocol in self.protocols:
             checked_name("protocols", protocol)
-        self.start_rule  # noqa: B018  it checks both
+        self.start_rule  # noqa: B018  validates both
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -152,19 +155,19 @@ class ConsumerConfig:
     def start_rule(self) -> StartRule:
         """`start_position` and `auto_offset_reset`, as parsed.
 
-        :raises UsageError: when one of them is neither.
+        :raises UsageError: when one of them is invalid.
         """
         return StartRule.parse(self.start_position, self.auto_offset_reset)
 
     @property
     def kafka_place(self) -> KafkaPlace:
-        """Where Kafka is, when `log_dir` names it."""
+        """Kafka's address, when `log_dir` names it."""
         return KafkaPlace(self.zk, self.brokers_path, self.bootstrap_servers, self.kafka)
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a consumer wants.
+    """The topics or the pattern that a consumer subscribes to.
 
     :ivar topics: topic -> threads, or for a wildcard one pattern -> threads.
     :ivar pattern: `static`, `white_list` or `black_list`.

@@ -1,4 +1,4 @@
-"""The consumer as a library, with the manners of Kafka's: `poll`, `commit`, and callbacks inside `poll`."""
+"""The consumer as a library, with the API of Kafka's: `poll`, `commit`, and callbacks inside `poll`."""
 
 from __future__ import annotations
 
@@ -6,92 +6,91 @@ import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
+from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
+from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
-from coordinator.zk.serving import MetricsServer
 from coordinator.zk.store import StoreFactory
+from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from .assignment.base import ClientAssignor
 from .assignment.joining import client_assignment
-from .auto_commit import AutoCommit
 from .config import ConsumerConfig, Subscription
 from .control import Control
 from .errors import CommitFailed, UnknownMemberId
-from .fetcher import LOOK_FOR_DATA_S, Fetcher
-from .holder import Start
-from .lag import lag_readers
+from .fetching.auto_commit import AutoCommit
+from .fetching.fetcher import LOOK_FOR_DATA_S, Fetcher
+from .fetching.lag import lag_readers
+from .fetching.polling import Polling
+from .fetching.records import Record as Record
+from .fetching.records import records_of as records_of
+from .history import recorder_of
 from .logs import Log, OffsetOutOfRange, open_log
-from .member import Member
+from .membership.context import MemberContext
+from .membership.extensions import Extensions
+from .membership.member import ConsumerMember
+from .membership.rebalance_listener import Consumption
+from .membership.start_offsets import Starts
 from .metrics import ConsumerMetrics
+from .operator import final_checkpoint
 from .operator.region import RegionMember
 from .operator.states import State, own_state
-from .polling import Polling
-from .records import Record as Record
-from .records import records_of as records_of
-from .start_position import NONE
-from .starts import Starts
-from .trace import Trace, recorder_of
+from .types import Position
 
 log = logging.getLogger(__name__)
 
 COMMIT_TRIES = 5
-SAVE_S = 10.0
-"""How long `close` waits for a checkpoint of its region."""
-ASK_AGAIN_S = 0.5
-"""How soon `close` asks again for one that was aborted."""
-NOT_KNOWN = "whether the offsets were committed is not known"
+OUTCOME_UNKNOWN = "whether the offsets were committed is not known"
 
 
 class Callbacks:
-    """What happens to this consumer's partitions. All are called inside `poll` or `close`."""
+    """Rebalance and checkpoint callbacks. All are called inside `poll` or `close`."""
 
     def on_partitions_assigned(self, partitions: PartitionSet) -> None:
-        """These are now fetched."""
+        """These partitions are fetched from now on."""
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        """These are given up after this call: what was processed may still be committed here."""
+        """These partitions are released after this call: processed records may still be committed here."""
 
     def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        """These are somebody else's already; nothing can be committed."""
+        """Other members already own these partitions; no commit is possible."""
 
     # ---- in a consistent region
 
     def on_drain(self) -> bool | None:
-        """A checkpoint is due: finish what `poll` has returned. What it raises makes the consumer leave.
+        """A checkpoint has begun: finish what `poll` has returned. An exception makes the consumer leave.
 
-        :returns: False when it is not finished yet: then it is called again and again, and `poll` returns nothing
-            meanwhile.
+        :returns: False when it is not finished yet: then it is called again, and `poll` returns nothing meanwhile.
         """
         return None
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """The application's state after exactly the records that `poll` has returned, or those below the offsets that
-        it gives with it; for the checkpoint of this number."""
+        """The application's state after exactly the records that `poll` has returned, or below the offsets that it
+        returns with the state; for the checkpoint of this number."""
         return State()
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """Drop everything and go on from this state: that at a checkpoint, 0 for the initial one, of the partitions
-        that are assigned now."""
+        """Discard all state and restore this one: that of a checkpoint, 0 for the initial one, for the partitions that
+        are assigned now."""
 
 
 class Consumer(Control):
-    """One member of a group. Not for several threads. What it may be asked besides polling is `Control`'s.
+    """One member of a group. Not thread-safe. `Control` has the methods besides polling.
 
-    Positions begin where the group's offsets stand, else where `start_position` says, and follow what `poll` returned;
+    Positions begin at the group's committed offsets, else at `start_position`, and follow what `poll` returned;
     offsets follow `commit`, or with `enable_auto_commit` what earlier polls returned.
 
-    :param source: where records come from; the configuration's `log_dir` when it is not given.
-    :param metrics: what is counted and measured, for several consumers in one process to share. It is served when the
-        configuration has a `metrics_port`; give that to one of them.
+    :param source: the log to read; the configuration's `log_dir` when omitted.
+    :param metrics: metrics that several consumers in one process can share. They are served when the configuration
+        has a `metrics_port`; give that to one consumer only.
     :param assignors: for `assignment` `client`: the strategies that this member supports, the preferred first, instead
-        of those that `protocols` names and that are installed.
+        of the installed ones in `protocols`.
     :raises UsageError: when a strategy of `protocols` is not installed for client-side assignment.
-    :raises CoordinatorError: when it cannot be served there.
+    :raises CoordinatorError: when the metrics port cannot be served.
     """
 
+    # Public API: keyword options with defaults after the subscription.
     def __init__(
         self,
         config: ConsumerConfig,
@@ -107,10 +106,9 @@ class Consumer(Control):
         self._subscription = subscription
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
         self._log = source or open_log(config.log_dir, config.kafka_place)
-        self._trace = Trace(self._runtime, config.group, config.consumer)
         metrics = metrics or ConsumerMetrics()
         self._meter = metrics.of(config.group, config.consumer)
-        fetcher = Fetcher(self._log, self._meter, NONE if config.region else config.auto_offset_reset)
+        fetcher = Fetcher(self._log, self._meter, config.auto_offset_reset, config.region)
         self._polling = Polling(
             config,
             fetcher,
@@ -123,48 +121,39 @@ class Consumer(Control):
         self._meter.reads_buffer(lambda: self._polling.retained, lambda: len(self._polling.paused))
         self._callbacks = callbacks or Callbacks()
         opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-        starts = Starts(self._log, config.start_rule)
-        self._client = client_assignment(config, self._runtime, self._log, lambda: self._member.wake.set(), assignors)
-        self._region = RegionMember(config, self._runtime, self) if config.region else None
-        self._member = Member(
-            config,
-            subscription,
-            opener,
-            self._runtime,
-            self,
-            starts,
-            self._meter,
-            client=self._client,
-            region=self._region,
-        )
+        context = self._context = MemberContext(config, self._runtime, self._meter)
+        self._client = client_assignment(context, self._log, assignors)
+        self._region = RegionMember(context, self) if config.region else None
+        consumption = Consumption(subscription, self, Starts(self._log, config.start_rule, config.region))
+        self._member = ConsumerMember(context, opener, consumption, Extensions(self._client, self._region))
         if self._region is not None:
             region = self._region
-            region.wake = lambda: self._member.wake.set()
             self._meter.reads_drains(lambda: region.drain_ms, lambda: region.longest_drain_ms)
         self._server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, self._runtime)
         self._server.start()
 
-    # ---- what an application calls
+    # ---- the application's calls
 
     def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
-        """Records that nobody else gets, as soon as there are any; empty when `timeout_ms` milliseconds are over.
+        """Records of this consumer's partitions, as soon as there are any; empty after `timeout_ms` milliseconds.
 
-        What an earlier poll left over is returned without a fetch before it. At most `max_poll_records` records and
-        `fetch_max_bytes` are returned, in `poll_order`; a record that is larger comes alone.
+        Records that an earlier poll left over are returned without a new fetch. At most `max_poll_records` records and
+        `fetch_max_bytes` are returned, in `poll_order`; a larger record is returned alone.
 
-        Commands of the coordinator are obeyed in here, and the callbacks called. A consumer that is no member any more
-        (`UnknownMemberId`: evicted, its session ended, not polled for too long) loses its partitions in here, with
-        `on_partitions_lost`, and rejoins; that raises nothing.
+        The coordinator's commands are applied and the callbacks called in here. A consumer that has lost its membership
+        (`UnknownMemberId`: evicted, session expired, poll interval exceeded) loses its partitions in here, with
+        `on_partitions_lost`, and rejoins without an exception.
 
-        :param max_records: at most so many, and never more than `max_poll_records`; with 0 it only obeys commands.
+        :param max_records: limit below `max_poll_records`; 0 only applies commands.
         :raises FencedInstanceId: when a newer process has this consumer's name; so does every later call.
         :raises InconsistentGroupProtocol: when the group has no strategy in common with this consumer.
-        :raises GroupMaxSizeReached: when the group is full. After this and the one before, polling again tries again,
+        :raises GroupMaxSizeReached: when the group is full. After this and the one before, the next poll tries again,
             after a backoff within which it returns nothing.
         :raises NoOffsetForPartition: when the group has no offset for a partition and `auto_offset_reset` is `none`.
-        :raises OffsetOutOfRange: when the log does not have an offset and `auto_offset_reset` is `none`.
-        :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; what is assigned
-            is fetched on.
+        :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none` or there is a
+            region.
+        :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; fetching of
+            assigned partitions continues.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
         """
         self._meter.polled()
@@ -177,7 +166,7 @@ class Consumer(Control):
                 if records := self._polled(max_records):
                     if self._may_fetch():
                         return records
-                    self._polling.put_back(records)  # the process slept over the end of its lease
+                    self._polling.put_back(records)  # the lease expired while the process was suspended
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0:
                 return {}
@@ -187,7 +176,7 @@ class Consumer(Control):
         try:
             return self._polling.poll(max_records)
         except OffsetOutOfRange as error:
-            if self._region is not None:  # never a jump: what the cut says has to come, or nothing
+            if self._region is not None:  # no offset reset: the region needs the records from its cut on
                 self._member.in_session(self._region.failing(str(error)))
             raise
 
@@ -195,42 +184,42 @@ class Consumer(Control):
         return self._member.may_fetch
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Make the offsets of everything that `poll` has returned the group's, or those that are given.
+        """Commit the offsets of all records that `poll` has returned, or the given ones.
 
-        :param offsets: partition -> the offset of the next record that is to be read of it.
-        :raises UsageError: when one of them is no offset, and in a consistent region.
-        :raises CommitFailed: when nothing was committed: from `UnknownMemberId` when the consumer is no member any
-            more (poll, and it rejoins), from `IllegalGeneration` when it no longer runs one of the partitions (poll,
-            and it goes on with the others), from `FencedInstanceId` when a newer process has its name. Also when its
-            session is over (from `UnknownMemberId` too) or ZooKeeper does not answer, and nobody knows.
+        :param offsets: partition -> offset of its next record to read.
+        :raises UsageError: when one of them is not an offset, and in a consistent region.
+        :raises CommitFailed: when nothing was committed: from `UnknownMemberId` when the consumer has lost its
+            membership (the next poll rejoins), from `IllegalGeneration` when one of the partitions was revoked (polling
+            continues with the others), from `FencedInstanceId` when a newer process has its name. Also when its session
+            has expired (from `UnknownMemberId` too) or ZooKeeper does not answer: then the outcome is unknown.
         """
         self._refuse_in_region("commit")
         problem: StoreError | None = None
-        wanted = checked(offsets) if offsets is not None else None
+        given = checked(offsets) if offsets is not None else None
         for _ in range(COMMIT_TRIES):
             channel = self._member.channel
             running = channel.running if channel is not None else {}
-            after = wanted
+            after = given
             if after is None:
                 after = {part: position.offset for part, position in self._polling.positions.items()}
             moved = {part: offset for part, offset in after.items() if running.get(part) != offset}
             if not moved:
                 return
             if channel and (back := {p: o for p, o in moved.items() if o < (running.get(p) or 0)}):
-                self._trace.sought(channel.incarnation, back)
+                self._context.trace.sought(channel.incarnation, back)
             try:
                 return self._member.advance(moved)
             except IncarnationOver as over:
                 raise CommitFailed(f"{type(over).__name__}: {over}; the offsets were not committed") from over
             except SessionLost as lost:
-                raise CommitFailed(f"{UNKNOWN_MEMBER_ID}: {lost}; {NOT_KNOWN}") from UnknownMemberId(str(lost))
+                raise CommitFailed(f"{UNKNOWN_MEMBER_ID}: {lost}; {OUTCOME_UNKNOWN}") from UnknownMemberId(str(lost))
             except StoreError as error:
                 problem = error
                 self._runtime.sleep(0.05)
-        raise CommitFailed(f"{NOT_KNOWN}: ZooKeeper does not answer") from problem
+        raise CommitFailed(f"{OUTCOME_UNKNOWN}: ZooKeeper does not answer") from problem
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Subscribe to other topics instead. The next poll tells the group, which is rebalanced.
+        """Subscribe to other topics instead. The next poll writes the registration, which causes a rebalance.
 
         :raises UsageError: when an assignor's metadata for it is too large; nothing has changed then.
         """
@@ -238,9 +227,9 @@ class Consumer(Control):
         self._subscription = subscription
 
     def enforce_rebalance(self) -> None:
-        """Let the group's leader assign again although nothing has changed, as Kafka's; the next poll asks for it.
+        """Request a rebalance although nothing has changed, as in Kafka; the next poll sends the request.
 
-        :raises UsageError: without client-side assignment: the coordinator would come to the same assignment.
+        :raises UsageError: without client-side assignment: the coordinator's assignment would be the same.
         """
         if self._client is None:
             raise UsageError("enforce_rebalance is for client-side assignment: add assignment='client'")
@@ -248,24 +237,24 @@ class Consumer(Control):
         self._member.rejoin()
 
     @property
-    def member(self) -> Member:
-        """The membership, for those who look inside."""
+    def member(self) -> ConsumerMember:
+        """The membership, for inspection."""
         return self._member
 
     # ---- in a consistent region
 
     @property
     def region(self) -> RegionMember:
-        """This member's part in its consistent region: its state, and how long drains took.
+        """This member's part in its consistent region: its state and its drain times.
 
-        :raises UsageError: when it is in none.
+        :raises UsageError: when the consumer is in no region.
         """
         if self._region is None:
             raise UsageError("the consumer is in no consistent region: add region='NAME'")
         return self._region
 
     def request_checkpoint(self) -> None:
-        """Ask for a checkpoint of the region; one comes by itself every `checkpoint_interval_ms` of the coordinator.
+        """Request a checkpoint of the region; the coordinator begins one every `checkpoint_interval_ms`.
 
         :raises UsageError: when the consumer is in no region.
         :raises StoreError: when ZooKeeper does not answer.
@@ -273,71 +262,36 @@ class Consumer(Control):
         self._member.in_session(self.region.request_checkpoint)
 
     def request_reset(self, reason: str) -> None:
-        """Let the whole region go back to its last checkpoint. Raises as `request_checkpoint`."""
+        """Reset the whole region to its last checkpoint. Raises as `request_checkpoint`."""
         self._member.in_session(lambda store, fenced: self.region.request_reset(store, fenced, reason))
 
     def on_drain(self) -> bool | None:
-        """See `Application`."""
+        """See `StatefulApplication`."""
         return self._callbacks.on_drain()
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """See `Application`."""
+        """See `StatefulApplication`."""
         positions = {partition: position.offset for partition, position in self._polling.positions.items()}
         return own_state(self._callbacks.on_checkpoint(checkpoint), positions)
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """See `Application`."""
+        """See `StatefulApplication`."""
         self._callbacks.on_reset(checkpoint, state)
         self._meter.restored()
 
     def close(self, save: bool = True) -> None:
-        """Leave the group: callbacks, then everything is given up in one commit, then the session ends.
+        """Leave the group: callbacks, then one commit releases all partitions, then the session ends.
 
-        In a consistent region a checkpoint comes before it. When none is complete within `SAVE_S`, what was processed
-        since the last one is dropped and processed again (log line `leaving without a checkpoint`).
+        In a consistent region a checkpoint precedes it. When none is complete within 10 s, what was processed since
+        the last one is dropped and processed again (log line `leaving without checkpoint`).
 
-        :param save: False where the application has not processed all that `poll` returned: no checkpoint then.
+        :param save: False when the application has not processed everything that `poll` returned: no checkpoint then.
         """
         if self._region is not None and save:
-            self._save()
+            final_checkpoint.save(self._context, self._member, self._region)
         self._member.close()
         self._server.close()
         self._log.close()
-
-    def _save(self) -> None:
-        """A checkpoint of the region before leaving it. One that is aborted is asked for again while there is time."""
-        region = self.region
-        if not region.is_ready:
-            return  # nothing was taken in
-        try:
-            problem = self._take_checkpoint(region)
-        except CoordinatorError as error:
-            problem = str(error)
-        if problem:
-            log.warning(
-                "leaving without a checkpoint: group=%s consumer=%s region=%s since=%d reason=%s",
-                self._config.group, self._config.consumer, self._config.region, region.saved, problem,
-            )  # fmt: skip
-
-    def _take_checkpoint(self, region: RegionMember) -> str:
-        """Why there was none; empty when there was."""
-        saved, resets = region.saved, region.resets
-        now = ask_at = self._runtime.monotonic()
-        until = now + SAVE_S
-        while (now := self._runtime.monotonic()) < until:
-            store = self._member.store
-            if store is None or not region.is_ready or region.resets != resets:
-                return "the region is reset"
-            if not region.is_in_checkpoint and now >= ask_at:
-                if region.has_failed(store):
-                    return "the region has failed"
-                self.request_checkpoint()
-                ask_at = now + ASK_AGAIN_S
-            self._member.tend()
-            if region.saved != saved:
-                return ""
-            self._member.wake.wait(0.01)
-        return f"none was complete within {SAVE_S:g} s"
 
     def __enter__(self) -> Consumer:
         return self
@@ -347,9 +301,9 @@ class Consumer(Control):
     ) -> None:
         self.close(save=kind is None)
 
-    # ---- what the member calls
+    # ---- the member's calls
 
-    def assigned(self, starts: Mapping[TopicPartition, Start]) -> None:
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
         """See `Holder`."""
         self._polling.begin(starts)
         self._callbacks.on_partitions_assigned(frozenset(starts))
@@ -368,7 +322,7 @@ class Consumer(Control):
 
 def checked(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """
-    :raises UsageError: when one is no offset.
+    :raises UsageError: when one is not an offset.
     """
     for partition, offset in offsets.items():
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:

@@ -1,4 +1,4 @@
-"""What an application may ask and change besides polling: positions, offsets, pauses, as with KafkaConsumer."""
+"""Positions, offsets and pauses of a consumer, as with KafkaConsumer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.records import OffsetRecord
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import OffsetRecord
 
 from .config import ConsumerConfig, Subscription
+from .fetching.polling import Polling
 from .logs import Log, OffsetAndTimestamp, UnknownTopic, knows_topics
-from .member import Member
-from .polling import Polling
+from .membership.member import ConsumerMember
 
 T = TypeVar("T")
 
@@ -20,44 +20,44 @@ T = TypeVar("T")
 class Control:
     """The half of `Consumer` that moves no records. Names and arguments are those of kafka-python's KafkaConsumer.
 
-    What is asked of partitions that the consumer does not hold needs one of that topic which it does: the topic's id
-    comes with the assignment.
+    Queries about partitions that are not assigned need an assigned partition of that topic: the topic id comes with
+    the assignment.
     """
 
     _config: ConsumerConfig
     _log: Log
-    _member: Member
+    _member: ConsumerMember
     _polling: Polling
     _subscription: Subscription
 
     def assignment(self) -> PartitionSet:
-        """What is fetched now."""
+        """The partitions that are fetched now."""
         return frozenset(self._polling.positions)
 
     def subscription(self) -> frozenset[str]:
-        """The topics that were subscribed to; for a wildcard its pattern."""
+        """The subscribed topics; for a wildcard its pattern."""
         return frozenset(self._subscription.topics)
 
     @property
     def retained(self) -> tuple[int, int]:
-        """Records that were fetched and not returned yet, and the bytes that they cost."""
+        """Records that were fetched and not returned yet, and their bytes in memory."""
         return self._polling.retained
 
     # ---- positions
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record that `poll` returns, None when the partition is not held."""
+        """The offset of the next record that `poll` returns, None when the partition is not assigned."""
         position = self._polling.position(partition)
         return position.offset if position else None
 
     def committed(self, partition: TopicPartition) -> int | None:
-        """Where whoever has the partition next begins: at what was committed, else where the group began with it (its
-        `start_position`); None when neither is known.
+        """The offset at which the partition's next owner begins: the committed one, else the group's start
+        (`start_position`); None when neither is known.
 
-        Of a partition that is held this is what its channel says, and asks nobody; else ZooKeeper is asked.
+        Of an assigned partition its channel has the offset, without a request; else ZooKeeper is read.
 
-        :raises StoreError: when it does not answer.
-        :raises BadData: when what stands there is no offset.
+        :raises StoreError: when ZooKeeper does not answer.
+        :raises BadData: when the znode contains no offset.
         """
         channel, store = self._member.channel, self._member.store
         if channel is not None and partition in channel.running:
@@ -69,9 +69,9 @@ class Control:
         return OffsetRecord.parse(path, node.data).offset if node else None
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Let the next poll begin at `offset`. What waits of the partition is dropped.
+        """Let the next poll begin at `offset`. Buffered records of the partition are dropped.
 
-        :raises UsageError: when the partition is not held, or `offset` is negative.
+        :raises UsageError: when the partition is not assigned, or `offset` is negative.
         """
         self._refuse_in_region("seek")
         self._check_held([partition])
@@ -80,23 +80,23 @@ class Control:
         self._polling.seek(partition, offset)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """The same, at the earliest record of each; of all that are held when none is given.
+        """Seek to the earliest record of each partition; of all assigned ones when none is given.
 
-        :raises UsageError: when one is not held.
-        :raises LogError: when the log does not tell; nothing has changed then.
+        :raises UsageError: when one is not assigned.
+        :raises LogError: when the log does not answer; nothing has changed then.
         """
         self._seek_all(partitions, self.beginning_offsets)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """The same, after the last record."""
+        """Seek to the end of each; otherwise as `seek_to_beginning`."""
         self._seek_all(partitions, self.end_offsets)
 
     # ---- pauses
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return no records of these until they are resumed, or given up. What waits of them is kept.
+        """Return no records of these until they are resumed or revoked. Their buffered records are kept.
 
-        :raises UsageError: when one is not held.
+        :raises UsageError: when one is not assigned.
         """
         self._check_held(partitions)
         self._polling.pause(partitions)
@@ -104,7 +104,7 @@ class Control:
     def resume(self, *partitions: TopicPartition) -> None:
         """Return records of these again.
 
-        :raises UsageError: when one is not held.
+        :raises UsageError: when one is not assigned.
         """
         self._check_held(partitions)
         self._polling.resume(partitions)
@@ -116,10 +116,10 @@ class Control:
     # ---- the log
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the earliest record of each; 0 where nothing was written yet.
+        """The offset of the earliest record of each; 0 when nothing was written yet.
 
-        :raises UsageError: when none of its topic's partitions is held.
-        :raises LogError: when the log does not tell.
+        :raises UsageError: when no partition of its topic is assigned.
+        :raises LogError: when the log does not answer.
         """
         return self._asked(partitions, self._log.earliest, 0)
 
@@ -144,9 +144,9 @@ class Control:
         return self._asked(timestamps_ms, ask, None)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Records from the position to the log's end, None when the partition is not held.
+        """Records from the position to the log's end, None when the partition is not assigned.
 
-        :raises LogError: when the log does not tell.
+        :raises LogError: when the log does not answer.
         """
         position = self.position(partition)
         return None if position is None else max(0, self.end_offsets([partition])[partition] - position)
@@ -155,7 +155,7 @@ class Control:
 
     def _refuse_in_region(self, what: str) -> None:
         """
-        :raises UsageError: in a consistent region: there positions belong to the application's state.
+        :raises UsageError: in a consistent region: positions belong to the application's state there.
         """
         if self._config.region:
             raise UsageError(
@@ -181,16 +181,16 @@ class Control:
     def _asked(
         self, partitions: Iterable[TopicPartition], ask: Callable[[str, str, int], T], of_nothing: T
     ) -> dict[TopicPartition, T]:
-        """The answers; `of_nothing` where nothing was written yet."""
-        found = {}
+        """The answers; `of_nothing` for a partition without any record."""
+        answers = {}
         for partition in sorted(partitions):
             try:
-                found[partition] = ask(partition.topic, self._topic_id(partition), partition.partition)
+                answers[partition] = ask(partition.topic, self._topic_id(partition), partition.partition)
             except UnknownTopic:
                 if knows_topics(self._log):
                     raise
-                found[partition] = of_nothing
-        return found
+                answers[partition] = of_nothing
+        return answers
 
     def _topic_id(self, partition: TopicPartition) -> str:
         position, channel = self._polling.position(partition), self._member.channel

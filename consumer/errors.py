@@ -1,41 +1,41 @@
-"""What a consumer may raise besides `coordinator.zk.errors`; the words are Kafka's.
+"""Errors of a consumer besides `coordinator.zk.errors`; the words are Kafka's.
 
 CoordinatorError
 ├── Fenced
 │   └── IncarnationOver
-│       ├── UnknownMemberId              it is no member any more; it rejoins inside a later `poll`
-│       ├── IllegalGeneration            of one commit or seal: a partition is no longer its own; it lives on
-│       ├── FencedInstanceId             a newer process has the name: this one must not come back under it
+│       ├── UnknownMemberId              membership lost; it rejoins inside a later `poll`
+│       ├── IllegalGeneration            of one commit or seal: a partition was revoked; the incarnation lives on
+│       ├── FencedInstanceId             a newer process has the name: this one must not register again
 │       ├── InconsistentGroupProtocol    refused: the members have no strategy in common
 │       ├── GroupMaxSizeReached          refused: the group is full
 │       ├── InconsistentRegion           refused: the group is in another consistent region, or in none
-│       └── ChannelGone                  its channel was removed or overwritten, as only a hand does
+│       └── ChannelGone                  its channel was removed or overwritten by an operator
 ├── NoOffsetForPartition                 auto_offset_reset is none, and the group has no offset for a partition
-├── DrainFailed                          in a consistent region: the application could not give its state; it has left
-├── ProcessFailed                        a consumer operator's `process` raised: it has left, without a checkpoint
+├── DrainFailed                          in a consistent region: the application gave no state; the member has left
+├── ProcessFailed                        a consumer operator's `process` raised: it has left without a checkpoint
 ├── AssignmentFailed                     under client-side assignment: the group's leader gave no assignment
 ├── CommitFailed                         a commit came too late; its cause is one of these
-└── SegmentError                         a sealed segment is missing, damaged or was collected
+└── SegmentError                         a sealed segment is missing, damaged or was deleted
 """
 
 from __future__ import annotations
 
 from coordinator.zk.errors import CoordinatorError, IncarnationOver
-from coordinator.zk.records import Channel
-from coordinator.zk.refusals import (
+from coordinator.zk.znodes.error_codes import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
     INCONSISTENT_GROUP_PROTOCOL,
     INCONSISTENT_REGION,
 )
+from coordinator.zk.znodes.records import Channel
 
 
 class UnknownMemberId(IncarnationOver):
-    """It is no member any more: evicted, removed, its session ended, or it left because nobody polled."""
+    """No longer a member: evicted, removed, session expired, or `max_poll_interval_ms` exceeded."""
 
 
 class IllegalGeneration(IncarnationOver):
-    """A commit or seal of a partition that the consumer no longer runs: the generation has moved on."""
+    """A commit or seal of a partition that was revoked: the generation has moved on."""
 
 
 class FencedInstanceId(IncarnationOver):
@@ -43,40 +43,40 @@ class FencedInstanceId(IncarnationOver):
 
 
 class InconsistentGroupProtocol(IncarnationOver):
-    """None of its strategies is supported by every member of the group. Polling again is another try."""
+    """None of its strategies is supported by every member of the group. The next poll tries again."""
 
 
 class GroupMaxSizeReached(IncarnationOver):
-    """The group has as many members as it may have. Polling again is another try."""
+    """The group has its maximum number of members. The next poll tries again."""
 
 
 class InconsistentRegion(IncarnationOver):
-    """The group is in another consistent region, or in none. Polling again is another try."""
+    """The group is in another consistent region, or in none. The next poll tries again."""
 
 
 class ChannelGone(IncarnationOver):
-    """The channel was removed or overwritten. What it said ran has owners that go only with the session."""
+    """The channel was removed or overwritten. The owner znodes of its partitions go only with the session."""
 
 
 class NoOffsetForPartition(CoordinatorError):
-    """The group has no offset for a partition, and `auto_offset_reset` is `none`. Polling again looks again."""
+    """The group has no offset for a partition, and `auto_offset_reset` is `none`. The next poll reads it again."""
 
 
 class DrainFailed(CoordinatorError):
-    """The application could not contribute to a checkpoint: its member has left, and the region is reset."""
+    """The application gave no contribution to a checkpoint: its member has left, and the region is reset."""
 
 
 class ProcessFailed(CoordinatorError):
-    """A consumer operator's `process` raised, which is `__cause__`, at the partition and offset that the message names.
+    """A consumer operator's `process` raised `__cause__` at the partition and offset that the message names.
 
-    The member has left without a checkpoint: the record comes again, to the next owner, with the state of the last one.
+    The member has left without a checkpoint: the record is processed again by the next owner, with the last state.
     """
 
 
 class AssignmentFailed(CoordinatorError):
-    """The leader's assignor failed, or it did not answer in time. The group runs on as it was; polling again goes on.
+    """The leader's assignor failed, or timed out. The group keeps its assignment; polling continues.
 
-    :ivar ask: which ask it was.
+    :ivar ask: its request.
     """
 
     def __init__(self, reason: str, ask: str) -> None:
@@ -85,9 +85,9 @@ class AssignmentFailed(CoordinatorError):
 
 
 class CommitFailed(CoordinatorError):
-    """Offsets were not committed, or nobody answered whether they were.
+    """Offsets were not committed, or the outcome is unknown.
 
-    When it is for good, the message begins with the name of the refusal, which is `__cause__`: `UnknownMemberId`,
+    When it is permanent, the message begins with the name of the refusal, which is `__cause__`: `UnknownMemberId`,
     `IllegalGeneration`, `FencedInstanceId`, `InconsistentGroupProtocol`, `GroupMaxSizeReached` or `ChannelGone`.
     """
 
@@ -97,7 +97,7 @@ class SegmentError(CoordinatorError):
 
 
 TURNED_AWAY = (InconsistentGroupProtocol, GroupMaxSizeReached, InconsistentRegion)
-"""The group does not take it as it is; `poll` raises them, and another `poll` tries again."""
+"""The group refuses the member as it is; `poll` raises them, and the next `poll` tries again."""
 
 _BY_WORD: dict[str, type[IncarnationOver]] = {
     FENCED_INSTANCE_ID: FencedInstanceId,
@@ -108,8 +108,8 @@ _BY_WORD: dict[str, type[IncarnationOver]] = {
 
 
 def refusal_in(channel: Channel) -> IncarnationOver:
-    """What a consumer is told whose channel was ended by somebody else: `error` says which, `ended` why.
+    """The error of a consumer whose channel was ended by another process: `error` has its class, `ended` the reason.
 
-    A word that is missing or not known, as of another release, stands for `UnknownMemberId`.
+    A missing or unknown `error`, as of another release, means `UnknownMemberId`.
     """
     return _BY_WORD.get(channel.error, UnknownMemberId)(channel.ended or "the incarnation is over")

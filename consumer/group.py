@@ -1,8 +1,8 @@
 """The bare group protocol: a group that assigns something other than partitions, such as named jobs (seed 001).
 
-A member joins with its metadata for each protocol that it knows. One member, the leader, is given everybody's and
-answers with everybody's state; each is told its own. A new assignment stops every member before it starts any, so what
-was assigned to one runs nowhere else: as long as each does its work only while `may_run`.
+A member joins with its metadata for each protocol that it supports. One member, the leader, receives all metadata
+and answers with a state for each member; each member receives its own. A new assignment stops every member before it
+starts any, so each piece of work runs on one member at a time, provided that members work only while `may_run`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,26 @@ from typing import NamedTuple
 
 from coordinator.zk.errors import UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.names import checked_name
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Store, StoreFactory
-from coordinator.zk.sync import CONSUMER, MAX_METADATA_BYTES, Ask, ClientProtocols, MemberAnswer, decoded, encoded
+from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.sync import (
+    CONSUMER,
+    MAX_METADATA_BYTES,
+    Ask,
+    ClientProtocols,
+    MemberAnswer,
+    decoded,
+    encoded,
+)
 
-from .assignment.client import ClientAssignment, Decision, Known
 from .config import CLIENT_SIDE, ConsumerConfig, Subscription
 from .errors import AssignmentFailed
-from .holder import Start
-from .member import Member
+from .membership.client_assignment import ClientAssignment, Decision, MemberMetadata
+from .membership.context import MemberContext
+from .membership.extensions import Extensions
+from .membership.member import ConsumerMember
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +44,9 @@ Assign = Callable[[str, Mapping[str, bytes]], Mapping[str, bytes]]
 
 
 class Given(NamedTuple):
-    """What a member has been assigned.
+    """The assignment of one member.
 
-    :ivar state: the leader's bytes for it; empty when the leader has left it out.
+    :ivar state: the leader's bytes for it; empty when the leader omitted it.
     :ivar generation: of the group.
     """
 
@@ -49,18 +56,19 @@ class Given(NamedTuple):
 
 
 class GroupMember:
-    """One member of a group of another protocol type than `consumer`. Not for several threads, but for `may_run`.
+    """One member of a group of another protocol type than `consumer`. Not thread-safe, except `may_run`.
 
-    :param protocols: protocol -> this member's metadata for it, the preferred first; 64 kB over all.
-    :param assign: what this member answers when it is the leader; what it raises fails the assignment.
-    :param member: its name; the newest process under a name has it. Host and process number when not given.
-    :param on_assigned: called inside `poll` with what this member has been assigned.
-    :param on_revoked: called inside `poll` before a stop is acknowledged: when it returns, nothing may run any more.
-    :param on_lost: called inside `poll` when the member was evicted or its session is over: stop at once.
+    :param protocols: protocol -> this member's metadata for it, the preferred first; 64 kB in total.
+    :param assign: called when this member is the leader; an exception fails the assignment.
+    :param member: its name; the newest process with a name owns it. Host and process number by default.
+    :param on_assigned: called inside `poll` with this member's assignment.
+    :param on_revoked: called inside `poll` before a stop is acknowledged: when it returns, all work has stopped.
+    :param on_lost: called inside `poll` when the member was evicted or its session has expired: stop at once.
     :param options: of `ConsumerConfig`, as `session_timeout_ms`, `max_poll_interval_ms`, `group_instance_id`.
     :raises UsageError: when an option or a name is wrong.
     """
 
+    # Public API: five required values, then keyword options with defaults.
     def __init__(
         self,
         zk: str,
@@ -87,29 +95,30 @@ class GroupMember:
         self._runtime = runtime or ThreadRuntime()
         self._role = _Role(protocol_type, protocols, assign, on_assigned, on_revoked, on_lost)
         opener = open_store or kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
-        self._client = ClientAssignment(GroupPaths(group), config.consumer, self._role)
+        context = MemberContext(config, self._runtime)
+        self._client = ClientAssignment(context, self._role)
         self.name = config.consumer
-        self._member = Member(config, None, opener, self._runtime, _NoPartitions(), None, client=self._client)
+        self._member = ConsumerMember(context, opener, None, Extensions(self._client))
 
     @property
     def assignment(self) -> Given | None:
-        """What this member has been assigned; None while it has to run nothing."""
+        """This member's assignment; None while there is none."""
         return self._role.given
 
     @property
     def may_run(self) -> bool:
-        """Whether the assignment is good now: look at this before each piece of work. For any thread.
+        """Whether the assignment is valid now: check it before each piece of work. Thread-safe.
 
-        False also while the lease has lapsed: ZooKeeper has not answered for so long that others may have been
-        assigned what this member has.
+        False also after the lease has expired: without an answer of ZooKeeper for so long, other members may have
+        this member's assignment.
         """
         return self._role.given is not None and self._member.may_fetch
 
     def poll(self, timeout_ms: int = 0) -> Given | None:
-        """Obey the coordinator, and assign when this member is the leader; return the assignment.
+        """Apply the coordinator's commands, and assign when this member is the leader; return the assignment.
 
-        Returns at once when the assignment has changed, else when `timeout_ms` milliseconds are over. To be called
-        once in `max_poll_interval_ms`.
+        Returns at once when the assignment has changed, else after `timeout_ms` milliseconds. Call it at least once
+        in `max_poll_interval_ms`.
 
         :raises AssignmentFailed: when the leader gave no assignment, once for each failure.
         :raises FencedInstanceId: when a newer process has this member's name; so does every later call.
@@ -124,24 +133,24 @@ class GroupMember:
             left_s = deadline - self._runtime.monotonic()
             if left_s <= 0 or self._role.changes != changes:
                 return self._role.given
-            is_out = self._member.channel is None  # it registers again after a backoff, of which nothing wakes
+            is_out = self._member.channel is None  # it registers again after a backoff, without a wake-up
             self._member.wake.wait(min(left_s, BACKOFF_LOOK_S) if is_out else left_s)
 
     def update(self, protocols: Mapping[str, bytes]) -> None:
-        """Rejoin with other metadata; the next poll tells the group, which is assigned anew.
+        """Rejoin with other metadata; the next poll writes the registration, which causes a rebalance.
 
-        :raises UsageError: when there is no protocol, one has no name that may be, or the metadata is over its limit.
+        :raises UsageError: when there is no protocol, a name is invalid, or the metadata exceeds its limit.
         """
         self._role.protocols = _checked(protocols)
         self._member.rejoin()
 
     def enforce_rebalance(self) -> None:
-        """Let the group's leader assign again although nothing has changed; the next poll asks for it."""
+        """Request a rebalance although nothing has changed; the next poll sends the request."""
         self._client.enforce_rebalance()
         self._member.rejoin()
 
     def close(self) -> None:
-        """Leave: `on_revoked`, then the others are assigned what this member had."""
+        """Leave: `on_revoked`, then the other members are assigned this member's work."""
         self._member.close()
 
     def __enter__(self) -> GroupMember:
@@ -154,7 +163,7 @@ class GroupMember:
 
 
 class _Role:
-    """See `assignment.client.Role`."""
+    """See `membership.client_assignment.Role`."""
 
     def __init__(
         self,
@@ -176,7 +185,7 @@ class _Role:
         metadata = {name: encoded(data) for name, data in self.protocols.items()}
         return ClientProtocols(tuple(self.protocols), metadata, self.protocol_type)
 
-    def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, Known]) -> Decision:
+    def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, MemberMetadata]) -> Decision:
         states = self._assign(ask.protocol, {member: known.metadata for member, known in sorted(members.items())})
         return Decision({member: MemberAnswer({}, encoded(state)) for member, state in states.items()})
 
@@ -200,7 +209,7 @@ class _Role:
         return ""
 
     def requested(self) -> None:
-        """It never asks."""
+        """It never requests one."""
 
     def _change(self, given: Given | None) -> None:
         self.changes += given != self.given
@@ -215,14 +224,6 @@ def _checked(protocols: Mapping[str, bytes]) -> dict[str, bytes]:
     if (size := sum(map(len, protocols.values()))) > MAX_METADATA_BYTES:
         raise UsageError(f"member metadata of {size} bytes, limit is {MAX_METADATA_BYTES}")
     return dict(protocols)
-
-
-class _NoPartitions:
-    """See `Holder`: a member that is never given any."""
-
-    def assigned(self, starts: Mapping[TopicPartition, Start]) -> None: ...
-    def revoke(self, partitions: PartitionSet) -> None: ...
-    def lost(self, partitions: PartitionSet) -> None: ...
 
 
 __all__ = ["Assign", "AssignmentFailed", "Given", "GroupMember"]

@@ -1,7 +1,7 @@
-"""What consumers and slots count and measure, for Prometheus; docs/metrics.md says what each means.
+"""Prometheus metrics of consumers and slots; docs/metrics.md describes each.
 
-One `ConsumerMetrics` for a process owns the registry, which somebody else serves, or nobody; each consumer in the
-process gets a `Meter` of its own. Nothing here is called for each record.
+One `ConsumerMetrics` for a process owns the registry, which the process may serve; each consumer has its own
+`Meter`. Nothing here is called for each record.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 import coordinator
-from coordinator.zk.commands import OPTIONS
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.commands import OPTIONS
+from coordinator.zk.znodes.partitions import TopicPartition
 
 LABELS = ("group", "consumer")
 BUCKETS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 ASSIGNED, ERROR = "assigned", "error"
-"""Results of an ask that this consumer answered."""
+"""Results of an assignment request that this consumer answered."""
 
 MOST_PARTITIONS = 100
-"""Of one consumer, partitions that have a series of their own: those that are furthest behind."""
+"""Partitions of one consumer that have their own series: those with the largest lag."""
 
 
 class PartitionLags(Collector):
-    """The lag of each partition that a consumer holds when it is asked: what it gives up has no series any more."""
+    """The lag of each partition that a consumer holds at the scrape; a revoked partition has no series."""
 
     def __init__(self) -> None:
-        # The server's thread reads while others write: each touches it by one operation, which is done or not.
+        # The server's thread reads while others write: each operation on it is atomic.
         self._readers: dict[tuple[str, str], Callable[[], Mapping[TopicPartition, int]]] = {}
 
     def reads(self, group: str, consumer: str, lags: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        """Where a consumer's are read from."""
+        """Set the lags of one consumer."""
         self._readers[group, consumer] = lags
 
     def forget(self, group: str, consumer: str) -> None:
-        """Show nothing of a consumer any more."""
+        """Remove a consumer's series."""
         self._readers.pop((group, consumer), None)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """The family without a series: nothing is read from a log when the registry is made."""
-        meaning = "The same, of each partition; of the 100 that are furthest behind."
+        """The family without a series: creating the registry reads no log."""
+        meaning = "The lag of each partition, for the 100 with the largest."
         labels = (*LABELS, "topic", "partition")
         return [GaugeMetricFamily("zk_group_consumer_partition_records_lag", meaning, labels=labels)]
 
@@ -57,10 +57,11 @@ class PartitionLags(Collector):
 
 
 def furthest_behind(lags: Mapping[TopicPartition, int]) -> list[tuple[TopicPartition, int]]:
-    """`MOST_PARTITIONS` at most, by topic and number."""
+    """At most `MOST_PARTITIONS`, by topic and number."""
     return sorted(sorted(lags.items(), key=lambda item: (-item[1], item[0]))[:MOST_PARTITIONS])
 
 
+# Over 20 attributes, one for each metric: a wrong name is a type error.
 class ConsumerMetrics:
     """The metrics of all consumers in this process."""
 
@@ -70,24 +71,24 @@ class ConsumerMetrics:
         version = ("version",)
         build = Gauge("zk_group_build_info", "1, with the version of this project.", version, registry=self.registry)
         build.labels(coordinator.__version__).set(1)
-        self.assigned = self._gauge("assigned_partitions", "Partitions that are held.")
-        self.consumed_topics = self._gauge("consumed_topics", "Topics of these.")
-        self.refused = self._gauge("refused_partitions", "Partitions not claimed: an owner is in the way.")
-        self.failing = self._gauge("failing_partitions", "Partitions that are held, and that the log refuses.")
-        self.outages = self._gauge("log_outages", "How often the servers of the log did not answer any more.")
-        self.generation = self._gauge("generation", "The generation of the last command that was obeyed.")
-        self.lag = self._gauge("records_lag", "Records between what was fetched and the end of the log.")
-        self.lag_max = self._gauge("records_lag_max", "The same, of the partition that is furthest behind.")
+        self.assigned = self._gauge("assigned_partitions", "Assigned partitions.")
+        self.consumed_topics = self._gauge("consumed_topics", "Topics of the assigned partitions.")
+        self.refused = self._gauge("refused_partitions", "Partitions not claimed: an owner znode exists.")
+        self.failing = self._gauge("failing_partitions", "Assigned partitions that cannot be fetched.")
+        self.outages = self._gauge("log_outages", "Outages of all brokers of the log.")
+        self.generation = self._gauge("generation", "The generation of the last applied command.")
+        self.lag = self._gauge("records_lag", "Records between the position and the end of the log.")
+        self.lag_max = self._gauge("records_lag_max", "The largest lag of a partition.")
         self.partition_lags = PartitionLags()
         self.registry.register(self.partition_lags)
-        self.lease_left = self._gauge("lease_left_seconds", "What may be fetched for without hearing more.")
-        self.last_poll = self._gauge("last_poll_age_seconds", "Since the last poll.")
+        self.lease_left = self._gauge("lease_left_seconds", "Seconds until the lease expires.")
+        self.last_poll = self._gauge("last_poll_age_seconds", "Seconds since the last poll.")
         self.waiting = self._gauge("retained_records", "Records fetched and not returned yet.")
-        self.waiting_bytes = self._gauge("retained_bytes", "The memory of these.")
-        self.paused = self._gauge("paused_partitions", "Partitions that the application has paused.")
-        self.queued = self._gauge("queued_records", "Records that wait in a consumer operator's message queue.")
-        self.last_drain_s = self._gauge("last_drain_seconds", "The last drain, in a consistent region.")
-        self.longest_drain_s = self._gauge("longest_drain_seconds", "The longest one.")
+        self.waiting_bytes = self._gauge("retained_bytes", "Memory of the retained records.")
+        self.paused = self._gauge("paused_partitions", "Partitions paused by the application.")
+        self.queued = self._gauge("queued_records", "Records in a consumer operator's message queue.")
+        self.last_drain_s = self._gauge("last_drain_seconds", "Duration of the last drain, in a consistent region.")
+        self.longest_drain_s = self._gauge("longest_drain_seconds", "Duration of the longest drain.")
         self.region_resets = self._counter("region_resets", "States restored, in a consistent region.")
         self.polls = self._counter("polls", "Polls of the application, or rounds of a slot.")
         self.records = self._counter("records_consumed", "Records fetched.")
@@ -96,15 +97,15 @@ class ConsumerMetrics:
         self.seal_s = self._histogram("seal_duration_seconds", "From the writing of a file to its seal.")
         self.sealed_records = self._counter("sealed_records", "Records sealed.")
         self.sealed_bytes = self._counter("sealed_bytes", "Bytes of the files sealed.")
-        self.seal_failures = self._counter("seal_failures", "Tries to seal that failed.")
-        self.refetched = self._counter("refetched_records", "Records dropped before they were sealed, to come again.")
-        self.offset_resets = self._counter("offset_resets", "Positions that the log did not have, and that were moved.")
+        self.seal_failures = self._counter("seal_failures", "Failed seals.")
+        self.refetched = self._counter("refetched_records", "Records dropped before their seal, and fetched again.")
+        self.offset_resets = self._counter("offset_resets", "Positions out of range that were reset.")
         self.registrations = self._counter("registrations", "Incarnations that began.")
-        self.rebalances = self._counter("rebalances", "Generations that were taken part in.")
-        self.assignments = self._counter("assignments", "Asks answered as the leader.", "result")
-        self.assignment_s = self._histogram("assignment_duration_seconds", "From the start of an ask to its answer.")
-        self.failed_assignments = self._counter("failed_assignments", "Failures of the leader heard.")
-        self.applied = self._counter("commands_applied", "Commands obeyed.", "option")
+        self.rebalances = self._counter("rebalances", "Generations that the consumer joined.")
+        self.assignments = self._counter("assignments", "Assignment requests answered as the leader.", "result")
+        self.assignment_s = self._histogram("assignment_duration_seconds", "From an assignment request to its answer.")
+        self.failed_assignments = self._counter("failed_assignments", "Reported failures of the leader.")
+        self.applied = self._counter("commands_applied", "Commands applied.", "option")
         self.stale = self._counter("commands_stale", "Commands removed unapplied.")
 
     def of(self, group: str, consumer: str) -> Meter:
@@ -112,7 +113,7 @@ class ConsumerMetrics:
         return Meter(self, group, consumer)
 
     def forget(self, group: str, consumer: str) -> None:
-        """Show nothing of a consumer any more."""
+        """Remove a consumer's series."""
         self.partition_lags.forget(group, consumer)
         for family in self._families:
             family.remove_by_labels({"group": group, "consumer": consumer})
@@ -133,10 +134,11 @@ class ConsumerMetrics:
         return made
 
 
+# Over 20 attributes: one for each series of the consumer, looked up once.
 class Meter:
-    """What one consumer reports, in the words of the code that calls it, until it is `gone`.
+    """The metrics of one consumer, until it is `gone`.
 
-    The series are looked up once: what is called for each poll and batch only adds.
+    Methods called for each poll and batch only add.
     """
 
     def __init__(self, metrics: ConsumerMetrics, group: str, consumer: str) -> None:
@@ -171,10 +173,10 @@ class Meter:
         self._failed_assignments = metrics.failed_assignments.labels(*own)
         self._last_held = (0, 0, 0, 0)
 
-    # ---- what is read when somebody wants to know
+    # ---- read at a scrape
 
     def reads_member(self, lease_left_s: Callable[[], float], last_poll_age_s: Callable[[], float]) -> None:
-        """Where the lease and the last poll are read from; other threads call these."""
+        """Set the sources of the lease and of the last poll; other threads call these."""
         self._lease_left.set_function(lease_left_s)
         self._last_poll.set_function(last_poll_age_s)
 
@@ -186,7 +188,7 @@ class Meter:
         outages: Callable[[], float] = lambda: 0,
         lag_of_each: Callable[[], Mapping[TopicPartition, int]] = dict,
     ) -> None:
-        """Where the lag, how many partitions cannot be fetched, outages, and the lag of each partition are read from.
+        """Set the sources of the lag, the failing partitions, the outages, and the lag of each partition.
 
         Other threads call these.
         """
@@ -197,28 +199,28 @@ class Meter:
         self._outages.set_function(outages)
 
     def reads_buffer(self, retained: Callable[[], tuple[int, int]], paused: Callable[[], int]) -> None:
-        """Where it is read how many records, and bytes of them, wait to be returned, and how many partitions pause."""
+        """Set the sources of buffered records and bytes, and of paused partitions."""
         self._waiting.set_function(lambda: retained()[0])
         self._waiting_bytes.set_function(lambda: retained()[1])
         self._paused.set_function(paused)
 
     def reads_queue(self, queued: Callable[[], int]) -> None:
-        """Where it is read how many records wait to be processed."""
+        """Set the source of queued records."""
         self._queued.set_function(queued)
 
     def reads_drains(self, last_ms: Callable[[], int], longest_ms: Callable[[], int]) -> None:
-        """Where it is read how long the last drain took, and the longest."""
+        """Set the sources of the last and the longest drain time."""
         self._last_drain_s.set_function(lambda: last_ms() / 1000)
         self._longest_drain_s.set_function(lambda: longest_ms() / 1000)
 
-    # ---- what happens
+    # ---- events
 
     def registered(self) -> None:
         """A new incarnation has begun."""
         self._registrations.inc()
 
     def holds(self, assigned: int, refused: int, generation: int, topics: int = 0) -> None:
-        """How many partitions are held, and could not be claimed, in which generation; and of how many topics."""
+        """Partitions held and refused, their generation, and their topics."""
         held = (assigned, refused, generation, topics)
         if held == self._last_held:
             return
@@ -231,20 +233,20 @@ class Meter:
         self._generation.set(generation)
 
     def restored(self) -> None:
-        """The application was given the state of a checkpoint."""
+        """The state of a checkpoint was restored."""
         self._region_resets.inc()
 
     def polled(self) -> None:
-        """The application has asked for records, or a slot has."""
+        """One poll of the application, or one round of a slot."""
         self._polls.inc()
 
     def fetched(self, records: int, size: int) -> None:
-        """One fetch has brought so much."""
+        """One fetch returned so much."""
         self._records.inc(records)
         self._bytes.inc(size)
 
     def offset_reset(self) -> None:
-        """A position was out of range, and has been moved into it."""
+        """A position was out of range and was reset."""
         self._offset_resets.inc()
 
     def committed(self, seconds: float) -> None:
@@ -252,21 +254,21 @@ class Meter:
         self._commit_s.observe(seconds)
 
     def sealed(self, seconds: float, records: int, size: int) -> None:
-        """A file has become everybody's, so long after it was begun."""
+        """A file was sealed, this long after it was begun."""
         self._seal_s.observe(seconds)
         self._sealed_records.inc(records)
         self._sealed_bytes.inc(size)
 
     def seal_failed(self) -> None:
-        """A try to seal has failed."""
+        """A seal failed."""
         self._seal_failures.inc()
 
     def dropped(self, records: int) -> None:
-        """Records were fetched, never sealed, and will be fetched again."""
+        """Records were dropped before their seal and will be fetched again."""
         self._refetched.inc(records)
 
     def command_applied(self, option: str) -> None:
-        """A command was obeyed."""
+        """A command was applied."""
         self._applied[option].inc()
 
     def command_removed(self) -> None:
@@ -274,22 +276,22 @@ class Meter:
         self._stale.inc()
 
     def assignment_answered(self, seconds: float, is_error: bool = False) -> None:
-        """As the leader: an ask was answered, so long after it was taken up.
+        """As the leader: an assignment request was answered, after this time.
 
-        :param is_error: whether the answer says only that the assignor failed.
+        :param is_error: whether the answer only reports that the assignor failed.
         """
         self._assignments[ERROR if is_error else ASSIGNED].inc()
         self._assignment_s.observe(seconds)
 
     def assignment_failed(self) -> None:
-        """The coordinator said that the leader gave no assignment."""
+        """The coordinator reported that the leader gave no assignment."""
         self._failed_assignments.inc()
 
     def gone(self) -> None:
-        """The consumer has ended: nothing of it is shown any more."""
+        """The consumer has ended: its series are removed."""
         self._metrics.forget(*self._own)
 
 
 def unread() -> Meter:
-    """A meter that nobody reads."""
+    """A meter without a reader."""
     return ConsumerMetrics().of("", "")

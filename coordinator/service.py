@@ -1,7 +1,7 @@
-"""A node's coordinator service: it stands for election, and coordinates while it is elected.
+"""A node's coordinator service: it stands for election, and coordinates while elected.
 
-Seed 000: `coordinatorStartup` (A), `handleNewSession` (B). A session that ends, an epoch that is over, or an error
-half-way through the start all lead to the same place: everything is cleared, and the node stands again.
+Seed 000: `coordinatorStartup` (A), `handleNewSession` (B). After the end of the session or the epoch, or an error
+during the start-up, all state is cleared, and the node stands for election again.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from .asked import Asked
 from .assignors import Assignor
 from .assignors.registry import assignors as installed_assignors
-from .backlog import Bounds
-from .collect import Collector, FencedCommits, ServerClock
-from .collect_segments import SegmentCollector, SegmentRules
-from .config import CoordinatorConfig
-from .elector import Elector
-from .handlers import Handlers
-from .interests import Interests
-from .listeners import Listeners
-from .metrics import CoordinatorMetrics
-from .problems import Problems
-from .term import Term
+from .listeners.interests import Interests
+from .listeners.listeners import Listeners
+from .planning.backpressure import Bounds
+from .rebalance.handlers import Handlers
+from .retention.channels import Collector
+from .retention.segments import SegmentCollector, SegmentRules
+from .term.bad_data import Problems
+from .term.config import CoordinatorConfig
+from .term.elector import Elector
+from .term.metrics import CoordinatorMetrics
+from .term.operator_requests import Asked
+from .term.server_clock import ServerClock
+from .term.term import Term
 from .zk.errors import CoordinatorError, EpochOver, Fenced, Retryable, StoreError
-from .zk.lease import Lease
-from .zk.paths import COORDINATOR, Brokers
 from .zk.runtime import Event, Runtime, Task
 from .zk.store import SessionState, Store, StoreFactory
+from .zk.znodes.paths import COORDINATOR
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +40,10 @@ JOIN_S = 5.0
 class CoordinatorService:
     """Runs until `stop`.
 
-    :param open_store: opens a new session each time that it is called.
-    :param assignors: strategy -> assignor; None for those that are installed.
-    :param metrics: what is counted and measured; its registry is served by whoever wants to.
-    :param remove_file: removes the file of a segment that was collected.
+    :param open_store: opens a new session at each call.
+    :param assignors: strategy -> assignor; None for the installed ones.
+    :param metrics: the coordinator's metrics; the caller may serve its registry.
+    :param remove_file: removes the file of a collected segment.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class CoordinatorService:
         self.term: Term | None = None
 
     def run(self) -> None:
-        """Stand, coordinate, and stand again, until `stop`.
+        """Stand for election, coordinate, and repeat, until `stop`.
 
-        :raises ZooKeeperUnreachable: when no server answers at the start; later it waits for one.
+        :raises ZooKeeperUnreachable: when no server answers at the start; later it retries.
         """
         store = self._open_store()
         while True:
@@ -77,7 +77,7 @@ class CoordinatorService:
                 self._one_session(store)
             except (StoreError, Fenced) as error:
                 log.warning("resigned: node=%s reason=%s", self._config.node, error)
-            except Exception:  # whatever it is, the node must resign and stand again
+            except Exception:  # after any error the node must resign and stand again
                 log.exception("resigned after an unexpected error: node=%s", self._config.node)
             finally:
                 self.term = None
@@ -91,103 +91,67 @@ class CoordinatorService:
             store = again
 
     def stop(self) -> None:
-        """Resign, and let `run` return."""
+        """Resign, and make `run` return."""
         self._stopping.set()
         self._wake.set()
 
     def _handle_new_session(self) -> Store | None:
-        """Seed 000, `handleNewSession`: nothing of the old session is kept; None when stopping."""
+        """Seed 000, `handleNewSession`: no state of the old session is kept; None when stopping."""
         while not self._stopping.is_set():
             try:
                 return self._open_store()
             except CoordinatorError as error:
-                log.warning("waiting for ZooKeeper: node=%s reason=%s", self._config.node, error)
+                log.warning("ZooKeeper unreachable, retrying: node=%s reason=%s", self._config.node, error)
                 self._stopping.wait(STAND_AGAIN_S)
         return None
 
     def _one_session(self, store: Store) -> None:
         elector = Elector(store, self._runtime, self._config.node, socket.gethostname(), self._wake)
-        term = elector.stand(self._stopping)
-        if term is None:
+        election = elector.stand(self._stopping)
+        if election is None:
             return
+        term = Term(election, store, self._runtime, self._config, self.problems, self._metrics)
         self.term = term
         self._runtime.record("elected", epoch=term.epoch, session=store.session_id)
-        coordinator = Coordinator(
-            self._config,
-            store,
-            self._runtime,
-            term,
-            self._assignors,
-            self.problems,
-            self._wake,
-            self._metrics,
-            self._remove_file,
-        )
-        coordinator.coordinate(self._stopping)
+        Coordinator(term, self._assignors, self._wake, self._remove_file).coordinate(self._stopping)
 
 
 class Coordinator:
-    """One term: from the start-up after the election until it is over.
+    """One term: from the start-up after the election to its end.
 
-    :param wake: set to let `coordinate` look at whether it shall end.
+    :param wake: set to make `coordinate` check whether it shall end.
     """
 
     def __init__(
-        self,
-        config: CoordinatorConfig,
-        store: Store,
-        runtime: Runtime,
-        term: Term,
-        assignors: Mapping[str, Assignor],
-        problems: Problems,
-        wake: Event,
-        metrics: CoordinatorMetrics,
-        remove_file: Callable[[Path], None],
+        self, term: Term, assignors: Mapping[str, Assignor], wake: Event, remove_file: Callable[[Path], None]
     ) -> None:
-        self._runtime = runtime
-        self._epoch = term.epoch
-        self._metrics = metrics
-        self._store = store
+        config = term.config
+        self._term = term
         self._wake = wake
         self._over: str | None = None
-        self._ended = runtime.event()
-        self._look_at_znode = runtime.event()
-        self._sweep_s = config.sweep_interval_ms / 1000
-        self._lease = Lease(store, runtime, lambda: term.check(store), "coordinator")
-        asked = Asked(store, runtime, term, problems)
-        self._handlers = Handlers(
-            config, store, runtime, term, self._lease, assignors, problems, self._end, asked, metrics
-        )
-        brokers = Brokers(config.brokers_path)
-        self._interests = Interests(runtime)
+        self._ended = term.runtime.event()
+        self._look_at_znode = term.runtime.event()
+        asked = Asked(term)
+        self._handlers = Handlers(term, assignors, self._end, asked)
+        self._interests = Interests(term.runtime)
         self._listeners = Listeners(
-            store,
-            runtime,
-            brokers,
-            self._interests,
-            self._handlers.ask,
-            problems,
-            asked,
-            self._handlers.forget,
-            self._handlers.regions,
+            term, self._interests, self._handlers.ask, asked, self._handlers.forget, self._handlers.regions
         )
-        self._clock = clock = ServerClock(store, runtime)
-        commits = FencedCommits(store, term, self._lease)
-        self._collector = Collector(store, runtime, commits, clock, problems, config.channel_retention_ms, metrics)
+        self._clock = ServerClock(term.store, term.runtime)
+        self._collector = Collector(term, self._clock)
         bounds = Bounds(config.max_backlog_segments, config.max_backlog_bytes)
         rules = SegmentRules(bounds, config.max_seals_per_s, config.query_retention_ms, config.sweep_interval_ms)
-        self._backlog_s = config.backlog_interval_ms / 1000
-        self._segments = SegmentCollector(store, runtime, commits, clock, problems, rules, metrics, remove_file)
-        store.add_listener(self._on_state)
+        self._segments = SegmentCollector(term, self._clock, rules, remove_file)
+        term.store.add_listener(self._on_state)
 
     def coordinate(self, stopping: Event) -> None:
         """Start up, then act until the term is over or `stopping` is set.
 
-        :raises StoreError: when the start-up fails half-way; the caller resigns by closing the session.
+        :raises StoreError: when the start-up fails; the caller resigns by closing the session.
         :raises EpochOver: when the term is over.
         """
         tasks: list[Task] = []
-        self._metrics.elected(self._epoch, self._handlers.requests, self._lease)
+        self._term.metrics.elected(self._term.epoch, self._handlers.requests, self._term.lease)
         try:
             self._watch_own_znode()
             self.coordinator_startup(tasks)
@@ -198,7 +162,7 @@ class Coordinator:
                     self._watch_own_znode()
         finally:
             self._end("resigning")
-            self._metrics.resigned()
+            self._term.metrics.resigned()
             self._handlers.stop()
             self._listeners.stop()
             for task in tasks:
@@ -209,10 +173,10 @@ class Coordinator:
     def coordinator_startup(self, tasks: list[Task]) -> None:
         """Seed 000, A.
 
-        1 to 4 read and watch topics and groups in one, and ask for a turn of every group; of 5, the session's end,
-        `_on_state` hears; 6 starts the request handlers.
+        1 to 4 read and watch topics and groups together, and request a turn of every group; 5, the session's end, is in
+        `_on_state`; 6 starts the request handlers.
         """
-        self._lease.renew()
+        self._term.lease.renew()
         self._clock.begin()
         self._listeners.start()
         parts = {
@@ -221,30 +185,30 @@ class Coordinator:
             "sweep": self._sweep,
             "backlog": self._watch_backlog,
         }
-        tasks.extend(self._runtime.spawn(self._guarded(function), name) for name, function in parts.items())
+        tasks.extend(self._term.runtime.spawn(self._guarded(function), name) for name, function in parts.items())
         tasks.extend(self._handlers.start(self._listeners.topics, self._interests.assigned))
 
     def _watch_own_znode(self) -> None:
-        """End the term at once when somebody has removed the coordinator's znode, as `resign` does."""
+        """End the term at once when the coordinator's znode was removed, as by `resign`."""
         self._look_at_znode.clear()
         try:
-            node = self._store.get(COORDINATOR, watch=self._on_own_znode)
+            node = self._term.store.get(COORDINATOR, watch=self._on_own_znode)
         except Retryable:
-            return  # the lease looks too, and after the reconnect `_on_state` has this done again
-        if node is None or node.stat.ephemeral_owner != self._store.session_id:
-            self._end(f"epoch {self._epoch} is over: the coordinator's znode was removed")
+            return  # the lease checks too, and after the reconnect `_on_state` repeats this
+        if node is None or node.stat.ephemeral_owner != self._term.store.session_id:
+            self._end(f"epoch {self._term.epoch} is over: the coordinator's znode was removed")
 
     def _on_own_znode(self, path: str) -> None:
         self._look_at_znode.set()
         self._wake.set()
 
     def _guarded(self, function: Callable[[], None]) -> Callable[[], None]:
-        """`function`, ending the term with whatever it throws: a coordinator that lost a part would look alive."""
+        """`function`, with any exception ending the term: a coordinator that lost a part would look alive."""
 
         def run() -> None:
             try:
                 function()
-            except Exception as error:  # whatever it is, the node must resign and stand again
+            except Exception as error:  # after any error the node must resign and stand again
                 log.exception("unexpected error")
                 self._end(f"unexpected error: {error!r}")
 
@@ -267,12 +231,12 @@ class Coordinator:
         """Renew every 1/6 of the session timeout; a lapsed lease stops all writing until it is renewed."""
         while self._over is None:
             try:
-                self._lease.renew()
+                self._term.lease.renew()
             except Retryable as error:
-                log.warning("lease not renewed: left_s=%.1f reason=%s", self._lease.left_s, error)
+                log.warning("lease renewal failed: left_s=%.1f reason=%s", self._term.lease.left_s, error)
             except CoordinatorError as error:
                 self._end(str(error))
-            self._ended.wait(self._lease.due_s)
+            self._ended.wait(self._term.lease.due_s)
 
     def _listen(self) -> None:
         try:
@@ -281,20 +245,20 @@ class Coordinator:
             self._end(str(error))
 
     def _sweep(self) -> None:
-        """Read everything again now and then, and collect what the dead left."""
-        while not self._ended.wait(self._sweep_s):
+        """Read everything again at each interval, and collect what ended consumers left."""
+        while not self._ended.wait(self._term.config.sweep_interval_ms / 1000):
             self._listeners.look_again()
             self._collect(self._collector.collect)
 
     def _watch_backlog(self) -> None:
-        """Collect what queries have finished, and pause or resume fetchers."""
-        while not self._ended.wait(self._backlog_s):
+        """Collect the segments that queries have finished, and pause or resume fetchers."""
+        while not self._ended.wait(self._term.config.backlog_interval_ms / 1000):
             self._collect(self._segments.collect)
 
     def _collect(self, collect: Callable[[Iterable[str]], None]) -> None:
         try:
             collect(self._listeners.groups())
         except Retryable as error:
-            log.info("collection put off: reason=%s", error)
+            log.info("collection deferred: reason=%s", error)
         except CoordinatorError as error:
             self._end(str(error))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from tests.support.clients import fresh_chroot
 from tests.support.kafka import Kafka, a_kafka
 

@@ -1,4 +1,4 @@
-"""Coordinator-side strategies on the client side, and the view of a group that they share with `lag` and `rack`."""
+"""Coordinator-side strategies as client assignors, and a view of the group for `lag` and `rack`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from coordinator import assignors
 from coordinator.assignors import Assignor, Subscriber, in_order
 from coordinator.assignors.claims import Claims
 from coordinator.zk.errors import BadData
-from coordinator.zk.names import shown
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.names import shown
+from coordinator.zk.znodes.partitions import TopicPartition
 
 from .base import Assignment, ClientAssignor, Cluster, Held
 from .metadata import ConsumerMetadata
@@ -22,7 +22,7 @@ NOTHING = ConsumerMetadata({})
 
 
 class CoordinatorStrategy(ClientAssignor):
-    """A coordinator-side `Assignor`, unchanged, as a client assignor; it decides as it does on a coordinator."""
+    """A coordinator-side `Assignor` as a client assignor, with the same result."""
 
     def __init__(self, strategy: Assignor) -> None:
         self.name = strategy.name
@@ -40,9 +40,9 @@ class CoordinatorStrategy(ClientAssignor):
 
 @dataclass(frozen=True, slots=True)
 class GroupSubscription:
-    """Members and topics that an assignor matches.
+    """Input of an assignor: members and topics.
 
-    :ivar members: every member, also one without a topic, in the order of strategies.
+    :ivar members: every member, unsubscribed ones included, in the order of strategies.
     :ivar topics: topic -> its partition numbers; each topic has a partition and a subscriber.
     :ivar racks: consumer -> its rack; empty when unknown.
     """
@@ -77,9 +77,9 @@ class GroupSubscription:
 
 
 def group_subscription(protocol: str, cluster: Cluster, metadata: Mapping[str, bytes]) -> GroupSubscription:
-    """The group as a coordinator's strategy sees it: wildcards resolved, topics without partitions dropped.
+    """The input of a coordinator-side strategy: wildcards resolved, topics without partitions dropped.
 
-    A member with unreadable metadata subscribes to nothing, and is logged.
+    A member with unreadable metadata is logged, and subscribes to nothing.
     """
     shares = {name: topic.partitions for name, topic in cluster.topics.items() if topic.partitions}
     members, racks = [], {}
@@ -92,7 +92,7 @@ def group_subscription(protocol: str, cluster: Cluster, metadata: Mapping[str, b
 
 
 def to_assignments(group: GroupSubscription, found: assignors.Assignment) -> dict[str, Assignment]:
-    """What a strategy has found, for every member; threads without partitions are left out."""
+    """A strategy's result, for every member; threads without partitions are left out."""
     return {
         member.consumer: Assignment(
             {thread: parts for thread, parts in sorted(found.get(member.consumer, {}).items()) if parts}
@@ -124,7 +124,7 @@ def _subscriber(
 
 
 def _text(user_data: bytes) -> str:
-    """`user_data` as a coordinator-side strategy reads it; empty where it is no UTF-8."""
+    """`user_data` as text for a coordinator-side strategy; empty for invalid UTF-8."""
     try:
         return user_data.decode("utf-8")
     except UnicodeDecodeError:
@@ -132,7 +132,7 @@ def _text(user_data: bytes) -> str:
 
 
 class Threads:
-    """The threads of a group as numbers; the topics in which the same threads take part are of one kind.
+    """A group's threads as numbers; topics with the same subscribed threads are of one kind.
 
     :ivar units: the threads, (number, member's place): every member's thread 0 comes before the second of any.
     :ivar unit_at: the inverse of `units`.
@@ -158,9 +158,9 @@ class Threads:
     def seated(
         self, partitions: Sequence[TopicPartition], room: Counter[int], homes: Claims
     ) -> dict[TopicPartition, int]:
-        """Partition -> thread: where it is at home if there is room, else with its member, else where room is left.
+        """Partition -> thread: its home if there is room, else one of the home's member, else any.
 
-        :param room: thread -> how many of the partitions it gets; in sum as many as there are.
+        :param room: thread -> its number of partitions; in sum the number of all.
         """
         claims = {part: homes[part] for part in partitions if part in homes}
         units = {part: self.unit_at.get((claim.thread, claim.member)) for part, claim in claims.items()}
@@ -178,7 +178,7 @@ class Threads:
 def _dealt(
     partitions: Sequence[TopicPartition], wishes: Mapping[TopicPartition, int | None], free: Mapping[int, list[int]]
 ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-    """Partition -> a thread of those that are free by its wish, which are used up; and partitions that got none."""
+    """Partition -> one of the free threads of its wish, which are used up; and the partitions without one."""
     found, left = {}, []
     for part in partitions:
         wish = wishes.get(part)

@@ -1,31 +1,31 @@
-"""Protocol type `consumer`: what a member subscribes to is its metadata, and a leader gives out partitions.
+"""Protocol type `consumer`: a member's subscription is its metadata, and the leader assigns partitions.
 
-Topic metadata is the leader's business (seed 001): it watches the topics that its assignor was given, and asks to be
-asked again when they change, at most once in `assignment_delay_ms`.
+Topic metadata is the leader's responsibility (seed 001): it watches the topics of its assignment, and requests another
+ask when they change, at most once in `assignment_delay_ms`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
-from coordinator.zk.names import is_name
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import Brokers, GroupPaths, ask_number
-from coordinator.zk.patterns import TopicFilter
-from coordinator.zk.records import STATIC, Channel, Registration, Topic, parsed_channel
-from coordinator.zk.runtime import Runtime
-from coordinator.zk.state import GroupState
 from coordinator.zk.store import Node, Store
-from coordinator.zk.sync import Answer, Ask, ClientProtocols, MemberAnswer, decoded, encoded
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers, ask_number
+from coordinator.zk.znodes.records import STATIC, Channel, Registration, Topic, parsed_channel
+from coordinator.zk.znodes.sync import Answer, Ask, ClientProtocols, MemberAnswer, decoded, encoded
+from coordinator.zk.znodes.topic_filter import TopicFilter
 
-from ..config import CLIENT_SIDE, ConsumerConfig, Subscription
+from ..config import CLIENT_SIDE, Subscription
 from ..logs import Log
+from ..membership.client_assignment import IDS_AT_ONCE, Decision, MemberMetadata
+from ..membership.context import MemberContext
 from .base import Assignment, ClientAssignor, Cluster, Held
-from .client import IDS_AT_ONCE, Decision, Known
-from .lookup import LeaderLookup
+from .lookup import GroupView, LeaderLookup
 from .metadata import ConsumerMetadata
 
 log = logging.getLogger(__name__)
@@ -34,21 +34,21 @@ CHANNELS_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Which topics the members of an ask subscribe to."""
+class _SubscribedTopics:
+    """Subscribed topics of an ask's members."""
 
     names: frozenset[str]
     filters: tuple[TopicFilter, ...]
 
     @classmethod
-    def of(cls, metadata: Iterable[bytes]) -> _Wanted:
+    def of(cls, metadata: Iterable[bytes]) -> _SubscribedTopics:
         names: set[str] = set()
         filters: dict[tuple[str, str], TopicFilter] = {}
         for data in metadata:
             try:
                 known = ConsumerMetadata.parse("metadata", data)
             except BadData:
-                continue  # the assignor says what becomes of it
+                continue  # the assignor decides about it
             if known.pattern == STATIC:
                 names |= set(known.subscription)
             else:
@@ -56,52 +56,44 @@ class _Wanted:
         return cls(frozenset(names), tuple(filters.values()))
 
     def among(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that a member subscribes to. What else one names is not there, however much that is."""
-        return sorted(name for name in names if is_name(name) and self._is_wanted(name))
+        """Those of `names` with a subscriber. Other subscribed topics do not exist."""
+        return sorted(name for name in names if is_name(name) and self._is_subscribed(name))
 
-    def _is_wanted(self, name: str) -> bool:
+    def _is_subscribed(self, name: str) -> bool:
         return name in self.names or any(each.allows(name) for each in self.filters)
 
 
 @dataclass(slots=True)
-class _Led:
-    """What this member has last assigned as the leader.
+class _LedAssignment:
+    """This member's last assignment as the leader.
 
-    :ivar differs_since: since when topics have differed from what was assigned; None while they do not.
+    :ivar differs_since: when topics began to differ from the assignment's; None while they are equal.
     """
 
     ask: str
-    wanted: _Wanted
+    subscribed: _SubscribedTopics
     seen: Mapping[str, Topic]
-    looked_at: float
+    checked_at: float
     differs_since: float | None = None
 
 
 class ConsumerRole:
-    """See `client.Role`.
+    """See `membership.client_assignment.Role`.
 
     :param assignors: the client-side assignors of this member, the preferred first.
-    :param wake: lets `poll` look again.
     """
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        runtime: Runtime,
-        source: Log,
-        assignors: Sequence[ClientAssignor],
-        wake: Callable[[], None],
-    ) -> None:
-        self._config = config
-        self._runtime = runtime
+    def __init__(self, context: MemberContext, source: Log, assignors: Sequence[ClientAssignor]) -> None:
+        config = self._config = context.config
+        self._runtime = context.runtime
+        self._wake = context.wake
         self._log = source
         self._assignors = {each.name: each for each in assignors}
-        self._wake = wake
         self._brokers = Brokers(config.brokers_path)
-        self._paths = GroupPaths(config.group)
-        self._led: _Led | None = None
+        self._paths = context.paths
+        self._led: _LedAssignment | None = None
         self._may_have_led = bool(config.group_instance_id)
-        self._changed = runtime.event()
+        self._changed = context.runtime.event()
 
     def offer(self, subscription: Subscription | None) -> ClientProtocols:
         """The metadata of each assignor."""
@@ -111,26 +103,26 @@ class ConsumerRole:
             metadata = {name: encoded(each.metadata(mine)) for name, each in self._assignors.items()}
         except CoordinatorError:
             raise
-        except Exception as error:  # a third party's
+        except Exception as error:  # third-party code
             raise UsageError(f"an assignor gives no metadata: {type(error).__name__}: {error}") from error
         return ClientProtocols(tuple(self._assignors), metadata, is_preferred=self._config.sides[0] == CLIENT_SIDE)
 
     # ---- as the leader
 
-    def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, Known]) -> Decision:
+    def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, MemberMetadata]) -> Decision:
         """
-        :raises BadData: when this member does not know the protocol.
+        :raises BadData: when the protocol is not installed here.
         """
         assignor = self._assignors.get(ask.protocol)
         if assignor is None:
             raise BadData(f"{self._config.consumer} has no assignor {ask.protocol}")
         metadata = {consumer: known.metadata for consumer, known in members.items()}
-        wanted = _Wanted.of(metadata.values())
-        topics, data = self._read_topics(store, wanted)
+        subscribed = _SubscribedTopics.of(metadata.values())
+        topics, data = self._read_topics(store, subscribed)
         self._may_have_led = False
-        self._led = _Led(name, wanted, topics, self._runtime.monotonic())
+        self._led = _LedAssignment(name, subscribed, topics, self._runtime.monotonic())
         channels = self._read_channels(store, sorted(members))
-        lookup = LeaderLookup(store, self._paths, self._brokers, self._log, topics, data, channels)
+        lookup = LeaderLookup(store, self._paths, self._brokers, self._log, GroupView(topics, data, channels))
         cluster = Cluster(topics, self._held(store, members, channels), lookup)
         assignment = assignor.assign(cluster, metadata)
         given = {part.topic for one in assignment.values() for part in one.partitions}
@@ -142,10 +134,10 @@ class ConsumerRole:
             assignor.is_cooperative,
         )
 
-    def _read_topics(self, store: Store, wanted: _Wanted) -> tuple[dict[str, Topic], dict[str, bytes]]:
-        """The topics that somebody subscribes to; whatever becomes of one of them is heard."""
+    def _read_topics(self, store: Store, subscribed: _SubscribedTopics) -> tuple[dict[str, Topic], dict[str, bytes]]:
+        """The topics with a subscriber, each watched."""
         listing = store.children(self._brokers.topics, watch=self._on_topics)
-        names = wanted.among(listing.names if listing is not None else ())
+        names = subscribed.among(listing.names if listing is not None else ())
         paths = [self._brokers.topic(name) for name in names]
         topics: dict[str, Topic] = {}
         data: dict[str, bytes] = {}
@@ -158,17 +150,19 @@ class ConsumerRole:
     def _read_channels(self, store: Store, names: Sequence[str]) -> dict[str, Channel]:
         found = {}
         for first in range(0, len(names), CHANNELS_AT_ONCE):
-            some = names[first : first + CHANNELS_AT_ONCE]
-            paths = [self._paths.channel(name) for name in some]
-            for name, path, node in zip(some, paths, store.get_many(paths), strict=True):
+            batch = names[first : first + CHANNELS_AT_ONCE]
+            paths = [self._paths.channel(name) for name in batch]
+            for name, path, node in zip(batch, paths, store.get_many(paths), strict=True):
                 try:
                     if node is not None:
                         found[name] = parsed_channel(path, node.data)
                 except BadData as error:
-                    log.warning("bad data set aside: path=%s problem=%s", path, error)
+                    log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
         return found
 
-    def _held(self, store: Store, members: Mapping[str, Known], channels: Mapping[str, Channel]) -> dict[str, Held]:
+    def _held(
+        self, store: Store, members: Mapping[str, MemberMetadata], channels: Mapping[str, Channel]
+    ) -> dict[str, Held]:
         """What each member runs, and what the last target gave it."""
         target = self._state(store).target
         held = {}
@@ -193,22 +187,22 @@ class ConsumerRole:
         except BadData:
             return GroupState()
 
-    # ---- topics, as long as it leads
+    # ---- topics, while leading
 
     def wants_rebalance(self, store: Store) -> str:
-        """See `Role`. A watch that was lost hides nothing: topics are read again once a session timeout."""
+        """See `Role`. Topics are read again once per session timeout, in case a watch was lost."""
         if self._may_have_led:
-            self._led = self._led_before(store)
+            self._led = self._previous_assignment(store)
             self._may_have_led = False
         led = self._led
         if led is None:
             return ""
         now = self._runtime.monotonic()
         if led.differs_since is None:
-            if not self._changed.is_set() and now - led.looked_at < store.negotiated_timeout_s:
+            if not self._changed.is_set() and now - led.checked_at < store.negotiated_timeout_s:
                 return ""
             self._changed.clear()
-            led.looked_at = now
+            led.checked_at = now
             if not self._differs(store, led):
                 return ""
             led.differs_since = now
@@ -216,9 +210,9 @@ class ConsumerRole:
             return ""
         return self._request(store, led)
 
-    def _led_before(self, store: Store) -> _Led | None:
-        """What an earlier life of a static member has assigned: a bounce is not followed by another ask, and the topics
-        need somebody who watches them."""
+    def _previous_assignment(self, store: Store) -> _LedAssignment | None:
+        """The assignment of a static member's earlier incarnation: a bounce triggers no new ask, and the topics need a
+        watcher."""
         client = self._state(store).client
         if client is None:
             return None
@@ -236,42 +230,42 @@ class ConsumerRole:
             except BadData:
                 continue
             if answer.error is None:
-                return self._taken_up(store, name, ask, answer) if ask.leader == self._config.consumer else None
+                return self._resumed(store, name, ask, answer) if ask.leader == self._config.consumer else None
         return None
 
-    def _taken_up(self, store: Store, name: str, ask: Ask, answer: Answer) -> _Led:
-        wanted = _Wanted.of(self._read_metadata(store, ask))
-        topics, _ = self._read_topics(store, wanted)
+    def _resumed(self, store: Store, name: str, ask: Ask, answer: Answer) -> _LedAssignment:
+        subscribed = _SubscribedTopics.of(self._read_metadata(store, ask))
+        topics, _ = self._read_topics(store, subscribed)
         seen = {topic: known for topic, known in topics.items() if topic in answer.topics or not known.partitions}
         for topic, topic_id in answer.topics.items():
             numbers, known = answer.partitions.get(topic, frozenset()), topics.get(topic)
             if known is None or (known.id, frozenset(known.partitions)) != (topic_id, numbers):
                 seen[topic] = Topic(topic, topic_id, tuple(sorted(numbers)))
-        return _Led(name, wanted, seen, self._runtime.monotonic(), self._runtime.monotonic())
+        return _LedAssignment(name, subscribed, seen, self._runtime.monotonic(), self._runtime.monotonic())
 
     def _read_metadata(self, store: Store, ask: Ask) -> list[bytes]:
         found = []
         for first in range(0, len(ask.members), IDS_AT_ONCE):
-            some = sorted(ask.members)[first : first + IDS_AT_ONCE]
-            paths = [path for name in some for path in (self._paths.id(name), self._paths.seat(name))]
+            batch = sorted(ask.members)[first : first + IDS_AT_ONCE]
+            paths = [path for name in batch for path in (self._paths.id(name), self._paths.seat(name))]
             nodes = store.get_many(paths)
-            for path, here, seat in zip(paths[::2], nodes[::2], nodes[1::2], strict=True):
-                node = here or seat  # who is away from its seat has its part all the same
+            for path, registration, seat in zip(paths[::2], nodes[::2], nodes[1::2], strict=True):
+                node = registration or seat  # a member away from its seat keeps its part
                 try:
                     client = Registration.parse(path, node.data).client if node is not None else None
                     if client is not None and ask.protocol in client.metadata:
                         found.append(decoded(path, client.metadata[ask.protocol]))
                 except BadData:
-                    continue  # the next ask leaves it out
+                    continue  # the next ask omits it
         return found
 
-    def _differs(self, store: Store, led: _Led) -> str:
-        topics, _ = self._read_topics(store, led.wanted)
+    def _differs(self, store: Store, led: _LedAssignment) -> str:
+        topics, _ = self._read_topics(store, led.subscribed)
         changed = sorted(name for name in topics.keys() | led.seen.keys() if topics.get(name) != led.seen.get(name))
         return changed[0] if changed else ""
 
-    def _request(self, store: Store, led: _Led) -> str:
-        """Why to ask again; nothing from who does not lead any more, or whose answer is still on its way."""
+    def _request(self, store: Store, led: _LedAssignment) -> str:
+        """The reason for another ask; empty when not the leader any more, or while its answer is pending."""
         client = self._state(store).client
         adopted = client.ask if client is not None else ""
         if adopted != led.ask:
@@ -283,31 +277,31 @@ class ConsumerRole:
         return f"topic {changed} has changed" if changed else ""
 
     def requested(self) -> None:
-        """See `Role`. What this member has assigned is of no use until it is asked again."""
+        """See `Role`. This member's last assignment is void until the next ask."""
         self._led = None
 
     def _on_topics(self, path: str) -> None:
         self._changed.set()
-        self._wake()
+        self._wake.set()
 
-    # ---- as any member
+    # ---- as a member
 
     def assigned(self, protocol: str, entry: MemberAnswer, channel: Channel) -> None:
-        """Tell the assignor of the group's protocol what its member was given."""
+        """Pass this member's assignment to the assignor of the group's protocol."""
         assignor = self._assignors.get(protocol)
         if assignor is None:
             return
         try:
             state = decoded("the member state", entry.member_state)
             assignor.on_assignment(Assignment(entry.threads, state), state, channel.generation)
-        except (Exception, SystemExit):  # a third party's
+        except (Exception, SystemExit):  # third-party code
             log.exception("assignor failed: group=%s protocol=%s", self._config.group, protocol)
 
     def stopped(self) -> None:
         """The commands of a consumer name its partitions."""
 
     def lost(self, reason: str) -> None:
-        """Another incarnation leads anew, when it is asked; that of a static member may lead already."""
+        """A new incarnation leads once it is asked; a static member's may lead already."""
         self._led = None
         self._may_have_led = bool(self._config.group_instance_id)
 
@@ -316,5 +310,5 @@ def _topic(path: str, name: str, node: Node) -> Topic | None:
     try:
         return Topic.parse(path, name, node.data, node.stat.czxid)
     except CoordinatorError as error:
-        log.warning("bad data set aside: path=%s problem=%s", path, error)
+        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
         return None

@@ -1,33 +1,29 @@
-"""A consumer's part in client-side assignment, made from its configuration."""
+"""A consumer's part in client-side assignment, from its configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.runtime import Runtime
 
-from ..config import CLIENT_SIDE, COORDINATOR_SIDE, ConsumerConfig
+from ..config import CLIENT_SIDE, COORDINATOR_SIDE
 from ..logs import Log
+from ..membership.client_assignment import ClientAssignment
+from ..membership.context import MemberContext
 from .base import ClientAssignor
-from .client import ClientAssignment
 from .consumers import ConsumerRole
 from .registry import client_assignors, named
 
 
 def client_assignment(
-    config: ConsumerConfig,
-    runtime: Runtime,
-    source: Log,
-    wake: Callable[[], None],
-    given: Sequence[ClientAssignor] = (),
+    context: MemberContext, source: Log, given: Sequence[ClientAssignor] = ()
 ) -> ClientAssignment | None:
-    """None for a consumer that leaves assignment to the coordinator.
+    """None for a consumer under the coordinator's strategies.
 
-    :param given: client assignors besides those that are installed; the only ones, in this order, when there are some.
-    :raises UsageError: when a protocol is not installed, or assignors are given to a consumer that does not use them.
+    :param given: client assignors besides the installed ones; when not empty, the only ones, in this order.
+    :raises UsageError: when a protocol is not installed, or assignors are given without client-side assignment.
     """
+    config = context.config
     if CLIENT_SIDE not in config.sides:
         if given:
             raise UsageError("assignors are for client-side assignment: add assignment='client'")
@@ -36,5 +32,4 @@ def client_assignment(
     if COORDINATOR_SIDE in config.sides and not given:
         installed = client_assignors()
         names = [name for name in names if name in installed] or names
-    role = ConsumerRole(config, runtime, source, named(names, given), wake)
-    return ClientAssignment(GroupPaths(config.group), config.consumer, role)
+    return ClientAssignment(context, ConsumerRole(context, source, named(names, given)))

@@ -1,8 +1,8 @@
-"""Client assignor `lag`: threads get the same number of records to catch up with, and partitions stay where they can.
+"""Client assignor `lag`: threads have equal lag (records behind), with minimal moves.
 
-A partition weighs its records behind, plus 1: so idle partitions are spread by their number. A partition without an
-owner goes to the least loaded thread, heaviest first (longest processing time first, Graham 1969); then threads level
-out in pairs. Last, the result is compared with that of `sticky`: a bad start can end in a bad optimum.
+A partition's weight is its lag plus 1, so that idle partitions are spread by number. A partition without an owner goes
+to the least loaded thread, heaviest first (longest processing time first, Graham 1969); then pairs of threads level
+their loads. Last, the result is compared with that from `sticky`: a bad start can end in a bad optimum.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from coordinator.assignors import Subscriber
 from coordinator.assignors.claims import ANY, Claim, Claims, claims_of
 from coordinator.assignors.sticky import StickyAssignor
 from coordinator.zk.errors import UsageError
-from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 
 from .adapter import GroupSubscription, Threads, group_subscription, to_assignments
 from .base import Assignment, ClientAssignor, Cluster
 
 ROUNDS = 4
-"""Most starts from `sticky`: each time that one gains, its result is what the next one starts with."""
+"""Maximum number of starts from `sticky`: while one is better, its result is the next start."""
 MOVES = 8
-"""Most moves in one levelling, for each partition. Each lowers the sum of squared loads, so few are made."""
+"""Maximum number of moves per levelling and partition. Each lowers the sum of squared loads, so few are made."""
 NOWHERE = -1
 
 Shares = dict[str, dict[str, PartitionSet]]
@@ -38,17 +38,17 @@ Weighed = tuple[int, int]
 
 
 class LagAssignor(ClientAssignor):
-    """Balances threads by records behind: end offset less committed offset.
+    """Balances threads by lag: end offset less committed offset.
 
-    - Without a committed offset, all records of a partition are behind. When the log cannot tell its end (or, without
-      a committed offset, its beginning), it counts as the mean of those that are known.
-    - A partition moves only while two threads could come closer by more than the tolerance.
-    - The spread, most less least over the threads of members that share topics, exceeds that of `sticky` by the
-      tolerance at most.
+    - Without a committed offset, all records of a partition are lag. Without an end (or, without a committed offset, a
+      beginning) of the log, it counts as the mean of the known ones.
+    - A partition moves only while two threads differ by more than the tolerance.
+    - The spread, maximum less minimum over the threads of members that share topics, exceeds that of `sticky` by at
+      most the tolerance.
 
-    :param tolerance: share of the mean load of a thread. A partition heavier than the mean, and one thread for it, do
-        not count in the mean: one hot partition would excuse any distribution of the others.
-    :raises UsageError: when the tolerance is negative or no number.
+    :param tolerance: share of the mean load of a thread. Partitions above the mean, and one thread each, do not count
+        in the mean: one hot partition would excuse any distribution of the others.
+    :raises UsageError: when the tolerance is negative or not a number.
     """
 
     name = "lag"
@@ -68,15 +68,15 @@ class LagAssignor(ClientAssignor):
             found |= self._solved(piece, weights).shares()
         return to_assignments(group, found)
 
-    def _solved(self, group: GroupSubscription, weights: Weights) -> _Board:
+    def _solved(self, group: GroupSubscription, weights: Weights) -> _LagBoard:
         """The better of two starts, what is held and what `sticky` makes of it; the first unless the other gains."""
         threads, held = Threads(group.members, group.topics), claims_of(group.members, group.topics)
-        best = _Board(group, threads, weights, self.tolerance).solved(held, held)
+        best = _LagBoard(group, threads, weights, self.tolerance).solved(held, held)
         start, members = held, group.members
         for _ in range(ROUNDS):
             if best.spread() <= best.tolerance + best.least_spread:
                 break
-            other = _Board(group, threads, weights, self.tolerance).solved(_sticky(members, group.topics), held)
+            other = _LagBoard(group, threads, weights, self.tolerance).solved(_sticky(members, group.topics), held)
             is_better = other.spread() < best.spread() - best.tolerance
             best = other if is_better else best
             reached = best.claims()
@@ -87,7 +87,7 @@ class LagAssignor(ClientAssignor):
 
 
 def weights_of(cluster: Cluster, group: GroupSubscription) -> dict[TopicPartition, int]:
-    """Records behind plus 1, of every partition."""
+    """Lag plus 1, of every partition."""
     parts = group.partitions()
     ends, committed = cluster.end_offsets(parts), cluster.committed(parts)
     fresh = [part for part in parts if part in ends and part not in committed]
@@ -98,18 +98,18 @@ def weights_of(cluster: Cluster, group: GroupSubscription) -> dict[TopicPartitio
 
 
 def _sticky(members: Sequence[Subscriber], topics: Topics) -> Claims:
-    """What `sticky` gives, as claims."""
+    """The result of `sticky`, as claims."""
     return claims_of(_holding(members, StickyAssignor().assign(members, topics)), topics)
 
 
 def _holding(members: Sequence[Subscriber], shares: Mapping[str, Mapping[str, PartitionSet]]) -> list[Subscriber]:
-    """The members once they hold these shares."""
+    """The members as if they ran these shares."""
     held = {name: {part: thread for thread, has in shares[name].items() for part in has} for name in shares}
     return [replace(member, running=NONE, on_thread=held[member.consumer]) for member in members]
 
 
 def _mean(weights: Sequence[int], threads: int) -> float:
-    """The mean load of a thread, less partitions heavier than it and a thread for each."""
+    """The mean load of a thread, without partitions above it and a thread for each."""
     total = sum(weights)
     for heaviest in sorted(weights, reverse=True):
         if threads == 1 or heaviest * threads <= total:
@@ -119,13 +119,13 @@ def _mean(weights: Sequence[int], threads: int) -> float:
     return total / threads
 
 
-class _Board:
+class _LagBoard:
     """Threads and partitions as numbers, and who has what.
 
-    :ivar loads: thread -> sum of the weights it has.
+    :ivar loads: thread -> sum of its weights.
     :ivar holders: partition -> the thread that has it.
     :ivar tolerance: in records.
-    :ivar least_spread: no assignment has less: one thread has the heaviest partition, and one the mean or less.
+    :ivar least_spread: lower bound of the spread: one thread has the heaviest partition, another at most the mean.
     """
 
     def __init__(self, group: GroupSubscription, threads: Threads, weights: Weights, tolerance: float) -> None:
@@ -143,16 +143,16 @@ class _Board:
         self._among = [frozenset(units) for units in threads.kinds]
         self._moves = 0
 
-    def solved(self, start: Claims, homes: Claims) -> _Board:
+    def solved(self, start: Claims, homes: Claims) -> _LagBoard:
         """The board itself, balanced from `start`; of equal partitions those stay that are at home."""
         self._place_claims(start)
-        self._place_the_rest()
+        self._place_unclaimed()
         self._level()
-        self._send_home(homes)
+        self._return_home(homes)
         return self
 
     def spread(self) -> int:
-        """Most less least."""
+        """Maximum less minimum load."""
         return max(self.loads) - min(self.loads)
 
     def shares(self) -> Shares:
@@ -164,14 +164,14 @@ class _Board:
         return {name: {thread: frozenset(parts) for thread, parts in has.items()} for name, has in found.items()}
 
     def claims(self) -> Claims:
-        """Partition -> the member and thread that has it."""
+        """Partition -> its member and thread."""
         units = self.threads.units
         return {part: Claim(units[at][1], units[at][0]) for part, at in zip(self.parts, self.holders, strict=True)}
 
     # ---- placing
 
     def _place_claims(self, claims: Claims) -> None:
-        """Each partition goes where it is; without a thread, to the least loaded one of its member."""
+        """Place each partition at its claimant; without a thread, at the member's least loaded one."""
         loose = []
         for part, name in enumerate(self.parts):
             claim = claims.get(name)
@@ -184,8 +184,8 @@ class _Board:
             own = [self.threads.unit_at[number, member] for number in range(count)]
             self._put(part, min(own, key=self.loads.__getitem__))
 
-    def _place_the_rest(self) -> None:
-        """Heaviest first, each to the least loaded thread; of equal ones first those that few threads may have."""
+    def _place_unclaimed(self) -> None:
+        """Heaviest first, each to the least loaded thread; of equal ones first those with the fewest threads."""
         left = [part for part, holder in enumerate(self.holders) if holder == NOWHERE]
         for part in sorted(left, key=lambda part: (-self.weights[part], len(self._among[self.kind_of[part]]), part)):
             self._put(part, self._poorest(self.kind_of[part]))
@@ -201,7 +201,7 @@ class _Board:
         insort(self._by_load, (self.loads[unit], unit))
 
     def _poorest(self, kind: int) -> int:
-        """The least loaded of the threads of a kind; few are compared, many are met soon among all."""
+        """The least loaded thread of a kind: compared among few, from a heap among many."""
         among = self._among[kind]
         if len(among) ** 2 <= len(self.loads):
             return min(among, key=lambda unit: (self.loads[unit], unit))
@@ -210,16 +210,16 @@ class _Board:
     # ---- levelling
 
     def _level(self) -> None:
-        """Until no two threads of a kind could come closer by more than the tolerance."""
+        """Level until no two threads of a kind could get closer by more than the tolerance."""
         looked_at = [NOWHERE] * len(self.threads.kinds)
         while any(moves != self._moves for moves in looked_at) and self._moves < MOVES * len(self.parts):
             for kind in range(len(looked_at)):
                 if looked_at[kind] != self._moves:
-                    looked_at[kind] = self._moves  # of before: who was passed over is looked at again after any move
+                    looked_at[kind] = self._moves  # as before: skipped threads are tried again after any move
                     self._level_one(kind)
 
     def _level_one(self, kind: int) -> None:
-        """Among the threads of one kind: the richest gives to the poorest. One that cannot is passed over."""
+        """Level threads of one kind: the most loaded gives to the least loaded. One that cannot is skipped."""
         rich = [(-self.loads[unit], unit) for unit in self._has[kind]]
         heapify(rich)
         while rich and self._moves < MOVES * len(self.parts):
@@ -234,7 +234,7 @@ class _Board:
                 heappop(rich)
 
     def _exchange(self, giver: int, taker: int, kind: int) -> bool:
-        """A step that brings two threads closer; False when no series of steps would by more than the tolerance."""
+        """Bring two threads closer by a step; False when no series of steps would by more than the tolerance."""
         gap = self.loads[giver] - self.loads[taker]
         mine, theirs = self._has[kind][giver], self._has[kind].get(taker, [])
         step = _given(mine, gap, self.tolerance)
@@ -255,10 +255,10 @@ class _Board:
         self._moves += 1
         self._put(part, taker)
 
-    # ---- home again
+    # ---- back home
 
-    def _send_home(self, homes: Claims) -> None:
-        """Exchange partitions of one kind and weight, which changes no load, so that as many as can are at home."""
+    def _return_home(self, homes: Claims) -> None:
+        """Exchange partitions of one kind and weight, which changes no load, so that most of them are at home."""
         alike: dict[tuple[int, int], list[int]] = {}
         for part, kind in enumerate(self.kind_of):
             alike.setdefault((kind, self.weights[part]), []).append(part)
@@ -269,31 +269,31 @@ class _Board:
                 self.holders[part] = seats[self.parts[part]]
 
 
-def _given(mine: Sequence[Weighed], gap: int, tolerance: float) -> Weighed | None:
-    """The first to give of those that together close the gap by more than the tolerance.
+def _given(giver_parts: Sequence[Weighed], gap: int, tolerance: float) -> Weighed | None:
+    """The first partition to give of those that together close the gap by more than the tolerance.
 
-    That is the heaviest one of up to half the gap, if those of up to half the gap do; else one that is just over half.
+    The heaviest of up to half the gap, if those of up to half the gap suffice; else one just above half.
     """
-    half = bisect_right(mine, gap // 2, key=itemgetter(0))
+    half = bisect_right(giver_parts, gap // 2, key=itemgetter(0))
     moved = 0
     for at in range(half - 1, -1, -1):
-        if moved + mine[at][0] <= gap // 2:
-            moved += mine[at][0]
+        if moved + giver_parts[at][0] <= gap // 2:
+            moved += giver_parts[at][0]
             if 2 * moved > tolerance:
-                return mine[half - 1]
-    if half < len(mine) and 2 * (gap - mine[half][0]) > tolerance:
-        return mine[half]
+                return giver_parts[half - 1]
+    if half < len(giver_parts) and 2 * (gap - giver_parts[half][0]) > tolerance:
+        return giver_parts[half]
     return None
 
 
 def _swapped(
-    mine: Sequence[Weighed], theirs: Sequence[Weighed], gap: int, tolerance: float
+    giver_parts: Sequence[Weighed], taker_parts: Sequence[Weighed], gap: int, tolerance: float
 ) -> tuple[Weighed, Weighed] | None:
-    """What to exchange so that the gap closes most; None when that is not by more than the tolerance."""
+    """The exchange that closes the gap most; None when not by more than the tolerance."""
     best, most = None, tolerance
-    for weighed in mine:
-        near = bisect_left(theirs, weighed[0] - gap // 2, key=itemgetter(0))
-        for other in theirs[max(0, near - 1) : near + 1]:
+    for weighed in giver_parts:
+        near = bisect_left(taker_parts, weighed[0] - gap // 2, key=itemgetter(0))
+        for other in taker_parts[max(0, near - 1) : near + 1]:
             moved = weighed[0] - other[0]
             if 2 * min(moved, gap - moved) > most:
                 best, most = (weighed, other), 2 * min(moved, gap - moved)

@@ -1,60 +1,57 @@
-"""What a leader looks up for its assignor: offsets of the group, ends of the logs, racks of replicas."""
+"""A leader's lookups for its assignor: offsets of the group, ends of the logs, racks of replicas."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.zk.errors import BadData, CoordinatorError
-from coordinator.zk.fields import Fields
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import Brokers, GroupPaths
-from coordinator.zk.records import MAX_TOPIC_BYTES, Channel, OffsetRecord, Topic
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from coordinator.zk.znodes.records import MAX_TOPIC_BYTES, Channel, OffsetRecord, Topic
 
-from ..logs import Log, Place, ends_of
+from ..logs import Log, TopicIdPartition, ends_of
 
 Offsets = Mapping[TopicPartition, int]
 
 
-class LeaderLookup:
-    """Of one call of an assignor.
+class GroupView(NamedTuple):
+    """What a leader has read of its group.
 
-    :param data: topic -> its znode's data: replicas stand there.
-    :param channels: consumer -> what its channel says: it is ahead of `offsets/`.
+    :ivar topics: topic -> what it is now.  :ivar data: topic -> its znode's data: replicas stand there.
+    :ivar channels: consumer -> what its channel says: it is ahead of `offsets/`.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        paths: GroupPaths,
-        brokers: Brokers,
-        source: Log,
-        topics: Mapping[str, Topic],
-        data: Mapping[str, bytes],
-        channels: Mapping[str, Channel],
-    ) -> None:
+    topics: Mapping[str, Topic]
+    data: Mapping[str, bytes]
+    channels: Mapping[str, Channel]
+
+
+class LeaderLookup:
+    """Of one call of an assignor."""
+
+    def __init__(self, store: Store, paths: GroupPaths, brokers: Brokers, source: Log, view: GroupView) -> None:
         self._store = store
         self._paths = paths
         self._brokers = brokers
         self._log = source
-        self._topics = topics
-        self._data = data
-        self._channels = channels
+        self._view = view
         self._replicas: dict[str, Mapping[str, Any]] = {}
         self._rack_of: dict[str, str] | None = None
 
     def committed(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Committed offsets of the group, of the topics as they are now."""
-        wanted = set(partitions)
+        """Committed offsets of the group, for the current topics."""
+        requested = set(partitions)
         found = {
             part: offset
-            for channel in self._channels.values()
+            for channel in self._view.channels.values()
             for part, offset in channel.running.items()
-            if offset is not None and part in wanted and channel.topics.get(part.topic) == self._id(part)
+            if offset is not None and part in requested and channel.topics.get(part.topic) == self._id(part)
         }
-        rest = sorted(wanted - found.keys())
+        rest = sorted(requested - found.keys())
         paths = [self._paths.offset(*part) for part in rest]
         for part, path, node in zip(rest, paths, self._store.get_many(paths), strict=True):
             record = _offset(path, node.data) if node is not None else None
@@ -64,7 +61,7 @@ class LeaderLookup:
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Offsets:
         """The offset that the next record of each will have."""
-        places = {Place(part.topic, self._id(part), part.partition): part for part in partitions}
+        places = {TopicIdPartition(part.topic, self._id(part), part.partition): part for part in partitions}
         ends = ends_of(self._log, places)
         return {places[place]: end for place, end in ends.items() if isinstance(end, int)}
 
@@ -79,9 +76,9 @@ class LeaderLookup:
         return found
 
     def racks(self, partition: TopicPartition) -> frozenset[str]:
-        """Racks of the replicas, as Kafka's brokers register them; empty when unknown."""
+        """Racks of the replicas, as registered by Kafka's brokers; empty when unknown."""
         if partition.topic not in self._replicas:
-            self._replicas[partition.topic] = _mapping(self._data.get(partition.topic, b""), "partitions")
+            self._replicas[partition.topic] = _mapping(self._view.data.get(partition.topic, b""), "partitions")
         replicas = self._replicas[partition.topic].get(str(partition.partition))
         ids = [str(broker) for broker in replicas] if isinstance(replicas, list) else []
         racks = self._racks() if ids else {}
@@ -98,7 +95,7 @@ class LeaderLookup:
         return self._rack_of
 
     def _id(self, part: TopicPartition) -> str:
-        topic = self._topics.get(part.topic)
+        topic = self._view.topics.get(part.topic)
         return topic.id if topic is not None else ""
 
 

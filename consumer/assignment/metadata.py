@@ -1,9 +1,9 @@
-"""Member metadata of protocol type `consumer`: what a member tells the leader about its subscription.
+"""Member metadata of protocol type `consumer`: a member's subscription, for the leader.
 
     {"version":1,"topics":["a","b"],"threads":{"a":2},"pattern":"static","rack":"r1","user_data":"<base64>"}
 
-`threads` names the topics with another number of threads than 1. `rack`, `user_data` and `threads` may be missing. A
-reader ignores fields that it does not know, and reads a higher version the same way.
+`threads` has the topics with another number of threads than 1. `rack`, `user_data` and `threads` are optional. A reader
+ignores unknown fields, and reads a higher version the same way.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.fields import Fields, compact
-from coordinator.zk.names import MAX_NAME, is_name
-from coordinator.zk.patterns import TopicFilter
-from coordinator.zk.records import PATTERNS, STATIC
+from coordinator.zk.znodes.json_fields import Fields, compact
+from coordinator.zk.znodes.names import MAX_NAME, is_name
+from coordinator.zk.znodes.records import PATTERNS, STATIC
+from coordinator.zk.znodes.topic_filter import TopicFilter
 
 MAX_METADATA_BYTES = 65_536
 """Limit of one member's metadata (contract, rule 11)."""
@@ -26,13 +26,13 @@ MAX_THREADS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMetadata:
-    """A member's subscription, as the leader reads it.
+    """A member's subscription, for the leader.
 
     :ivar subscription: topic -> threads, or for a wildcard one regular expression -> threads.
     :ivar pattern: `static`, `white_list` or `black_list`, as in the registration.
     :ivar rack: of the consumer, Kafka's `client.rack`; empty when unknown.
-    :ivar user_data: the assignor's own bytes.
-    :ivar version: of the format in which the metadata is written.
+    :ivar user_data: the assignor's opaque bytes.
+    :ivar version: of the metadata's format.
     """
 
     subscription: Mapping[str, int]
@@ -44,7 +44,7 @@ class ConsumerMetadata:
     @classmethod
     def parse(cls, where: str, data: bytes) -> ConsumerMetadata:
         """
-        :param where: whose metadata, for messages.
+        :param where: the source of the metadata, for messages.
         :raises BadData: when the metadata is over 65,536 bytes or malformed, or its expression does not compile.
         """
         fields = Fields.parse(where, data, most=MAX_METADATA_BYTES)
@@ -60,7 +60,7 @@ class ConsumerMetadata:
         )
 
     def to_bytes(self) -> bytes:
-        """One line of JSON; equal metadata has equal bytes, whatever the order of its topics.
+        """One line of JSON; equal metadata has equal bytes, independent of the order of its topics.
 
         :raises UsageError: when the metadata is over 65,536 bytes.
         """
@@ -76,7 +76,7 @@ class ConsumerMetadata:
         return data
 
     def threads_in(self, topics: Iterable[str]) -> dict[str, int]:
-        """Topic -> threads of this member, for those of `topics` that it subscribes to; a wildcard is resolved.
+        """Topic -> threads of this member, for its subscribed ones of `topics`; a wildcard is resolved.
 
         :raises BadData: when the expression does not compile.
         """

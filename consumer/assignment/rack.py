@@ -1,8 +1,8 @@
 """Client assignor `rack`: consumers prefer partitions that have a replica in their rack (KIP-881); balance comes first.
 
-`sticky` decides how many partitions each thread gets. Partitions are then exchanged between racks along cycles that
-gain a match each, until there is none: a maximum flow over racks, so with equal subscriptions no balanced assignment
-has more matches. With unequal ones, exchanges stay within topics that have the same subscribers.
+`sticky` decides the number of partitions per thread. Partitions are then exchanged between racks along cycles that gain
+a match each: a maximum flow over racks, so with equal subscriptions no balanced assignment has more matches. With
+unequal ones, exchanges stay within topics with the same subscribers.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from heapq import heappop, heappush
 
 from coordinator.assignors.claims import by_number, claims_of
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from .adapter import GroupSubscription, Threads, group_subscription, to_assignments
 from .base import Assignment, ClientAssignor, Cluster
 
 Racks = tuple[str, ...]
-"""Racks with a replica of a partition, of those that have a thread for it; in order."""
+"""Racks with both a replica of the partition and a thread for it; in order."""
 Step = tuple[str, str, Racks | None]
-"""From one rack to another, a partition with replicas in these racks; None: one gets one more, the other one less."""
+"""From one rack to another, a partition with replicas in these racks; None: one size grows, the other shrinks."""
 
 
 class RackAssignor(ClientAssignor):
     """Cooperative sticky, with as many partitions as possible read from a replica in the consumer's rack.
 
-    In this order: threads differ by as much as with `sticky`, consumers and replicas match, partitions stay. Without
+    Order of criteria: threads differ by as much as with `sticky`, consumers and replicas match, partitions stay.
+    Without
     racks, of members or of replicas, the result is that of `cooperative-sticky`.
     """
 
@@ -45,11 +46,11 @@ class RackAssignor(ClientAssignor):
 
 
 class _Exchange:
-    """The group as `sticky` divides it, and its partitions exchanged between racks.
+    """The assignment of `sticky`, with partitions exchanged between racks.
 
     :ivar racks: member's place -> its rack, empty when unknown; `rack_of` the same for threads.
-    :ivar homes: who has a claim on a partition.
-    :ivar seats: partition -> the thread that `sticky` gives it to.
+    :ivar homes: claims on partitions.
+    :ivar seats: partition -> its thread by `sticky`.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class _Exchange:
         return seats
 
     def _flow(self, parts: Sequence[TopicPartition], by_rack: Mapping[str, list[int]], sizes: Counter[int]) -> _Flow:
-        """The partitions of a kind by rack; the sizes of racks are fixed, unless these are all partitions there are."""
+        """The partitions of a kind by rack; the racks' sizes are fixed, unless the kind has all partitions."""
         least = {rack: sum(sizes[unit] for unit in among) for rack, among in by_rack.items()}
         most = dict(least)
         if len(self.threads.kinds) == 1:
@@ -116,9 +117,9 @@ class _Exchange:
         return flow
 
     def _room(self, parts: Sequence[TopicPartition], sizes: Mapping[int, int]) -> Counter[int]:
-        """Thread -> how many of a rack's partitions it gets: its size, as long as the rack has as many as before.
+        """Thread -> number of a rack's partitions that it gets: its size, while the rack's size is unchanged.
 
-        Where it has not, threads differ by one, and those get one more that have a claim on most.
+        Else threads differ by one, and those with the most claims get one more.
         """
         if len(parts) == sum(sizes.values()):
             return Counter(sizes)
@@ -129,14 +130,14 @@ class _Exchange:
 
 
 class _Flow:
-    """Partitions of one kind by the rack of their thread; which thread of a rack it is makes no difference to matches.
+    """Partitions of one kind by the rack of their thread; threads of a rack are equivalent for matches.
 
-    A partition matches when its rack has a replica. It moves freely while it does not match, and between the racks of
-    its replicas when it does. Where a partition could match in another rack, a path of such moves is looked for that
-    leads from there back to its own rack: that is one match more. On its way one rack may grow and another shrink.
+    A partition matches when its rack has a replica. It moves freely while it does not match, else between the racks of
+    its replicas. Where a partition could match in another rack, a path of such moves from there back to its own rack is
+    one match more. On its way one rack may grow and another shrink.
 
-    :ivar place: partition -> rack; what changes.
-    :ivar counts: rack -> how many partitions; between `least` and `most`.
+    :ivar place: partition -> rack; the result.
+    :ivar counts: rack -> number of partitions; between `least` and `most`.
     """
 
     def __init__(self, least: Mapping[str, int], most: Mapping[str, int]) -> None:
@@ -148,22 +149,22 @@ class _Flow:
         self._dead: set[str] = set()
 
     def add(self, part: TopicPartition, rack: str, racks: Racks, home: str | None) -> None:
-        """A partition, with the racks of its replicas in order.
+        """Add a partition, with the racks of its replicas in order.
 
-        :param home: rack of the member that has a claim on it. Of partitions with the same racks, strangers move first.
+        :param home: rack of the claiming member. Of partitions with the same racks, unclaimed ones move first.
         """
         self._homes[part] = home
         self._put(part, rack, racks)
 
     def run(self) -> bool:
-        """Until no match can be gained; whether one was."""
+        """Gain matches until no more is possible; returns whether any was gained."""
         before = dict(self.place)
         while self._gains():
             pass
         return self.place != before
 
     def _gains(self) -> bool:
-        """One pass over the racks, with what does not match in each."""
+        """One pass over the racks, with the unmatched partitions of each."""
         self._dead = set()
         has_gained = False
         for rack, having in self._having.items():
@@ -173,7 +174,7 @@ class _Flow:
         return has_gained
 
     def _gain(self, rack: str, racks: Racks) -> bool:
-        """One match more, by moving one of these partitions away from its rack."""
+        """Gain one match by moving one of these partitions from its rack."""
         path = self._path(rack, racks)
         moving = [(self._pop(source, has), target, has) for source, target, has in path if has is not None]
         for step in moving:
@@ -181,7 +182,7 @@ class _Flow:
         return bool(path)
 
     def _path(self, start: str, racks: Racks) -> list[Step]:
-        """The shortest; empty when there is none, and what was reached then is a dead end for the whole pass."""
+        """The shortest path; empty when there is none: the reached racks are then dead ends for the whole pass."""
         came: dict[str, Step] = {rack: (start, rack, racks) for rack in racks if rack not in self._dead}
         queue = deque(came)
         while queue:
@@ -196,7 +197,7 @@ class _Flow:
         return []
 
     def _steps_from(self, rack: str, start: str) -> Iterator[Step]:
-        """Steps that lose no match: of partitions, and of growing here while another rack shrinks."""
+        """Steps without a lost match: of partitions, and a size that grows here while another shrinks."""
         may_grow = self.counts[rack] < self._most[rack]
         if may_grow and self.counts[start] > self._least[start]:
             yield rack, start, None
@@ -208,7 +209,7 @@ class _Flow:
             yield from ((rack, other, None) for other in self._least if self.counts[other] > self._least[other])
 
     def _choices(self, rack: str) -> Iterator[Racks]:
-        """Those first of which a partition would go that has no claim to stay."""
+        """Racks of movable partitions, those without a claim first."""
         having = self._having[rack]
         for stays in (False, True):
             yield from (racks for racks, parts in having.items() if parts[0][0] == stays)
@@ -228,7 +229,7 @@ class _Flow:
 
 
 def _way(came: Mapping[str, Step], start: str, last: Step) -> list[Step]:
-    """The steps from start, each by the one that led to its source, with the last one."""
+    """The steps from start to `last`, each by its predecessor."""
     found = [last]
     while found[-1][0] != start:
         found.append(came[found[-1][0]])

@@ -1,8 +1,8 @@
-"""Every client assignor there is: the built-in ones, coordinator-side strategies, and those of installed packages.
+"""All client assignors: built-in ones, coordinator-side strategies, and those of installed packages.
 
-A package offers one by an entry point in the group `zk_group_coordinator.client_assignors` on the members' hosts, which
-has the assignor's name and leads to a `ClientAssignor` or to a class that makes one. An unusable one is set aside with
-the reason, and affects only consumers that list it.
+A package offers one by an entry point in the group `zk_group_coordinator.client_assignors` on the members' hosts, with
+the assignor's name, that leads to a `ClientAssignor` or to a class of one. An unusable one is ignored with the reason,
+and affects only consumers that list it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from coordinator.assignors import told as error_text
 from coordinator.assignors.registry import BUILT_IN, assignors
 from coordinator.zk.errors import UsageError
-from coordinator.zk.names import is_name, shown
+from coordinator.zk.znodes.names import error_text, is_name, shown
 
 from .adapter import CoordinatorStrategy
 from .base import ClientAssignor
@@ -27,17 +26,17 @@ log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "zk_group_coordinator.client_assignors"
 RESERVED = frozenset({*BUILT_IN, LagAssignor.name, RackAssignor.name})
-"""Names that no package can take."""
+"""Names that no package can override."""
 METHODS = ("metadata", "assign", "on_assignment")
 NAME_RULE = "use 1 to 249 letters, digits, dots, underscores and dashes"
 
 
 def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str, ClientAssignor]:
-    """Name -> assignor, of all that can be used; the others are logged. Runs the code of installed packages: call once.
+    """Name -> assignor, of all usable ones; the others are logged. Runs the code of installed packages: call once.
 
-    A package's client assignor goes before its coordinator-side strategy of the same name.
+    A package's client assignor has precedence over its coordinator-side strategy of the same name.
 
-    :param offered: entry points of client assignors; those of the installed packages when not given.
+    :param offered: entry points of client assignors; None for those of the installed packages.
     """
     by_name: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=ENTRY_POINTS) if offered is None else offered:
@@ -49,15 +48,15 @@ def client_assignors(offered: Iterable[EntryPoint] | None = None) -> Mapping[str
             found[name] = _loaded(name, points)
         except _Unusable as reason:
             where = ", ".join(sorted({point.value for point in points}))
-            log.warning("strategy set aside: strategy=%s entry_point=%s reason=%s", shown(name), where, reason)
+            log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", shown(name), where, reason)
     return MappingProxyType(found)
 
 
 def named(names: Sequence[str], given: Sequence[ClientAssignor] = ()) -> tuple[ClientAssignor, ...]:
-    """The assignors with these names, in their order; a name that is listed twice counts once.
+    """The assignors with these names, in their order; a repeated name counts once.
 
-    :param given: assignors that the application has made; they go before installed ones.
-    :raises UsageError: when one is not installed, or a given one is incomplete or has the name of another.
+    :param given: assignors of the application, with precedence over installed ones.
+    :raises UsageError: when one is not installed, or a given one is incomplete or has a duplicate name.
     """
     for assignor in given:
         name = getattr(assignor, "name", None)
@@ -99,12 +98,12 @@ def _loaded(name: str, points: Sequence[EntryPoint]) -> ClientAssignor:
         return _complete(name, loaded() if isinstance(loaded, type) else loaded)
     except _Unusable:
         raise
-    except (Exception, SystemExit) as error:  # a third party's code
+    except (Exception, SystemExit) as error:  # third-party code
         raise _Unusable(f"it cannot be loaded: {error_text(error)}") from error
 
 
 def _complete(name: str, made: Any) -> ClientAssignor:
-    """`made`, if it has all that a client assignor has."""
+    """`made`, if it is a complete client assignor."""
     if not isinstance(getattr(made, "is_cooperative", None), bool):
         raise _Unusable("its `is_cooperative` must be True or False")
     for method in METHODS:

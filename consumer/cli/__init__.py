@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
-from coordinator.zk.cli import Cli
+from coordinator import __version__
+from coordinator.zk.process.cli import Cli
 
 from .produce import produce
+from .rewind import rewind
 from .run import run
 
 EXIT_CODES = """\b
@@ -15,10 +17,10 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 
 
 
 @click.group(cls=Cli, epilog=EXIT_CODES)
-@click.version_option(package_name="zk-group-coordinator", prog_name="zk-consumer")
+@click.version_option(__version__, prog_name="zk-consumer")
 def main() -> None:
-    """The consumer side: produce into the embedded log, and consume from it."""
+    """The consumer side: produce into the embedded log, consume from it, and rewind a query of sealed segments."""
 
 
-for command in (run, produce):
+for command in (run, produce, rewind):
     main.add_command(command)

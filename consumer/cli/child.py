@@ -13,16 +13,16 @@ from contextlib import suppress
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import DrainFailed, ProcessFailed
+from consumer.fetching.records import Record
 from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State
-from consumer.records import Record
 from coordinator.zk.errors import BadData, CoordinatorError, MissingProgram, UsageError
-from coordinator.zk.fields import Fields
-from coordinator.zk.names import shown
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.ranges import MAX_PARTITION
 from coordinator.zk.runtime import Event, Runtime
-from coordinator.zk.sync import decoded
+from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.names import shown
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.ranges import MAX_PARTITION
+from coordinator.zk.znodes.sync import decoded
 
 from .output import shown_record, text_or_base64
 
@@ -31,21 +31,21 @@ MAX_STATES_BYTES = 64 << 20
 """Of the lines of one answer."""
 LOOK_S = 0.2
 CLOSE_S = 30.0
-"""Beside the deadline for an answer."""
+"""Added to the deadline of an answer."""
 
 RECORD, DRAIN, RESET, STATE, END, DRAINED, READY = "record", "drain", "reset", "state", "end", "drained", "ready"
 WHERE = "an answer of the command"
 
 
 class ChildFailed(CoordinatorError):
-    """The command of `--exec` has ended, does not answer, or answers what it must not."""
+    """The command of `--exec` has ended, does not answer, or sends an invalid answer."""
 
 
 class Child:
     """The command, its stdin and its stdout. Its stderr is this process's.
 
-    :param timeout_s: the longest that it may take to read on, or to answer.
-    :raises MissingProgram: when there is no such program.
+    :param timeout_s: time limit for its reading of input, and for an answer.
+    :raises MissingProgram: when the program does not exist.
     """
 
     def __init__(self, command: str, runtime: Runtime, timeout_s: float) -> None:
@@ -59,7 +59,7 @@ class Child:
         if not words:
             raise UsageError("--exec needs a command: --exec './counter.py'")
         try:
-            # A session of its own: an interrupt from the terminal must not end it before its last checkpoint.
+            # A separate session: an interrupt from the terminal must not end it before its last checkpoint.
             self._process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
             )
@@ -71,9 +71,9 @@ class Child:
             os.set_blocking(stream.fileno(), False)
 
     def write(self, values: Mapping[str, object]) -> None:
-        """Send it one line.
+        """Send one line.
 
-        :raises ChildFailed: when it has ended, or has read nothing for so long.
+        :raises ChildFailed: when it has ended, or has read nothing within the time limit.
         """
         data = memoryview(json.dumps(values, separators=(",", ":")).encode() + b"\n")
         while data:
@@ -86,11 +86,11 @@ class Child:
                 raise ChildFailed(self._end()) from error
 
     def answer(self, until: float, most: int) -> tuple[Fields, int]:
-        """The next line that it writes, and its bytes.
+        """Its next line of output, and the line's bytes.
 
         :param until: by the runtime's clock.
-        :param most: bytes that it may have.
-        :raises ChildFailed: when none comes in time, it is too long, or no JSON object.
+        :param most: maximum bytes.
+        :raises ChildFailed: when none arrives in time, or it is too long or not a JSON object.
         """
         while (end := self._read.find(b"\n")) < 0:
             if len(self._read) > most:
@@ -110,7 +110,7 @@ class Child:
 
     @property
     def deadline(self) -> float:
-        """When an answer is due that is asked for now."""
+        """The deadline of an answer that is requested now."""
         return self._runtime.monotonic() + self._timeout_s
 
     @property
@@ -118,7 +118,7 @@ class Child:
         return self._process.poll() is not None
 
     def ended(self) -> ChildFailed:
-        """The error that it has ended."""
+        """The error of a command that has ended."""
         return ChildFailed(self._end())
 
     def _end(self) -> str:
@@ -130,7 +130,7 @@ class Child:
         return f"the command has ended {how}"
 
     def close(self) -> None:
-        """Let it end: its input ends, then SIGTERM, then SIGKILL for it and what it has started."""
+        """End the command: close its input, then SIGTERM, then SIGKILL for it and its child processes."""
         with suppress(OSError):
             self._in.close()
         for number in (None, signal.SIGTERM, signal.SIGKILL):
@@ -144,7 +144,7 @@ class Child:
 
 
 class ChildProcessor(Processor):
-    """Hands the records to a command, and asks it for its state."""
+    """Sends the records to a command, and requests its state."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -155,7 +155,7 @@ class ChildProcessor(Processor):
         self._child.write({"type": RECORD, **shown_record(record)})
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """See `Processor`. Its input is read in order: what it answers has every record that was written before."""
+        """See `Processor`. The command reads in order: its answer includes every record that was written before."""
         self._child.write({"type": DRAIN, "checkpoint": checkpoint})
         until, room = self._child.deadline, MAX_STATES_BYTES
         partitions: dict[TopicPartition, bytes] = {}
@@ -221,13 +221,13 @@ def run_child(
     stopping: Event,
     runtime: Runtime,
 ) -> None:
-    """Until `stopping` is set. The state stays with the region: another process goes on with it.
+    """Run until `stopping` is set. The region keeps the state: another process continues with it.
 
-    :raises ChildFailed: when the command has ended, lies, or does not answer.
+    :raises ChildFailed: when the command has ended, does not answer, or sends an invalid answer.
     """
     child = Child(command, runtime, timeout_s)
     try:
-        # What waits is set aside for a checkpoint: how long a command takes for it is not known.
+        # Queued records are deferred at a checkpoint: the command's processing time is unknown.
         operator = ConsumerOperator(config, subscription, ChildProcessor(child), operator_driven=True)
         operator.start()
         try:

@@ -1,4 +1,4 @@
-"""What `zk-consumer produce` reads: lines from a file or a pipe, and the records that they stand for."""
+"""The input of `zk-consumer produce`: lines from a file or a pipe, parsed as records."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from consumer.logs.columns import MAX_RECORD_BYTES, MAX_TIMESTAMP_MS, Headers
 from coordinator.zk.errors import BadData
-from coordinator.zk.fields import Fields
-from coordinator.zk.names import shown
-from coordinator.zk.ranges import MAX_PARTITION
+from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.names import shown
+from coordinator.zk.znodes.ranges import MAX_PARTITION
 
 _CHUNK = 1 << 18
 _FIELDS = ("value", "key", "partition", "timestamp", "headers")
@@ -31,9 +31,9 @@ class InputRecord:
 
 
 def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
-    """The lines that come from a file descriptor, without their ends; None whenever none has come for `idle_s`.
+    """The lines of a file descriptor, without their ends; None whenever none has arrived for `idle_s`.
 
-    Of a line that is too long for a record, so much is kept as makes it too long still.
+    A line that is too long for a record is truncated, to a length that is still too long.
     """
     pieces: list[bytes] = []
     while True:
@@ -56,13 +56,13 @@ def lines(descriptor: int, idle_s: float) -> Iterator[bytes | None]:
 
 
 def record_of_json(where: str, line: bytes) -> InputRecord:
-    """A line of JSON: an object with `value` and, if wanted, `key`, `partition`, `timestamp` (ms) and `headers`.
+    """A line of JSON: an object with `value` and optionally `key`, `partition`, `timestamp` (ms) and `headers`.
 
-    A value that is no string becomes compact JSON; null stays null. Headers are an object, or a list of objects with
-    `key` and `value` where a name comes twice.
+    A value that is not a string becomes compact JSON; null stays null. Headers are an object, or a list of objects with
+    `key` and `value` for repeated names.
 
     :param where: the line's name, for messages.
-    :raises BadData: when it is not that.
+    :raises BadData: when the line is invalid.
     """
     values = _object(where, line)
     fields = Fields(where, values)

@@ -1,4 +1,4 @@
-"""What `zk-consumer run` prints on stdout: a JSON line a record, or those of Kafka's VerifiableConsumer an event."""
+"""The output of `zk-consumer run`: one JSON line per record, or per event, as Kafka's VerifiableConsumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from consumer.consumer import Callbacks, Record
 from consumer.errors import AssignmentFailed
-from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ Polled = Mapping[TopicPartition, Sequence[Record]]
 
 
 class RecordLines(Callbacks):
-    """A line a record. What else happens is for stderr and the log; other outputs tell that too.
+    """One line per record. Other events are written to stderr and the log, or by other outputs.
 
     :param consumer: its name, for the log.
     """
@@ -29,31 +29,31 @@ class RecordLines(Callbacks):
         self.consumer = consumer
 
     def started(self) -> None:
-        """The consumer is made, and will be polled."""
+        """The consumer is created; polling begins."""
 
     def polled(self, polled: Polled) -> None:
-        """These records came, and are committed next."""
+        """These records were returned, and are committed next."""
         for records in polled.values():
             for record in records:
                 _print(shown_record(record))
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These are the group's offsets now."""
+        """These offsets were committed."""
 
     def not_committed(self, offsets: Mapping[TopicPartition, int], error: Exception) -> None:
-        """These are not, or nobody knows."""
+        """These were not committed, or the outcome is unknown."""
         click.echo(f"error: {error}", err=True)
 
     def assignment_failed(self, failure: AssignmentFailed) -> None:
-        """The leader gave no assignment; what is assigned is fetched on."""
+        """The leader gave no assignment; fetching of assigned partitions continues."""
         log.warning("assignment failed: consumer=%s reason=%s", self.consumer, failure)
 
     def ended(self) -> None:
-        """The consumer is closed, for whatever reason."""
+        """The consumer is closed."""
 
 
 class EventLines(RecordLines):
-    """A line an event, with the names and fields of Kafka's VerifiableConsumer; and `partitions_lost`.
+    """One line per event, with the names and fields of Kafka's VerifiableConsumer; and `partitions_lost`.
 
     :param wall_ms: the clock of their timestamps, in milliseconds since the epoch.
     :param is_verbose: whether to print each record, too.
@@ -85,7 +85,7 @@ class EventLines(RecordLines):
         if self._is_verbose:
             for record in (record for records in polled.values() for record in records):
                 self._event("record_data", **_place(record), **_contents(record))
-        found = [
+        batches = [
             {
                 "topic": partition.topic,
                 "partition": partition.partition,
@@ -96,8 +96,8 @@ class EventLines(RecordLines):
             for partition, records in sorted(polled.items())
             if records
         ]
-        if found:
-            self._event("records_consumed", count=sum(map(len, polled.values())), partitions=found)
+        if batches:
+            self._event("records_consumed", count=sum(map(len, polled.values())), partitions=batches)
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """See `RecordLines`."""
@@ -146,12 +146,12 @@ def _place(record: Record) -> dict[str, object]:
 
 
 def _contents(record: Record) -> dict[str, object]:
-    """Bytes as text where they are UTF-8, else as base64 under `key_base64`, `value_base64`."""
+    """Bytes as text when they are UTF-8, else as base64 under `key_base64`, `value_base64`."""
     return {**text_or_base64("key", record.key), **text_or_base64("value", record.value)}
 
 
 def text_or_base64(name: str, data: bytes | None) -> dict[str, object]:
-    """A field with bytes as text where they are UTF-8, else one as base64 with `_base64` behind its name."""
+    """A field with bytes as text when they are UTF-8, else as base64, with `_base64` appended to its name."""
     if data is None:
         return {name: None}
     try:

@@ -12,12 +12,12 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from consumer.logs.producer import Producer, TopicsInStore
-from coordinator.zk.cli import brokers_option, opened, report, zk_option
+from consumer.logs.embedded.producer import Producer, TopicsInStore
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.paths import Brokers
-from coordinator.zk.records import Topic
+from coordinator.zk.process.cli import brokers_option, opened, report, zk_option
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
 
 from .input import InputRecord, lines, record_of_json
 
@@ -25,12 +25,12 @@ LINES = "lines"
 JSONL = "jsonl"
 MOST_REPORTED = 20
 IDLE_S = 0.1
-"""When nothing has come for so long, what has come is written."""
+"""Idle time after which buffered lines are written."""
 FLUSH_INTERVAL_S = 1.0
-"""Nothing waits longer than this for its batch to fill, however slowly more comes."""
+"""Maximum time that a record waits for its batch to fill."""
 
 Parse = Callable[[int, bytes], InputRecord | None]
-"""What a line, given with its number, stands for; None when it is blank."""
+"""Parses a line, with its number; None when it is blank."""
 
 
 @click.command()
@@ -44,9 +44,7 @@ Parse = Callable[[int, bytes], InputRecord | None]
     show_default=True,
     help="lines: each is a value. jsonl: each is an object with value (and key, partition, timestamp, headers).",
 )
-@click.option(
-    "--bad-lines", type=click.Path(dir_okay=False, path_type=Path), help="A new file for the lines that are bad."
-)
+@click.option("--bad-lines", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -62,13 +60,13 @@ def produce(
 ) -> None:
     """Write the lines of FILE (- or none is stdin) into TOPIC.
 
-    A bad line is reported, counted and left out, and in the end the exit code is 1.
+    A bad line is reported, counted and skipped, and the exit code is 1.
     """
     with ExitStack() as stack:
         producer = Producer(log_dir, {topic: _topic(zk, brokers, topic)})
         source = sys.stdin.buffer if str(file) == "-" else stack.enter_context(file.open("rb"))
-        aside = stack.enter_context(_created(bad_lines)) if bad_lines else None
-        load = Load(producer, topic, _parse_json if line_format == JSONL else _parse_line, aside)
+        rejects = stack.enter_context(_created(bad_lines)) if bad_lines else None
+        load = ProduceRun(producer, topic, _parse_json if line_format == JSONL else _parse_line, rejects)
         try:
             load.run(source.fileno())
         finally:
@@ -77,21 +75,21 @@ def produce(
         raise click.exceptions.Exit(1)
 
 
-class Load:
-    """One run of the command: reads, sends, and counts what is bad."""
+class ProduceRun:
+    """One run of the command: reads, sends, and counts bad lines."""
 
-    def __init__(self, producer: Producer, topic: str, parse: Parse, aside: BinaryIO | None) -> None:
+    def __init__(self, producer: Producer, topic: str, parse: Parse, rejects: BinaryIO | None) -> None:
         self.bad = 0
         self._producer = producer
         self._topic = producer.topic(topic)
         self._parse = parse
-        self._aside = aside
+        self._rejects = rejects
         self._lines = 0
         self._runtime = ThreadRuntime()
         self._started = self._flushed = self._runtime.monotonic()
 
     def run(self, descriptor: int) -> None:
-        """Send everything that comes from `descriptor`, and what came before an interrupt too."""
+        """Send all lines of `descriptor`; after an interrupt, those that were read."""
         with _progress() as progress:
             shown = progress.add_task("")
             try:
@@ -108,9 +106,9 @@ class Load:
         self._flush()
 
     def summary(self) -> str:
-        """What became of it, in a sentence."""
+        """The result, in a sentence."""
         seconds = self._runtime.monotonic() - self._started
-        bad = f"; {self.bad} bad lines were left out" if self.bad else ""
+        bad = f"; {self.bad} bad lines were skipped" if self.bad else ""
         return f"{self._producer.written} records written to {self._topic.name} in {seconds:.1f} s{bad}"
 
     def _flush(self) -> None:
@@ -123,23 +121,23 @@ class Load:
             if record is not None:
                 self._send(record)
         except BadData as error:
-            self._set_aside(line, str(error))
+            self._reject(line, str(error))
         except UsageError as error:
-            self._set_aside(line, f"line {number}: {error}")
+            self._reject(line, f"line {number}: {error}")
 
     def _send(self, record: InputRecord) -> None:
         self._producer.send(
             self._topic.name, record.value, record.key, record.partition, record.timestamp_ms, record.headers
         )
 
-    def _set_aside(self, line: bytes, why: str) -> None:
+    def _reject(self, line: bytes, why: str) -> None:
         self.bad += 1
         if self.bad <= MOST_REPORTED:
             report(why)
         elif self.bad == MOST_REPORTED + 1:
             report("further bad lines are only counted")
-        if self._aside:
-            self._aside.write(line + b"\n")
+        if self._rejects:
+            self._rejects.write(line + b"\n")
 
 
 def _parse_line(number: int, line: bytes) -> InputRecord:

@@ -1,4 +1,4 @@
-"""`zk-consumer run`: one consumer that prints what it reads, or what happens to it, as JSON lines."""
+"""`zk-consumer run`: one consumer that prints its records, or its events, as JSON lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import click
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import AssignmentFailed, CommitFailed
-from coordinator.zk.cli import kafka_option
-from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
 from coordinator.zk.errors import CoordinatorError, IncarnationOver, UsageError
-from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
+from coordinator.zk.process.cli import kafka_option
+from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
 from coordinator.zk.runtime import Event, ThreadRuntime, on_signals
+from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
 
 from .child import run_child
 from .output import EventLines, RecordLines
@@ -22,34 +22,34 @@ from .output import EventLines, RecordLines
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",
     "group": "The consumer group.",
-    "consumer": "This consumer's name; host and process number when it is not given.",
-    "group_instance_id": "Be a static member under this name: a restart within the session timeout moves nothing.",
-    "assignment": "Who assigns: coordinator, client (the group's leader), or both, the preferred first.",
-    "assignment_delay_ms": "As the leader: how long to wait for more changes of topics before a rebalance.",
+    "consumer": "This consumer's name; host and process number by default.",
+    "group_instance_id": "Static member name: a restart within the session timeout causes no rebalance.",
+    "assignment": "Assigning side: coordinator, client (the group's leader), or both, the preferred first.",
+    "assignment_delay_ms": "The leader's delay after a topic change before a rebalance.",
     "client_rack": "The rack of this consumer.",
-    "region": "A consistent region: nothing is committed, offsets move with the region's checkpoints.",
-    "checkpoint_dir": "Where large states of checkpoints are: a folder or a URI that all members share.",
+    "region": "Consistent region: offsets move with its checkpoints, without commits.",
+    "checkpoint_dir": "Storage of large checkpoint states: a folder or a URI that all members share.",
     "protocols": "Assignment strategies, the preferred first; lag and rack for client-side assignment only.",
     "start_position": "Where the group begins: beginning, end, committed, or a time (ISO 8601, or epoch milliseconds).",
-    "auto_offset_reset": "Without an offset, or with one that the log does not have: earliest, latest or none.",
+    "auto_offset_reset": "Position without an offset, or after one out of range: earliest, latest or none.",
     "log_dir": "The embedded log's folder; kafka: or kafka://HOST:PORT for Kafka.",
-    "bootstrap_servers": "Kafka's brokers; those registered in ZooKeeper when not given.",
+    "bootstrap_servers": "Kafka's brokers; those registered in ZooKeeper by default.",
     "brokers_path": "The znode below which Kafka's brokers are registered.",
-    "session_timeout_ms": "The ZooKeeper session timeout to ask for.",
-    "connect_timeout_ms": "How long to wait for a ZooKeeper server at the start.",
-    "max_poll_interval_ms": "Without a poll for so long, the consumer leaves.",
-    "max_poll_records": "Records that one poll returns at most; -1 for no bound.",
-    "poll_order": "Whose records a poll returns: greedy, or proportional.",
-    "prefetch": "What is fetched while records wait: share, or total.",
-    "fetch_max_bytes": "Bytes that one fetch brings, and one poll returns, at most.",
-    "max_partition_fetch_bytes": "Bytes that one fetch brings of one partition at most.",
-    "buffer_memory": "Bytes of records that wait to be returned, at most.",
-    "enable_auto_commit": "Commit now and then, before a rebalance and at the end, and not after each poll.",
-    "auto_commit_interval_ms": "How often that is.",
-    "offsets_interval_ms": "How often moved offsets also go into offsets/.",
-    "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
-    "metrics_host": "The address to serve it on.",
-    "history_dir": "Keep a history of what this consumer does in this folder, for the checker.",
+    "session_timeout_ms": "The requested ZooKeeper session timeout.",
+    "connect_timeout_ms": "Time limit for the first connection to ZooKeeper.",
+    "max_poll_interval_ms": "Maximum time between polls; after it the consumer leaves.",
+    "max_poll_records": "Maximum records of one poll; -1 for no limit.",
+    "poll_order": "Order of partitions in a poll: greedy, or proportional.",
+    "prefetch": "Prefetching while records are buffered: share, or total.",
+    "fetch_max_bytes": "Maximum bytes of one fetch, and of one poll.",
+    "max_partition_fetch_bytes": "Maximum bytes of one partition in one fetch.",
+    "buffer_memory": "Maximum bytes of buffered records.",
+    "enable_auto_commit": "Commit periodically, before a rebalance and at the end, instead of after each poll.",
+    "auto_commit_interval_ms": "Interval of automatic commits.",
+    "offsets_interval_ms": "Interval at which changed offsets are also written into offsets/.",
+    "metrics_port": "Port of /metrics for Prometheus; 0 disables it.",
+    "metrics_host": "Address of /metrics.",
+    "history_dir": "Folder for this consumer's history, for the checker.",
 }
 
 
@@ -65,10 +65,10 @@ HELPS = {
     type=click.IntRange(100),
     default=60_000,
     show_default=True,
-    help="The longest that it may take to read on, or to answer.",
+    help="Time limit for the command to read input, and to answer.",
 )
 @click.option("--max-records", type=click.IntRange(1), help="End after so many records.")
-@click.option("--events", is_flag=True, help="Print what happens, as Kafka's VerifiableConsumer, and not the records.")
+@click.option("--events", is_flag=True, help="Print events, as Kafka's VerifiableConsumer, instead of records.")
 @click.option("--verbose", is_flag=True, help="With --events: each record, too.")
 @log_options
 def run(
@@ -86,9 +86,9 @@ def run(
 ) -> None:
     """Consume, print each record as one JSON line on stdout, and commit. SIGTERM and Ctrl-C leave the group cleanly.
 
-    With --events it prints what Kafka's VerifiableConsumer does: what is assigned, revoked, lost, consumed, committed.
-    With --region and --exec a command in any language gets the records as lines of JSON, and keeps a state that is
-    exactly-once (docs/regions.md).
+    With --events it prints the events of Kafka's VerifiableConsumer: assigned, revoked, lost, consumed, committed.
+    With --region and --exec a command in any language receives the records as lines of JSON, and keeps an
+    exactly-once state (docs/regions.md).
     """
     if verbose and not events:
         raise UsageError("--verbose adds records to --events: give both")
@@ -110,7 +110,7 @@ def run(
             return
         output = EventLines(config.consumer, runtime.wall_ms, verbose) if events else RecordLines(config.consumer)
         _print(config, subscription, output, stopping, max_records)
-    except IncarnationOver as over:  # the word that people know it by from Kafka comes first
+    except IncarnationOver as over:  # Kafka's name of the error first
         raise CoordinatorError(f"{type(over).__name__}: {over}") from over
 
 
@@ -151,7 +151,7 @@ def _consume(consumer: Consumer, output: RecordLines, stopping: Event, max_recor
 def parsed_subscription(topics: str | None, white_list: str | None, black_list: str | None) -> Subscription:
     """The subscription that the options name.
 
-    :raises UsageError: when not exactly one of them is given, or it does not say topics and threads.
+    :raises UsageError: unless exactly one of them is given, with valid topics and threads.
     """
     given = [option for option in (topics, white_list, black_list) if option is not None]
     if len(given) != 1:

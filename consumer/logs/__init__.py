@@ -1,4 +1,4 @@
-"""What can be fetched, behind one small interface: the embedded log, and Kafka."""
+"""Logs behind one interface: the embedded log, and Kafka."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from coordinator.zk.errors import UsageError
-from coordinator.zk.names import shown
+from coordinator.zk.znodes.names import shown
 
-from .base import LOG_SCHEMA, Fetched, Log, OffsetAndTimestamp, Place, ends_of, knows_topics, outages_of, released
-from .embedded import EmbeddedLog
+from .base import (
+    LOG_SCHEMA,
+    Fetched,
+    Log,
+    OffsetAndTimestamp,
+    TopicIdPartition,
+    ends_of,
+    knows_topics,
+    outages_of,
+    released,
+)
+from .embedded.log import EmbeddedLog
 from .errors import LogError, OffsetOutOfRange, UnknownTopic
-from .kafka_open import KafkaPlace, open_kafka
+from .kafka.open import KafkaPlace, open_kafka
 
 __all__ = [
     "LOG_SCHEMA",
@@ -22,7 +32,7 @@ __all__ = [
     "LogError",
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
-    "Place",
+    "TopicIdPartition",
     "UnknownTopic",
     "ends_of",
     "knows_topics",
@@ -37,10 +47,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 def open_log(url: str, kafka: KafkaPlace | None = None) -> Log:
     """Open a log for reading.
 
-    :param url: a path or `file:` URL, which is the folder of an embedded log; `kafka:` for the brokers that `kafka`
-        tells of, or `kafka://host:port,host:port`.
-    :param kafka: what else is known of Kafka, if that is it.
-    :raises UsageError: when it is neither, or Kafka's options are wrong.
+    :param url: a path or `file:` URL, the folder of an embedded log; `kafka:` for the brokers in `kafka`, or
+        `kafka://host:port,host:port`.
+    :param kafka: Kafka's brokers and options, for a Kafka log.
+    :raises UsageError: when `url` is neither, or an option of Kafka is wrong.
     :raises MissingProgram: when it is Kafka, and confluent-kafka is not installed.
     """
     if not _SCHEME.match(url):

@@ -1,4 +1,4 @@
-"""The small interface behind which everything stands that can be fetched."""
+"""The interface of a log."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LOG_SCHEMA = pa.schema(
         ("headers", HEADERS),
     ]
 )
-"""A fetched batch: the columns of Spark's Kafka source in their order, as Spark writes their types in Arrow.
+"""The schema of a fetched batch: the columns of Spark's Kafka source in their order, with Spark's Arrow types.
 
 `timestampType` is Kafka's: 0 when the producer set the time, 1 when the log did. A record without headers has null.
 """
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought: batches of `LOG_SCHEMA` in the order of their offsets, and where to go on."""
+    """The result of one fetch: batches of `LOG_SCHEMA` in the order of their offsets, and the next offset."""
 
     batches: list[pa.RecordBatch]
     next_offset: int
@@ -45,40 +45,40 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Log(Protocol):
-    """A log of topics. A topic is a name and an id: made anew under its name it is another topic.
+    """A log of topics. A topic is a name and an id: recreated under its name it is another topic.
 
-    Every method raises `UnknownTopic` when the log has no such topic, and `LogError` when what it has cannot be read.
+    Every method raises `UnknownTopic` when the log has no such topic, and `LogError` when its data cannot be read.
     Safe to call from several threads.
     """
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
-        """The offset of the oldest record that is still there; `latest` when there is none."""
+        """The offset of the oldest record; `latest` when there is none."""
 
     def latest(self, topic: str, topic_id: str, partition: int) -> int:
-        """The offset that the next record to be written will have."""
+        """The offset of the next record to be written."""
 
     def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
-        """The first offset whose record is of `timestamp_ms` (since the epoch) or later; `latest` when none is."""
+        """The first offset with a record of `timestamp_ms` (since the epoch) or later; `latest` without one."""
 
     def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first record of `timestamp_ms` (since the epoch) or later; None when none is."""
+        """The first record of `timestamp_ms` (since the epoch) or later; None without one."""
 
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
     ) -> Fetched:
-        """Records from `offset` on, as many as there are within both limits, but at least one if there is one.
+        """Records from `offset` on, up to both limits, but at least one if there is one.
 
-        Returns at once, with no batches when nothing is at `offset` yet; asking again then costs little.
+        Does not block; returns no batches when there is no record at `offset` yet, at little cost.
 
-        :param max_bytes: of Arrow memory, over all batches.
+        :param max_bytes: Arrow memory of all batches.
         :raises OffsetOutOfRange: when `offset` is before the earliest or after the latest one.
         """
 
     def close(self) -> None:
-        """Free everything. Batches that were handed out stay good."""
+        """Free all resources. Batches that were returned stay valid."""
 
 
-class Place(NamedTuple):
+class TopicIdPartition(NamedTuple):
     """A partition of a topic with an id."""
 
     topic: str
@@ -88,44 +88,44 @@ class Place(NamedTuple):
 
 @runtime_checkable
 class AnswersForMany(Protocol):
-    """A log that tells the ends of many partitions in about the time of one."""
+    """A log that looks up the ends of many partitions in one request."""
 
-    def latest_of(self, places: Iterable[Place]) -> dict[Place, int | CoordinatorError]:
+    def latest_of(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
         """The `latest` of each, or what it would raise."""
 
 
 @runtime_checkable
 class FetchesAhead(Protocol):
-    """A log that fetches before it is asked, and is told when a partition is given up."""
+    """A log that prefetches, and must be notified when a partition is revoked."""
 
     def released(self, topic: str, partition: int) -> None:
-        """It is fetched no more, and nothing of it waits, until it is asked for again, at once perhaps."""
+        """Stop prefetching a partition and drop its buffered records, until it is fetched again."""
 
 
 def released(source: Log, topic: str, partition: int) -> None:
-    """Tell a log that a partition is given up, where it wants to know."""
+    """Notify a prefetching log that a partition is revoked."""
     if isinstance(source, FetchesAhead):
         source.released(topic, partition)
 
 
 def knows_topics(source: Log) -> bool:
-    """Whether a topic that a log does not know may be there all the same: a broker that has just started knows none."""
+    """Whether a topic unknown to a log may exist: a broker that has just started knows none."""
     return bool(getattr(source, "knows_topics", False))
 
 
 def outages_of(source: Log) -> int:
-    """How often the servers of a log did not answer any more; 0 for one that has none."""
+    """Number of outages of a log's servers; 0 for a log without servers."""
     return int(getattr(source, "outages", 0))
 
 
-def ends_of(source: Log, places: Iterable[Place]) -> dict[Place, int | CoordinatorError]:
+def ends_of(source: Log, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
     """The `latest` of each partition, or what it raised; one question where the log can answer so."""
     if isinstance(source, AnswersForMany):
         return source.latest_of(places)
     return {place: _end_of(source, place) for place in places}
 
 
-def _end_of(source: Log, place: Place) -> int | CoordinatorError:
+def _end_of(source: Log, place: TopicIdPartition) -> int | CoordinatorError:
     try:
         return source.latest(*place)
     except CoordinatorError as error:

@@ -1,8 +1,9 @@
-"""Records on their way into the embedded log: collected one by one or given as whole columns, and cut into batches."""
+"""Input of the embedded log: single records or whole columns, cut into batches."""
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -10,17 +11,26 @@ import pyarrow as pa
 from coordinator.zk.errors import UsageError
 
 from .base import HEADERS, TIMESTAMP
-from .files import STORED_SCHEMA
+
+STORED_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", TIMESTAMP),
+        ("timestampType", pa.int32()),
+        ("headers", HEADERS),
+    ]
+)
 
 BATCH_BYTES = 1 << 20
-"""Arrow memory of a batch, about: Spark takes batches of 1 to 2 MB best."""
+"""Target Arrow memory of a batch: Spark works best with batches of 1 to 2 MB."""
 
 MAX_RECORD_BYTES = 64 << 20
 POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else pa.default_memory_pool()
-"""Memory of records that wait. mimalloc, the default, takes up to a half more for blocks that were made to measure."""
+"""The memory pool of pending records. mimalloc, the default, takes up to a half more for exactly sized blocks."""
 
 MAX_TIMESTAMP_MS = 253_402_300_799_999
-"""The end of the year 9999, after which neither Spark nor Python has a date."""
+"""The end of the year 9999, the limit of Spark's and Python's dates."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -30,7 +40,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Records:
+class PendingRecords:
     """Records of one partition, collected until they are written."""
 
     def __init__(self) -> None:
@@ -44,16 +54,16 @@ class Records:
         return len(self._values)
 
     def add(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers) -> None:
-        """Add one record; nothing is added when it is refused.
+        """Add one record, unless it is refused.
 
-        :raises UsageError: when it is too large, its time is no date, or a header's name no text.
+        :raises UsageError: when it is too large, its time is out of range, or a header's name is not text.
         :raises TypeError: when value or key is neither bytes nor None.
         """
         size = _size(value) + _size(key) + 16
         if headers:
             size += sum(_size(_encoded(name)) + _size(data) for name, data in headers)
         if size > MAX_RECORD_BYTES:
-            raise UsageError(f"a record of {size} bytes is over the {MAX_RECORD_BYTES} that it may have")
+            raise UsageError(f"a record of {size} bytes is too large; the limit is {MAX_RECORD_BYTES}")
         if timestamp_ms is None:
             timestamp_ms = now_ms()
         elif not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
@@ -66,7 +76,7 @@ class Records:
         self.bytes += size
 
     def batches(self) -> list[pa.RecordBatch]:
-        """What was collected, as batches of `STORED_SCHEMA`."""
+        """The pending records, as batches of `STORED_SCHEMA`."""
         headers = None
         if self._headers:
             found = [self._headers.get(index) for index in range(len(self))]
@@ -100,7 +110,7 @@ def stored_batches(
     timestamps_ms: pa.Array | pa.ChunkedArray | int | None = None,
     headers: pa.Array | pa.ChunkedArray | None = None,
 ) -> list[pa.RecordBatch]:
-    """Whole columns as batches of `STORED_SCHEMA`, each about `BATCH_BYTES` large.
+    """Whole columns as batches of `STORED_SCHEMA` of about `BATCH_BYTES` each.
 
     :param values: binary or string; copied only when they are not binary yet.
     :param timestamps_ms: of each record or of all, in milliseconds since the epoch, or Arrow timestamps; None is now.
@@ -128,7 +138,7 @@ def stored_batches(
 def no_headers(rows: int) -> pa.Array:
     """Null for each row.
 
-    `pa.nulls` makes children as long as the array, which go with each batch that is cut from it, whole.
+    The children of `pa.nulls` are as long as the array, and stay whole in every batch that is cut from it.
     """
     nothing = [pa.py_buffer(bytes(rows // 8 + 1)), pa.py_buffer(bytes(4 * (rows + 1)))]
     return pa.Array.from_buffers(HEADERS, rows, nothing, rows, children=[pa.nulls(0, HEADERS.value_type)])
@@ -145,3 +155,12 @@ def _timestamps(timestamps_ms: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chun
         raise ValueError("a timestamp is missing")
     is_number = pa.types.is_integer(timestamps_ms.type)
     return (timestamps_ms.cast(pa.timestamp("ms", tz="UTC")) if is_number else timestamps_ms).cast(TIMESTAMP)
+
+
+def fitting_rows(batch: pa.RecordBatch, max_bytes: int, max_records: int) -> int:
+    """Number of rows of `batch`, from its first, within `max_bytes` and `max_records`."""
+    most: int = max(0, min(batch.num_rows, max_records))
+    if batch.slice(0, most).nbytes <= max_bytes:
+        return most
+    fitting: int = bisect_right(range(1, most + 1), max_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
+    return fitting

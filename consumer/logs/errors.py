@@ -1,8 +1,8 @@
-"""What can go wrong with a log.
+"""Errors of a log.
 
 CoordinatorError
 └── LogError                  a log cannot be read or written; the message names the file and the offsets
-    ├── OffsetOutOfRange      no record will ever be at this offset, or the log does not reach it yet
+    ├── OffsetOutOfRange      the offset is before the earliest or after the latest one
     └── UnknownTopic          there is no topic of this name with this id in the log
 """
 
@@ -12,12 +12,12 @@ from coordinator.zk.errors import CoordinatorError
 
 
 class LogError(CoordinatorError):
-    """A log cannot be read or written as it stands; the message names the file and the offsets concerned."""
+    """A log cannot be read or written; the message names the file and the offsets."""
 
 
 class OffsetOutOfRange(LogError):
-    """An offset before the earliest or after the latest one; the message says which those are."""
+    """An offset before the earliest or after the latest one; the message has both."""
 
 
 class UnknownTopic(LogError):
-    """The log holds no topic of this name with this id: it was deleted, or nothing was ever written to it."""
+    """The log has no topic of this name with this id: it was deleted, or never written to."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """`ConsumerOperator` and `Processor`, loaded when they are asked for: they need the consumer, which needs this."""
+    """`ConsumerOperator` and `Processor`, loaded on access: they import the consumer, which imports this package."""
     if name not in ("ConsumerOperator", "Processor"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".consumer_operator", __name__), name)

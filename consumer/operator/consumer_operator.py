@@ -1,7 +1,7 @@
-"""`ConsumerOperator`: the seed's two threads, for an application that only wants to process records.
+"""`ConsumerOperator`: the seed's two threads, for an application that only processes records.
 
-Seed 002, "Threads and queues". The event thread owns the `Consumer`: it polls, obeys commands, takes checkpoints. The
-process thread calls the application. So a record may take as long as it needs: the member lives on meanwhile.
+Seed 002, "Threads and queues". The event thread owns the `Consumer`: it polls, applies commands, takes checkpoints. The
+process thread calls the application. So a record may take any time: the membership continues meanwhile.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.partitions import PartitionSet, TopicPartition
 from coordinator.zk.runtime import Queue, Runtime, ThreadRuntime
 from coordinator.zk.store import StoreFactory
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from ..assignment.base import ClientAssignor
 from ..config import ConsumerConfig, Subscription
 from ..consumer import Callbacks, Consumer
 from ..errors import AssignmentFailed, ProcessFailed
+from ..fetching.records import Record
+from ..history import recorder_of
 from ..logs import Log
 from ..metrics import ConsumerMetrics
-from ..records import Record
-from ..trace import recorder_of
 from .messages import DRAIN, RESET, MessageQueue
 from .region import RESET_PENDING
 from .states import State
@@ -32,47 +32,47 @@ from .states import State
 log = logging.getLogger(__name__)
 
 POLL_MS = 50
-"""An event waits so long for its turn, at most."""
+"""Maximum time that an event waits for its turn."""
 POLLS_QUEUED = 100
-"""The message queue has room for so many polls (seed 002)."""
+"""Capacity of the message queue, in polls (seed 002)."""
 UNBOUNDED_POLL = 500
-"""Records of a poll where `max_poll_records` is no bound."""
+"""Records of a poll when `max_poll_records` is unlimited."""
 PROCESS_FIRST_S = 10.0
-"""What waits is processed before a checkpoint for so long. The rest is set aside: where processing is slow, a full
-message queue takes longer than `drain_timeout_ms`, and no checkpoint would ever be complete."""
+"""Time limit for processing queued records before a checkpoint. The rest is deferred: with slow processing, a full
+message queue takes longer than `drain_timeout_ms`, and no checkpoint would ever complete."""
 TRY_AGAIN_S = 1.0
 CLOSE_S = 60.0
 
 _inside: ContextVar[object] = ContextVar("inside", default=None)
-"""The operator one of whose threads this is."""
+"""The operator that owns this thread."""
 
 
 class Processor:
-    """What an application does with its records. Never called by two threads at once.
+    """The application's processing of records. Never called by two threads at once.
 
     An exception ends the operator, as one ends a Kafka Streams client (SHUTDOWN_CLIENT, its default) and the process of
-    a Streams operator: what is in memory may be half changed by then, and only another process, with the state of the
-    last checkpoint, is sure to be right. An application that can mend itself calls `request_reset` and returns.
+    a Streams operator: the state in memory may be inconsistent by then, and only another process, with the state of the
+    last checkpoint, is certain to be correct. An application that can recover calls `request_reset` and returns.
     """
 
     def process(self, partition: TopicPartition, record: Record) -> None:
-        """Take one record in. What it raises ends the operator, without a checkpoint (`ProcessFailed`)."""
+        """Process one record. An exception ends the operator, without a checkpoint (`ProcessFailed`)."""
         raise NotImplementedError
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """The state after exactly the records that were processed. What it raises ends the operator (`DrainFailed`)."""
+        """The state after exactly the processed records. An exception ends the operator (`DrainFailed`)."""
         return State()
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """Drop everything and go on from this state: that at a checkpoint, 0 for the initial one, of the partitions
-        that are assigned now (`state.offsets` has them all). What it raises ends the operator."""
+        """Discard all state and restore this one: that of a checkpoint, 0 for the initial one, for the partitions that
+        are assigned now (`state.offsets` has them all). An exception ends the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """What the event thread is asked for.
+    """A request to the event thread.
 
-    :ivar resets: how many there had been; a request for another one is answered by any that comes.
+    :ivar resets: the number of resets so far; any later reset answers a request for another one.
     """
 
     what: str
@@ -84,16 +84,17 @@ CHECKPOINT, RESET_REGION, STOP = "checkpoint", "reset", "stop"
 
 
 class ConsumerOperator(Callbacks):
-    """A member of a consistent region whose records are processed in a thread of their own.
+    """A member of a consistent region whose records are processed in a separate thread.
 
     Use it as a context: entering starts both threads, leaving closes it.
 
-    :param operator_driven: what waits in the message queue when a checkpoint is due is set aside until it has ended;
-        without it, it is processed before, for `PROCESS_FIRST_S` at most.
+    :param operator_driven: at a checkpoint, records in the message queue are deferred until it has ended; without it,
+        they are processed before, for at most `PROCESS_FIRST_S`.
     :param source: see `Consumer`, as all others.
     :raises UsageError: when the configuration names no region.
     """
 
+    # Public API: keyword options with defaults after the processor; most are `Consumer`'s.
     def __init__(
         self,
         config: ConsumerConfig,
@@ -112,7 +113,7 @@ class ConsumerOperator(Callbacks):
             )
         self._config = config
         self._processor = processor
-        self._sets_aside = operator_driven
+        self._defers = operator_driven
         self._runtime = runtime or ThreadRuntime(recorder_of(config, "consumer"))
         metrics = metrics or ConsumerMetrics()
         self._consumer = Consumer(config, subscription, self, source, open_store, self._runtime, metrics, assignors)
@@ -127,7 +128,7 @@ class ConsumerOperator(Callbacks):
         self._events: Queue[_Event] = self._runtime.queue()
         self._pending: list[_Event] = []
         self._try_at = 0.0
-        self._set_aside_at = float("inf")
+        self._defer_at = float("inf")
         self._is_stopping = False
         self._resetting = self._runtime.lock()
         self._is_reset_asked = False
@@ -136,21 +137,21 @@ class ConsumerOperator(Callbacks):
         self._is_started = False
         self._ended = self._runtime.event()
 
-    # ---- what an application calls, from any thread
+    # ---- the application's calls, from any thread
 
     @property
     def state(self) -> str:
-        """The member's state, in the seed's words; RESET_PENDING from the moment when `request_reset` is called."""
+        """The member's state, in the seed's words; RESET_PENDING from the call of `request_reset` on."""
         return RESET_PENDING if self._is_reset_asked else self._consumer.region.state
 
     @property
     def consumer(self) -> Consumer:
-        """What the event thread owns, for those who look inside; only that thread may poll or close it."""
+        """The event thread's consumer, for inspection; only that thread may poll or close it."""
         return self._consumer
 
     @property
     def queued(self) -> int:
-        """Records that were polled, and wait to be processed."""
+        """Records that were polled and not processed yet."""
         return len(self._messages)
 
     def start(self) -> None:
@@ -165,32 +166,32 @@ class ConsumerOperator(Callbacks):
         self._runtime.spawn(self._process, f"process-{self._config.consumer}")
 
     def request_checkpoint(self) -> None:
-        """Ask for a checkpoint of the region. Returns at once."""
+        """Request a checkpoint of the region. Returns at once."""
         self._events.put(_Event(CHECKPOINT))
 
     def request_reset(self, reason: str) -> None:
-        """Let the whole region go back to its last checkpoint. Returns at once; nothing is processed until then, and no
-        checkpoint has what was processed since the last one."""
+        """Reset the whole region to its last checkpoint. Returns at once; no record is processed until then, and no
+        checkpoint contains records processed since the last one."""
         with self._resetting:
             self._is_reset_asked = True
             self._messages.withhold(RESET)
             self._events.put(_Event(RESET_REGION, reason, self._resets))
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Let it end; returns at once. Without an error there is a checkpoint first, of what was processed until then:
-        what waits in the message queue is not.
+        """End the operator; returns at once. Without an error a checkpoint precedes it, of the records processed until
+        then: queued records are not part of it.
 
-        :param error: why; `wait` and `close` raise it.
+        :param error: the cause; `wait` and `close` raise it.
         """
         if error is not None and self._error is None:
             self._error = error
         self._events.put(_Event(STOP))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended; False when `timeout_s` seconds are over before.
+        """Wait for the end; False after `timeout_s` seconds.
 
-        :raises ProcessFailed: when `process` has raised, which ended it. So does all else that ended it: what `poll`
-            raises (but `AssignmentFailed`, which is logged), what `on_reset` raised, what `stop` was given.
+        :raises ProcessFailed: when `process` has raised, which ended it. Every other cause is raised, too: what `poll`
+            raises (but `AssignmentFailed`, which is logged), what `on_reset` raised, the error of `stop`.
         :raises UsageError: inside `process` or a callback.
         """
         if _inside.get() is self:
@@ -202,10 +203,10 @@ class ConsumerOperator(Callbacks):
         return True
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """`stop`, and wait for the end. Called inside `process` or a callback it does not wait. Raises as `wait`.
+        """`stop`, and wait for the end. Inside `process` or a callback it does not wait. Raises as `wait`.
 
-        :raises ProcessFailed: also when `process` has not returned for `timeout_s` seconds; the partitions are this
-            member's until it does, or the process ends.
+        :raises ProcessFailed: also when `process` has not returned for `timeout_s` seconds; the member keeps its
+            partitions until it does, or the process ends.
         """
         self.stop()
         if not self._is_started:
@@ -227,7 +228,7 @@ class ConsumerOperator(Callbacks):
             if error is None:
                 raise
             if problem is not error:
-                log.warning("closed after an error: consumer=%s reason=%s", self._config.consumer, problem)
+                log.warning("closed after error: consumer=%s reason=%s", self._config.consumer, problem)
 
     # ---- the process thread
 
@@ -239,7 +240,7 @@ class ConsumerOperator(Callbacks):
             partition, record = message
             try:
                 process(partition, record)
-            except BaseException as error:  # noqa: BLE001  also a SystemExit: the permit must be given back
+            except BaseException as error:  # noqa: BLE001  also a SystemExit: the permit must be returned
                 failure = ProcessFailed(f"{partition} offset {record.offset}: {type(error).__name__}: {error}")
                 failure.__cause__ = error
                 self.stop(failure)
@@ -257,7 +258,7 @@ class ConsumerOperator(Callbacks):
         except BaseException as error:  # noqa: BLE001  the application's, or a refusal: `wait` raises it
             self._error = self._error or error
         try:
-            self._sets_aside = True
+            self._defers = True
             self._consumer.close(save=self._error is None)
         except BaseException as error:  # noqa: BLE001
             self._error = self._error or error
@@ -282,11 +283,11 @@ class ConsumerOperator(Callbacks):
             return
         self._messages.put(polled)
         if not self._consumer.region.is_in_checkpoint:
-            self._set_aside_at = float("inf")
+            self._defer_at = float("inf")
             self._messages.allow(DRAIN)
 
     def _is_carried_out(self, event: _Event) -> bool:
-        """Do what is asked for; False when that must be tried again."""
+        """Carry out a request; False when it must be tried again."""
         try:
             if event.what == STOP:
                 self._is_stopping = True
@@ -295,7 +296,7 @@ class ConsumerOperator(Callbacks):
             elif event.resets == self._resets:
                 self._consumer.request_reset(event.reason)
         except CoordinatorError as error:
-            log.info("will try again: consumer=%s reason=%s", self._config.consumer, error)
+            log.info("ZooKeeper unavailable, retrying: consumer=%s reason=%s", self._config.consumer, error)
             return False
         return True
 
@@ -304,8 +305,8 @@ class ConsumerOperator(Callbacks):
     def on_drain(self) -> bool:
         """See `Callbacks`."""
         now = self._runtime.monotonic()
-        self._set_aside_at = min(self._set_aside_at, now + PROCESS_FIRST_S)
-        return self._messages.is_drained(self._sets_aside or now >= self._set_aside_at)
+        self._defer_at = min(self._defer_at, now + PROCESS_FIRST_S)
+        return self._messages.is_drained(self._defers or now >= self._defer_at)
 
     def on_checkpoint(self, checkpoint: int) -> State:
         """See `Callbacks`."""
@@ -315,7 +316,7 @@ class ConsumerOperator(Callbacks):
     def on_reset(self, checkpoint: int, state: State) -> None:
         """See `Callbacks`."""
         self._messages.restart(state.offsets)
-        with self._resetting:  # what is requested from here on is another one
+        with self._resetting:  # a later request is for another reset
             self._resets += 1
             self._is_reset_asked = False
             self._messages.allow(RESET)

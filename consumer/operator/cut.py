@@ -1,4 +1,4 @@
-"""Where a member of a consistent region begins: offsets and states of the cut that its start names."""
+"""Where a member of a consistent region begins: offsets and states of its start's cut."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData
-from coordinator.zk.fenced import ensure
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.paths import RegionPaths
-from coordinator.zk.records import Channel, OffsetRecord
-from coordinator.zk.regions import INITIAL, Contribution, Order
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import RegionPaths
+from coordinator.zk.znodes.records import Channel, OffsetRecord
+from coordinator.zk.znodes.regions import INITIAL, Contribution, Order
 
 from ..config import ConsumerConfig
-from ..offsets import Offsets, Record
-from ..ownership import PARTITIONS_A_STEP, chunks
+from ..membership.claims import PARTITIONS_A_STEP, chunks
+from ..membership.offsets import CommittedOffsets, Record
 from .states import State, StateFiles
 
 log = logging.getLogger(__name__)
 
 CONTRIBUTIONS_AT_ONCE = 25
 GIVE_UP_READING_S = 15.0
-"""A cut that cannot be read for so long fails the region (seed 002: 15 s at most)."""
+"""A cut that is unreadable for this long fails the region (seed 002: 15 s at most)."""
 
 Fail = Callable[[Store, str, Record], None]
-"""Called with why the region cannot go on."""
+"""Called with the reason that the region cannot continue."""
 
 
 class CutReader:
     """Reads for one member, over all its incarnations.
 
     :param offsets: resolves where the group begins with partitions that have never run.
-    :param fail: tells the region that this member cannot go on.
-    :ivar order: of the last start applied; None where nothing was.
-    :ivar reloads: whether what runs begins again from the cut although its offsets are known.
+    :param fail: reports to the region that this member cannot continue.
+    :ivar order: of the last start applied; None before the first.
+    :ivar reloads: whether running partitions begin again from the cut although their offsets are known.
     """
 
     def __init__(
-        self, config: ConsumerConfig, runtime: Runtime, files: StateFiles, offsets: Offsets, fail: Fail
+        self, config: ConsumerConfig, runtime: Runtime, files: StateFiles, offsets: CommittedOffsets, fail: Fail
     ) -> None:
         self._config = config
         self._runtime = runtime
@@ -54,12 +54,12 @@ class CutReader:
         self.reloads = False
 
     def begin(self, order: Order, reloads: bool) -> None:
-        """From now on read what `order` names."""
+        """Read the cut of `order` from now on."""
         self.order, self.reloads = order, reloads
         self._cut = self._failing_since = None
 
     def again(self) -> None:
-        """What runs is about to be given up: should that be withdrawn, it begins again from the cut."""
+        """Running partitions are about to be released: if that is withdrawn, they begin again from the cut."""
         self.reloads = self.order is not None
         self._cut = self._failing_since = None
 
@@ -69,25 +69,25 @@ class CutReader:
         self._cut = self._failing_since = None
 
     def read(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition], record: Record) -> Channel:
-        """`channel` with the offsets of `partitions`: of the cut, else the initial ones, which are found once.
+        """`channel` with the offsets of `partitions`: of the cut, else the initial ones, which are resolved once.
 
         :raises StoreError: when ZooKeeper did not answer.
         """
         order = self.order
         if order is None or channel.region is None or order.reset != channel.region.reset:
             return channel  # another start follows
-        wanted = frozenset(partitions)
+        requested = frozenset(partitions)
         try:
-            found = self._offsets_of(self._contributions(store, order), channel, wanted)
-            found |= self._initial(store, channel, wanted - found.keys(), record)
+            offsets = self._offsets_of(self._contributions(store, order), channel, requested)
+            offsets |= self._initial(store, channel, requested - offsets.keys(), record)
         except BadData as error:
             self.unreadable(store, error, record)
             return channel
-        self.reloads = self.reloads and len(found) < len(wanted)
-        return replace(channel, running={**channel.running, **found})
+        self.reloads = self.reloads and len(offsets) < len(requested)
+        return replace(channel, running={**channel.running, **offsets})
 
     def state(self, store: Store, channel: Channel, order: Order) -> State:
-        """The states of what runs.
+        """The states of running partitions.
 
         :raises BadData: when one cannot be read.
         """
@@ -106,63 +106,64 @@ class CutReader:
         return State(partitions, member, inherited)
 
     def unreadable(self, store: Store, error: BadData, record: Record) -> None:
-        """What cannot be read is tried again for a while; then the region fails, with what to do."""
+        """An unreadable cut is tried again for a while; then the region fails, with a remedy."""
         now = self._runtime.monotonic()
         if self._failing_since is None:
             self._failing_since = now
             log.error("checkpoint unreadable: consumer=%s problem=%s", self._config.consumer, error)
         if now - self._failing_since >= GIVE_UP_READING_S:
             self._failing_since = now
-            self._fail(store, str(error), record)
+            remedy = f"restore it, or `zk-coordinator regions reset {self._paths.region} --to` another checkpoint"
+            self._fail(store, f"{error}; {remedy}", record)
 
     def _contributions(self, store: Store, order: Order) -> dict[str, Contribution]:
-        """The contributions that a start names: with its partitions, its own, and of names that are gone."""
+        """The contributions of a start: with its partitions, its own, and of members that are gone."""
         if self._cut is None:
-            found: dict[str, Contribution] = {}
+            contributions: dict[str, Contribution] = {}
             names: Sequence[str] = sorted({*order.sources, *order.inherited})
             for first in range(0, len(names) if order.checkpoint != INITIAL else 0, CONTRIBUTIONS_AT_ONCE):
-                some = names[first : first + CONTRIBUTIONS_AT_ONCE]
-                paths = [self._paths.contribution(order.checkpoint, self._config.group, name) for name in some]
-                for name, path, node in zip(some, paths, store.get_many(paths), strict=True):
+                batch = names[first : first + CONTRIBUTIONS_AT_ONCE]
+                paths = [self._paths.contribution(order.checkpoint, self._config.group, name) for name in batch]
+                for name, path, node in zip(batch, paths, store.get_many(paths), strict=True):
                     if node is None:
                         raise BadData(f"{path} is missing")
-                    found[name] = Contribution.parse(path, node.data)
-            self._cut = found
+                    contributions[name] = Contribution.parse(path, node.data)
+            self._cut = contributions
         return self._cut
 
     def _offsets_of(
-        self, cut: Mapping[str, Contribution], channel: Channel, wanted: PartitionSet
+        self, cut: Mapping[str, Contribution], channel: Channel, partitions: PartitionSet
     ) -> dict[TopicPartition, int]:
-        found = {}
+        offsets = {}
         for given in cut.values():
             for part, offset in given.offsets.items():
-                if part in wanted and given.topics.get(part.topic) == channel.topics.get(part.topic):
-                    found[part] = offset
-                elif part in wanted:
-                    log.warning("offset of the cut dropped, its topic was recreated: partition=%s", part)
-        return found
+                if part in partitions and given.topics.get(part.topic) == channel.topics.get(part.topic):
+                    offsets[part] = offset
+                elif part in partitions:
+                    log.warning("checkpoint offset dropped, topic recreated: partition=%s", part)
+        return offsets
 
     def _initial(
         self, store: Store, channel: Channel, partitions: PartitionSet, record: Record
     ) -> dict[TopicPartition, int]:
-        """Where the group began with partitions that the cut does not have; recorded before anything is fetched."""
+        """Where the group began with partitions that the cut does not have; recorded before any fetch."""
         if not partitions:
             return {}
-        wanted = sorted(partitions)
-        paths = [self._paths.initial_offset(self._config.group, *part) for part in wanted]
-        found: dict[TopicPartition, int] = {}
+        ordered = sorted(partitions)
+        paths = [self._paths.initial_offset(self._config.group, *part) for part in ordered]
+        offsets: dict[TopicPartition, int] = {}
         fresh: dict[TopicPartition, int | None] = {}
-        for part, path, node in zip(wanted, paths, store.get_many(paths), strict=True):
+        for part, path, node in zip(ordered, paths, store.get_many(paths), strict=True):
             initial = OffsetRecord.parse(path, node.data) if node is not None else None
             if initial is not None and initial.topic_id == channel.topics.get(part.topic):
-                found[part] = initial.offset
+                offsets[part] = initial.offset
             else:
                 fresh[part] = node.stat.version if node is not None else None
         begun = self._offsets.read(store, channel, fresh, record) if fresh else channel
         starts = {part: start for part in fresh if (start := begun.running.get(part)) is not None}
         if starts:
             self._record(store, channel, starts, fresh, record)
-        return found | starts
+        return offsets | starts
 
     def _record(
         self,
@@ -175,9 +176,9 @@ class CutReader:
         group, paths = self._config.group, self._paths
         topics = sorted({part.topic for part in offsets})
         ensure(store, [f"{paths.initial}/{group}", *(paths.initial_of(group, topic) for topic in topics)])
-        for some in chunks(offsets, 2 * PARTITIONS_A_STEP):
+        for batch in chunks(offsets, 2 * PARTITIONS_A_STEP):
             written: list[Operation] = []
-            for part in some:
+            for part in batch:
                 path, version = paths.initial_offset(group, *part), versions[part]
                 data = OffsetRecord(offsets[part], channel.topics.get(part.topic, ""), 0).to_bytes()
                 written.append(Create(path, data) if version is None else SetData(path, data, version))

@@ -1,7 +1,7 @@
 """The message queue between a consumer operator's two threads, with the permit and the offset manager (seed 002).
 
-The event thread puts what it has polled. The process thread takes one record at a time, and has the permit until it has
-processed that record. What the event thread decides meanwhile, a cut or a reset, waits for that one record and no more.
+The event thread adds polled records. The process thread takes one record at a time, and has the permit until it has
+processed that record. A cut or a reset by the event thread waits at most for that one record.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 
-from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.runtime import Runtime
+from coordinator.zk.znodes.partitions import TopicPartition
 
-from ..records import Record
+from ..fetching.records import Record
 
 DRAIN = "a checkpoint is taken"
 RESET = "a reset was requested"
 FAILED = "processing has failed"
-"""Why no permit is given."""
+"""Reasons to withhold the permit."""
 
 LOOK_AGAIN_S = 0.05
 
@@ -26,11 +26,11 @@ Message = tuple[TopicPartition, Record]
 
 
 class MessageQueue:
-    """Records that were polled and not processed yet, and how far each partition was processed.
+    """Records that were polled and not processed yet, and the processed offset of each partition.
 
-    :param capacity: records that it has room for.
-    :param memory: bytes of their keys and values; one poll may go over it.
-    :param may_process: whether the partitions are still the consumer's; asked before each record.
+    :param capacity: maximum records.
+    :param memory: maximum bytes of their keys and values; one poll may exceed it.
+    :param may_process: whether the partitions are still assigned; checked before each record.
     """
 
     def __init__(self, runtime: Runtime, capacity: int, memory: int, may_process: Callable[[], bool]) -> None:
@@ -47,7 +47,7 @@ class MessageQueue:
         self._is_closed = False
 
     def __len__(self) -> int:
-        """Records that wait. May be read by other threads."""
+        """Queued records. Thread-safe."""
         return len(self._records)
 
     # ---- the process thread
@@ -55,7 +55,7 @@ class MessageQueue:
     def take(self, processed: Message | None = None) -> Message | None:
         """The next record, with the permit to process it; waits for both. None once it is closed.
 
-        :param processed: the one before: its offset is saved, and its permit given back.
+        :param processed: the previous record: its offset is saved, and its permit returned.
         """
         with self._changed:
             if processed is not None:
@@ -75,7 +75,7 @@ class MessageQueue:
         return None
 
     def failed(self) -> None:
-        """The record was not processed: the permit is given back, and no other given."""
+        """Processing failed: the permit is returned, and no other granted."""
         with self._changed:
             self._withheld.add(FAILED)
             self._give_back()
@@ -88,18 +88,18 @@ class MessageQueue:
     # ---- any thread
 
     def withhold(self, why: str) -> None:
-        """Give no permit, until `allow`."""
+        """Grant no permit until `allow`."""
         with self._changed:
             self._withheld.add(why)
 
     # ---- the event thread
 
     def has_room(self, records: int) -> bool:
-        """Whether so many more may be put."""
+        """Whether there is room for so many records."""
         return len(self._records) + records <= self._capacity and self._nbytes < self._memory
 
     def put(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
-        """These were polled."""
+        """Add polled records."""
         if not polled:
             return
         with self._changed:
@@ -108,20 +108,20 @@ class MessageQueue:
                 self._nbytes += sum(map(_nbytes, records))
             self._changed.notify_all()
 
-    def is_drained(self, is_set_aside: bool) -> bool:
-        """Whether no record is being processed, and none waits; or, set aside, what waits stays where it is.
+    def is_drained(self, is_deferred: bool) -> bool:
+        """Whether no record is being processed, and none is queued; or, deferred, queued records stay.
 
-        Where a record has failed, or a reset was requested, no cut may be taken of what is.
+        After a failed record or a reset request, no cut of the present state may be taken.
         """
         with self._changed:
-            if is_set_aside:
+            if is_deferred:
                 self._withheld.add(DRAIN)
             if self._is_busy or self._withheld - {DRAIN}:
                 return False
-            return is_set_aside or not self._records
+            return is_deferred or not self._records
 
     def allow(self, why: str) -> None:
-        """That is over: go on with what waits."""
+        """Withdraw a reason: continue with queued records."""
         with self._changed:
             if why in self._withheld:
                 self._withheld.discard(why)
@@ -134,7 +134,7 @@ class MessageQueue:
             return dict(self._offsets)
 
     def clear(self) -> None:
-        """Drop everything; the record that is being processed is finished first, and counts no more."""
+        """Drop all records; the record in process is finished first, and not counted."""
         with self._changed:
             self._records.clear()
             self._nbytes = 0
@@ -151,7 +151,7 @@ class MessageQueue:
             self._offsets.update(offsets)
 
     def close(self) -> None:
-        """Nothing is processed any more."""
+        """No record is processed any more."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

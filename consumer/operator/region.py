@@ -1,8 +1,8 @@
 """A member of a consistent region of plain consumers: it drains into checkpoints, and begins from cuts.
 
 Seed 002, "Operator Function". Three rules keep an application's state exact: an offset moves only when a `drain` is
-acknowledged; a member begins at the offsets of the cut that its start names, never at those of `offsets/`; it takes
-in no record before its state is back. Everything here is called inside `poll`.
+acknowledged; a member begins at the offsets of its start's cut, never at those of `offsets/`; it takes in no record
+before its state is restored. Everything here is called inside `poll`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from dataclasses import replace
 from typing import Protocol
 
 from coordinator.zk.errors import BadData, Refused, StoreError
-from coordinator.zk.records import Channel
-from coordinator.zk.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_replaced
-from coordinator.zk.regions import FAILED, Contribution, Order, Progress
-from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_replaced
+from coordinator.zk.znodes.regions import FAILED, Contribution, Order, Progress
 
-from ..channel import FencedChannel
-from ..config import ConsumerConfig
 from ..errors import DrainFailed
-from ..holding import Reader
-from ..offsets import Offsets, Record
-from ..starts import find_nowhere
-from .contributor import Contributor
+from ..membership.channel import FencedChannel
+from ..membership.context import MemberContext
+from ..membership.contributor import StatefulContributor
+from ..membership.holding import OffsetReader
+from ..membership.offsets import CommittedOffsets, Record
+from ..membership.start_offsets import find_nowhere
 from .cut import CutReader
 from .states import State, StateFiles
 from .sweep import sweep
@@ -35,7 +34,7 @@ log = logging.getLogger(__name__)
 REQUEST_TRIES = 10
 
 THROTTLED_S = 1.0
-"""For so long after a reset records come slowly: what follows at once is often another one (seed 002)."""
+"""Period of slow fetching after a reset, which is often followed by another one (seed 002)."""
 
 SUBSCRIBED = "SUBSCRIBED"
 RESET_PENDING = "RESET_PENDING"
@@ -45,30 +44,33 @@ DRAINING = "DRAINING"
 DRAINED = "DRAINED"
 
 
-class Application(Protocol):
-    """Whoever processes the records of a member."""
+class StatefulApplication(Protocol):
+    """Processes the records of a member."""
 
     def on_drain(self) -> bool | None:
-        """Finish what `poll` has returned. False: not finished yet, ask again."""
+        """Finish what `poll` has returned. False: not finished yet, call again."""
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """What it is now, after exactly the records below `State.offsets`, which has every partition that runs."""
+        """The state after exactly the records below `State.offsets`, which has every running partition."""
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """Be this from now on, whatever it was: the state at a cut, 0 for the initial state."""
+        """Replace the state: by that of a cut, 0 for the initial state."""
 
 
-class RegionMember(Contributor):
-    """The part of one member that keeps state, over all its incarnations.
+class RegionMember(StatefulContributor):
+    """The stateful part of one member, over all its incarnations.
 
-    :ivar resets: how often the application was given a state.
+    :ivar resets: number of states restored.
     """
 
-    def __init__(self, config: ConsumerConfig, runtime: Runtime, application: Application) -> None:
-        super().__init__(config, runtime)
+    def __init__(self, context: MemberContext, application: StatefulApplication) -> None:
+        super().__init__(context)
+        config, runtime = context.config, context.runtime
         self._application = application
         self._files = StateFiles(config.checkpoint_dir, config.region)
-        self._cut = CutReader(config, runtime, self._files, Offsets(runtime, self._group, find_nowhere), self._fail)
+        self._cut = CutReader(
+            config, runtime, self._files, CommittedOffsets(runtime, self._group, find_nowhere), self._fail
+        )
         self._is_ready = False
         self._start = ""
         self._throttled_until = float("-inf")
@@ -76,7 +78,7 @@ class RegionMember(Contributor):
         self._is_sweeping = False
         self.resets = 0
 
-    # ---- what others may ask
+    # ---- queries
 
     @property
     def state(self) -> str:
@@ -98,7 +100,7 @@ class RegionMember(Contributor):
 
     @property
     def may_take(self) -> bool:
-        """Whether records may be taken in: the state is back, and no checkpoint waits."""
+        """Whether records may be taken in: the state is restored, and no checkpoint waits."""
         now = self._runtime.monotonic()
         if not self._is_ready or self.is_in_checkpoint:
             return False
@@ -112,20 +114,20 @@ class RegionMember(Contributor):
     # ---- commands
 
     def ordered(self, channel: Channel, order: Order) -> None:
-        """A start is about to be applied: all that it names begins from its cut, also what runs already."""
+        """See `StatefulContributor`."""
         self._cut.begin(order, reloads=bool(channel.running))
         self._is_ready = False
         self._start = ""
 
     def is_applied(self, channel: Channel, name: str, order: Order) -> bool:
-        """Whether a start that stands has been applied, and waits for the state to be back."""
+        """See `StatefulContributor`."""
         reset = channel.region.reset if channel.region is not None else 0
         if (order, order.reset) == (self._cut.order, reset) and channel.command == name:
-            self._start = name  # also where the reply was lost; what is applied after it (`assign`) takes `command`
+            self._start = name  # also when the reply was lost; a later command (`assign`) has the name `command`
         return (order, name, order.reset) == (self._cut.order, self._start, reset)
 
     def started(self, name: str) -> None:
-        """The start of that name was applied; it is removed when the state is back."""
+        """See `StatefulContributor`."""
         self._start = name
 
     def stopped(self) -> None:
@@ -139,15 +141,15 @@ class RegionMember(Contributor):
         super().lost(reason)
         self._cut.end()
 
-    def reading(self, offsets: Offsets) -> Reader:
-        """What reads where partitions begin, with what resolves where the group begins with those that never ran."""
+    def reading(self, offsets: CommittedOffsets) -> OffsetReader:
+        """See `StatefulContributor`; it also resolves where the group begins with partitions that never ran."""
         cut = CutReader(self._config, self._runtime, self._files, offsets, self._fail)
         self._cut = cut
         return cut
 
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
-        is_told = channel.region is not None and (channel.region.reset, channel.region.ready) == (order.reset,) * 2
-        return self._is_ready and is_told
+        is_current = channel.region is not None and (channel.region.reset, channel.region.ready) == (order.reset,) * 2
+        return self._is_ready and is_current
 
     def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution | None:
         """None while the application has not finished."""
@@ -159,12 +161,12 @@ class RegionMember(Contributor):
             name = f"{order.checkpoint:010d}/{fenced.incarnation}-{self._runtime.random_id()[:8]}"
             states, member, file = self._files.put(state, name)
             offsets = {part: state.offsets[part] for part in channel.running}
-        except Exception as error:  # the application's: what it has taken in since the last cut is lost
+        except Exception as error:  # the application's: records since the last cut are lost
             raise _failed(order.checkpoint, error) from error
         return Contribution(fenced.incarnation, order.reset, offsets, channel.topics, states, member, file)
 
     def _has_finished(self, checkpoint: int) -> bool:
-        """Whether the application has processed what it was given, as it says now."""
+        """Whether the application has now processed all its records."""
         try:
             return self._application.on_drain() is not False
         except Exception as error:
@@ -173,13 +175,13 @@ class RegionMember(Contributor):
     # ---- between commands
 
     def tend(self, store: Store, fenced: FencedChannel) -> None:
-        """Give the application its state back where it is due, and go on after a checkpoint has ended.
+        """Restore the application's state when a start requires it, and continue after a checkpoint has ended.
 
         :raises StoreError: when ZooKeeper did not answer: call again.
         """
         super().tend(store, fenced)
         if self._draining_for and self._has_finished(self._draining_for):
-            self.wake()  # the command is taken up again
+            self._wake.set()  # the command is applied again
         channel, order = fenced.channel, self._cut.order
         if order is None or channel.region is None or channel.region.reset != order.reset or self._is_ready:
             return
@@ -206,7 +208,7 @@ class RegionMember(Contributor):
         )  # fmt: skip
 
     def _completed(self, store: Store, checkpoint: int) -> None:
-        """Look for state files that no checkpoint names, in a thread of its own: a poll does not wait for it."""
+        """Remove state files without a checkpoint, in a separate thread: a poll does not wait for it."""
         folder = self._files.folder
         if folder is None or self._is_sweeping:
             return
@@ -215,37 +217,36 @@ class RegionMember(Contributor):
             try:
                 sweep(store, self._runtime, folder, self.paths.region, checkpoint)
             except Exception as error:  # noqa: BLE001  the next checkpoint tries again
-                log.warning("state files not removed: region=%s reason=%s", self.paths.region, error)
+                log.warning("state file removal failed: region=%s reason=%s", self.paths.region, error)
             finally:
                 self._is_sweeping = False
 
         self._is_sweeping = True
         self._runtime.spawn(run, f"state-files-{self._config.consumer}")
 
-    # ---- what an application asks for
+    # ---- the application's requests
 
     def request_checkpoint(self, store: Store, fenced: FencedChannel) -> None:
-        """Ask for a checkpoint (operator-driven, in the seed's words)."""
+        """Request a checkpoint (operator-driven, in the seed's words)."""
         self._request(store, RegionRequest(CHECKPOINT, self._config.consumer), fenced.guarded)
 
     def request_reset(self, store: Store, fenced: FencedChannel, reason: str) -> None:
-        """Ask for a reset to the last cut."""
+        """Request a reset to the last cut."""
         request = RegionRequest(RESET, self._config.consumer, reason[:1000], None, by_application=True)
         self._request(store, request, fenced.guarded)
 
     def failing(self, why: str) -> Callable[[Store, FencedChannel], None]:
-        """What tells the region that this member cannot go on."""
+        """Reports to the region that this member cannot continue."""
         return lambda store, fenced: self._fail(store, why, fenced.guarded)
 
     def _fail(self, store: Store, why: str, record: Record) -> None:
-        remedy = "restore it, or reset the region to another checkpoint"
-        self._request(store, RegionRequest(FAIL, self._config.consumer, f"{why}; {remedy}"[:1000]), record)
+        self._request(store, RegionRequest(FAIL, self._config.consumer, why[:1000]), record)
 
     def _request(self, store: Store, request: RegionRequest, record: Record) -> None:
-        """Ask the coordinator. One that stands already serves as well, but for a reset or a failure not a checkpoint's,
-        nor one of an earlier reset, which is ignored: these are replaced.
+        """Send a request to the coordinator. An existing one is sufficient, unless it is for an earlier reset, which
+        is ignored, or for a checkpoint where this is for a reset or a failure: then it is replaced.
 
-        :raises StoreError: when there was no answer, or what stands keeps changing.
+        :raises StoreError: when there was no answer, or the request znode keeps changing.
         """
         path, order = self.paths.request, self._cut.order
         asked = replace(request, reset=order.reset if order is not None else 0)

@@ -1,53 +1,52 @@
-"""A slot in a consistent region: a drain seals what is open, so that the checkpoint cuts the order of segments.
+"""A slot in a consistent region: a drain seals open records, so that the checkpoint cuts the order of segments.
 
-What was sealed stays: nothing is ever reset, and starts begin where the group's offsets stand. Between its
-contribution and the end of the checkpoint a slot seals nothing, so that the segments below the czxid of `completed`
-hold exactly what all contributed.
+Sealed records stay: there is no reset, and starts begin at the group's offsets. Between its contribution and the end of
+the checkpoint a slot seals nothing, so that the segments below the czxid of `completed` contain exactly the
+contributions.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from coordinator.zk.records import Channel
-from coordinator.zk.regions import Contribution, Order
-from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.regions import Contribution, Order
 
-from ..channel import FencedChannel
-from ..config import ConsumerConfig
-from .contributor import Contributor
+from ..membership.channel import FencedChannel
+from ..membership.context import MemberContext
+from ..membership.contributor import Contributor
 
 SEAL_AGAIN_S = 0.5
 
 
 class Sealing(Protocol):
-    """What a drain needs of a `Sealer`."""
+    """The part of a `Sealer` that a drain needs."""
 
     def seal(self) -> bool:
-        """Try once to seal what is open; whether nothing is open afterwards."""
+        """Try once to seal the open records; whether none is open afterwards."""
 
 
 class SlotRegion(Contributor):
     """The part of one slot, over all its incarnations."""
 
-    def __init__(self, config: ConsumerConfig, runtime: Runtime, sealing: Sealing) -> None:
-        super().__init__(config, runtime)
+    def __init__(self, context: MemberContext, sealing: Sealing) -> None:
+        super().__init__(context)
         self._sealing = sealing
         self._seal_at = float("inf")
 
     def tend(self, store: Store, fenced: FencedChannel) -> None:
-        """See `Contributor`; also look again at a drain that could not be obeyed."""
+        """See `Contributor`; also tries a drain again that could not be applied."""
         super().tend(store, fenced)
         if self._runtime.monotonic() >= self._seal_at:
             self._seal_at = float("inf")
-            self.wake()
+            self._wake.set()
 
     def _may_contribute(self, channel: Channel, order: Order) -> bool:
         return True
 
     def _contribution(self, fenced: FencedChannel, order: Order) -> Contribution | None:
-        """The offsets after all that is sealed; None while something is open, or begins nowhere yet."""
+        """The offsets after the sealed records; None while records are open, or a partition has no start yet."""
         is_sealed = self._sealing.seal()
         channel = fenced.channel
         offsets = {part: offset for part, offset in channel.running.items() if offset is not None}
@@ -57,4 +56,4 @@ class SlotRegion(Contributor):
         return Contribution(fenced.incarnation, order.reset, offsets, channel.topics)
 
     def _completed(self, store: Store, checkpoint: int) -> None:
-        """A slot keeps no states, and so no files of them."""
+        """A slot has no states, and so no state files."""

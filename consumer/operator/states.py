@@ -1,4 +1,4 @@
-"""States of an application in a checkpoint: in the contribution's znode while they are small, else in a file."""
+"""States of an application in a checkpoint: small ones in the contribution's znode, others in a file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from coordinator.zk.errors import BadData, CoordinatorError, UsageError
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.regions import MAX_STATE_BYTES, Contribution, StateFile
-from coordinator.zk.sync import decoded, encoded
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.regions import MAX_STATE_BYTES, Contribution, StateFile
+from coordinator.zk.znodes.sync import decoded, encoded
 
-from ..segment_files import SegmentFolder
+from ..sealing.segment_files import SegmentFolder
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("state", pa.binary())])
 MEMBER = ("", -1)
@@ -23,13 +23,13 @@ SUFFIX = ".arrow"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What an application is, after exactly the records below the offsets of its partitions.
+    """An application's state, after exactly the records below the offsets of its partitions.
 
-    :ivar partitions: partition -> bytes. They go to whoever has the partition after a reset.
-    :ivar member: bytes of the member as a whole. They go to the member of the same name.
-    :ivar inherited: after a reset, the same of members that are gone: their successor makes them a part of its own.
-    :ivar offsets: partition -> the offset of the next record, of every partition that the member has. At a checkpoint
-        an application that has not processed all that `poll` has returned gives them; without any they are `poll`'s.
+    :ivar partitions: partition -> bytes. Restored by the partition's owner after a reset.
+    :ivar member: bytes of the member as a whole. Restored by the member of the same name.
+    :ivar inherited: after a reset, the same of members that are gone: their successor merges them into its own.
+    :ivar offsets: partition -> the offset of the next record, of every partition of the member. At a checkpoint an
+        application that has not processed all that `poll` has returned sets them; the default is `poll`'s.
     """
 
     partitions: Mapping[TopicPartition, bytes] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class StateFiles:
     def put(self, state: State, name: str) -> tuple[dict[TopicPartition, str], str, StateFile | None]:
         """`states`, `member_state` and `file` of a contribution; a file is durable when this returns.
 
-        :param name: of the file, should there be one, below the region's folder: its checkpoint, a slash, and letters,
+        :param name: of the file, if one is needed, below the region's folder: its checkpoint, a slash, and letters,
             digits and dashes.
         :raises UsageError: when the states are large and there is no `checkpoint_dir`.
         :raises OSError: when the file cannot be written.
         """
         if state.nbytes <= MAX_STATE_BYTES:
-            some = {part: encoded(data) for part, data in sorted(state.partitions.items())}
-            return some, encoded(state.member) if state.member else "", None
+            inline = {part: encoded(data) for part, data in sorted(state.partitions.items())}
+            return inline, encoded(state.member) if state.member else "", None
         if self.folder is None:
             raise UsageError(
                 f"the states of a checkpoint have {state.nbytes} bytes, over the {MAX_STATE_BYTES} that a znode takes: "
@@ -81,19 +81,19 @@ class StateFiles:
     def get(self, where: str, given: Contribution, partitions: Collection[TopicPartition]) -> State:
         """The states of `partitions` in a contribution, and that of its member.
 
-        :raises BadData: when they cannot be read, or are not what was written.
+        :raises BadData: when they cannot be read, or differ from what was written.
         """
         if given.file is None:
-            some = {part: decoded(where, text) for part, text in given.states.items() if part in partitions}
-            return State(some, decoded(where, given.member_state))
-        found: dict[TopicPartition, bytes] = {}
+            inline = {part: decoded(where, text) for part, text in given.states.items() if part in partitions}
+            return State(inline, decoded(where, given.member_state))
+        states: dict[TopicPartition, bytes] = {}
         member = b""
         for topic, partition, data in self._rows(where, given.file):
             if (topic, partition) == MEMBER:
                 member = data
             elif (part := TopicPartition(topic, partition)) in partitions:
-                found[part] = data
-        return State(found, member)
+                states[part] = data
+        return State(states, member)
 
     def _rows(self, where: str, file: StateFile) -> Iterable[tuple[str, int, bytes]]:
         if self.folder is None:
@@ -114,11 +114,11 @@ class StateFiles:
 
 
 def own_state(state: State, positions: Mapping[TopicPartition, int]) -> State:
-    """What an application has given, held to its promise, with its offsets.
+    """An application's state, validated, with its offsets.
 
-    :param positions: partition -> the offset of the next record that `poll` returns, of every partition that it has.
-    :raises UsageError: when it is no state, has one of a partition that the member does not have, or has offsets that
-        are not of its partitions, or behind what `poll` has returned.
+    :param positions: partition -> the offset of the next record that `poll` returns, of every assigned partition.
+    :raises UsageError: when it is not a `State`, has a partition that is not assigned, or has offsets of other
+        partitions or beyond what `poll` has returned.
     """
     if not isinstance(state, State):
         raise UsageError(f"on_checkpoint must return a State, not {type(state).__name__}")

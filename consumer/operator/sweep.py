@@ -1,39 +1,39 @@
-"""Removing the state files of checkpoints that are kept no more: members do, the coordinator may not reach them.
+"""Removes the state files of dropped checkpoints: members do it, since the coordinator may not reach the files.
 
-A checkpoint's files are in a folder of its own, `[region]/[sequence]/` below `checkpoint_dir`. What nobody contributes
-is copied from the checkpoint before, with the name of its file: `files` of a complete checkpoint says of which earlier
-ones it names files.
+A checkpoint's files are in a separate folder, `[region]/[sequence]/` below `checkpoint_dir`. A state without a new
+contribution is copied from the checkpoint before, with the name of its file: `files` of a complete checkpoint lists the
+earlier ones whose files it names.
 """
 
 from __future__ import annotations
 
 import logging
 
-from coordinator.zk.paths import RegionPaths, checkpoint_number
-from coordinator.zk.regions import COMPLETED, CheckpointEnd
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
+from coordinator.zk.znodes.regions import COMPLETED, CheckpointEnd
 
-from ..segment_files import SegmentFolder
+from ..sealing.segment_files import SegmentFolder
 
 log = logging.getLogger(__name__)
 
 YOUNG_S = 600.0
-"""A folder with a file younger than this is left alone, whatever the checkpoints say."""
+"""A folder with a file younger than this is never removed."""
 FOLDERS_AT_ONCE = 1_000
 
 
 def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, region: str, below: int) -> int:
-    """Remove the folders of checkpoints before `below` that do not stand any more and of which none that stands names
-    a file; how many there were.
+    """Remove the folders of checkpoints before `below` that no longer exist and whose files no existing checkpoint
+    names; the number removed.
 
-    In this order: folders, then checkpoints, the oldest first. No number below that of a complete checkpoint is used
-    again, and a copy is made while the checkpoint that it is made from stands.
+    In this order: folders, then checkpoints, the oldest first. A number below that of a complete checkpoint is never
+    used again, and a copy is made while its source checkpoint exists.
 
     :param below: a checkpoint that is complete.
     :raises StoreError: when ZooKeeper did not answer.
-    :raises BadData: when it cannot be known what a checkpoint names.
-    :raises OSError: when the folder cannot be listed, or a file not be removed.
+    :raises BadData: when a checkpoint's file names cannot be read.
+    :raises OSError: when the folder cannot be listed, or a file cannot be removed.
     """
     paths = RegionPaths(region)
     there = {int(name): name for name in folder.folders(region) if name.isascii() and name.isdigit()}
@@ -52,7 +52,7 @@ def sweep(store: Store, runtime: Runtime, folder: SegmentFolder, region: str, be
             named.update(CheckpointEnd.parse(path, node.data).files)
     again = store.children(paths.checkpoints)
     if again is None or max(map(checkpoint_number, again.names), default=0) > max(standing, default=0):
-        return 0  # a checkpoint that came meanwhile may name one of them: the next one sweeps again
+        return 0  # a new checkpoint may name one of them: the next one sweeps again
     removed = 0
     before_s = runtime.wall_ms() / 1000 - YOUNG_S
     for number in [each for each in old if each not in named][:FOLDERS_AT_ONCE]:

@@ -1,4 +1,4 @@
-"""Whether a Spark application can run a pool: its session, its options, and room for its own tasks beside the slots."""
+"""Whether a Spark application can run a pool: its session, its options, and CPUs for its own tasks beside the slots."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """What a Spark application runs on.
+class SparkCluster:
+    """The resources of a Spark application.
 
-    :ivar threads: tasks at once where driver and executor are one process (`local[N]`); 0 elsewhere.
-    :ivar executors: how many it will have; with dynamic allocation, at the start.
+    :ivar threads: concurrent tasks when driver and executor are one process (`local[N]`); otherwise 0.
+    :ivar executors: number of executors; with dynamic allocation, at the start.
     :ivar cores: of one executor.
-    :ivar task_cpus: what one of the application's own tasks takes.
+    :ivar task_cpus: CPUs of one of the application's own tasks.
     """
 
     threads: int
@@ -34,15 +34,16 @@ class Cluster:
     is_dynamic: bool = False
 
     def refusal(self, slots: int, slot_cpus: float) -> str | None:
-        """Why `slots` would leave no room for the application's own tasks; None when there is room.
+        """The reason why `slots` would leave no CPUs for the application's own tasks; None when they fit.
 
-        Where slots go is Spark's choice. One executor is full when what its slots leave is less than a task takes.
+        Spark chooses the executors of slots. An executor is full when the CPUs left by its slots are fewer than a
+        task's.
         """
         if self.threads:
             enough = slots < self.threads
             return None if enough else f"{slots} slots need at least local[{slots + 1}], not local[{self.threads}]"
         if self.is_dynamic:
-            return None  # tasks of another profile get executors of their own
+            return None  # tasks of another profile get separate executors
         fill_one = int((self.cores - self.task_cpus) / slot_cpus + 1e-9) + 1
         if self.cores >= self.task_cpus and slots < self.executors * fill_one:
             return None
@@ -86,22 +87,22 @@ def _seconds(text: str | None) -> float:
     return float(digits[1]) if digits else 0.0
 
 
-def cluster_of(sc: SparkContext) -> Cluster:
-    """What the application runs on, as far as its configuration tells."""
+def cluster_of(sc: SparkContext) -> SparkCluster:
+    """The application's resources, by its configuration."""
     conf, master = sc.getConf(), str(sc.master)
     task_cpus = float(conf.get("spark.task.cpus", "1") or 1)
     if local := _LOCAL.fullmatch(master):
         threads = (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
-        return Cluster(threads, 1, threads, task_cpus)
+        return SparkCluster(threads, 1, threads, task_cpus)
     if small := _LOCAL_CLUSTER.fullmatch(master):
-        return Cluster(0, int(small[1]), int(small[2]), task_cpus)
+        return SparkCluster(0, int(small[1]), int(small[2]), task_cpus)
     executors = int(conf.get("spark.executor.instances") or max(1, executors_now(sc)))
     is_dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-    return Cluster(0, executors, _cores(sc, executors), task_cpus, is_dynamic)
+    return SparkCluster(0, executors, _cores(sc, executors), task_cpus, is_dynamic)
 
 
 def _cores(sc: SparkContext, executors: int) -> float:
-    """An executor's cores: as configured, else all that a standalone worker has, else YARN's and Kubernetes' one."""
+    """An executor's cores: as configured, else all of a standalone worker, else YARN's and Kubernetes' one."""
     configured = sc.getConf().get("spark.executor.cores")
     if configured:
         return float(configured)
@@ -111,14 +112,14 @@ def _cores(sc: SparkContext, executors: int) -> float:
 
 
 def executors_now(sc: SparkContext) -> int:
-    """Executors that have registered, the driver's own place not counted."""
+    """Registered executors, without the driver."""
     return len(sc._jsc.sc().statusTracker().getExecutorInfos()) - 1
 
 
-def wait_for_executors(sc: SparkContext, cluster: Cluster, runtime: Runtime, timeout_s: float) -> None:
-    """Wait until all have come: small tasks are packed on those that are there.
+def wait_for_executors(sc: SparkContext, cluster: SparkCluster, runtime: Runtime, timeout_s: float) -> None:
+    """Wait until all have registered: small tasks are packed on the registered ones.
 
-    :raises CoordinatorError: when none has come within `timeout_s`.
+    :raises CoordinatorError: when none has registered within `timeout_s`.
     """
     deadline = runtime.monotonic() + timeout_s
     while not cluster.threads and executors_now(sc) < cluster.executors:
@@ -129,8 +130,8 @@ def wait_for_executors(sc: SparkContext, cluster: Cluster, runtime: Runtime, tim
         runtime.sleep(0.05)
 
 
-def slot_profile(cluster: Cluster, slot_cpus: float) -> ResourceProfile | None:
-    """The profile of a slot's task; None on `local[N]`, which takes none."""
+def slot_profile(cluster: SparkCluster, slot_cpus: float) -> ResourceProfile | None:
+    """The profile of a slot's task; None on `local[N]`, which supports none."""
     if cluster.threads:
         return None
     return ResourceProfileBuilder().require(TaskResourceRequests().cpus(slot_cpus)).build

@@ -1,4 +1,4 @@
-"""Assignment strategies: pure functions from members and topics to who runs what, one file each."""
+"""Assignment strategies: pure functions from members and topics to an assignment, one file each."""
 
 from __future__ import annotations
 
@@ -9,28 +9,26 @@ from types import MappingProxyType
 from typing import Protocol
 
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.names import printable, shown
-from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.names import shown
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+
+from ..zk.znodes.names import error_text
 
 Assignment = Mapping[str, Mapping[str, PartitionSet]]
 """Consumer -> thread -> partitions."""
 
-LONGEST_FAULT = 300
-"""Characters that are kept of what an assignor says when it fails."""
-
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """One member, as an assignor sees it.
+    """One member, as input of an assignor.
 
-    :ivar threads: topic -> how many threads; wildcards are resolved.
-    :ivar running: what it runs now.
-    :ivar generation: in which generation it got that.
-    :ivar user_data: what the consumer wants its assignor to know.
-    :ivar instance_id: of a static consumer; empty for a dynamic one.
-    :ivar on_thread: what it was to run by the last assignment, and on which thread. It may run other things by now, or
-        nothing: they are stopped and not started yet. Whoever wants the same answer in every turn of a rebalance goes
-        by this first.
+    :ivar threads: topic -> number of threads; wildcards are resolved.
+    :ivar running: its current partitions.
+    :ivar generation: the generation that assigned them.
+    :ivar user_data: opaque bytes of the consumer for its assignor.
+    :ivar instance_id: of a static member; empty for a dynamic one.
+    :ivar on_thread: its last assignment, partition -> thread. It may not run yet, and `running` may differ: an assignor
+        whose result shall be the same in every turn of a rebalance prefers this over `running`.
     """
 
     consumer: str
@@ -42,72 +40,62 @@ class Subscriber:
     on_thread: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     def thread(self, number: int) -> str:
-        """The id of one of its threads, as the seed writes them: consumer, dash, number from 0."""
+        """The id of one of its threads, as in the seed: consumer, dash, number from 0."""
         return f"{self.consumer}-{number}"
 
     def thread_ids(self) -> list[str]:
-        """The ids of all its threads; the one at k takes part in a topic for which there are more than k."""
-        # `range` is a module of this package, and so a name in here once that is imported.
+        """The ids of all its threads; thread k consumes a topic that has more than k threads."""
+        # `range` is a module of this package, and shadows the builtin here once imported.
         return [self.thread(number) for number in builtins.range(max(self.threads.values(), default=0))]
 
 
 def in_order(subscribers: Iterable[Subscriber]) -> list[Subscriber]:
-    """The order that strategies go by, as Kafka's do: static consumers by instance id, then the others by name."""
+    """The members in the order of Kafka's strategies: static ones by instance id, then the others by name."""
     return sorted(subscribers, key=lambda one: (not one.instance_id, one.instance_id, one.consumer))
 
 
 class Assignor(Protocol):
-    """A strategy. Pure and deterministic, blind to the order of its input; several threads may use one at once.
+    """A strategy. Pure and deterministic, independent of input order; several threads may use one at once.
 
-    :ivar name: as consumers list it in `protocols`.
-    :ivar is_eager: whether everything stops before anything starts.
+    :ivar name: as in consumers' `protocols`.
+    :ivar is_eager: whether all members stop before any starts.
     """
 
     name: str
     is_eager: bool
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
-        """Who runs what.
+        """Assign all partitions to the subscribers.
 
-        :param topics: topic -> its partition numbers; every topic here has a subscriber.
+        :param topics: topic -> its partition numbers; every topic has a subscriber.
         """
 
 
 def assigned(assignor: Assignor, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
-    """What an assignor makes of a group, once it has kept its promise.
+    """An assignor's result, checked against the contract.
 
-    :raises RebalanceFailed: when it has not, or has raised anything.
+    :raises RebalanceFailed: when it breaks the contract, or raises.
     """
     try:
         assignment = assignor.assign(subscribers, MappingProxyType(topics))
-    except (Exception, SystemExit) as error:  # it may be a third party's: only its own group may suffer
-        raise RebalanceFailed(f"assignor {assignor.name} failed: {told(error)}") from error
+    except (Exception, SystemExit) as error:  # it may be third-party code: only its own group fails
+        raise RebalanceFailed(f"assignor {assignor.name} failed: {error_text(error)}") from error
     try:
         checked(assignor.name, assignment, subscribers, topics)
     except RebalanceFailed:
         raise
     except Exception as error:
-        raise RebalanceFailed(f"assignor {assignor.name} gives what is no assignment: {told(error)}") from error
+        raise RebalanceFailed(f"assignor {assignor.name} gives what is no assignment: {error_text(error)}") from error
     return assignment
-
-
-def told(error: BaseException) -> str:
-    """What an error of somebody else's says: its kind and its message, bounded and printable."""
-    try:
-        text = printable(str(error)[:LONGEST_FAULT])
-    except Exception:  # noqa: BLE001  somebody's own `__str__`
-        text = ""
-    kind = printable(type(error).__name__[:LONGEST_FAULT])
-    return f"{kind}: {text[:LONGEST_FAULT]}" if text else kind
 
 
 def checked(
     name: str, assignment: Assignment, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]
 ) -> None:
-    """Hold an assignor to its promise.
+    """Check an assignor's result against the contract.
 
-    :raises RebalanceFailed: when it names a stranger or a thread that is none, hands a partition out twice or to a
-        thread without a part in its topic, or leaves one out.
+    :raises RebalanceFailed: when it has an unknown member or thread, assigns a partition twice or to a thread without a
+        part in its topic, or omits one.
     """
     known = {subscriber.consumer: subscriber for subscriber in subscribers}
     seen: set[TopicPartition] = set()
@@ -130,6 +118,6 @@ def checked(
                     f"threads for {wrong.topic}"
                 )
             seen |= parts
-    wanted = {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
-    if seen != wanted:
-        raise RebalanceFailed(f"assignor {name} leaves out or invents {len(seen ^ wanted)} partitions")
+    expected = {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
+    if seen != expected:
+        raise RebalanceFailed(f"assignor {name} leaves out or invents {len(seen ^ expected)} partitions")

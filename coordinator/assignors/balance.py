@@ -1,7 +1,7 @@
-"""Unequal subscriptions: keep what is claimed, place the rest, then level out wherever something can move.
+"""Unequal subscriptions: keep claimed partitions, place the rest, then level loads.
 
-Every step lowers the sum of the squares of what the threads have, or leaves that as it is and lowers the number of
-partitions that are not where they were: so it ends, and what it has once made is left as it is the next time.
+Every move lowers the sum of the squares of the threads' loads, or keeps it and lowers the number of moved partitions:
+so it terminates, and its result is stable under repetition.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 
 from . import Subscriber
 from .claims import ANY, Claims, by_number
@@ -17,31 +17,31 @@ from .even import Shares
 
 NOWHERE = -1
 FREE, AWAY, BACK, HOME = range(4)
-"""Pools of what a thread has: nobody's before; another's before; the same by whose it was; its own."""
+"""Pools of a thread's partitions: unclaimed before; claimed by another; the same by claimant; its own."""
 
 
 def balanced(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]], claims: Claims) -> Shares:
-    """No partition could go from a thread to one that takes part in its topic and has two or more less."""
+    """Balance loads: no partition could move to a subscribed thread with two or more fewer."""
     board = _Board(members, topics)
     board.place_claims(claims)
     if len(board.units) > len(members):
         for own in board.units_of_members():
             board.level([[unit for unit in units if unit in own] for units in board.kinds])
         board.settle()
-    board.place_the_rest()
+    board.place_unclaimed()
     board.level(board.kinds)
-    while board.send_home():
+    while board.undo_moves():
         board.level(board.kinds)
     return board.shares()
 
 
 class _Board:
-    """Threads and partitions as numbers. Topics in which the same threads take part are of one kind.
+    """Threads and partitions as numbers. Topics with the same subscribed threads are of one kind.
 
     :ivar units: the threads, (number, member's place).
     :ivar kinds: kind -> its threads.
-    :ivar loads: unit -> how many it has.
-    :ivar holders: partition -> the unit that has it; `homes`: the one that had it.
+    :ivar loads: unit -> its number of partitions.
+    :ivar holders: partition -> the unit that has it; `homes`: the unit that had it before.
     """
 
     def __init__(self, members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> None:
@@ -61,19 +61,19 @@ class _Board:
         self.loads = [0] * len(self.units)
         self.holders = [NOWHERE] * len(self.parts)
         self.homes = [NOWHERE] * len(self.parts)
-        self.held: list[dict[int, int]] = [{} for _ in self.kinds]
+        self.holder_loads: list[dict[int, int]] = [{} for _ in self.kinds]
         self._pools: dict[tuple[int, int, int], list[int]] = {}
         self._moves = 0
 
     def units_of_members(self) -> list[set[int]]:
-        """The threads of each member that has several."""
+        """The threads of each member with several."""
         found: dict[int, set[int]] = {}
         for unit, (_, place) in enumerate(self.units):
             found.setdefault(place, set()).add(unit)
         return [own for own in found.values() if len(own) > 1]
 
     def shares(self) -> Shares:
-        """What has come of it."""
+        """The result."""
         shares: Shares = {unit: [] for unit in self.units}
         for part, holder in zip(self.parts, self.holders, strict=True):
             if holder != NOWHERE:
@@ -83,7 +83,7 @@ class _Board:
     # ---- placing
 
     def place_claims(self, claims: Claims) -> None:
-        """Everything goes where it was; of a member's threads to the one that has least, where none was named."""
+        """Place every partition at its claimant; without a claimed thread, at the member's least loaded one."""
         at = {unit: number for number, unit in enumerate(self.units)}
         loose = []
         for part, name in enumerate(self.parts):
@@ -102,15 +102,15 @@ class _Board:
             self._settle_at(part, min(own[kind, place], key=self.loads.__getitem__))
 
     def settle(self) -> None:
-        """Where things are now is where they belong: a member's own threads are all the same to it."""
+        """Make the current holders homes: a member's threads are interchangeable."""
         self._pools.clear()
         self.homes = list(self.holders)
         for part, holder in enumerate(self.holders):
             if holder != NOWHERE:
                 self._push(part, holder)
 
-    def place_the_rest(self) -> None:
-        """What nobody has goes to whoever has least; topics that only few may have come first."""
+    def place_unclaimed(self) -> None:
+        """Place unclaimed partitions at the least loaded threads, topics with the fewest subscribed threads first."""
         left: dict[str, list[int]] = {}
         for part, holder in enumerate(self.holders):
             if holder == NOWHERE:
@@ -136,20 +136,20 @@ class _Board:
         kind = self.kind_of[part]
         self.holders[part] = unit
         self.loads[unit] += 1
-        self.held[kind][unit] = self.held[kind].get(unit, 0) + 1
+        self.holder_loads[kind][unit] = self.holder_loads[kind].get(unit, 0) + 1
         self._push(part, unit)
 
     def _move(self, part: int, unit: int) -> None:
         old = self.holders[part]
         self.loads[old] -= 1
-        self.held[self.kind_of[part]][old] -= 1
+        self.holder_loads[self.kind_of[part]][old] -= 1
         self._moves += 1
         self._put(part, unit)
 
     # ---- levelling
 
     def level(self, kinds: Sequence[Sequence[int]]) -> None:
-        """Move from those that have more to those that have two or more less, until nobody can.
+        """Move partitions from threads to those with two or more fewer, until none remains.
 
         :param kinds: kind -> the units among which to move.
         """
@@ -163,19 +163,19 @@ class _Board:
                     looked_at[kind] = self._moves
 
     def _level_one(self, kind: int, units: Sequence[int]) -> bool:
-        """Within one kind; whether anything has moved."""
-        loads, held, before = self.loads, self.held[kind], self._moves
-        having = [unit for unit in units if held.get(unit)]
+        """Level one kind; returns whether any partition moved."""
+        loads, holder_loads, before = self.loads, self.holder_loads[kind], self._moves
+        having = [unit for unit in units if holder_loads.get(unit)]
         if not having or max(loads[unit] for unit in having) - min(loads[unit] for unit in units) < 2:
             return False
-        # Among those that have the same, the one gives that loses nothing it had before.
+        # Among equally loaded threads, the giver is one with a partition to give that was not its own.
         rich = [(-loads[unit], not self._has_strangers(unit, kind), unit) for unit in having]
         poor = [(loads[unit], unit) for unit in units]
         heapify(rich)
         heapify(poor)
         while rich:
             load, settled, giver = rich[0]
-            if not held[giver]:
+            if not holder_loads[giver]:
                 heappop(rich)
             elif -load != loads[giver]:
                 heapreplace(rich, (-loads[giver], settled, giver))
@@ -186,28 +186,28 @@ class _Board:
             else:
                 taker = poor[0][1]
                 self._move(self._chosen(giver, kind, taker), taker)
-                heappush(poor, (loads[giver], giver))  # beside what is in there, which is too high
-                if held.get(taker):
+                heappush(poor, (loads[giver], giver))  # beside the stale entry, which is too high
+                if holder_loads.get(taker):
                     heappush(rich, (-loads[taker], not self._has_strangers(taker, kind), taker))
         return self._moves != before
 
     # ---- home again
 
-    def send_home(self) -> bool:
-        """Take back moves that balance does not need, as other moves came after them; whether there were any."""
+    def undo_moves(self) -> bool:
+        """Undo moves that later moves made unnecessary; returns whether any was undone."""
         before = self._moves
-        for part in self._away():
+        for part in self._moved():
             if self.loads[self.holders[part]] > self.loads[self.homes[part]]:
                 self._move(part, self.homes[part])
         edges: dict[int, list[tuple[int, int]]] = {}
-        for part in self._away():
+        for part in self._moved():
             edges.setdefault(self.homes[part], []).append((self.holders[part], part))
         for part in _on_cycles(edges):
             self._move(part, self.homes[part])
         self._shorten()
         return self._moves != before
 
-    def _away(self) -> list[int]:
+    def _moved(self) -> list[int]:
         return [
             part
             for part, (home, holder) in enumerate(zip(self.homes, self.holders, strict=True))
@@ -215,10 +215,10 @@ class _Board:
         ]
 
     def _shorten(self) -> None:
-        """Where one came from A to B and another went from B to C: the first goes to C if it can, the other stays."""
+        """Where one moved from A to B and another from B to C: move the first to C if possible, the other stays."""
         came: dict[int, dict[int, list[int]]] = {}
         went: dict[int, dict[int, list[int]]] = {}
-        for part in self._away():
+        for part in self._moved():
             came.setdefault(self.holders[part], {}).setdefault(self.kind_of[part], []).append(part)
             went.setdefault(self.homes[part], {}).setdefault(self.holders[part], []).append(part)
         taking_part = [set(units) for units in self.kinds]
@@ -236,7 +236,7 @@ class _Board:
                             self._move(here.pop(), target)
                             self._move(gone.pop(), unit)
 
-    # ---- pools: heaps by unit, kind of claim, and kind of topic or home; what has moved on is passed over
+    # ---- pools: heaps by unit, kind of claim, and kind of topic or home; stale entries are skipped
 
     def _push(self, part: int, unit: int) -> None:
         home, kind = self.homes[part], self.kind_of[part]
@@ -263,7 +263,7 @@ class _Board:
         return self._first(unit, FREE, kind) is not None or self._first(unit, AWAY, kind) is not None
 
     def _chosen(self, giver: int, kind: int, taker: int) -> int:
-        """What of a kind goes from one to the other: best what the taker had, and last what the giver had."""
+        """The partition to move: preferably the taker's before, last the giver's."""
         for pool, key in ((BACK, taker), (FREE, kind), (AWAY, kind), (HOME, kind)):
             part = self._first(giver, pool, key)
             if part is not None:
@@ -272,7 +272,7 @@ class _Board:
 
 
 def _on_cycles(edges: Mapping[int, list[tuple[int, int]]]) -> Iterable[int]:
-    """Partitions that went around in circles: each edge leads from a home to (holder, partition)."""
+    """Partitions that moved in a cycle: each edge leads from a home to (holder, partition)."""
     found: list[int] = []
     for start in sorted(edges):
         trail, parts, at = [start], [NOWHERE], {start: 0}

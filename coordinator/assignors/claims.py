@@ -1,20 +1,20 @@
-"""Who has a claim on which partition: what sticky strategies begin with."""
+"""Claims of members on partitions: the input of sticky strategies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 
 from . import Subscriber
 
 ANY = -1
-"""The thread of a claim that is its member's, and of no thread of it in particular."""
+"""The thread of a claim for any thread of its member."""
 
 
 class Claim(NamedTuple):
-    """Of a member, by its place in the order, and of which of its threads."""
+    """A claim of a member, by its place in the order, and of one of its threads."""
 
     member: int
     thread: int
@@ -24,11 +24,11 @@ Claims = dict[TopicPartition, Claim]
 
 
 def claims_of(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Claims:
-    """Partition -> the one that has a claim on it.
+    """Partition -> its claim.
 
-    What the last assignment said comes first, though it may not have been carried out yet: so the turns of one
-    rebalance come to the same end. What a member runs besides is its own when it got it in a higher generation than
-    the others that say so; where two of one generation claim it, nobody keeps it.
+    The last assignment has precedence, though it may not have been carried out yet: the turns of one rebalance come to
+    the same result. Any other running partition belongs to the member with the highest generation; a tie voids the
+    claim.
     """
     there = {topic: frozenset(numbers) for topic, numbers in topics.items()}
     planned: dict[TopicPartition, Claim | None] = {}
@@ -55,5 +55,5 @@ def claims_of(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]
 
 
 def by_number(part: TopicPartition) -> tuple[int, str]:
-    """The order in which partitions are kept where not all can be: low numbers of every topic first, as in Kafka."""
+    """The order in which partitions are kept under a quota: low numbers of every topic first, as in Kafka."""
     return part.partition, part.topic

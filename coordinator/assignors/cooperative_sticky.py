@@ -1,4 +1,4 @@
-"""Cooperative sticky: what sticky decides, carried out by stopping only what moves."""
+"""Cooperative sticky: the sticky assignment, with incremental revocation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from .sticky import StickyAssignor
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """Kafka's `CooperativeStickyAssignor`. Its rounds are the plan's turns: a partition starts where it goes only once
-    it has been stopped where it was, and what stays is fetched all the time."""
+    """Kafka's `CooperativeStickyAssignor`. Its rounds are the plan's turns: a moved partition starts once its previous
+    owner has stopped it, and unmoved ones are fetched without a break."""
 
     name = "cooperative-sticky"
     is_eager = False

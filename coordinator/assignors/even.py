@@ -1,24 +1,24 @@
-"""Equal subscriptions: every thread gets its quota, and keeps of what it had what fits."""
+"""Equal subscriptions: every thread gets its quota, and keeps its previous partitions within it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 
 from .claims import Claim, Claims, by_number
 
 Shares = dict[tuple[int, int], list[TopicPartition]]
-"""(Thread's number, member's place in the order) -> its partitions. In this order threads get what is new."""
+"""(Thread's number, member's place in the order) -> its partitions; new partitions are assigned in this order."""
 
 
 def evenly(threads: Sequence[int], claims: Claims, partitions: Sequence[TopicPartition]) -> Shares:
-    """n partitions over t threads: n // t each, and one more for n % t of them. As little moves as can be.
+    """n partitions over t threads: n // t each, and one more for n % t of them, with minimal moves.
 
     Kafka's `ConstrainedAssignmentBuilder`, with quotas of threads: a member keeps up to the sum of its threads' quotas.
 
-    :param threads: how many each member has, in the order of members.
+    :param threads: number of threads of each member, in the order of members.
     """
     quota, extra = divmod(len(partitions), sum(threads))
     claimed: list[list[TopicPartition]] = [[] for _ in threads]
@@ -39,7 +39,8 @@ def evenly(threads: Sequence[int], claims: Claims, partitions: Sequence[TopicPar
 def _kept(
     claimed: Sequence[TopicPartition], claims: Mapping[TopicPartition, Claim], threads: int, quota: int, more: int
 ) -> list[list[TopicPartition]]:
-    """What each thread of a member keeps, `more` of them one more than the quota; what it can on the thread it was."""
+    """Kept partitions of each thread of a member, `more` threads with one over the quota; on the previous thread if
+    possible."""
     if threads == 1:
         return [list(claimed[: quota + more])]
     kept: list[list[TopicPartition]] = [[] for _ in range(threads)]
@@ -60,7 +61,7 @@ def _kept(
 
 
 def _fill(shares: Shares, quota: int, left: Sequence[TopicPartition]) -> None:
-    """Deal out what is left: in turn to those below the quota, then one each to those that have just that."""
+    """Assign `left`: in turn to threads below the quota, then one each to those at it."""
     below = deque(parts for parts in shares.values() if len(parts) < quota)
     ready = deque(parts for parts in shares.values() if len(parts) == quota)
     for part in left:

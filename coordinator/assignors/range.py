@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 from . import Assignment, Subscriber, in_order
 

@@ -1,8 +1,8 @@
-"""Every strategy there is: the built-in ones, and those that installed packages offer.
+"""All strategies: built-in ones, and those of installed packages.
 
-A package offers one by an entry point in the group `zk_group_coordinator.assignors`, which has the strategy's name and
-leads to an `Assignor` or to a class that makes one. A node must not fail for a package that somebody has installed: one
-that cannot be used is set aside with the reason, and only groups that need it suffer.
+A package offers one by an entry point in the group `zk_group_coordinator.assignors`, with the strategy's name, that
+leads to an `Assignor` or to a class of one. An unusable package never fails a node: the strategy is ignored with the
+reason, and only groups that need it fail.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
-from coordinator.zk.names import is_name, shown
+from coordinator.zk.znodes.names import is_name, shown
 
-from . import Assignor, told
+from ..zk.znodes.names import error_text
+from . import Assignor
 from .cooperative_sticky import CooperativeStickyAssignor
 from .range import RangeAssignor
 from .round_robin import RoundRobinAssignor
@@ -32,21 +33,21 @@ BUILT_IN: Mapping[str, Assignor] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """What there is, and what is not: name -> why it was set aside."""
+    """The usable strategies; name -> why others are unusable."""
 
     assignors: Mapping[str, Assignor]
     set_aside: Mapping[str, str]
 
 
 def assignors() -> Mapping[str, Assignor]:
-    """Name -> strategy, of all that can be used; the others are logged."""
+    """Name -> strategy, of all usable ones; the others are logged."""
     return registry().assignors
 
 
 def registry(offered: Iterable[EntryPoint] | None = None) -> Registry:
-    """Load every strategy. Ask once: this looks through all installed packages, and runs their code.
+    """Load every strategy. Call once: it searches all installed packages, and runs their code.
 
-    :param offered: entry points; those of the installed packages when not given.
+    :param offered: entry points; None for those of the installed packages.
     """
     by_name: dict[str, list[EntryPoint]] = {}
     for each in entry_points(group=ENTRY_POINTS) if offered is None else offered:
@@ -58,7 +59,7 @@ def registry(offered: Iterable[EntryPoint] | None = None) -> Registry:
         except _Unusable as reason:
             set_aside[name] = str(reason)
             where = ", ".join(sorted({point.value for point in points}))
-            log.warning("strategy set aside: strategy=%s entry_point=%s reason=%s", name, where, reason)
+            log.warning("ignoring unusable strategy: strategy=%s entry_point=%s reason=%s", name, where, reason)
     return Registry(MappingProxyType(found), MappingProxyType(set_aside))
 
 
@@ -80,12 +81,12 @@ def _loaded(name: str, points: list[EntryPoint]) -> Assignor:
         return _complete(name, made)
     except _Unusable:
         raise
-    except (Exception, SystemExit) as error:  # a third party's code, whatever it does
-        raise _Unusable(f"it cannot be loaded: {told(error)}") from error
+    except (Exception, SystemExit) as error:  # third-party code may raise anything
+        raise _Unusable(f"it cannot be loaded: {error_text(error)}") from error
 
 
 def _complete(name: str, made: Any) -> Assignor:
-    """`made`, if it has all that an assignor has."""
+    """`made`, if it is a complete assignor."""
     if not isinstance(getattr(made, "is_eager", None), bool):
         raise _Unusable("its `is_eager` must be True or False")
     if not callable(getattr(made, "assign", None)):

@@ -1,11 +1,11 @@
-"""Round-robin: all partitions in order, dealt out to the consumer threads in turn."""
+"""Round-robin: all partitions in order, assigned to the consumer threads in turn."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 
 from . import Assignment, Subscriber, in_order
 
@@ -13,8 +13,8 @@ from . import Assignment, Subscriber, in_order
 class RoundRobinAssignor:
     """Kafka's `RoundRobinAssignor`, over consumer threads.
 
-    The partitions of all topics in order; each goes to the next thread that takes part in its topic, after the one that
-    got the last. With equal subscriptions no thread has more than one partition more than another.
+    The partitions of all topics in order; each goes to the next subscribed thread after the previous one's. With equal
+    subscriptions the threads differ by one partition at most.
     """
 
     name = "round-robin"

@@ -13,10 +13,13 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 inconclusive, 4 ZooKeeper unreachable, 5 
 69 a needed program is missing."""
 
 COMMANDS = (
-    "channel", "drill", "groups", "history", "pause", "queries", "rebalance", "regions", "resign", "run", "segments",
+    "channel", "groups", "history", "pause", "queries", "rebalance", "regions", "resign", "run", "segments",
     "status", "topics",
 )  # fmt: skip
-PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {"resume": f"{__name__}.pause"}
+PLACES = {command: f"{__name__}.{command}" for command in COMMANDS} | {
+    "drill": "drills.cli",
+    "resume": f"{__name__}.pause",
+}
 
 
 @click.group(cls=Cli, epilog=EXIT_CODES, places=PLACES)

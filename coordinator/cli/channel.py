@@ -1,4 +1,4 @@
-"""`zk-coordinator channel`: what the coordinator tells the consumers, as it stands and live."""
+"""`zk-coordinator channel`: the coordinator's commands to consumers, current and live."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 
 import click
 
-from coordinator import channel_events
-from coordinator.channel_events import Told
-from coordinator.channel_watch import ChannelWatch
-from coordinator.groups import Reading, ShownMember, checked_group, existing_group
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER
+from coordinator.admin import channel_events
+from coordinator.admin.channel_events import ChannelEvent
+from coordinator.admin.channel_watch import ChannelWatch
+from coordinator.admin.groups import Reading, ShownMember, checked_group, existing_group
 from coordinator.zk.errors import UsageError
-from coordinator.zk.kazoo_store import open_tree_store
-from coordinator.zk.names import is_name
-from coordinator.zk.partitions import range_texts
+from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
+from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.partitions import range_texts
 
 from .common import (
     CONNECT_TIMEOUT_S,
@@ -31,7 +31,7 @@ from .common import (
     printable,
     zk_option,
 )
-from .groups import tell_problems
+from .groups import report_problems
 
 CHANNEL = (
     "CONSUMER-ID", "COMMAND", "OPTION", "EPOCH", "GENERATION", "INCARNATION", "PARTITIONS", "ASK", "REASON",
@@ -43,7 +43,7 @@ HEADER = (
 )  # fmt: skip
 LONGEST_CELL = 300
 UNNAMED = {START_FETCHER: "none", STOP_FETCHER: "all"}
-"""What a command without partitions means."""
+"""Meaning of a command without partitions."""
 
 
 @click.group()
@@ -57,7 +57,7 @@ def channel() -> None:
 @zk_option
 @output_option
 def show(group: str, consumer: str | None, zk: str, output: str) -> None:
-    """Show the commands of GROUP, or of one CONSUMER, that nobody has acknowledged yet."""
+    """Show the unacknowledged commands of GROUP, or of one CONSUMER."""
     with opened(zk) as store:
         reading = Reading(store)
         found = existing_group(reading, group)
@@ -65,41 +65,41 @@ def show(group: str, consumer: str | None, zk: str, output: str) -> None:
         raise UsageError(f"Consumer '{consumer}' has no channel in group '{group}'.")
     chosen = [member for member in found.members if consumer in (None, member.consumer)]
     print_rows(CHANNEL, [row for member in chosen for row in _command_rows(member)], output)
-    tell_problems(reading.problems)
+    report_problems(reading.problems)
 
 
 @channel.command()
 @click.argument("group")
 @click.argument("consumer", required=False)
-@click.option("--for", "for_s", type=click.FloatRange(0), help="End after so many seconds.")
-@click.option("--count", type=click.IntRange(1), help="End after so many events.")
+@click.option("--for", "for_s", type=click.FloatRange(0), help="Stop after this many seconds.")
+@click.option("--count", type=click.IntRange(1), help="Stop after this many events.")
 @click.option(
     "-o",
     "--output",
     type=click.Choice([TABLE, JSONL, "json"]),
     default=TABLE,
     show_default=True,
-    help="A table, or one JSON object a line (json means jsonl here).",
+    help="A table, or one JSON object per line (json means jsonl here).",
 )
 @zk_option
 def watch(group: str, consumer: str | None, for_s: float | None, count: int | None, output: str, zk: str) -> None:
-    """Stream each command of GROUP, or of one CONSUMER, and how it ends, until Ctrl-C.
+    """Stream each command of GROUP, or of one CONSUMER, and its outcome, until Ctrl-C.
 
     \b
     Events, the `event` of -o jsonl:
-      command       sent; or it stood there already when the watch began
+      command       sent; or already there when the watch began
       acknowledged  its consumer has applied it
-      withdrawn     the coordinator has taken it back, or it was removed unapplied
-      removed       gone, and nobody can tell which of the two
-      registered    an incarnation of a consumer has come
-      ended         an incarnation of a consumer is over
+      withdrawn     withdrawn by the coordinator, or removed unapplied
+      removed       gone; unknown which of the two
+      registered    an incarnation of a consumer has registered
+      ended         an incarnation of a consumer has ended
       missed        the connection was lost: events may have been missed
 
     \b
-    Keys of -o jsonl, null where one does not apply:
+    Keys of -o jsonl, null where not applicable:
       event, at_ms (wall clock), group, consumer, command, option, epoch,
       generation, incarnation, partitions (topic -> ranges; null for a stop of
-      everything), took_ms (from the command to its end, as seen here), note,
+      everything), took_ms (from the command to its outcome, as seen here), note,
       ask (of client-side assignment), reason (of assignment-failed)
     """
     with opened(zk) as store:
@@ -107,25 +107,28 @@ def watch(group: str, consumer: str | None, for_s: float | None, count: int | No
         if consumer is not None and not is_name(consumer):
             raise UsageError(f"{consumer!a} is no name of a consumer")
     following = ChannelWatch(
-        lambda: open_tree_store(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S), ThreadRuntime(), group, consumer
+        lambda: open_kazoo(zk, SESSION_TIMEOUT_MS, CONNECT_TIMEOUT_S, make_chroot=False),
+        ThreadRuntime(),
+        group,
+        consumer,
     )
     try:
         _follow(following, group, for_s, count, is_table=output == TABLE)
     except BrokenPipeError:
-        # Whoever read has gone; what is left in the buffer has nowhere to go either.
+        # The reader of the pipe has gone: the rest of the buffer is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _follow(following: ChannelWatch, group: str, for_s: float | None, count: int | None, is_table: bool) -> None:
     if is_table:
-        _say(_columns(HEADER))
-    for number, told in enumerate(following.events(for_s), 1):
-        _say(_columns(_cells(told)) if is_table else json.dumps(told.to_json(group)))
+        _print_line(_columns(HEADER))
+    for number, event in enumerate(following.events(for_s), 1):
+        _print_line(_columns(_cells(event)) if is_table else json.dumps(event.to_json(group)))
         if number == count:
             return
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)
 
 
@@ -134,25 +137,25 @@ def _columns(cells: tuple[str, ...]) -> str:
     return "  ".join([*padded, *cells[len(WIDTHS) :]]).rstrip()
 
 
-def _cells(told: Told) -> tuple[str, ...]:
-    named = " ".join(f"{topic}({text})" for topic, text in (told.partitions or {}).items())
-    if told.option in (START_FETCHER, STOP_FETCHER) and not named:
-        named = "all" if told.partitions is None else "none"
-    if told.event in (channel_events.ACKNOWLEDGED, channel_events.WITHDRAWN) and told.option is not None:
-        told, named = replace(told, reason=None), ""  # said when it was sent
+def _cells(event: ChannelEvent) -> tuple[str, ...]:
+    named = " ".join(f"{topic}({text})" for topic, text in (event.partitions or {}).items())
+    if event.option in (START_FETCHER, STOP_FETCHER) and not named:
+        named = "all" if event.partitions is None else "none"
+    if event.event in (channel_events.ACKNOWLEDGED, channel_events.WITHDRAWN) and event.option is not None:
+        event, named = replace(event, reason=None), ""  # printed when it was sent
     found = (
-        datetime.fromtimestamp(told.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3],
-        told.event,
-        told.consumer,
-        told.command,
-        told.option,
-        told.epoch,
-        told.generation,
-        told.incarnation[:8] if told.incarnation else None,
-        told.took_ms,
+        datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3],
+        event.event,
+        event.consumer,
+        event.command,
+        event.option,
+        event.epoch,
+        event.generation,
+        event.incarnation[:8] if event.incarnation else None,
+        event.took_ms,
     )
-    said = "; ".join(text for text in (named, told.ask, told.reason, told.note) if text)
-    cut = said if len(said) <= LONGEST_CELL else said[: LONGEST_CELL - 1] + "…"
+    note = "; ".join(text for text in (named, event.ask, event.reason, event.note) if text)
+    cut = note if len(note) <= LONGEST_CELL else note[: LONGEST_CELL - 1] + "…"
     return (*("-" if cell is None else printable(cell) for cell in found), printable(cut))
 
 

@@ -1,4 +1,4 @@
-"""Options, printing and errors of `zk-coordinator`; they stand in `coordinator.zk.cli`, for both sides."""
+"""Options, printing and errors of `zk-coordinator`; shared ones are in `coordinator.zk.process.cli`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator.zk.asked import LONGEST_BY, Pause, PausedRecord
-from coordinator.zk.cli import (
+from coordinator.zk.process.cli import (
     CONNECT_TIMEOUT_S,
     JSON,
     SESSION_TIMEOUT_MS,
@@ -28,6 +27,7 @@ from coordinator.zk.cli import (
     table_text,
     zk_option,
 )
+from coordinator.zk.znodes.operator_requests import LONGEST_BY, Pause, PausedRecord
 
 __all__ = [
     "CONNECT_TIMEOUT_S",
@@ -59,18 +59,18 @@ __all__ = [
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 UNHEALTHY = 5
-"""The exit code of a check that found something."""
+"""Exit code of a check with findings."""
 
 EVERYTHING = "everything"
 
 
 def reason_option(command: Command) -> Command:
-    """`--reason`, for those who look later."""
-    return click.option("--reason", help="Why; shown to whoever looks.")(command)
+    """`--reason`, for later readers."""
+    return click.option("--reason", help="The reason, shown with the pause or request.")(command)
 
 
 def operator() -> str:
-    """Who asks, as user@host."""
+    """The operator, as user@host."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):  # a user id without a name, as in containers
@@ -79,7 +79,7 @@ def operator() -> str:
 
 
 def at(wall_ms: int) -> str:
-    """A wall-clock time for people, in UTC."""
+    """A wall-clock time as text, in UTC."""
     try:
         return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
@@ -87,19 +87,19 @@ def at(wall_ms: int) -> str:
 
 
 def paused_rows(paused: PausedRecord) -> list[tuple[str, Pause]]:
-    """What is paused, everything first, with its pause."""
+    """The pauses, that of every group first."""
     everything = [(EVERYTHING, paused.everything)] if paused.everything else []
     return everything + [(f"group {group}", pause) for group, pause in sorted(paused.groups.items())]
 
 
 def paused_text(what: str, pause: Pause) -> str:
-    """A pause in a line for people."""
+    """A pause as a line of text."""
     why = f": {pause.reason}" if pause.reason else ""
-    return printable(f"{what}, by {pause.by or 'somebody'} since {at(pause.since_ms)}{why}")
+    return printable(f"{what}, by {pause.by or 'an operator'} since {at(pause.since_ms)}{why}")
 
 
 def paused_json(paused: PausedRecord) -> dict[str, object]:
-    """What is paused, as `/consumers/paused` has it."""
+    """The pauses, as in `/consumers/paused`."""
     return {
         "all": paused.everything.to_json() if paused.everything else None,
         "groups": {group: pause.to_json() for group, pause in sorted(paused.groups.items())},
@@ -107,11 +107,11 @@ def paused_json(paused: PausedRecord) -> dict[str, object]:
 
 
 def print_paused(paused: PausedRecord, output: str) -> None:
-    """Print what is paused."""
+    """Print the pauses."""
     if output == JSON:
         print_json(paused_json(paused))
         return
     for what, pause in paused_rows(paused):
         click.echo(f"PAUSED  {paused_text(what, pause)}")
     if not paused:
-        click.echo("nothing is paused")
+        click.echo("no group is paused")

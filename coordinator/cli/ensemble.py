@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from coordinator.zk.ensemble import (
+from coordinator.zk.embedded.ensemble import (
     Ensemble,
     EnsembleConfig,
     EnsembleError,
@@ -19,7 +19,7 @@ from coordinator.zk.ensemble import (
     modes_are_healthy,
     zkcli_command,
 )
-from coordinator.zk.ensemble_kafka import Broker, has_broker
+from coordinator.zk.embedded.kafka import Broker, has_broker
 from coordinator.zk.errors import CoordinatorError, UsageError, ZooKeeperUnreachable
 
 from .ensemble_kafka import EXIT_CODES, KAFKA, UNHEALTHY, dir_argument, directory_option, kafka
@@ -32,11 +32,11 @@ def ensemble() -> None:
 
 @ensemble.command(epilog=EXIT_CODES)
 @directory_option
-@click.option("--servers", type=click.Choice(["1", "3"]), help="How many servers. [default: 3, or what DIR holds]")
-@click.option("--port", type=int, help="First client port; the others follow. [default: free ones, kept in DIR]")
+@click.option("--servers", type=click.Choice(["1", "3"]), help="Number of servers. [default: 3, or as in DIR]")
+@click.option("--port", type=int, help="First client port; the others follow. [default: free ports, kept in DIR]")
 @click.option("--timeout", "timeout_s", type=float, default=30.0, show_default=True, help="Seconds to become healthy.")
 def start(directory: Path, servers: str | None, port: int | None, timeout_s: float) -> None:
-    """Start the servers that do not run, and wait until they are healthy.
+    """Start the servers that are down, and wait until they are healthy.
 
     Data and ports of an earlier start in the same directory are kept.
     """
@@ -46,7 +46,7 @@ def start(directory: Path, servers: str | None, port: int | None, timeout_s: flo
         made.start()
         made.wait_healthy(timeout_s)
     except BaseException:
-        if was_down:  # nothing of a failed start stays behind
+        if was_down:  # clean up after a failed start
             made.stop()
         raise
     click.echo(made.hosts)
@@ -59,7 +59,7 @@ def stop(directory: Path) -> None:
     """Stop the servers, and the Kafka broker beside them; their data stays."""
     made = Ensemble.load(directory)
     if has_broker(made.directory / KAFKA):
-        Broker.load(made.directory / KAFKA).stop()  # while it can still say goodbye
+        Broker.load(made.directory / KAFKA).stop()  # before ZooKeeper: a controlled shutdown
     made.stop()
 
 
@@ -67,7 +67,7 @@ def stop(directory: Path) -> None:
 @directory_option
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(directory: Path, output: str) -> None:
-    """Say which servers run and which one leads; exits 5 when the ensemble is not whole."""
+    """Show which servers run and which one leads; exits 5 when the ensemble is unhealthy."""
     servers = Ensemble.load(directory).status() if has_ensemble(directory) else ()
     healthy = modes_are_healthy([server.mode for server in servers])
     if output == "json":
@@ -85,7 +85,7 @@ def status(directory: Path, output: str) -> None:
 def zkcli(directory: Path, arguments: tuple[str, ...]) -> None:
     """ZooKeeper's own client against the ensemble: `zkcli ls /brokers/topics`; interactive without ARGUMENTS.
 
-    Exits as zkCli does: 1 for a znode that is not there.
+    Exits as zkCli does: 1 for a missing znode.
     """
     made = Ensemble.load(directory)
     if not any(server.is_running for server in made.servers):
@@ -97,7 +97,7 @@ def zkcli(directory: Path, arguments: tuple[str, ...]) -> None:
 
 
 def _made(directory: Path, servers: str | None, port: int | None) -> Ensemble:
-    """The ensemble in `directory`, made if need be; what was asked for must fit what is there."""
+    """The ensemble in `directory`, created if missing; the options must match an existing one."""
     config = None
     if servers is not None or not has_ensemble(directory):
         config = EnsembleConfig(servers=int(servers or 3))

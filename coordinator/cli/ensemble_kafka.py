@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
-from coordinator.zk.ensemble import Ensemble
-from coordinator.zk.ensemble_files import EnsembleError
-from coordinator.zk.ensemble_kafka import Broker, KafkaConfig, has_broker
+from coordinator.zk.embedded.directory import EnsembleError
+from coordinator.zk.embedded.ensemble import Ensemble
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig, has_broker
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 
 UNHEALTHY = 5
@@ -24,7 +24,7 @@ Exit codes: 0 ok, 1 failed, 2 usage, 4 no server runs (zkcli, kafka start), 5 un
 
 
 def default_directory() -> Path:
-    """`$XDG_STATE_HOME/zk-group-coordinator/ensemble`, with `~/.local/state` where the variable is not set."""
+    """`$XDG_STATE_HOME/zk-group-coordinator/ensemble`, with `~/.local/state` by default."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(state).expanduser() / "zk-group-coordinator" / "ensemble"
 
@@ -40,7 +40,7 @@ directory_option = click.option(
 
 
 def dir_argument(directory: Path) -> str:
-    """The option that names `directory` again, with a space before it; empty for the default."""
+    """The option for `directory`, with a leading space; empty for the default."""
     return "" if directory == default_directory() else f" --dir {shlex.quote(str(directory))}"
 
 
@@ -51,10 +51,10 @@ def kafka() -> None:
 
 @kafka.command(epilog=EXIT_CODES)
 @directory_option
-@click.option("--port", type=int, help="Its port. [default: a free one, kept in DIR]")
+@click.option("--port", type=int, help="Port. [default: a free one, kept in DIR]")
 @click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds to be ready.")
 def start(directory: Path, port: int | None, timeout_s: float) -> None:
-    """Start the broker, if it does not run, on the ensemble in DIR, which must run. Prints its address."""
+    """Start the broker, if it does not run, on the running ensemble in DIR. Prints its address."""
     made = Ensemble.load(directory)
     if not made.is_healthy():
         raise ZooKeeperUnreachable(
@@ -69,7 +69,7 @@ def start(directory: Path, port: int | None, timeout_s: float) -> None:
         broker.start()
         broker.wait_ready(timeout_s)
     except BaseException:
-        if was_down:  # nothing of a failed start stays behind
+        if was_down:  # clean up after a failed start
             broker.stop()
         raise
     click.echo(broker.address)
@@ -88,13 +88,13 @@ def stop(directory: Path) -> None:
 @directory_option
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status(directory: Path, output: str) -> None:
-    """Say whether the broker runs, and where; exits 5 when it does not."""
+    """Show whether the broker runs, and where; exits 5 when it does not."""
     place = directory.expanduser().resolve() / KAFKA
     broker = Broker.load(place) if has_broker(place) else None
     is_ready = broker is not None and broker.is_ready
     if output == "json":
-        told = {"address": broker.address, "pid": broker.pid} if broker else {"address": None, "pid": None}
-        click.echo(json.dumps({"healthy": is_ready, **told}))
+        document = {"address": broker.address, "pid": broker.pid} if broker else {"address": None, "pid": None}
+        click.echo(json.dumps({"healthy": is_ready, **document}))
     elif broker is None:
         click.echo(f"there is no Kafka broker in {directory}")
     else:

@@ -1,11 +1,11 @@
-"""`zk-coordinator groups delete`: groups that nobody uses any more."""
+"""`zk-coordinator groups delete`: delete unused groups."""
 
 from __future__ import annotations
 
 import click
 
-from coordinator.group_delete import Removed, delete_group
-from coordinator.groups import Reading, chosen_groups
+from coordinator.admin.delete_group import Removed, delete_group
+from coordinator.admin.groups import Reading, chosen_groups
 from coordinator.zk.errors import CoordinatorError, SessionLost
 
 from .common import JSON, opened, output_option, print_json, printable, zk_option
@@ -15,7 +15,7 @@ FAILED = 1
 
 @click.command()
 @click.argument("names", metavar="GROUP...", nargs=-1)
-@click.option("--all-groups", is_flag=True, help="Every group that nobody uses.")
+@click.option("--all-groups", is_flag=True, help="All unused groups.")
 @zk_option
 @output_option
 @click.pass_context
@@ -23,7 +23,7 @@ def delete(context: click.Context, names: tuple[str, ...], all_groups: bool, zk:
     """Delete each GROUP: its offsets, its history, and its sealed segments with their files.
 
     A group is refused while consumers are registered, a static member's seat is kept, an evicted consumer's lease may
-    run, a fetcher pool runs, or a query reads it. There is no dry run: look with `groups describe` first.
+    run, a fetcher pool runs, or a query reads it. There is no dry run: check with `groups describe` first.
     """
     done: dict[str, Removed] = {}
     failed: dict[str, str] = {}
@@ -36,14 +36,14 @@ def delete(context: click.Context, names: tuple[str, ...], all_groups: bool, zk:
             except CoordinatorError as error:
                 failed[group] = str(error)
     if output == JSON:
-        told = [_document(group, done.get(group), failed.get(group)) for group in (*done, *failed)]
-        print_json(sorted(told, key=lambda each: str(each["group"])))
+        documents = [_document(group, done.get(group), failed.get(group)) for group in (*done, *failed)]
+        print_json(sorted(documents, key=lambda each: str(each["group"])))
     else:
         _print(done, failed)
     for group, removed in done.items():
         if removed.elsewhere:
-            note = f"{removed.elsewhere} segment files of group {group} are out of reach of this machine"
-            click.echo(f"{note}: a fetcher pool of that group removes what no segment names, or you do", err=True)
+            note = f"{removed.elsewhere} segment files of group {group} cannot be reached from this host"
+            click.echo(f"{note}: a fetcher pool of that group removes them, or an operator", err=True)
     context.exit(FAILED if failed else 0)
 
 

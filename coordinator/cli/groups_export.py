@@ -1,28 +1,24 @@
-"""`zk-coordinator groups export-offsets`: a group's offsets as Kafka's own, for tools that look for lag there."""
+"""`zk-coordinator groups export-offsets`: commit a group's offsets to Kafka, for lag monitoring there."""
 
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Mapping
 
 import click
 
-from coordinator.groups import Reading, ShownGroup, existing_group
-from coordinator.zk.cli import kafka_option
-from coordinator.zk.cli_config import log_options, log_to_stderr
-from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.runtime import ThreadRuntime, on_signals
+from coordinator.admin.export_offsets import Row
+from coordinator.admin.export_offsets import export_offsets as export_them
+from coordinator.admin.groups import Reading, ShownGroup, existing_group
+from coordinator.zk.process.cli import kafka_option
+from coordinator.zk.process.config_options import log_options, log_to_stderr
 
 from .common import opened, output_option, print_rows, zk_option
-from .source import brokers_needed_option, every_option
+from .source import brokers_needed_option, every_option, repeat
 
 log = logging.getLogger(__name__)
 
 COLUMNS = ("GROUP", "TOPIC", "PARTITION", "OFFSET", "STATUS")
-MAY_BE_SET = ("EMPTY", "DEAD")
-
-Row = tuple[str, str, int, int, str]
 
 
 @click.command("export-offsets")
@@ -45,89 +41,50 @@ def export_offsets(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Write the offsets at which GROUP stands to Kafka, as the committed offsets of a group of that name.
+    """Commit the offsets of GROUP to Kafka, for a group of that name.
 
-    Kafka's own tools then show its lag. Nothing is ever read back: the group's offsets are those in ZooKeeper. A group
-    that has members in Kafka is refused, for these offsets are theirs.
+    Kafka's own tools then show its lag. The offsets in Kafka are never read back: those in ZooKeeper are valid. A group
+    with members in Kafka is refused: they own its offsets.
     """
-    exporter = _Exporter(bootstrap_servers, kafka or {}, name or group)
+    client = _Kafka(bootstrap_servers, kafka or {})
+
+    def export() -> list[Row]:
+        with opened(zk) as store:
+            found = existing_group(Reading(store), group)
+        return export_them(client, name or group, found)
+
+    def warn(problem: str) -> None:
+        log.warning("offset export failed, retrying: group=%s reason=%s", group, problem)
+
     try:
         if every_s is None:
-            rows = exporter.export(_read(zk, group))
-            print_rows(COLUMNS, rows, output)
+            print_rows(COLUMNS, export(), output)
         else:
             log_to_stderr(log_level, log_format)
-            _keep(exporter, zk, group, every_s)
+            repeat(export, every_s, warn)
     finally:
-        exporter.close()
+        client.close()
 
 
-def _read(zk: str, group: str) -> ShownGroup:
-    with opened(zk) as store:
-        return existing_group(Reading(store), group)
+class _Kafka:
+    """See `KafkaGroups`."""
 
+    def __init__(self, servers: str, options: Mapping[str, str]) -> None:
+        from consumer.logs.kafka.client import KafkaClient  # loads pyarrow, needed only here
+        from consumer.logs.kafka.open import bootstrap_servers
+        from consumer.logs.kafka.options import kafka_options
 
-def _keep(exporter: _Exporter, zk: str, group: str, every_s: float) -> None:
-    stopping = ThreadRuntime().event()
-    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
-    problem = ""
-    while not stopping.is_set():
-        try:
-            exporter.export(_read(zk, group))
-            problem = ""
-        except UsageError:
-            raise
-        except CoordinatorError as error:
-            if str(error) != problem:
-                problem = str(error)
-                log.warning("offsets not exported, will try again: group=%s reason=%s", group, problem)
-        stopping.wait(every_s)
-
-
-class _Exporter:
-    """Kafka, as far as this needs it.
-
-    :ivar name: of the group there.
-    """
-
-    def __init__(self, servers: str, options: Mapping[str, str], name: str) -> None:
-        from consumer.logs.kafka import KafkaClient  # loads pyarrow, which nothing else here needs
-        from consumer.logs.kafka_open import bootstrap_servers
-        from consumer.logs.kafka_options import kafka_options
-
-        self.name = name
         self._client = KafkaClient(bootstrap_servers("kafka:", servers), kafka_options(options))
 
-    def export(self, group: ShownGroup) -> list[Row]:
-        """Write its offsets; a row for each, with what became of it.
+    def group(self, group: str) -> tuple[str, int]:
+        return self._client.group(group)
 
-        :raises UsageError: when the group has members in Kafka.
-        :raises LogError: when Kafka does not answer.
-        """
-        state, members = self._client.group(self.name)
-        if state not in MAY_BE_SET or members:
-            raise UsageError(
-                f"group {self.name} has {members} members in Kafka ({state.capitalize()}), and its offsets there are "
-                "theirs: stop them, or export under another name with --as"
-            )
-        stands = {
-            (part.partition.topic, part.partition.partition): part.offset
-            for part in group.partitions
-            if part.offset is not None
-        }
-        strange = self._strange(group)
-        wanted = {place: offset for place, offset in stands.items() if place not in strange}
-        refused = self._client.commit_offsets(self.name, wanted) if wanted else {}
-        said = {**strange, **refused}
-        return [
-            (self.name, topic, number, offset, said.get((topic, number), "Successful"))
-            for (topic, number), offset in sorted(stands.items())
-        ]
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], str]:
+        return self._client.commit_offsets(group, offsets)
 
-    def _strange(self, group: ShownGroup) -> dict[tuple[str, int], str]:
-        """Partitions whose offset is of another topic than Kafka has, or of one that it has not."""
+    def mismatches(self, group: ShownGroup) -> Mapping[tuple[str, int], str]:
         from consumer.logs import LogError
-        from consumer.logs.kafka_topics import checked
+        from consumer.logs.kafka.topics import checked
 
         ids = {part.partition.topic: part.topic_id for part in group.partitions if part.topic_id is not None}
         found: dict[tuple[str, int], str] = {}

@@ -1,13 +1,12 @@
-"""`zk-coordinator groups remove-members`: take the seats of static members away."""
+"""`zk-coordinator groups remove-members`: remove the seats of static members."""
 
 from __future__ import annotations
 
 import click
 
-from coordinator import operate
-from coordinator.groups import Reading, checked_group
-from coordinator.seats import remove_seats, seats_of
-from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.admin.remove_members import SeatRemoval
+from coordinator.admin.remove_members import remove_members as remove_them
+from coordinator.zk.errors import UsageError
 from coordinator.zk.runtime import ThreadRuntime
 
 from .common import opened, operator, output_option, print_rows, reason_option, zk_option
@@ -18,7 +17,7 @@ COLUMNS = ("GROUP", "GROUP-INSTANCE-ID", "STATUS")
 @click.command("remove-members")
 @click.argument("group")
 @click.argument("instances", metavar="INSTANCE-ID...", nargs=-1)
-@click.option("--all-members", is_flag=True, help="Every static member of GROUP.")
+@click.option("--all-members", is_flag=True, help="All static members of GROUP.")
 @reason_option
 @click.option(
     "--timeout",
@@ -26,7 +25,7 @@ COLUMNS = ("GROUP", "GROUP-INSTANCE-ID", "STATUS")
     type=click.FloatRange(0.1, 3600),
     default=30.0,
     show_default=True,
-    help="How many seconds to wait for the coordinator's turn.",
+    help="Seconds to wait for the coordinator's turn.",
 )
 @zk_option
 @output_option
@@ -39,24 +38,15 @@ def remove_members(
     zk: str,
     output: str,
 ) -> None:
-    """Take the seats of static members of GROUP away, by their group_instance_id.
+    """Remove the seats of static members of GROUP, by their group_instance_id.
 
-    Their partitions go to the others: at once where nobody is on the seat, else when the lease of who is has run out.
-    A consumer that still runs registers again by itself, so stop it first. Members without an instance id have no
-    seat: they are gone when they stop.
+    Their partitions are reassigned: at once when the member is away, else when its lease has expired. A consumer that
+    still runs registers again by itself, so stop it first. Members without an instance id have no seat: they are
+    removed when they stop.
     """
     if bool(instances) == all_members:
         raise UsageError("name the members by their group_instance_id, or give --all-members")
-    runtime = ThreadRuntime()
+    asked = SeatRemoval(group, instances, operator(), reason, timeout_s)
     with opened(zk) as store:
-        checked_group(Reading(store), group)
-        operate.checked_request(store, group, reason)  # before anything is marked
-        chosen = tuple(dict.fromkeys(instances)) or tuple(seats_of(store, group))
-        remove_seats(store, group, chosen, reason or f"by {operator()}")
-        operate.request_turn(store, group, operator(), runtime.wall_ms(), reason)
-        if not operate.await_turn(store, runtime, group, timeout_s):
-            raise CoordinatorError(
-                f"no turn of group '{group}' has succeeded within {timeout_s:g} s: the seats are marked as removed, "
-                "and the first turn that does carries it out (see `status --check`)"
-            )
+        chosen = remove_them(store, ThreadRuntime(), asked)
     print_rows(COLUMNS, [(group, instance, "Removed") for instance in chosen], output)

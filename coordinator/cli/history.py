@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from coordinator.groups import Reading, checked_group, read_history
-from coordinator.zk.state import Rebalance
+from coordinator.admin.groups import Reading, checked_group, read_history
+from coordinator.zk.znodes.group_state import Rebalance
 
 from .common import JSON, at, opened, output_option, print_json, print_rows, zk_option
-from .groups import tell_problems
+from .groups import report_problems
 
 COLUMNS = (
     "GENERATION",
@@ -35,9 +35,9 @@ NAMED = 3
 def history(group: str, zk: str, output: str) -> None:
     """Show the last rebalances of GROUP, the newest last.
 
-    LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last stop and the last start that was
-    acknowledged. STANDSTILL-MS counts from the first stop to the last start, over all rebalances that replaced each
-    other meanwhile; `-` where nothing that ran had to stop.
+    LAST-STOP-MS and LAST-START-MS count from the start of the rebalance to the last acknowledged stop and start.
+    STANDSTILL-MS counts from the first stop to the last start, across rebalances that replaced each other; `-` where no
+    running partition had to stop.
 
     Under client-side assignment ASSIGNMENT-MS counts from the ask to the adoption of its answer, and ATTEMPTS is 1 plus
     the assignments that failed before it.
@@ -50,7 +50,7 @@ def history(group: str, zk: str, output: str) -> None:
         print_json([_document(record) for record in found])
     else:
         print_rows(COLUMNS, [_row(record) for record in found], output)
-    tell_problems(reading.problems)
+    report_problems(reading.problems)
 
 
 def _row(record: Rebalance) -> tuple[object, ...]:
@@ -74,7 +74,7 @@ def _row(record: Rebalance) -> tuple[object, ...]:
 def _result(record: Rebalance) -> str:
     if record.replaced_by is not None:
         return f"replaced by {record.replaced_by}"
-    return "finished" if record.finished_ms is not None else "under way"
+    return "finished" if record.finished_ms is not None else "in progress"
 
 
 def _named(lives: tuple[str, ...]) -> str | None:

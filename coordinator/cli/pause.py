@@ -1,10 +1,10 @@
-"""`zk-coordinator pause` and `resume`: let groups alone, so that their commands and state can be looked at."""
+"""`zk-coordinator pause` and `resume`: suspend the turns of groups, to inspect their commands and state."""
 
 from __future__ import annotations
 
 import click
 
-from coordinator import operate
+from coordinator.admin import control
 from coordinator.zk.runtime import ThreadRuntime
 
 from .common import opened, operator, output_option, print_paused, reason_option, zk_option
@@ -16,13 +16,13 @@ from .common import opened, operator, output_option, print_paused, reason_option
 @zk_option
 @output_option
 def pause(group: str | None, reason: str | None, zk: str, output: str) -> None:
-    """Take no turns of GROUP, or of any group, until `resume`; prints what is paused.
+    """Suspend the turns of GROUP, or of all groups, until `resume`; prints the pauses.
 
-    No command is sent or withdrawn, nothing is ended and no state written meanwhile. Consumers go on with what they
-    have: they acknowledge, fetch, seal and commit. A turn that is under way is finished.
+    Meanwhile no command is sent or withdrawn, no incarnation ended and no state written. Consumers continue with their
+    partitions: they acknowledge, fetch, seal and commit. A turn in progress is finished.
     """
     with opened(zk) as store:
-        paused = operate.pause(store, group, operator(), ThreadRuntime().wall_ms(), reason)
+        paused = control.pause(store, group, operator(), ThreadRuntime().wall_ms(), reason)
     print_paused(paused, output)
 
 
@@ -31,16 +31,16 @@ def pause(group: str | None, reason: str | None, zk: str, output: str) -> None:
 @zk_option
 @output_option
 def resume(group: str | None, zk: str, output: str) -> None:
-    """Lift the pause of GROUP, or every pause there is; prints what is still paused.
+    """Remove the pause of GROUP, or all pauses; prints the remaining ones.
 
-    Every group that was paused gets a turn, which sees all that has changed meanwhile.
+    Every group that was paused gets a turn, which applies all changes made meanwhile.
     """
     with opened(zk) as store:
-        before, paused = operate.resume(store, group)
+        before, paused = control.resume(store, group)
     if not before:
-        click.echo("nothing was paused", err=True)
+        click.echo("no group was paused", err=True)
     elif group is None:
-        click.echo("every pause is lifted", err=True)
+        click.echo("all pauses are removed", err=True)
     elif group not in before.groups:
         click.echo(f"group '{group}' was not paused", err=True)
     print_paused(paused, output)

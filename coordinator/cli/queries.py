@@ -1,4 +1,4 @@
-"""`zk-coordinator queries`: the Spark queries that read a group's segments, and what they hold back."""
+"""`zk-coordinator queries`: the Spark queries that read a group's segments, and their backlog."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import click
 
-from coordinator.groups import Reading, existing_group, group_names
-from coordinator.queries import ACTIVE, Removal, ShownQuery, read_queries, removal, remove_query
+from coordinator.admin.groups import Reading, existing_group, group_names
+from coordinator.admin.queries import ACTIVE, Removal, ShownQuery, read_queries, removal, remove_query
 from coordinator.zk.runtime import ThreadRuntime
 
 from .common import JSON, opened, output_option, print_rows, zk_option
-from .groups import tell_problems
+from .groups import report_problems
 
 LIST = ("GROUP", "QUERY", "STATE", "RUN", "FINISHED", "SEGMENTS", "BYTES", "LAG", "LAST-SEEN", "PAUSED")
 REMOVE = ("GROUP", "QUERY", "STATE", "SEGMENTS-FREED", "BYTES-FREED", "REMOVED")
@@ -20,7 +20,7 @@ REMOVE = ("GROUP", "QUERY", "STATE", "SEGMENTS-FREED", "BYTES-FREED", "REMOVED")
 
 @click.group()
 def queries() -> None:
-    """The Spark queries that read what the groups have sealed."""
+    """The Spark queries that read the groups' sealed segments."""
 
 
 @queries.command("list")
@@ -28,11 +28,11 @@ def queries() -> None:
 @zk_option
 @output_option
 def list_(group: str | None, zk: str, output: str) -> None:
-    """List the queries of all groups, or of GROUP, with what each has not finished and so holds back.
+    """List the queries of all groups, or of GROUP, with the segments that each holds back as unfinished.
 
     SEGMENTS, BYTES and LAG (records) count what is sealed and not finished by the query. STATE is active, silent (no
-    sign of life for three minutes), expired (it holds nothing back any more) or unreadable. A group with segments that
-    no query reads has a row without a query. PAUSED, below the table, says why a group's fetchers are paused.
+    update for three minutes), expired (it holds nothing back any more) or unreadable. A group with segments but without
+    a query has a row without a query. PAUSED, below the table, is the reason why a group's fetchers are paused.
     """
     with opened(zk) as store:
         reading = Reading(store)
@@ -42,20 +42,20 @@ def list_(group: str | None, zk: str, output: str) -> None:
         now_ms = ThreadRuntime().wall_ms()
         found = [shown for name in names for shown in read_queries(reading, name, now_ms)]
     _print(found, output)
-    tell_problems(reading.problems)
+    report_problems(reading.problems)
 
 
 @queries.command()
 @click.argument("group")
 @click.argument("query")
-@click.option("--execute", is_flag=True, help="Remove it; without this, only say what would come of it.")
+@click.option("--execute", is_flag=True, help="Remove it; without it, only show the effect.")
 @zk_option
 @output_option
 def remove(group: str, query: str, execute: bool, zk: str, output: str) -> None:
-    """Remove QUERY of GROUP, so that it holds no segments back. A dry run without --execute.
+    """Remove QUERY of GROUP, so that it holds back no segments. A dry run without --execute.
 
-    Stop the query first: one that runs fails with its next batch. Started again from its checkpoint, it goes on if its
-    segments are still there, and fails if they were collected.
+    Stop the query first: a running one fails with its next batch. Restarted from its checkpoint, it continues if its
+    segments still exist, and fails if they were collected.
     """
     with opened(zk) as store:
         found = removal(Reading(store), group, query, ThreadRuntime().wall_ms())
@@ -63,11 +63,11 @@ def remove(group: str, query: str, execute: bool, zk: str, output: str) -> None:
             remove_query(store, group, query)
     shown = found.shown
     print_rows(REMOVE, [(group, query, shown.state, found.segments, found.size, execute)], output)
-    _tell(found, execute)
+    _report_effect(found, execute)
 
 
 def _print(found: Sequence[ShownQuery], output: str) -> None:
-    """In JSON the reason of a pause is in each row of its group; in a table, where it is long, below all rows."""
+    """In JSON the reason of a pause is in each row of its group; in a table, where it is long, below the rows."""
     rows = [_row(shown) for shown in found]
     if output == JSON:
         print_rows(LIST, rows, output)
@@ -79,18 +79,18 @@ def _print(found: Sequence[ShownQuery], output: str) -> None:
         print_rows(("GROUP", "REASON"), sorted(paused.items()), output)
 
 
-def _tell(found: Removal, execute: bool) -> None:
+def _report_effect(found: Removal, execute: bool) -> None:
     will = "fails" if execute else "would fail"
     if found.shown.state == ACTIVE:
-        report_note(f"query {found.shown.query} gives signs of life: if it runs, it {will} with its next batch")
+        report_note(f"query {found.shown.query} is active: if it runs, it {will} with its next batch")
     if found.is_last:
-        report_note(f"no other query reads group {found.shown.group}: nothing is collected until one does")
+        report_note(f"no other query reads group {found.shown.group}: no segments are collected until one does")
     if not execute:
         report_note("nothing was removed: this was a dry run, remove with --execute")
 
 
 def report_note(text: str) -> None:
-    """Say something on stderr that is no error."""
+    """Print a note on stderr."""
     click.echo(text, err=True)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from coordinator.groups import Reading
-from coordinator.regions.admin import (
+from coordinator.admin.groups import Reading
+from coordinator.admin.regions import (
     ShownCheckpoint,
     ShownRegion,
+    abandoned_by,
     checked_target,
     existing_region,
     read_contributions,
@@ -15,9 +16,9 @@ from coordinator.regions.admin import (
     region_names,
     request,
 )
-from coordinator.regions.unbinding import remove_group
-from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.regions import ABORTED, COMPLETED
+from coordinator.admin.unbinding import remove_group
+from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.znodes.regions import ABORTED, COMPLETED
 
 from .common import opened, operator, output_option, print_rows, reason_option, zk_option
 from .groups import notes_of
@@ -33,7 +34,7 @@ REQUESTED = ("REGION", "REQUESTED", "CHECKPOINT", "GROUPS", "MEMBERS", "EXECUTED
 
 @click.group()
 def regions() -> None:
-    """Consistent regions: groups that go back to a checkpoint together."""
+    """Consistent regions: groups that are reset to a checkpoint together."""
 
 
 @regions.command("list")
@@ -43,7 +44,7 @@ def regions() -> None:
 def list_(watch: float | None, times: int | None, zk: str, output: str) -> None:
     """List the regions.
 
-    CHECKPOINT is the one that a region stands on, 0 for its initial state; OPEN one that is being made.
+    CHECKPOINT is a region's current one, 0 for its initial state; OPEN the one in progress.
     """
     with opened(zk) as store:
 
@@ -61,7 +62,7 @@ def list_(watch: float | None, times: int | None, zk: str, output: str) -> None:
 @zk_option
 @output_option
 def describe(region: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
-    """Show who has contributed what to the checkpoint that REGION stands on."""
+    """Show the contributions to the current checkpoint of REGION."""
     with opened(zk) as store:
 
         def take() -> Shot:
@@ -95,7 +96,7 @@ def describe(region: str, watch: float | None, times: int | None, zk: str, outpu
 @zk_option
 @output_option
 def history(region: str, watch: float | None, times: int | None, zk: str, output: str) -> None:
-    """Show the checkpoints of REGION that are kept, the oldest first. MS is from begin to end."""
+    """Show the kept checkpoints of REGION, oldest first. MS is from begin to end."""
     with opened(zk) as store:
 
         def take() -> Shot:
@@ -126,7 +127,7 @@ def _history_row(region: str, shown: ShownCheckpoint) -> tuple[object, ...]:
 @zk_option
 @output_option
 def checkpoint(region: str, zk: str, output: str) -> None:
-    """Ask for a checkpoint of REGION now. It begins when every member has its state back."""
+    """Request a checkpoint of REGION now. It begins when every member has restored its state."""
     with opened(zk) as store:
         found = existing_region(Reading(store), region)
         request(store, region, RegionRequest(CHECKPOINT, operator()))
@@ -135,18 +136,18 @@ def checkpoint(region: str, zk: str, output: str) -> None:
 
 @regions.command()
 @click.argument("region")
-@click.option("--to", "sequence", type=click.IntRange(min=1), help="The checkpoint to go back to; the last by default.")
-@click.option("--to-initial", is_flag=True, help="Go back to the initial state: nothing taken in.")
+@click.option("--to", "sequence", type=click.IntRange(min=1), help="The checkpoint to reset to; the last by default.")
+@click.option("--to-initial", is_flag=True, help="Reset to the initial state, before the first record.")
 @reason_option
-@click.option("--execute", is_flag=True, help="Do it; without this, only say what would come of it.")
+@click.option("--execute", is_flag=True, help="Reset it; without it, only show the effect.")
 @zk_option
 @output_option
 def reset(
     region: str, sequence: int | None, to_initial: bool, reason: str | None, execute: bool, zk: str, output: str
 ) -> None:
-    """Take REGION back to a checkpoint, all its groups together. A dry run without --execute.
+    """Reset REGION to a checkpoint, all its groups together. A dry run without --execute.
 
-    Later checkpoints are abandoned: nobody goes forward to them again.
+    Later checkpoints are abandoned: no reset returns to them.
     """
     if to_initial and sequence is not None:
         raise click.UsageError("give --to or --to-initial, not both")
@@ -156,8 +157,7 @@ def reset(
         if execute:
             request(store, region, RegionRequest(RESET, operator(), reason or "", to))
     print_rows(REQUESTED, [_requested(found, "reset", to, executed=execute)], output)
-    later = [each.sequence for each in found.checkpoints if each.state == COMPLETED and each.sequence > to]
-    if later:
+    if later := abandoned_by(found, to):
         will = "are" if execute else "would be"
         report_note(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}")
     if not execute:
@@ -170,10 +170,10 @@ def reset(
 @zk_option
 @output_option
 def remove_group_(region: str, group: str, zk: str, output: str) -> None:
-    """Take GROUP, in which nobody is, out of REGION.
+    """Remove GROUP, which must have no members, from REGION.
 
-    The group goes on from the offsets of the checkpoint that the region stands on, without the states of its members:
-    in no region, or in the one that its next member names. A region without groups is removed, with its checkpoints.
+    The group continues at the offsets of the region's current checkpoint, without the states of its members: in no
+    region, or in the one that its next member names. A region without groups is removed, with its checkpoints.
     """
     with opened(zk) as store:
         existing_region(Reading(store), region)
@@ -184,7 +184,7 @@ def remove_group_(region: str, group: str, zk: str, output: str) -> None:
 
 
 def list_row(found: ShownRegion) -> tuple[object, ...]:
-    """A region as `regions list` and `status` show it."""
+    """A region's row in `regions list` and `status`."""
     region = found.region
     if region is None:
         return (found.name, found.state, *[None] * (len(LIST) - 2))

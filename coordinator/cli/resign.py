@@ -1,10 +1,10 @@
-"""`zk-coordinator resign`: the elected node hands the coordinator's role over."""
+"""`zk-coordinator resign`: make the elected node resign."""
 
 from __future__ import annotations
 
 import click
 
-from coordinator import operate
+from coordinator.admin import control
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 
@@ -12,31 +12,31 @@ from .common import JSON, opened, output_option, print_json, printable, zk_optio
 
 
 @click.command()
-@click.option("--node", help="Only when this node is elected.")
+@click.option("--node", help="Only if this node is elected.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0.1, 3600),
     default=30.0,
     show_default=True,
-    help="How many seconds to wait for the next coordinator.",
+    help="Seconds to wait for the next coordinator.",
 )
 @zk_option
 @output_option
 def resign(node: str | None, timeout_s: float, zk: str, output: str) -> None:
-    """Let the elected node resign, and say who is elected next.
+    """Make the elected node resign, and show the next one.
 
-    It stands again after the others have had their chance: with one node, the same is elected again.
+    It stands for election again after the others: with one node, the same is elected again.
     """
     runtime = ThreadRuntime()
     with opened(zk) as store:
-        before, epoch = operate.resign(store, node)
+        before, epoch = control.resign(store, node)
         started = runtime.monotonic()
-        after = operate.await_election(store, runtime, epoch, timeout_s)
+        after = control.await_election(store, runtime, epoch, timeout_s)
         took_ms = round(1000 * (runtime.monotonic() - started))
     if after is None:
         raise CoordinatorError(
-            f"node {before.node} has resigned (epoch {before.epoch}), but nobody was elected within {timeout_s:g} s: "
+            f"node {before.node} has resigned (epoch {before.epoch}), but no node was elected within {timeout_s:g} s: "
             "check that nodes run (`zk-coordinator run`)"
         )
     if output == JSON:

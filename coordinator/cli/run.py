@@ -7,34 +7,34 @@ from typing import Any
 
 import click
 
-from coordinator.config import CoordinatorConfig
-from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
-from coordinator.zk.cli_config import built, config_options, log_options, log_to_stderr
+from coordinator.term.config import CoordinatorConfig
+from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.recorder import recorder_in
+from coordinator.zk.process.config_options import built, config_options, log_options, log_to_stderr
+from coordinator.zk.process.history_recorder import recorder_in
+from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import ThreadRuntime, on_signals
-from coordinator.zk.serving import MetricsServer
 
 HELPS = {
     "zk": "The ZooKeeper servers, as host:port,host:port/chroot.",
-    "node": "This node's name; the host's when it is not given.",
-    "brokers_path": "The znode under which the topics stand.",
-    "session_timeout_ms": "The ZooKeeper session timeout to ask for.",
-    "connect_timeout_ms": "How long to wait for a ZooKeeper server at the start.",
-    "rebalance_handlers": "Groups whose turns may run at the same time.",
-    "max_rebalance_retries": "Turns that may fail in a row before a group is RebalanceFailed.",
-    "rebalance_debounce_ms": "Changes of a group that come so soon after a turn make one turn.",
-    "sweep_interval_ms": "How often everything is read again, in case a watch was lost.",
-    "channel_retention_ms": "How long the channel of a consumer that is gone is kept.",
-    "query_retention_ms": "How long a query that gives no sign of life holds segments back.",
-    "max_backlog_bytes": "Bytes of sealed segments that may wait for a group's queries; over it its fetchers pause.",
+    "node": "Name of this node. [default: the host's name]",
+    "brokers_path": "The znode with the topics.",
+    "session_timeout_ms": "The ZooKeeper session timeout to request.",
+    "connect_timeout_ms": "Time to wait for a ZooKeeper server at the start.",
+    "rebalance_handlers": "Number of concurrent turns, of different groups.",
+    "max_rebalance_retries": "Consecutive failed turns before a group is RebalanceFailed.",
+    "rebalance_debounce_ms": "Changes of a group within this time after a turn share one turn.",
+    "sweep_interval_ms": "Interval of reading everything again, in case a watch was lost.",
+    "channel_retention_ms": "Retention of the channel of a consumer that has left.",
+    "query_retention_ms": "Retention of segments for a query that is silent.",
+    "max_backlog_bytes": "Limit of a group's unread segments in bytes; above it its fetchers pause.",
     "max_backlog_segments": "The same, in segments.",
-    "backlog_interval_ms": "How often backlogs are looked at, and those that press are collected.",
-    "max_seals_per_s": "Seals of all groups together; for more, fetchers are told to seal less often.",
-    "metrics_port": "Serve /metrics for Prometheus on this port; 0 does not.",
-    "metrics_host": "The address to serve it on.",
-    "history_dir": "Keep a history of what this node does in this folder, for the checker.",
+    "backlog_interval_ms": "Interval of checking backlogs, and of collecting those over the limit.",
+    "max_seals_per_s": "Limit of seals of all groups per second; above it fetchers seal less often.",
+    "metrics_port": "Port of /metrics for Prometheus; 0 for none.",
+    "metrics_host": "The address of /metrics.",
+    "history_dir": "Folder for this node's history, for the checker.",
 }
 
 

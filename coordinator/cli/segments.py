@@ -1,4 +1,4 @@
-"""`zk-coordinator segments`: the sealed segments of a group, and whether they are whole."""
+"""`zk-coordinator segments`: the sealed segments of a group, and their verification."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from coordinator.groups import Reading, existing_group
-from coordinator.segments import (
+from coordinator.admin.groups import Reading, existing_group
+from coordinator.admin.segments import (
     DAMAGED,
-    LEFT_OVER,
-    Finding,
     ListedSegment,
+    SegmentFinding,
     positions,
     read_segments,
+    unnamed_findings,
     znode_findings,
 )
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.sealed import Segment
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Segment
 
 from .common import opened, output_option, print_rows, report, zk_option
-from .groups import tell_problems
+from .groups import report_problems
 from .queries import shown_time
 
 LIST = ("SEGMENT", "CZXID", "SEALED-AT", "CONSUMER", "INCARNATION", "ROWS", "BYTES", "RANGES", "FILE", "ERROR")
@@ -32,7 +32,7 @@ MOST_RANGES = 8
 
 @click.group()
 def segments() -> None:
-    """The sealed segments that wait for a group's queries."""
+    """The sealed segments of a group's backlog."""
 
 
 @segments.command("list")
@@ -55,25 +55,25 @@ def list_(group: str, zk: str, output: str) -> None:
     default="",
     envvar="ZK_GROUP_SEGMENTS_DIR",
     show_envvar=True,
-    help="Where this machine sees the segments folder, if not where the fetchers do.",
+    help="The segments folder on this host, if not as on the fetchers' hosts.",
 )
 @zk_option
 @output_option
 def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
     """Check every segment of GROUP: its znode, its file, its offsets, and that the ranges of a partition join.
 
-    Reads all files. Lists what is damaged, and files that nothing names (left over: they only take room; a fetcher
-    pool removes them by and by). Exits 5 when something is damaged, else 0. A flipped bit inside a value is not
-    noticed: segments have no checksum.
+    Reads all files. Lists damaged segments, and files without a segment (left over: they only take space; a fetcher
+    pool removes them eventually). Exits 5 when a segment is damaged, else 0. A flipped bit inside a value is not
+    detected: segments have no checksum.
     """
     with opened(zk) as store:
         reading = Reading(store)
-        # Where the group stands is read before the segments: what is sealed meanwhile is then in them.
-        stands = positions(existing_group(reading, group))
+        # The group's offsets are read before the segments: what is sealed meanwhile is in a segment then.
+        offsets = positions(existing_group(reading, group))
         listed = read_segments(reading, GroupPaths(group))
-        findings = [*znode_findings(listed, stands), *_file_findings(reading, group, listed, segments_dir)]
+        findings = [*znode_findings(listed, offsets), *_file_findings(reading, group, listed, segments_dir)]
     print_rows(FINDINGS, [tuple(value or None for value in finding) for finding in findings], output)
-    tell_problems(reading.problems)
+    report_problems(reading.problems)
     damaged = sum(finding.severity == DAMAGED for finding in findings)
     click.echo(f"{len(listed)} segments, {damaged} problems, {len(findings) - damaged} files left over", err=True)
     if damaged:
@@ -82,50 +82,42 @@ def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
 
 def _file_findings(
     reading: Reading, group: str, listed: Sequence[ListedSegment], segments_dir: str
-) -> Iterator[Finding]:
-    """What is wrong with files, but for segments that were collected while it was looked."""
-    from consumer.segment_check import SegmentCheck  # loads pyarrow, which nothing else here needs
+) -> Iterator[SegmentFinding]:
+    """Damaged files, but for segments that were collected during the check."""
+    from consumer.sealing.segment_check import SegmentCheck  # loads pyarrow, needed only here
 
     check = SegmentCheck(segments_dir)
     found = []
     for item in listed:
         problem = check.problem(item.segment) if item.segment else None
         if problem and item.segment:
-            found.append(Finding(DAMAGED, problem.kind, item.name, item.segment.file, problem.text))
+            found.append(SegmentFinding(DAMAGED, problem.kind, item.name, item.segment.file, problem.text))
     if found:
         left = {item.name for item in read_segments(reading, GroupPaths(group), listed)}
         yield from (finding for finding in found if finding.segment in left)
     known = [item.segment for item in listed if item.segment]
     if not known and not segments_dir:
-        report("no segment tells where the files are: give --segments-dir to look for files that nothing names")
+        report("no segment contains the folder of the files: give --segments-dir to check for files without a segment")
     try:
         files = sorted(check.files(group, known))
     except OSError as error:
-        report(f"files that nothing names were not looked for: {error}")
+        report(f"files without a segment were not checked: {error}")
         return
     yield from _left_over(reading, group, listed, files)
 
 
 def _left_over(
     reading: Reading, group: str, listed: Sequence[ListedSegment], files: Sequence[str]
-) -> Iterator[Finding]:
-    from consumer.segment_check import may_seal
+) -> Iterator[SegmentFinding]:
+    from consumer.sealing.segment_check import may_seal
 
     may = may_seal(reading.store, group, files)
     now = read_segments(reading, GroupPaths(group), listed)
     if any(item.segment is None for item in now):
-        report("files that nothing names were not looked for: a segment's znode cannot be read, and may name them")
+        report("files without a segment were not checked: an unreadable segment znode may name them")
         return
     named = {item.segment.file for item in (*listed, *now) if item.segment}
-    for file in files:
-        if file in named:
-            continue
-        if may[file]:
-            yield Finding(
-                LEFT_OVER, "not sealed yet", "", file, "no segment names it; its fetcher lives and may seal it"
-            )
-        else:
-            yield Finding(LEFT_OVER, "orphan", "", file, "no segment names it, and none ever will")
+    yield from unnamed_findings(files, named, may)
 
 
 def _row(item: ListedSegment) -> tuple[object, ...]:

@@ -1,14 +1,21 @@
-"""Options for the log that a command reads offsets from, `--log-dir`, and for where Kafka is."""
+"""Options for the log of a command, `--log-dir`, and for the Kafka brokers."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from coordinator.zk.cli import bootstrap_option, kafka_option
-from coordinator.zk.paths import Brokers
+from coordinator.admin.offset_reset import BoundsOf, LogBounds
+from coordinator.zk.errors import CoordinatorError, UsageError
+from coordinator.zk.process.cli import bootstrap_option, kafka_option
+from coordinator.zk.runtime import ThreadRuntime, on_signals
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
 
 if TYPE_CHECKING:
     from consumer.logs import Log
@@ -23,17 +30,57 @@ brokers_needed_option = click.option(
     metavar="HOST:PORT,...",
     help="Kafka's brokers.",
 )
-"""For commands that do nothing without Kafka."""
+"""For commands that require Kafka."""
 
 every_option = click.option(
-    "--every", "every_s", type=click.FloatRange(min=0.1), metavar="S", help="Again every S seconds."
+    "--every", "every_s", type=click.FloatRange(min=0.1), metavar="S", help="Repeat every S seconds."
 )
 
 
-def source_options(is_needed: bool) -> Callable[[Command], Command]:
-    """`--log-dir`, `--bootstrap-servers` and `--kafka`, given to the command under these names.
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """The log of a command; `log_dir` is empty when the user has named none."""
 
-    :param is_needed: whether the command can do nothing without the log.
+    log_dir: str
+    bootstrap_servers: str
+    kafka: Mapping[str, str]
+
+    def opened(self, zk: str, brokers: Brokers) -> Log:
+        """The log.
+
+        :raises UsageError: when the options name none.
+        """
+        from consumer.logs import KafkaPlace, open_log  # loads pyarrow, needed only here
+
+        return open_log(self.log_dir, KafkaPlace(zk, brokers.brokers_path, self.bootstrap_servers, self.kafka))
+
+
+def repeat(act: Callable[[], object], every_s: float, on_problem: Callable[[str], None]) -> None:
+    """Call `act` every `every_s` seconds until SIGTERM or Ctrl-C.
+
+    :param on_problem: called with each failure, once for the same text.
+    :raises UsageError: when `act` raises it: a retry would fail too.
+    """
+    stopping = ThreadRuntime().event()
+    on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
+    problem = ""
+    while not stopping.is_set():
+        try:
+            act()
+            problem = ""
+        except UsageError:
+            raise
+        except CoordinatorError as error:
+            if str(error) != problem:
+                problem = str(error)
+                on_problem(problem)
+        stopping.wait(every_s)
+
+
+def source_options(is_needed: bool) -> Callable[[Command], Command]:
+    """`--log-dir`, `--bootstrap-servers` and `--kafka`, given to the command as `source`, a `LogOptions`.
+
+    :param is_needed: whether the command requires the log.
     """
     log_dir = click.option(
         "--log-dir",
@@ -42,16 +89,30 @@ def source_options(is_needed: bool) -> Callable[[Command], Command]:
         required=is_needed,
         help="The log, for its end and the lag: the embedded log's folder, kafka: or kafka://HOST:PORT.",
     )
-    return lambda command: log_dir(bootstrap_option(kafka_option(command)))
+
+    def with_source(command: Command) -> Command:
+        @wraps(command)
+        def run(
+            *args: Any, log_dir: str | None, bootstrap_servers: str, kafka: Mapping[str, str] | None, **rest: Any
+        ) -> Any:
+            return command(*args, source=LogOptions(log_dir or "", bootstrap_servers, kafka or {}), **rest)
+
+        return cast(Command, run)
+
+    return lambda command: log_dir(bootstrap_option(kafka_option(with_source(command))))
 
 
-def opened_source(
-    log_dir: str, zk: str, brokers: Brokers, bootstrap_servers: str, kafka: Mapping[str, str] | None
-) -> Log:
-    """The log.
+def bounds_in(source: Log) -> BoundsOf:
+    """Earliest and latest offsets of a log's partitions; 0 for those without records."""
+    from consumer.logs import UnknownTopic
 
-    :raises UsageError: when the options name none.
-    """
-    from consumer.logs import KafkaPlace, open_log  # loads pyarrow, which nothing else here needs
+    def bounds_of(topic: Topic, partition: int, timestamp_ms: int | None) -> LogBounds:
+        place = (topic.name, topic.id, partition)
+        try:
+            latest = source.latest(*place)  # read first: later records are after it
+            at = min(latest, source.offset_for_timestamp(*place, timestamp_ms)) if timestamp_ms is not None else None
+            return LogBounds(source.earliest(*place), latest, at)
+        except UnknownTopic:
+            return LogBounds(0, 0, None)
 
-    return open_log(log_dir, KafkaPlace(zk, brokers.brokers_path, bootstrap_servers, kafka or {}))
+    return bounds_of

@@ -1,13 +1,13 @@
-"""`zk-coordinator status`: who is elected, how every group is, and whether anything is unhealthy."""
+"""`zk-coordinator status`: the elected coordinator, the groups, and health checks."""
 
 from __future__ import annotations
 
 import click
 
-from coordinator.health import STUCK_AFTER_MS, Finding, findings, summary
-from coordinator.status import Status, read_status
-from coordinator.zk.paths import Brokers
+from coordinator.admin.health import STUCK_AFTER_MS, HealthFinding, findings, summary
+from coordinator.admin.status import Status, read_status
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.paths import Brokers
 
 from .common import (
     JSON,
@@ -32,27 +32,26 @@ COLUMNS = (*LIST, "PAUSED")
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Only say what is unhealthy, one line each; exit 5 when anything is.")
+@click.option("--check", is_flag=True, help="Only list what is unhealthy, one line each; exit 5 if anything is.")
 @click.option(
     "--stuck-after-ms",
     type=click.IntRange(0),
     default=STUCK_AFTER_MS,
     show_default=True,
-    help="With --check: how old a rebalance, a command, a requested turn or a pause may become.",
+    help="With --check: age limit of a rebalance, a command, a requested turn or a pause.",
 )
 @zk_option
 @brokers_option
 @output_option
 @click.pass_context
 def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, brokers: Brokers, output: str) -> None:
-    """Show the elected coordinator, every group, and whatever in ZooKeeper cannot be read.
+    """Show the elected coordinator, every group, and unreadable znodes.
 
-    With --check, unhealthy is: nobody elected, or a coordinator's znode that no elected node holds; a group that is
-    RebalanceFailed; what is left out of a group, or assigned to nobody; evictions whose lease still runs; fetchers
-    paused by back-pressure; a consistent region that is Failed, whose last three checkpoints or more were aborted, or
-    that is Running, not paused, and without a checkpoint for three intervals; data that cannot be read; and, for longer
-    than --stuck-after-ms, a rebalance, a command that nobody acknowledges, a requested turn, a pause, or a region's
-    reset.
+    With --check, unhealthy is: no elected node, or a coordinator's znode that no elected node holds; a group that is
+    RebalanceFailed; partitions that are left out or unassigned; evictions whose lease still runs; fetchers paused by
+    back-pressure; a consistent region that is Failed, whose last three checkpoints or more were aborted, or that is
+    Running, not paused, and without a checkpoint for three intervals; unreadable znodes; and, for longer than
+    --stuck-after-ms, a rebalance, an unacknowledged command, a requested turn, a pause, or a region's reset.
     """
     with opened(zk) as store:
         found = read_status(store, brokers)
@@ -66,13 +65,13 @@ def status(context: click.Context, check: bool, stuck_after_ms: int, zk: str, br
         _print(found, output)
 
 
-def _print_check(found: Status, unhealthy: list[Finding], output: str) -> None:
+def _print_check(found: Status, unhealthy: list[HealthFinding], output: str) -> None:
     if output == JSON:
-        told = [
+        document = [
             {"check": item.check, "group": item.group, "region": item.region, "message": item.message}
             for item in unhealthy
         ]
-        print_json({"healthy": not unhealthy, "findings": told, "summary": summary(found)})
+        print_json({"healthy": not unhealthy, "findings": document, "summary": summary(found)})
         return
     for item in unhealthy:
         click.echo(printable(f"unhealthy: {item}"))
@@ -82,8 +81,8 @@ def _print_check(found: Status, unhealthy: list[Finding], output: str) -> None:
 
 def _print(found: Status, output: str) -> None:
     elected = found.coordinator
-    who = printable(f"{elected.node} ({elected.host})") if elected else "- (nobody is elected)"
-    click.echo(f"COORDINATOR  {who}")
+    coordinator = printable(f"{elected.node} ({elected.host})") if elected else "- (no node is elected)"
+    click.echo(f"COORDINATOR  {coordinator}")
     click.echo(f"EPOCH        {found.epoch if found.epoch is not None else '-'}")
     click.echo(f"TOPICS       {len(found.topics)}")
     for what, pause in paused_rows(found.paused):
@@ -104,7 +103,7 @@ def _print(found: Status, output: str) -> None:
 
 
 def _pause_of(found: Status, group: str) -> str | None:
-    """Which pause a group is under: everything's, or its own."""
+    """The pause of a group: that of all groups, or its own."""
     if found.paused.everything is not None:
         return "all"
     return "group" if group in found.paused.groups else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from coordinator.topics import (
+from coordinator.admin.topics import (
     MAX_PARTITIONS,
     ListedTopic,
     alter_topic,
@@ -18,16 +18,16 @@ from coordinator.topics import (
     topic_znodes,
 )
 from coordinator.zk.errors import BadData
-from coordinator.zk.paths import Brokers
-from coordinator.zk.records import Topic
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
 
 from .common import Cli, brokers_option, opened, output_option, print_rows, zk_option
 
 COLUMNS = ("TOPIC", "PARTITIONS", "TOPIC-ID", "ERROR")
 
 partitions_option = click.option(
-    "--partitions", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="How many in all."
+    "--partitions", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="Total number of partitions."
 )
 
 
@@ -72,7 +72,7 @@ def alter(name: str, partitions: int, zk: str, brokers: Brokers, output: str) ->
 
 @topics.command()
 @click.argument("name")
-@click.option("--execute", is_flag=True, help="Delete; without it, only say what would be removed.")
+@click.option("--execute", is_flag=True, help="Delete; without it, only show what would be removed.")
 @click.option(
     "--log-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -91,7 +91,7 @@ def delete(name: str, execute: bool, log_dir: Path | None, zk: str, brokers: Bro
         data = _data(log_dir, topic)
         if execute:
             znodes = delete_topic(store, brokers, name)
-            # Only now: whoever still writes or fetches has been told, or will find the folder gone.
+            # After the znodes: writers and fetchers have been notified, or will find the folder missing.
             _remove(log_dir, topic)
     _print_removal(znodes, data, output)
     if not execute:
@@ -102,7 +102,7 @@ def _readable(store: Store, brokers: Brokers, name: str) -> Topic | None:
     try:
         return get_topic(store, brokers, name)
     except BadData:
-        return None  # it can be deleted all the same; which data is its own nobody knows
+        return None  # its znodes can be deleted; which data is its own is unknown
 
 
 def _good(topic: Topic) -> ListedTopic:
@@ -118,10 +118,10 @@ def _row(name: str, topic: Topic | None, error: str | None) -> tuple[object, ...
 
 
 def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
-    """The folder of the topic's data, if it has any."""
+    """The folder of the topic's data, if it exists."""
     if log_dir is None or topic is None:
         return []
-    from consumer.logs.layout import topic_folder  # loads pyarrow, which nothing else here needs
+    from consumer.logs.embedded.layout import topic_folder  # loads pyarrow, needed only here
 
     folder = topic_folder(log_dir, topic.name, topic.id)
     return [folder] if folder.is_dir() else []
@@ -130,7 +130,7 @@ def _data(log_dir: Path | None, topic: Topic | None) -> list[Path]:
 def _remove(log_dir: Path | None, topic: Topic | None) -> None:
     if log_dir is None or topic is None:
         return
-    from consumer.logs.remove import remove_topic
+    from consumer.logs.embedded.remove import remove_topic
 
     remove_topic(log_dir, topic.name, topic.id)
 

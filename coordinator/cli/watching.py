@@ -1,4 +1,4 @@
-"""`--watch`: what a command shows, shown again and again."""
+"""`--watch`: repeat a command's output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """What is shown once: a table, and notes that belong beside it."""
+    """One output: a table, and its notes."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -34,28 +34,28 @@ class Shot:
 
 def watch_options(command: Command) -> Command:
     """`--watch [SECONDS]` and `--times N`, given to the command as `watch` and `times`."""
-    times = click.option("--times", type=click.IntRange(1), help="With --watch: end after so many times.")
+    times = click.option("--times", type=click.IntRange(1), help="With --watch: stop after this many times.")
     watch = click.option(
         "--watch",
         is_flag=False,
         flag_value=EVERY_S,
         type=click.FloatRange(0.1, 86_400),
         metavar="[SECONDS]",
-        help=f"Show it again every so many seconds ({EVERY_S:g} when no number follows), until Ctrl-C.",
+        help=f"Repeat every SECONDS ({EVERY_S:g} by default), until Ctrl-C.",
     )
     return watch(times(command))
 
 
 def show(take: Callable[[], Shot], output: str, watch: float | None, times: int | None) -> None:
-    """Print what `take` brings: once, or every `watch` seconds until Ctrl-C, or until it was `times` times.
+    """Print the result of `take`: once, or every `watch` seconds until Ctrl-C, or `times` times.
 
-    On a terminal a table is replaced by the next; elsewhere a blank line stands between two. In JSON each is one object
+    On a terminal a table is replaced by the next; elsewhere a blank line separates them. In JSON each is one object
     on a line: `at`, `rows`, `notes`.
     """
     if watch is None:
         shot = take()
         print_rows(shot.columns, shot.rows, output)
-        _tell(shot.notes)
+        _print_notes(shot.notes)
         return
     try:
         if output == JSON:
@@ -66,19 +66,19 @@ def show(take: Callable[[], Shot], output: str, watch: float | None, times: int 
             with Live(console=Console(highlight=False), auto_refresh=False, screen=False) as live:
                 _repeat(take, lambda shot: live.update(_rendered(shot), refresh=True), watch, times)
     except BrokenPipeError:
-        # Whoever read has gone; what is left in the buffer has nowhere to go either.
+        # The reader of the pipe has gone: the rest of the buffer is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _repeat(take: Callable[[], Shot], tell: Callable[[Shot], None], every_s: float, times: int | None) -> None:
+def _repeat(take: Callable[[], Shot], print_shot: Callable[[Shot], None], every_s: float, times: int | None) -> None:
     runtime = ThreadRuntime()
     shown = 0
     while True:
         try:
             shot = take()
-        except Retryable as error:  # the connection was lost for a moment: it is shown again when it is back
+        except Retryable as error:  # connection lost: shown again after the reconnect
             shot = Shot(("PROBLEM",), [(str(error),)])
-        tell(shot)
+        print_shot(shot)
         shown += 1
         if shown == times:
             return
@@ -86,7 +86,7 @@ def _repeat(take: Callable[[], Shot], tell: Callable[[Shot], None], every_s: flo
 
 
 class _Lines:
-    """One object a line."""
+    """One object per line."""
 
     def __call__(self, shot: Shot) -> None:
         now = at(ThreadRuntime().wall_ms())
@@ -95,7 +95,7 @@ class _Lines:
 
 
 class _Tables:
-    """One table after the other; a note is said again when it has changed."""
+    """One table after the other; a note is repeated when it has changed."""
 
     def __init__(self) -> None:
         self._notes: Sequence[str] | None = None
@@ -105,7 +105,7 @@ class _Tables:
             print()
         print(table_text(shot.columns, shot.rows), flush=True)
         if list(shot.notes) != self._notes:
-            _tell(shot.notes)
+            _print_notes(shot.notes)
         self._notes = list(shot.notes)
 
 
@@ -115,6 +115,6 @@ def _rendered(shot: Shot) -> Group:
     return Group(now, Text.from_ansi(table_text(shot.columns, shot.rows)), *notes)
 
 
-def _tell(notes: Sequence[str]) -> None:
+def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
         click.echo(printable(note), err=True)

@@ -1,1 +1,4 @@
-"""Decisions of a turn, pure: same snapshot, same plan. Imports `assignors`, `zk` records and nothing that acts."""
+"""Decisions of a turn, as pure functions of a snapshot: departures, assignment, the next commands.
+
+Imports `assignors` and `zk` (its records and errors), and nothing that acts.
+"""

@@ -1,7 +1,7 @@
-"""Whether a leader's answer may become the target: what safety needs is checked, what it means is not. Pure.
+"""Whether a leader's answer may become the target: checked for safety, not interpreted. Pure.
 
-Seed 001, SyncGroup: the coordinator takes the leader's assignment as it is. It holds it only to what two owners or a
-claim that nobody can make would come from, and to the sizes that ZooKeeper bears.
+Seed 001, SyncGroup: the coordinator takes the leader's assignment as it is. It only rejects double ownership, claims
+that no thread can make, and sizes over ZooKeeper's limits.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ..snapshot import AskView
-from ..target import OWNER_PATHS_A_SESSION, owner_path_bytes
-from ..zk.names import shown
-from ..zk.partitions import PartitionSet, TopicPartition
-from ..zk.ranges import encode
-from ..zk.records import Topic
-from ..zk.sync import CONSUMER, Answer, Ask, MemberAnswer
+from ..zk.znodes.names import shown
+from ..zk.znodes.partitions import PartitionSet, TopicPartition
+from ..zk.znodes.ranges import encode
+from ..zk.znodes.records import Topic
+from ..zk.znodes.sync import CONSUMER, Answer, Ask, MemberAnswer
+from .snapshot import AskView
+from .target import OWNER_PATHS_A_SESSION, owner_path_bytes
 
 MAX_THREADS = 10_000
 LONGEST_LIST = 200
@@ -23,11 +23,11 @@ LONGEST_LIST = 200
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of an answer: adopted, unless one of the other two says why not.
+    """The decision on an answer: adopted, unless `failure` or `outdated` is set.
 
     :ivar failure: why the leader has failed; empty when it has not.
-    :ivar outdated: which topic is another one by now; empty when none is.
-    :ivar left_out: topic -> what of it nobody is given.
+    :ivar outdated: a topic that has changed since; empty without one.
+    :ivar left_out: topic -> why some of its partitions are unassigned.
     """
 
     failure: str = ""
@@ -36,9 +36,9 @@ class Verdict:
 
 
 def verdict_on(group: str, view: AskView, topics: Mapping[str, Topic]) -> Verdict:
-    """Judge the answer below an ask.
+    """Decide on the answer of an ask.
 
-    :param topics: every topic there is, as the coordinator reads it.
+    :param topics: every existing topic, as the coordinator reads it.
     """
     ask, answer = view.ask, view.answer
     if ask is None or answer is None:
@@ -75,9 +75,9 @@ def _wrong_threads(ask: Ask, entries: Mapping[str, MemberAnswer]) -> str:
 
 
 def outdated_topic(answer: Answer, topics: Mapping[str, Topic], but_grown: bool = False) -> str:
-    """Which topic is not, or no longer, as the answer has it, and in what; empty when all are.
+    """A topic that differs from the answer's view, and how; empty when none does.
 
-    :param but_grown: a topic that has got partitions, and lost none, does not count.
+    :param but_grown: ignore topics with only added partitions.
     """
     for name, topic_id in sorted(answer.topics.items()):
         topic = topics.get(name)
@@ -100,7 +100,7 @@ def _wrong_partitions(answer: Answer, entries: Mapping[str, MemberAnswer]) -> st
             seen |= parts
     for part in sorted(seen):
         if part.topic not in answer.topics or part.partition not in answer.partitions.get(part.topic, ()):
-            return f"it gives out {part}, and says of no such partition that it exists"
+            return f"it assigns {part}, which its partitions lack"
     return ""
 
 

@@ -1,38 +1,38 @@
-"""A group in one turn of client-side assignment, and what the turn does about asks. Pure."""
+"""A group in one turn of client-side assignment, and the turn's actions on asks. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..membership import Membership
-from ..snapshot import AskView, Snapshot, SyncRequestView
-from ..target import Wanted
-from ..zk.commands import Command
-from ..zk.paths import ask_name, ask_number
-from ..zk.state import ClientSide
-from ..zk.sync import Ask, AskMember
+from ..zk.znodes.commands import Command
+from ..zk.znodes.group_state import ClientSide
+from ..zk.znodes.paths import ask_name, ask_number
+from ..zk.znodes.sync import Ask, AskMember
+from .membership import Membership
+from .snapshot import AskView, Snapshot, SyncRequestView
+from .target import Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What a turn does about asks.
+    """A turn's actions on asks.
 
-    :ivar want: the target that holds: the adopted answer's, or the one that the group has.
-    :ivar client: what `state` says of it afterwards.
+    :ivar assignment: the target in force: the adopted answer's, or the group's previous one.
+    :ivar client: the next `client` of `state`.
     :ivar is_adopted: whether an answer becomes the target in this turn.
     :ivar made: the name and content of an ask to create.
     :ivar assign: the command for its leader, or the one that is sent again.
-    :ivar notices: who is told that the assignment has failed.
-    :ivar unneeded: asks to remove.  :ivar superseded: those to remove when every member has been told of a later one.
-    :ivar answered: the request of a leader that the new ask is made for.
-    :ivar waits: why the group is not Stable; empty when there is nothing to wait for.
+    :ivar notices: `assignment-failed` commands, each with its member.
+    :ivar unneeded: asks to remove.  :ivar superseded: those to remove once every member has a later one's command.
+    :ivar answered: the leader's request that the new ask fulfils.
+    :ivar waits: why the group is not Stable; empty otherwise.
     :ivar has_failed: whether the last leader failed and no other has been asked yet.
-    :ivar timers: seconds until something of this is due.
-    :ivar reason: what asked for the adopted answer.
+    :ivar timers: seconds until the next timed action.
+    :ivar reason: trigger of the adopted answer.
     """
 
-    want: Wanted
+    assignment: Wanted
     client: ClientSide | None = None
     strategy: str = ""
     is_adopted: bool = False
@@ -50,10 +50,10 @@ class Asking:
 
 @dataclass(slots=True)
 class Group:
-    """A group in one turn, with what is derived from its snapshot once."""
+    """A group in one turn, with values derived from its snapshot once."""
 
     snapshot: Snapshot
-    who: Membership
+    membership: Membership
     trigger: str
     timeout_s: float
     members: Mapping[str, AskMember] = field(default_factory=dict)
@@ -61,28 +61,28 @@ class Group:
 
     @property
     def before(self) -> ClientSide:
-        """What `state` says; where it says nothing, every answer that stands is of an earlier time."""
+        """`client` of `state`; without one, every existing answer is outdated."""
         if self.snapshot.state.client is not None:
             return self.snapshot.state.client
         asks = self.snapshot.asks
-        return ClientSide(self.who.protocol_type, floor=asks[-1].name if asks else "")
+        return ClientSide(self.membership.protocol_type, floor=asks[-1].name if asks else "")
 
     def view(self, name: str) -> AskView | None:
         return next((view for view in self.snapshot.asks if view.name == name), None)
 
     @property
     def next_name(self) -> str:
-        """The name of the next ask: above all that stand or `state` names, and none that a member knows another by."""
+        """The name of the next ask: above all asks in ZooKeeper, in `state` and in members' channels."""
         names = [view.name for view in self.snapshot.asks]
-        told = {view.channel.ask for view in self.snapshot.channels.values() if view.channel is not None}
+        named = {view.channel.ask for view in self.snapshot.channels.values() if view.channel is not None}
         number = 1 + max(map(ask_number, (*names, self.before.ask, self.before.failed_ask, self.before.floor)))
-        while ask_name(number) in told:
+        while ask_name(number) in named:
             number += 1
         return ask_name(number)
 
     @property
     def out(self) -> AskView | None:
-        """The ask that has neither been adopted nor failed."""
+        """The pending ask: neither adopted nor failed."""
         handled = max(map(ask_number, (self.before.ask, self.before.failed_ask, self.before.floor)))
         open_ones = [view for view in self.snapshot.asks if ask_number(view.name) > handled]
         return open_ones[-1] if open_ones else None

@@ -1,42 +1,47 @@
-"""What holds while a leader is asked, and which asks nobody needs. Pure."""
+"""The target in force while a leader is asked, and unneeded asks. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ..membership import Membership
-from ..snapshot import Snapshot
-from ..target import Wanted
-from ..zk.commands import ASSIGNMENT_FAILED, Command
-from ..zk.paths import ask_number
-from ..zk.state import Target
-from ..zk.sync import CONSUMER
+from ..zk.znodes.commands import ASSIGNMENT_FAILED, Command
+from ..zk.znodes.group_state import Target
+from ..zk.znodes.paths import ask_number
+from ..zk.znodes.sync import CONSUMER
 from .group import Asking, Group
+from .membership import Membership
+from .snapshot import Snapshot
+from .target import Wanted
 
 
-def kept_as_it_is(group: Group, commands: set[tuple[str, str]] | None = None) -> Wanted:
-    """The target as it is; a static member's is meant for the life that it is in."""
+def unchanged_target(group: Group, commands: set[tuple[str, str]] | None = None) -> Wanted:
+    """The unchanged target; a static member's entry is for its current incarnation."""
     state = group.snapshot.state
-    target = {name: _in_its_life(group, name, one) for name, one in (state.target or still_told(group)).items()}
+    target = {name: _for_incarnation(group, name, one) for name, one in (state.target or sent_starts(group)).items()}
     left_out = {name: why for name, why in state.left_out.items() if name in state.topics}
     client = group.before
-    kept = frozenset(commands or ()) | standing_notices(group)
+    kept = frozenset(commands or ()) | unread_notices(group)
     is_exclusive = client.protocol_type != CONSUMER
     return Wanted(target, state.topics, left_out, client.ask, is_exclusive, kept)
 
 
-def _in_its_life(group: Group, name: str, one: Target) -> Target:
-    """What a member has in the target, meant for the life that it is in, where it has come back to its seat."""
-    now = group.who.everybody.get(name)
-    if now is None or now.instance_id != name or name not in group.snapshot.seats or now.incarnation == one.incarnation:
+def _for_incarnation(group: Group, name: str, one: Target) -> Target:
+    """A member's target, for its current incarnation where it has come back to its seat."""
+    registration = group.membership.everybody.get(name)
+    if (
+        registration is None
+        or registration.instance_id != name
+        or name not in group.snapshot.seats
+        or registration.incarnation == one.incarnation
+    ):
         return one
-    return replace(one, incarnation=now.incarnation, is_sent=False)
+    return replace(one, incarnation=registration.incarnation, is_sent=False)
 
 
 def unreadable(snapshot: Snapshot, membership: Membership) -> dict[str, Target]:
-    """Of a group without owners, members that were sent a start and whose registration cannot be read.
+    """Members of a group without owners that were sent a start and whose registration cannot be read.
 
-    They stay in the target: who takes over the name of one that is not in it waits for no lease.
+    They stay in the target: a process that takes over a name outside of it would wait for no lease.
     """
     client = snapshot.state.client
     if client is None or client.protocol_type == CONSUMER:
@@ -52,39 +57,39 @@ def unreadable(snapshot: Snapshot, membership: Membership) -> dict[str, Target]:
     return found
 
 
-def still_told(group: Group) -> dict[str, Target]:
-    """Who was told to run something without owners, by channels, where the target that said so is lost."""
+def sent_starts(group: Group) -> dict[str, Target]:
+    """Members that were sent a start in a group without owners, by their channels, where the target was lost."""
     if group.before.protocol_type == CONSUMER:
         return {}
-    channels = {name: group.snapshot.channels[name].channel for name in group.who.live}
+    channels = {name: group.snapshot.channels[name].channel for name in group.membership.live}
     return {name: Target(one.incarnation, {}, is_sent=True) for name, one in channels.items() if one and one.ask}
 
 
-def standing_notices(group: Group) -> frozenset[tuple[str, str]]:
-    """`assignment-failed` that nobody has read yet: it is told whatever has come since."""
+def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
+    """Unread `assignment-failed` commands: they stay, whatever has followed."""
     return frozenset(
         (name, sent.name)
         for name, view in group.snapshot.channels.items()
         for sent in view.commands
         if sent.command is not None
         and sent.command.option == ASSIGNMENT_FAILED
-        and name in group.who.live
-        and sent.command.incarnation == group.who.live[name].incarnation
+        and name in group.membership.live
+        and sent.command.incarnation == group.membership.live[name].incarnation
         and sent.command.epoch == group.snapshot.epoch
     )
 
 
-def tidied(group: Group, found: Asking) -> Asking:
-    """Which asks nobody needs: not the adopted one, the one that is out, the last one that failed, and, until every
-    member has been told of the new target, those whose entries a start may name."""
+def with_unneeded_asks(group: Group, found: Asking) -> Asking:
+    """Add unneeded asks: all but the adopted one, the pending one, the last failed one, and, until every member has the
+    new target, those whose entries a start may name."""
     client = found.client
     names = {client.ask, client.failed_ask} if client is not None else set()
     if found.made is None and not found.is_adopted and group.out is not None and found.waits:
         names.add(group.out.name)
     old = [view for view in group.snapshot.asks if view.name not in names]
     adopted = ask_number(client.ask) if client is not None else 0
-    told = _told_of(group)
-    was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in told]
+    readable = _readable_asks(group)
+    was_adopted = [v for v in old if v.answer is not None and ask_number(v.name) < adopted and v.name in readable]
     unneeded = tuple(view for view in old if view not in was_adopted)
     answered = found.answered if client is not None else group.snapshot.sync_request
     return replace(
@@ -92,19 +97,19 @@ def tidied(group: Group, found: Asking) -> Asking:
         unneeded=unneeded,
         superseded=tuple(was_adopted),
         answered=answered,
-        notices=(*_told_again(group), *found.notices),
+        notices=(*_resent_notices(group), *found.notices),
     )
 
 
-def _told_of(group: Group) -> set[str]:
-    """Asks whose entries somebody may still read; a group that is never Stable keeps no others."""
+def _readable_asks(group: Group) -> set[str]:
+    """Asks whose entries a member may still read; a group that is never Stable keeps no others."""
     views = group.snapshot.channels.values()
     sent = {each.command.ask for view in views for each in view.commands if each.command is not None}
     return sent | {view.channel.ask for view in views if view.channel is not None}
 
 
-def _told_again(group: Group) -> tuple[tuple[str, Command], ...]:
-    """`assignment-failed` of an earlier epoch that nobody has read: it is withdrawn with the others, and sent anew."""
+def _resent_notices(group: Group) -> tuple[tuple[str, Command], ...]:
+    """Unread `assignment-failed` commands of an earlier epoch: withdrawn with the others, and sent again."""
     return tuple(
         (name, replace(sent.command, epoch=group.snapshot.epoch, generation=group.snapshot.state.generation))
         for name, view in sorted(group.snapshot.channels.items())
@@ -112,6 +117,6 @@ def _told_again(group: Group) -> tuple[tuple[str, Command], ...]:
         if sent.command is not None
         and sent.command.option == ASSIGNMENT_FAILED
         and sent.command.epoch != group.snapshot.epoch
-        and name in group.who.live
-        and sent.command.incarnation == group.who.live[name].incarnation
+        and name in group.membership.live
+        and sent.command.incarnation == group.membership.live[name].incarnation
     )

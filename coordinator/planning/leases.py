@@ -1,16 +1,16 @@
-"""How long a member that is gone may still run what has no owner znode. Pure."""
+"""The lease of a departed member of a group without owner znodes. Pure."""
 
 from __future__ import annotations
 
-from ..snapshot import Snapshot
-from ..zk.sync import CONSUMER
+from ..zk.znodes.sync import CONSUMER
+from .snapshot import Snapshot
 
 UNKNOWN_LEASE_MS = 40_000
-"""Of a member whose ask is gone: 2/3 of the longest session that ZooKeeper grants by default (60 s)."""
+"""Lease of a member whose ask was removed: 2/3 of ZooKeeper's default maximum session timeout (60 s)."""
 
 
 def is_exclusive(snapshot: Snapshot) -> bool:
-    """Whether what the group runs has no owners; where `state` does not tell, its members do."""
+    """Whether the group's resources have no owners, by `state`, else by its members."""
     client = snapshot.state.client
     if client is not None:
         return client.protocol_type != CONSUMER
@@ -19,11 +19,11 @@ def is_exclusive(snapshot: Snapshot) -> bool:
 
 
 def lease_ms(snapshot: Snapshot, consumer: str) -> int:
-    """How long a member that is gone may still go on: as the adopted ask has it, else the longest that may be."""
+    """How long a departed member may continue: as in the adopted ask, else the maximum."""
     client = snapshot.state.client
     for view in snapshot.asks:
         if client is not None and view.name == client.ask and view.ask is not None and consumer in view.ask.members:
             asked = view.ask.members[consumer]
-            # A seat may have had a later life than the one that was asked, with another lease.
+            # A seat may have had a later incarnation than the one in the ask, with another lease.
             return asked.lease_ms if asked.lease_ms and not asked.is_seat else UNKNOWN_LEASE_MS
     return UNKNOWN_LEASE_MS

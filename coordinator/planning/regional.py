@@ -1,7 +1,7 @@
-"""A group of a consistent region in one turn: when a generation waits for a checkpoint, what a reset stops and starts.
+"""A group of a consistent region in one turn: waits for a checkpoint, stops and starts of a reset.
 
-Seed 002: whoever is told another partition, or is another process, begins from the last complete cut, and so does
-everybody else in the region. A model of it (`tests/model/region.py`) has each rule with what its absence breaks. Pure.
+Seed 002: a member with new partitions, and a new process, begins from the last complete cut, and so do all other
+members of the region. A model of it (`tests/model/region.py`) tests each rule by its absence. Pure.
 """
 
 from __future__ import annotations
@@ -9,32 +9,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..membership import Membership
-from ..moves import Moves, is_addressed, taken_partitions
-from ..snapshot import ChannelView, RegionView, Snapshot
-from ..target import Wanted
-from ..zk.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
 from ..zk.errors import RebalanceFailed
-from ..zk.partitions import NONE, PartitionSet, TopicPartition, by_topic
-from ..zk.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
+from ..zk.znodes.commands import DRAIN, START_FETCHER, STOP_FETCHER, Command
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
+from ..zk.znodes.regions import CONSUMERS, FAILED, RESETTING, RUNNING, Order, Progress, Region
+from .membership import Membership
+from .reconciliation import (
+    Moves,
+    Revoking,
+    Round,
+    Settled,
+    Starting,
+    Step,
+    Unrevoked,
+    Waiting,
+    addressed,
+    sort_commands,
+    taken_partitions,
+)
+from .snapshot import ChannelView, RegionView, SentCommand, Snapshot
+from .target import Wanted
 
 HIGHEST_RESET = 2**53
 MAX_GROUPS = 300
-"""Of a region: its znode goes into multis beside others, and each reset concerns all of them."""
+"""Groups of one region: its znode goes into multis beside others, and each reset concerns all groups."""
 LONGEST_HOLD_S = 120.0
-"""A generation waits no longer for a checkpoint, whatever keeps the region from one."""
+"""Seconds that a generation waits for a checkpoint at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionStep:
-    """What a group's turn does about its region.
+    """A group's actions on its region in one turn.
 
     :ivar name: of the region.
-    :ivar before: as it was read, None where there is none yet.  :ivar after: as it is once the turn is written.
-    :ivar aborted: the checkpoint that is aborted by it; 0 when none is.
-    :ivar open_s: seconds from its begin, by the wall clocks of the coordinators; known when it is written.
-    :ivar held_for: the checkpoint that a new generation waits for; 0 when none does.
-    :ivar is_touched: whether the region's version moves though nothing of it changes: no checkpoint begins meanwhile.
+    :ivar before: as read, None without one.  :ivar after: as written with the turn.
+    :ivar aborted: the checkpoint that it aborts; 0 for none.
+    :ivar open_s: seconds since its begin, by the wall clocks of the coordinators; known when it is written.
+    :ivar held_for: the checkpoint that a new generation waits for; 0 for none.
+    :ivar is_touched: whether the region's version is bumped without a change: no checkpoint begins meanwhile.
     """
 
     name: str
@@ -50,10 +62,10 @@ class RegionStep:
         return self.before is None or self.after.reset != self.before.reset
 
 
-def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new: bool) -> RegionStep | None:
-    """Whether this turn resets the group's region, or lets a generation wait; None for a group without a region.
+def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, is_new: bool) -> RegionStep | None:
+    """Whether this turn resets the group's region, or holds a generation back; None for a group without a region.
 
-    :param is_new: whether members, topics or an answer ask for another generation.
+    :param is_new: whether members, topics or an answer require a new generation.
     :raises RebalanceFailed: when the region cannot be read.
     """
     member_of, view = membership.region, snapshot.region
@@ -71,9 +83,9 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
     if len(bound.groups) > MAX_GROUPS:
         raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
     step = RegionStep(view.name, before, bound)
-    if not (is_new or _has_bounced(snapshot, membership, want)):
+    if not (is_new or _has_bounced(snapshot, membership, assignment)):
         return step
-    if member_of.kind != CONSUMERS:  # what was sealed stays: only the cut that is being made is none
+    if member_of.kind != CONSUMERS:  # sealed segments stay: only the open checkpoint is void
         return replace(step, after=replace(bound, open=0), aborted=known.open, is_touched=True)
     if is_new and _may_wait(snapshot, membership, known) and (held_for := _waits_for(view, known)):
         return replace(step, held_for=held_for)
@@ -81,12 +93,12 @@ def region_step(snapshot: Snapshot, membership: Membership, want: Wanted, is_new
 
 
 def _highest_reset(snapshot: Snapshot) -> int:
-    """Of a region whose znode was lost: no member may take the new one's for the reset that it is in."""
+    """For a region whose znode was lost: a new one must not reuse the reset of any member."""
     return min(max((_progress(view).reset for view in snapshot.channels.values()), default=0), HIGHEST_RESET)
 
 
 def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
-    """The region once a reset to a cut has begun. One that has failed stays so until an operator resets it."""
+    """The region after the begin of a reset to a cut. A failed one stays failed until an operator resets it."""
     state = FAILED if region.state == FAILED else RESETTING
     reason = region.reason if region.state == FAILED else None
     return replace(
@@ -94,26 +106,26 @@ def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
     )
 
 
-def _has_bounced(snapshot: Snapshot, membership: Membership, want: Wanted) -> bool:
-    """Whether a static member has come back as another process, to which no generation belongs.
+def _has_bounced(snapshot: Snapshot, membership: Membership, assignment: Wanted) -> bool:
+    """Whether a static member has come back as another process, which belongs to no generation.
 
-    One that the target does not take in yet, as the later life of a dynamic member under client-side assignment, is of
-    the generation that will.
+    A member that the target does not include yet, as a later incarnation of a dynamic member under client-side
+    assignment, belongs to the generation that will.
     """
     before = snapshot.state.target
     return any(
         name in before
-        and name in want.target
-        and before[name].incarnation != one.incarnation == want.target[name].incarnation
+        and name in assignment.target
+        and before[name].incarnation != one.incarnation == assignment.target[name].incarnation
         for name, one in membership.live.items()
     )
 
 
 def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> bool:
-    """Whether every member of the target is there with its state: then a checkpoint saves what they have taken in.
+    """Whether every member of the target is present with its state: then a checkpoint saves its progress.
 
-    A static member that is away has nothing that could be saved. A group that begins has nothing either, and would cost
-    the others in its region what they have.
+    An absent static member has nothing to save. A new group has nothing either, and would cost the other groups of its
+    region their progress.
     """
     state = snapshot.state
     may_begin = region.state == RUNNING and region.reason is None
@@ -127,81 +139,81 @@ def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> boo
 
 
 def _waits_for(view: RegionView, region: Region) -> int:
-    """The checkpoint to wait for: the open one, else the next; 0 once it has ended, or has not begun in time."""
+    """The checkpoint to wait for: the open one, else the next; 0 once it has ended, or is overdue."""
     needed = view.held_for or region.open or region.next_sequence
     has_ended = region.sequence >= needed or (region.next_sequence > needed and region.open != needed)
     return 0 if has_ended or view.held_s >= LONGEST_HOLD_S else needed
 
 
-def regional_moves(
-    snapshot: Snapshot, membership: Membership, want: Wanted, generation: int, region: Region
-) -> tuple[Moves, bool]:
-    """The stops, starts and drains that are due now; and whether all members of the target have their state back."""
-    found = Moves(snapshot, membership, want, generation, is_eager=True)
-    addressed = [name for name in sorted(membership.live) if is_addressed(membership, want, name)]
-    for name in addressed:
-        found.to_stop[name] = _to_stop(found, name, region)
-    wanted = {name: _wanted(found, name, region) for name in addressed}
-    for name, view in sorted(snapshot.channels.items()):
-        for sent in view.commands:
-            if (name, sent.name) in want.kept:
-                continue
-            command = wanted.get(name)
-            if command is not None and sent.command == command and name not in (*found.kept, *found.draining):
-                (found.draining if command.option == DRAIN else found.kept)[name] = sent
-            else:
-                found.withdrawn.append((name, sent))
-    taken = taken_partitions(found)
-    for name, command in wanted.items():
-        if command is None or name in found.kept or name in found.draining:
-            continue
-        if command.option == STOP_FETCHER:
-            found.stops.append((name, command))
-        elif command.option == DRAIN:
-            found.drains.append((name, command))
-        elif blocked := (command.started - snapshot.channels[name].running) & taken:
-            found.waiting[name] = blocked
-        else:
-            found.starts.append((name, command))
+def regional_moves(now: Round, region: Region) -> tuple[Moves, bool]:
+    """The step of each member that is due now; and whether all members of the target have their state back."""
+    wanted = {name: _wanted(now, name, region) for name in addressed(now)}
+    sent, withdrawn = sort_commands(
+        now, lambda view, sent: sent.command is not None and sent.command == wanted.get(view.consumer)
+    )
+    taken = taken_partitions(now)
+    steps = {name: _step(now, name, command, sent.get(name), taken) for name, command in wanted.items()}
+    drains = {name: command for name, command in wanted.items() if command is not None and command.option == DRAIN}
+    found = Moves(
+        steps,
+        withdrawn,
+        drains=tuple((name, command) for name, command in drains.items() if name not in sent),
+        draining={name: command for name, command in sent.items() if name in drains},
+    )
     is_settled = (
-        want.target.keys() <= {*addressed, *membership.away}
-        and not _heir_is_away(found)
-        and all(not found.to_stop[name] and _is_ready(found, name, region) for name in addressed)
+        now.want.target.keys() <= {*wanted, *now.membership.away}
+        and not _is_heir_away(now)
+        and all(not _to_revoke(now, name, region) and _is_ready(now, name, region) for name in wanted)
     )
     return found, is_settled
 
 
-def _heir_is_away(found: Moves) -> bool:
+def _step(now: Round, name: str, command: Command | None, sent: SentCommand | None, taken: PartitionSet) -> Step:
+    """
+    :param command: that the member is to have.  :param sent: the same, where it is sent.
+    """
+    running = now.snapshot.channels[name].running
+    if command is None or command.option == DRAIN:
+        return Settled()
+    if command.option == STOP_FETCHER:
+        return Unrevoked(running, command) if sent is None else Revoking(running, sent)
+    if sent is not None:
+        return Starting(sent=sent)
+    blocked = (command.started - running) & taken
+    return Waiting(blocked) if blocked else Starting(command)
+
+
+def _is_heir_away(now: Round) -> bool:
     """Whether a static member that is away is the one that is given the states of names that are gone."""
-    return min(found.want.target, default="") in found.who.away and bool(_gone(found))
+    return min(now.want.target, default="") in now.membership.away and bool(_gone(now))
 
 
-def sealing_moves(found: Moves, region: Region) -> Moves:
+def sealing_moves(now: Round, found: Moves, region: Region) -> Moves:
     """`found`, of a group in a region of slots, with the drains for the checkpoint that is open.
 
-    A generation, and another incarnation, has ended the checkpoint before its first command is sent: who contributes
-    seals nothing between that and the end of the checkpoint, and nobody else has its partitions.
+    A new generation or incarnation ends the checkpoint before its first command is sent: a contributor seals nothing
+    between that and the end of the checkpoint, and no other member has its partitions.
     """
-    wanted = {name: command for name in found.to_stop if (command := _wanted_drain(found, name, region)) is not None}
+    wanted = {name: command for name in found.steps if (command := _wanted_drain(now, name, region)) is not None}
+    draining: dict[str, SentCommand] = {}
     withdrawn = []
     for name, sent in found.withdrawn:
-        if sent.command is not None and sent.command == wanted.get(name) and name not in found.draining:
-            found.draining[name] = sent
+        if sent.command is not None and sent.command == wanted.get(name) and name not in draining:
+            draining[name] = sent
         else:
             withdrawn.append((name, sent))
-    found.withdrawn = withdrawn
-    found.drains = [(name, command) for name, command in wanted.items() if name not in found.draining]
-    return found
+    drains = tuple((name, command) for name, command in wanted.items() if name not in draining)
+    return replace(found, withdrawn=tuple(withdrawn), drains=drains, draining=draining)
 
 
-def _wanted_drain(found: Moves, name: str, region: Region) -> Command | None:
-    view = found.snapshot.channels[name]
+def _wanted_drain(now: Round, name: str, region: Region) -> Command | None:
+    view = now.snapshot.channels[name]
     is_waited_for = region.open and _progress(view).drained != region.open
-    if not is_waited_for or view.running != found.want.target[name].partitions:
+    if not is_waited_for or view.running != now.want.target[name].partitions:
         return None
-    incarnation = found.want.target[name].incarnation
+    incarnation = now.want.target[name].incarnation
     order = Order(region.reset, region.open)
-    return Command(DRAIN, found.snapshot.epoch, found.generation, incarnation, region=order)
+    return Command(DRAIN, now.snapshot.epoch, now.generation, incarnation, region=order)
 
 
 def _progress(view: ChannelView) -> Progress:
@@ -209,60 +221,60 @@ def _progress(view: ChannelView) -> Progress:
     return progress or Progress()
 
 
-def _is_ready(found: Moves, name: str, region: Region) -> bool:
-    view = found.snapshot.channels[name]
+def _is_ready(now: Round, name: str, region: Region) -> bool:
+    view = now.snapshot.channels[name]
     progress = _progress(view)
     is_told = (progress.reset, progress.ready) == (region.reset, region.reset)
-    return is_told and view.running == found.want.target[name].partitions
+    return is_told and view.running == now.want.target[name].partitions
 
 
-def _to_stop(found: Moves, name: str, region: Region) -> PartitionSet:
+def _to_revoke(now: Round, name: str, region: Region) -> PartitionSet:
     """All that it runs, where that is of an earlier reset, or not what it shall run."""
-    view = found.snapshot.channels[name]
+    view = now.snapshot.channels[name]
     topics = view.channel.topics if view.channel is not None else {}
-    want = found.want
+    want = now.want
     other_topics = any(topics.get(part.topic) != want.topics.get(part.topic) for part in view.running)
     is_right = _progress(view).reset == region.reset and not other_topics and region.state != FAILED
     return NONE if is_right and view.running <= want.target[name].partitions else view.running
 
 
-def _wanted(found: Moves, name: str, region: Region) -> Command | None:
+def _wanted(now: Round, name: str, region: Region) -> Command | None:
     """The one command that a member is to have now."""
-    snapshot, want = found.snapshot, found.want
+    snapshot, want = now.snapshot, now.want
     view, target = snapshot.channels[name], want.target[name]
     progress, epoch = _progress(view), snapshot.epoch
-    if found.to_stop[name]:
+    if _to_revoke(now, name, region):
         topics = dict(view.channel.topics) if view.channel is not None else {}
         order = Order(region.reset)
-        return Command(STOP_FETCHER, epoch, found.generation, target.incarnation, {}, NONE, topics, region=order)
+        return Command(STOP_FETCHER, epoch, now.generation, target.incarnation, {}, NONE, topics, region=order)
     if region.state == FAILED:
         return None
     is_told = (progress.reset, progress.ready) == (region.reset, region.reset)
     if not is_told or view.running != target.partitions:
         topics = {topic: want.topics[topic] for topic in by_topic(target.partitions)}
-        order = _start_order(found, name, region)
+        order = _start_order(now, name, region)
         return Command(
-            START_FETCHER, epoch, found.generation, target.incarnation, target.threads, NONE, topics, want.ask,
+            START_FETCHER, epoch, now.generation, target.incarnation, target.threads, NONE, topics, want.ask,
             region=order,
         )  # fmt: skip
     if region.open and progress.ready == region.reset and progress.drained != region.open:
         order = Order(region.reset, region.open)
-        return Command(DRAIN, epoch, found.generation, target.incarnation, region=order)
+        return Command(DRAIN, epoch, now.generation, target.incarnation, region=order)
     return None
 
 
-def _start_order(found: Moves, name: str, region: Region) -> Order:
-    view = found.snapshot.region
+def _start_order(now: Round, name: str, region: Region) -> Order:
+    view = now.snapshot.region
     sources: Mapping[TopicPartition, str] = view.sources if view is not None else {}
     names = view.names if view is not None else ()
-    target = found.want.target
+    target = now.want.target
     mine = {sources[part] for part in target[name].partitions if part in sources} | ({name} & set(names))
-    gone = _gone(found) if name == min(target) else ()
-    return Order(region.reset, region.cut_of(found.snapshot.group), tuple(sorted(mine)), gone)
+    gone = _gone(now) if name == min(target) else ()
+    return Order(region.reset, region.cut_of(now.snapshot.group), tuple(sorted(mine)), gone)
 
 
-def _gone(found: Moves) -> tuple[str, ...]:
+def _gone(now: Round) -> tuple[str, ...]:
     """Contributions of members that the target does not have; what was copied in part has no state of a member."""
-    view = found.snapshot.region
-    names = set(view.names if view is not None else ()) - found.want.target.keys()
+    view = now.snapshot.region
+    names = set(view.names if view is not None else ()) - now.want.target.keys()
     return tuple(sorted(name for name in names if "~" not in name))

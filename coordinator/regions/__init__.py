@@ -1,1 +1,4 @@
-"""Consistent regions on the coordinator's side: what groups read of them, and the turns of a region itself."""
+"""A consistent region's turn: checkpoints and resets over all its groups (seed 002).
+
+Imports `term`, `planning` and `zk`; `rebalance` and `listeners` use it.
+"""

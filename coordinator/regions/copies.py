@@ -1,4 +1,4 @@
-"""What a checkpoint copies from the cut before: the part of everybody who does not contribute to it."""
+"""The contributions that a checkpoint copies from the cut before: those of members and partitions without any."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..zk.errors import BadData
-from ..zk.partitions import TopicPartition
-from ..zk.paths import RegionPaths, contribution_name
-from ..zk.regions import CONSUMERS, INITIAL, Contribution
 from ..zk.store import Store
-from .group_reader import GroupCut, read_cut
+from ..zk.znodes.group_cut import GroupCut, read_cut
+from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.paths import RegionPaths, contribution_name
+from ..zk.znodes.regions import CONSUMERS, INITIAL, Contribution
 from .plan import RegionSnapshot
 
 
 class Copies:
-    """The cut that a region stands on: known from the contributions that made it, and read only where it is not."""
+    """The region's current cut: known from its contributions, and read only where it is not."""
 
     def __init__(self, store: Store, paths: RegionPaths) -> None:
         self._store = store
@@ -27,11 +27,11 @@ class Copies:
         self._known = sequence, {} if copies else _cuts(snapshot)
 
     def copies(self, snapshot: RegionSnapshot) -> Iterator[tuple[str, Contribution]]:
-        """What has no contributor is copied from the cut before.
+        """The parts of the cut before for which there is no contributor.
 
-        That is groups without members, static members that are away, and partitions that nobody runs.
+        These are groups without members, static members that are away, and unassigned partitions.
 
-        :raises BadData: when that cannot be read.
+        :raises BadData: when the cut is unreadable.
         """
         if snapshot.region.kind != CONSUMERS:
             return
@@ -58,7 +58,7 @@ class Copies:
                 elif name in away:
                     yield contribution_name(group, name), _only(given, mine)
                 else:
-                    # One that was copied keeps its name: no other of the cut before has it.
+                    # A copied one keeps its name, which is unique in the cut before.
                     copied = name if "~" in name else f"{name}~{before}"
                     yield contribution_name(group, copied), replace(_only(given, mine), member_state="")
 
@@ -72,18 +72,18 @@ class Copies:
 
 
 def _cuts(snapshot: RegionSnapshot) -> dict[str, GroupCut]:
-    """Each group's part of the checkpoint that is open: what its participants have contributed."""
+    """Each group's part of the open checkpoint: the contributions of its participants."""
     groups = snapshot.checkpoint.participants if snapshot.checkpoint is not None else {}
     found: dict[str, GroupCut] = {}
-    for group, some in groups.items():
-        given = {name: snapshot.contributions.get((group, name)) for name in sorted(some)}
+    for group, members in groups.items():
+        given = {name: snapshot.contributions.get((group, name)) for name in sorted(members)}
         sources = {part: name for name, each in given.items() if each is not None for part in each.offsets}
         found[group] = GroupCut(sources, tuple(given))
     return found
 
 
 def _only(given: Contribution, partitions: set[TopicPartition]) -> Contribution:
-    """A contribution with these of its partitions."""
+    """A contribution reduced to these partitions."""
     offsets = {part: offset for part, offset in given.offsets.items() if part in partitions}
     topics = {part.topic for part in offsets}
     return replace(

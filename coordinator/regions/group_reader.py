@@ -1,40 +1,27 @@
-"""What a turn of a group reads of the consistent region that the group is in."""
+"""Reading a group's consistent region in a turn of the group."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from ..problems import Findings
-from ..snapshot import ChannelView, Member, RegionView
-from ..target import is_live
+from ..planning.snapshot import ChannelView, Member, RegionView
+from ..planning.target import is_live
+from ..term.bad_data import Findings
 from ..zk.errors import BadData
-from ..zk.partitions import TopicPartition
-from ..zk.paths import RegionPaths, contribution_name
-from ..zk.regions import CONSUMERS, ENDS, INITIAL, Checkpoint, Contribution, Region
-from ..zk.state import GroupState
 from ..zk.store import Node, Store
-
-CONTRIBUTIONS_AT_ONCE = 50
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCut:
-    """A group's part of a complete checkpoint, which never changes.
-
-    :ivar sources: partition -> the name of the contribution that has it.  :ivar names: of all.
-    """
-
-    sources: Mapping[TopicPartition, str] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
+from ..zk.znodes.group_cut import GroupCut, read_cut
+from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.paths import RegionPaths
+from ..zk.znodes.regions import CONSUMERS, ENDS, INITIAL, Checkpoint, Region
 
 
 class GroupRegionReader:
     """Reads for one group and one epoch.
 
-    :param age_s: seconds since what a key stands for was first seen.
-    :param bound: the region that a group is bound to, as regions say; empty without one.
-    :ivar held_for: the checkpoint that a generation waits for; 0 while none does.
+    :param age_s: seconds since a key was first seen.
+    :param bound: the region that a group is bound to; empty without one.
+    :ivar held_for: the checkpoint that a generation waits for; 0 without one.
     """
 
     def __init__(
@@ -57,7 +44,7 @@ class GroupRegionReader:
         self, state: GroupState, members: Mapping[str, Member], channels: Mapping[str, ChannelView]
     ) -> RegionView | None:
         """The region that the group is bound to, else the one that its oldest member registers for."""
-        # Who has a target knows by it whether it is in a region; only what is new, or lost, is asked of the regions.
+        # A group with a target records its region in it; the regions are asked only for a new or lost group.
         if state.region is not None:
             return replace(self._view(state.region.name), has_initial=False)
         name = "" if state.target else self._bound(self._group)
@@ -98,7 +85,7 @@ class GroupRegionReader:
         )
 
     def with_checkpoint(self, view: RegionView, sequence: int) -> RegionView:
-        """`view` with what stands in a checkpoint that is to be aborted."""
+        """`view` with the contents of a checkpoint that is aborted."""
         path = RegionPaths(view.name).checkpoint(sequence)
         node, listing = self._store.get(path), self._store.children(path)
         ends = frozenset(ENDS).intersection(listing.names if listing is not None else ())
@@ -121,40 +108,8 @@ class GroupRegionReader:
 
 
 def _since_ms(checkpoint: Node) -> int:
-    """When the checkpoint began; for one that cannot be read, when its znode was made."""
+    """When the checkpoint began; for an unreadable one, when its znode was created."""
     try:
         return Checkpoint.parse("a checkpoint", checkpoint.data).since_ms
     except BadData:
         return checkpoint.stat.mtime_ms
-
-
-def read_cut(store: Store, paths: RegionPaths, sequence: int, group: str) -> GroupCut:
-    """The part that a group has in a complete checkpoint: of its participants, and what was copied from before.
-
-    Anything else that stands there is nobody's. Participants go before copies.
-
-    :raises BadData: when the checkpoint, or a contribution, cannot be read.
-    """
-    prefix = contribution_name(group, "")
-    node, listing = store.get(paths.checkpoint(sequence)), store.children(paths.checkpoint(sequence))
-    if node is None or listing is None:
-        raise BadData(f"{paths.checkpoint(sequence)} is missing")
-    checkpoint = Checkpoint.parse(paths.checkpoint(sequence), node.data)
-    participants = checkpoint.participants.get(group)
-    there = [name[len(prefix) :] for name in listing.names if name.startswith(prefix)]
-    if missing := sorted((participants or {}).keys() - set(there)):
-        raise BadData(f"{paths.contribution(sequence, group, missing[0])} is missing")
-    copied = checkpoint.away.get(group, ())
-    known = [name for name in there if participants is None or "~" in name or name in participants or name in copied]
-    names = sorted(known, key=lambda name: ("~" not in name, name))
-    sources: dict[TopicPartition, str] = {}
-    found: list[str] = []
-    for first in range(0, len(names), CONTRIBUTIONS_AT_ONCE):
-        some = names[first : first + CONTRIBUTIONS_AT_ONCE]
-        where = [paths.contribution(sequence, group, name) for name in some]
-        for name, path, given in zip(some, where, store.get_many(where), strict=True):
-            if given is None:
-                raise BadData(f"{path} is missing")
-            sources |= dict.fromkeys(Contribution.parse(path, given.data).offsets, name)
-            found.append(name)
-    return GroupCut(sources, tuple(sorted(found)))

@@ -1,101 +1,97 @@
-"""The turns of all regions for one term, and what listeners know of them: which group is bound to which."""
+"""The turns of all regions in one term, and the groups that are bound to each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
-from ..config import CoordinatorConfig
-from ..metrics import CoordinatorMetrics
-from ..problems import Problems
-from ..rebalance import Turn
-from ..requests import Request, RequestQueue
-from ..term import Term
+from ..planning.regional import RegionStep
+from ..term.request_queue import Request, RequestQueue
+from ..term.term import Term
 from ..zk.errors import BadData
-from ..zk.lease import Lease
-from ..zk.names import is_name
-from ..zk.paths import REGIONS, RegionPaths
-from ..zk.regions import Region
-from ..zk.runtime import Runtime
-from ..zk.state import STABLE
-from ..zk.store import Store, Watch
+from ..zk.store import Watch
+from ..zk.znodes.group_state import STABLE, GroupState
+from ..zk.znodes.names import is_name
+from ..zk.znodes.paths import REGIONS, RegionPaths
+from ..zk.znodes.regions import Region
 from .plan import RegionRules
 from .turns import RegionTurns
 
 KEY = "region "
-"""Before a region's name in the request queue: no group has a blank in its name."""
+"""Prefix of a region's name in the request queue: a group's name has no blank."""
 WANTED = "checkpoint before a generation of "
 AGAIN = "again"
 TURNS_MAKE_ONE_WAVE_S = 0.010
 
 
-class Regions:
-    """Regions of one term. Handlers take their turns, listeners read which there are."""
+@dataclass(slots=True)
+class _Group:
+    """What a group's last turn has reported to its region.
 
-    def __init__(
-        self,
-        config: CoordinatorConfig,
-        store: Store,
-        runtime: Runtime,
-        term: Term,
-        lease: Lease,
-        problems: Problems,
-        is_paused: Callable[[str], bool],
-        metrics: CoordinatorMetrics,
-    ) -> None:
-        self._store = store
-        self._runtime = runtime
+    :ivar draining: members without a contribution to the open checkpoint.
+    :ivar is_held: whether a generation waits for a checkpoint.
+    :ivar needed: the inputs of the region's turn from the group.
+    """
+
+    draining: set[str] = field(default_factory=set)
+    is_held: bool = False
+    needed: object = None
+
+
+class Regions:
+    """Regions of one term. Handlers take their turns, listeners read the list."""
+
+    def __init__(self, term: Term, is_paused: Callable[[str], bool]) -> None:
+        config = term.config
         self._term = term
-        self._lease = lease
-        self._problems = problems
+        self._store = term.store
         self._is_paused = is_paused
-        self._metrics = metrics
         self._rules = RegionRules(
             config.checkpoint_interval_ms / 1000,
             config.drain_timeout_ms / 1000,
             config.checkpoints_kept,
             config.max_consecutive_resets,
         )
-        self._lock = runtime.lock()
+        self._lock = term.runtime.lock()
         self._turns: dict[str, RegionTurns] = {}
+        self._groups: dict[str, _Group] = {}
         self._bound: dict[str, str] = {}
-        self._draining: dict[str, set[str]] = {}
-        self._held: set[str] = set()
-        self._needed: dict[str, object] = {}
+        self._failing: dict[str, str] = {}
 
     # ---- turns
 
     def take_turn(self, request: Request, requests: RequestQueue) -> None:
-        """One turn of a region, and what follows from it. Raises as `RegionTurns.take_turn`."""
+        """One turn of a region, and the requests that follow from it. Raises as `RegionTurns.take_turn`."""
         name = request.group[len(KEY) :]
         wanted = next((reason for reason in request.reasons if reason.startswith(WANTED)), "")
         with self._lock:
-            held = frozenset(self._held)
+            held = frozenset(name for name, group in self._groups.items() if group.is_held)
         again_s, groups = self._of(name).take_turn(wanted, held)
         for group in groups:
             requests.request(group, AGAIN)
         if again_s is not None:
             requests.request(request.group, AGAIN, again_s)
 
-    def after_turn(self, group: str, turn: Turn, draining: Collection[str], requests: RequestQueue) -> None:
-        """A group has taken a turn: its region sees whether that was what it waited for, where it may have been.
+    def after_turn(
+        self, group: str, step: RegionStep, state: GroupState, draining: Collection[str], requests: RequestQueue
+    ) -> None:
+        """A group has taken a turn: request the region's turn if it may have waited for that.
 
-        A region's turn reads the states of all its groups. So it is asked for only when what it needs of this one has
-        changed, or a checkpoint is open to which all have contributed. The turns of several groups make one; a sweep
-        sees everything else.
+        A region's turn reads the states of all its groups. So it is requested only when its inputs from this group have
+        changed, or an open checkpoint has all contributions. The turns of several groups share one; a sweep detects the
+        rest.
 
-        :param draining: members that have not contributed to the checkpoint that is open, which waits for them.
+        :param step: the turn's step of the region.  :param state: the group's, after it.
+        :param draining: members without a contribution to the open checkpoint, which waits for them.
         """
-        step, state = turn.region, turn.state
-        if step is None or state is None:
-            return
         lives = {name: one.incarnation for name, one in state.target.items()}
         needed = step.name, state.region, state.state == STABLE, lives
         with self._lock:
             self._bound[group] = step.name
-            self._draining[group] = set(draining)
-            (self._held.add if step.held_for else self._held.discard)(group)
-            is_news = self._needed.get(group) != needed or step.after != step.before or bool(step.after.open)
-            self._needed[group] = needed
+            before, self._groups[group] = self._groups.get(group), _Group(set(draining), bool(step.held_for), needed)
+            is_known = before is not None and before.needed == needed
+            is_news = not is_known or step.after != step.before or bool(step.after.open)
+            is_news |= bool(self._failing.pop(group, ""))
             if step.after.open and self._is_draining(step.name):
                 return
         if step.held_for and step.held_for >= step.after.next_sequence:
@@ -103,46 +99,45 @@ class Regions:
         elif is_news:
             requests.request(f"{KEY}{step.name}", AGAIN, TURNS_MAKE_ONE_WAVE_S if len(step.after.groups) > 1 else 0.0)
 
-    def acknowledged(self, group: str, consumer: str, requests: RequestQueue) -> bool:
-        """A member has acknowledged a command; whether that was a drain. After the last one the region takes a turn."""
+    def failed(self, group: str, why: str, requests: RequestQueue) -> None:
+        """A group's turns fail: no checkpoint of its region begins before a successful one."""
         with self._lock:
-            draining, name = self._draining.get(group, set()), self._bound.get(group, "")
-            if consumer not in draining:
+            is_news, self._failing[group] = self._failing.get(group) != why, why
+            name = self._bound.get(group, "")
+        if name and is_news:
+            requests.request(f"{KEY}{name}", AGAIN)
+
+    def acknowledged(self, group: str, consumer: str, requests: RequestQueue) -> bool:
+        """A member has acknowledged a command; whether that was a drain. The last one triggers the region's turn."""
+        with self._lock:
+            name, kept = self._bound.get(group, ""), self._groups.get(group)
+            if kept is None or consumer not in kept.draining:
                 return False
-            draining.discard(consumer)
+            kept.draining.discard(consumer)
             if self._is_draining(name):
                 return True
         requests.request(f"{KEY}{name}", AGAIN)
         return True
 
     def _is_draining(self, region: str) -> bool:
-        """Whether members of any of its groups have not contributed yet. Called with the lock."""
-        return any(some and self._bound.get(group) == region for group, some in self._draining.items())
+        """Whether members of its groups have not contributed yet. Called with the lock."""
+        return any(kept.draining and self._bound.get(group) == region for group, kept in self._groups.items())
 
     def forget(self, group: str) -> None:
         """The group is gone."""
         with self._lock:
-            self._draining.pop(group, None)
-            self._needed.pop(group, None)
-            self._held.discard(group)
+            self._groups.pop(group, None)
+            self._failing.pop(group, None)
 
     def _of(self, name: str) -> RegionTurns:
         with self._lock:
             if name not in self._turns:
                 self._turns[name] = RegionTurns(
-                    self._store,
-                    self._runtime,
-                    self._term,
-                    self._lease,
-                    name,
-                    self._rules,
-                    self._problems,
-                    self._is_paused,
-                    self._metrics,
+                    self._term, name, self._rules, self._is_paused, lambda group: self._failing.get(group, "")
                 )
             return self._turns[name]
 
-    # ---- what listeners read
+    # ---- read by listeners
 
     def bound(self, group: str) -> str:
         """The region that a group is bound to; empty without one."""
@@ -150,7 +145,7 @@ class Regions:
             return self._bound.get(group, "")
 
     def read(self, on_regions: Watch, on_request: Watch) -> list[str]:
-        """Read which regions there are and watch what asks for their turns.
+        """Read the list of regions, and watch it and their requests.
 
         :returns: the regions.
         """
@@ -163,18 +158,18 @@ class Regions:
                 if node is not None:
                     bound |= dict.fromkeys(Region.parse(RegionPaths(name).root, node.data).groups, name)
             except BadData as error:
-                self._problems.report(RegionPaths(name).root, str(error))
+                self._term.problems.report(RegionPaths(name).root, str(error))
         with self._lock:
             self._bound = bound
             gone = sorted(self._turns.keys() - set(names))
             for name in gone:
                 del self._turns[name]
         for name in gone:
-            self._metrics.region_gone(name)
+            self._term.metrics.region_gone(name)
         self.watch_requests(names, on_request)
         return names
 
     def watch_requests(self, regions: Sequence[str], on_request: Watch) -> list[str]:
-        """Watch `request` of each region; those for which one stands."""
+        """Watch `request` of each region; those that have a request."""
         nodes = self._store.get_many([RegionPaths(name).request for name in regions], watch=on_request)
         return [name for name, node in zip(regions, nodes, strict=True) if node is not None]

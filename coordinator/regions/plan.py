@@ -1,7 +1,7 @@
-"""One turn of a consistent region, pure: when a checkpoint begins, whether it is complete, what a request brings.
+"""One turn of a consistent region, pure: begin, completion and abort of checkpoints, and requests.
 
-Seed 002, "Drain processing" and the merge of contributions. A group's own turns send `drain` and start what a reset
-stopped; here is what concerns all groups of the region.
+Seed 002, "Drain processing" and the merge of contributions. A group's own turns send `drain` and restart partitions
+after a reset; here are the decisions that concern all groups of the region.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..planning.regional import after_reset
-from ..zk.partitions import PartitionSet
-from ..zk.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest
-from ..zk.regions import (
+from ..zk.store import MAX_COMMIT_BYTES
+from ..zk.znodes.group_state import STABLE, GroupState
+from ..zk.znodes.partitions import PartitionSet
+from ..zk.znodes.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest
+from ..zk.znodes.regions import (
     CONSUMERS,
     FAILED,
     INITIAL,
@@ -24,23 +26,23 @@ from ..zk.regions import (
     Contribution,
     Region,
 )
-from ..zk.state import STABLE, GroupState
-from ..zk.store import MAX_COMMIT_BYTES
 
 PERIODIC = "periodic"
 MOST_DOUBLINGS = 4
-"""The others stand still while a member does not contribute: at most a part of the time, which gets smaller."""
+"""The other members stand still while one does not contribute: at most this part of the time, which shrinks."""
+HINDERED = "no checkpoint: the turns of group"
+"""Prefix of a region's `reason` while one of its groups cannot take part."""
 BESIDE_BYTES = 60_000
 """Room in a multi for the region with its groups, an end, and the fence."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionRules:
-    """What an operator has set for regions; seconds.
+    """An operator's settings for regions; in seconds.
 
-    :ivar interval_s: from one checkpoint to the next.  :ivar drain_s: an open checkpoint is aborted after so long.
-    :ivar kept: complete checkpoints that are kept.
-    :ivar most_resets: consecutive resets that an application may ask for without a new cut.
+    :ivar interval_s: between checkpoints.  :ivar drain_s: time until an open checkpoint is aborted.
+    :ivar kept: number of complete checkpoints that are kept.
+    :ivar most_resets: consecutive resets that an application may request without a new cut.
     """
 
     interval_s: float = 60.0
@@ -51,17 +53,18 @@ class RegionRules:
 
 @dataclass(frozen=True, slots=True)
 class RegionSnapshot:
-    """A region as its turn read it.
+    """A region as read by its turn.
 
-    :ivar groups: group -> state, of those that are bound to it and exist.
-    :ivar paused: the groups of it that are paused.
-    :ivar checkpoint: the one that is open, None without one.
-    :ivar contributions: (group, consumer) -> what it has contributed; None when it cannot be read.
-    :ivar strays: ends that a hand has put below the open checkpoint.
-    :ivar late: checkpoints in a row that a member did not contribute to in time: the next one follows later.
+    :ivar groups: group -> state, of the existing groups bound to it; `versions` has those of their znodes.
+    :ivar paused: its paused groups.
+    :ivar failing: its groups whose turns fail, with the reason: their members receive no drain.
+    :ivar checkpoint: the open one, None without one.
+    :ivar contributions: (group, consumer) -> contribution; None when unreadable.
+    :ivar strays: ends that an operator has created below the open checkpoint.
+    :ivar late: consecutive checkpoints with a late contribution: they delay the next one.
     :ivar cut_s: seconds since the last checkpoint ended; `open_s` since the open one began.
-    :ivar completed: the cuts that are kept, in order.
-    :ivar wanted: what asks for a checkpoint now; empty when nothing does.
+    :ivar completed: the kept cuts, in order.
+    :ivar wanted: the reason for a checkpoint now; empty without one.
     """
 
     region: Region
@@ -77,20 +80,22 @@ class RegionSnapshot:
     request: RegionRequest | None = None
     wanted: str = ""
     now_ms: int = 0
+    failing: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RegionPlan:
-    """What a region's turn writes.
+    """The writes of a region's turn.
 
-    :ivar region: as it becomes.
+    :ivar region: its new value.
     :ivar begun: a checkpoint that begins, with the region's `open` as its sequence.
-    :ivar completed: the checkpoint that is complete, 0 without one.  :ivar aborted: likewise, with `reason`.
-    :ivar abandoned: cuts after the one that a reset goes back to.
+    :ivar completed: the completed checkpoint, 0 without one.  :ivar aborted: likewise, with `reason`.
+    :ivar abandoned: cuts after the target of a reset.
     :ivar is_answered: whether the request is removed.
     :ivar reset: whether a reset begins.
-    :ivar is_late: whether it was aborted because a member has not contributed in time.
-    :ivar again_s: when the next turn is due.
+    :ivar is_late: whether it was aborted because of a late contribution.
+    :ivar again_s: delay of the next turn.
     """
 
     region: Region
@@ -118,7 +123,7 @@ def _decided(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
     if snapshot.region.state == RESETTING and _is_ready(snapshot):
         running = replace(snapshot.region, state=RUNNING, reason=None, since_ms=snapshot.now_ms)
         return RegionPlan(running, again_s=0.0)
-    return _next(snapshot, rules)
+    return _hindered(snapshot, rules) or _next(snapshot, rules)
 
 
 def aborted(snapshot: RegionSnapshot, decided: RegionPlan, reason: str) -> RegionPlan:
@@ -141,7 +146,7 @@ def _away(state: GroupState) -> tuple[str, ...]:
 
 
 def _is_ready(snapshot: RegionSnapshot) -> bool:
-    """Whether somebody is there, and every member of every group has its state back."""
+    """Whether there are members, and all of every group have restored their state."""
     if not participants(snapshot.groups):
         return False
     reset = snapshot.region.reset
@@ -154,8 +159,23 @@ def _is_ready(snapshot: RegionSnapshot) -> bool:
 # ---- checkpoints
 
 
+def _hindered(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan | None:
+    """No checkpoint begins while the turns of a group fail: the others would stand still until its abort, each time."""
+    region = snapshot.region
+    if region.state == FAILED:
+        return None
+    failing = {group: why for group, why in snapshot.failing.items() if group in participants(snapshot.groups)}
+    if not failing:
+        was_hindered = region.reason is not None and region.reason.startswith(HINDERED)
+        return RegionPlan(replace(region, reason=None), again_s=0.0) if was_hindered else None
+    group, why = min(failing.items())
+    hindered = replace(region, reason=f"{HINDERED} {group} fail: {why}"[:1000])
+    is_asked = snapshot.request is not None
+    return RegionPlan(hindered, reason=hindered.reason or "", is_answered=is_asked, again_s=rules.interval_s)
+
+
 def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
-    """A checkpoint, where one is wanted and may begin."""
+    """A checkpoint, if one is requested or due, and may begin."""
     region = snapshot.region
     asked = snapshot.request
     left_s = rules.interval_s * 2 ** min(snapshot.late, MOST_DOUBLINGS) - snapshot.cut_s
@@ -164,13 +184,13 @@ def _next(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         trigger = f"requested by {asked.by}" if asked.by else "requested"
     if not trigger:
         return RegionPlan(region, again_s=left_s if region.state == RUNNING else None)
-    some = participants(snapshot.groups)
-    if snapshot.wanted and not some and region.state == RUNNING:  # a generation waits for what nobody can give
+    members = participants(snapshot.groups)
+    if snapshot.wanted and not members and region.state == RUNNING:  # a generation waits, but there is no contributor
         return RegionPlan(replace(region, state=RESETTING, since_ms=snapshot.now_ms), again_s=0.0)
     if region.state != RUNNING or snapshot.paused or not _is_ready(snapshot):
-        return RegionPlan(region, again_s=1.0 if region.state == RUNNING and some else None)
+        return RegionPlan(region, again_s=1.0 if region.state == RUNNING and members else None)
     away = {group: _away(state) for group, state in snapshot.groups.items() if _away(state)}
-    begun = Checkpoint(trigger, region.reset, region.sequence, some, snapshot.now_ms, away)
+    begun = Checkpoint(trigger, region.reset, region.sequence, members, snapshot.now_ms, away)
     if reason := _too_large(begun, snapshot.groups):
         refused = replace(region, reason=reason)
         return RegionPlan(refused, reason=reason, is_answered=asked is not None, again_s=rules.interval_s)
@@ -194,7 +214,7 @@ def _too_large(checkpoint: Checkpoint, groups: Mapping[str, GroupState]) -> str:
 
 
 def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
-    """The checkpoint that is open: complete, aborted, or waited for."""
+    """The open checkpoint: completed, aborted, or waited for."""
     region, checkpoint = snapshot.region, snapshot.checkpoint
     closed = replace(region, open=0)
     if checkpoint is None:
@@ -204,11 +224,11 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
         return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
     missing = [
         (group, consumer)
-        for group, some in checkpoint.participants.items()
-        for consumer in some
+        for group, members in checkpoint.participants.items()
+        for consumer in members
         if (group, consumer) not in snapshot.contributions
     ]
-    if left := [who for who in missing if who[0] in snapshot.groups and who[1] in _away(snapshot.groups[who[0]])]:
+    if left := [each for each in missing if each[0] in snapshot.groups and each[1] in _away(snapshot.groups[each[0]])]:
         reason = f"{left[0][1]} of group {left[0][0]} has left"
         return RegionPlan(closed, aborted=region.open, reason=reason, again_s=0.0)
     if missing:
@@ -228,21 +248,21 @@ def _open(snapshot: RegionSnapshot, rules: RegionRules) -> RegionPlan:
 
 
 def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:
-    """Why the contributions are no consistent cut; empty when they are."""
+    """Why the contributions are no consistent cut; empty when they are one."""
     for group, members in participants(snapshot.groups).items():
         if strangers := sorted(members.keys() - checkpoint.participants.get(group, {}).keys()):
             return f"{strangers[0]} of group {group} has joined"
-    for group, some in checkpoint.participants.items():
+    for group, incarnations in checkpoint.participants.items():
         state = snapshot.groups.get(group)
-        for consumer, incarnation in some.items():
+        for consumer, incarnation in incarnations.items():
             given = snapshot.contributions[group, consumer]
             target = state.target.get(consumer) if state is not None else None
-            wanted: PartitionSet = target.partitions if target is not None else frozenset()
+            expected: PartitionSet = target.partitions if target is not None else frozenset()
             if given is None:
                 return f"the contribution of {consumer} of group {group} cannot be read"
             if (given.incarnation, given.reset) != (incarnation, checkpoint.reset):
                 return f"the contribution of {consumer} of group {group} is of another incarnation or reset"
-            if frozenset(given.offsets) != wanted:
+            if frozenset(given.offsets) != expected:
                 return f"the contribution of {consumer} of group {group} is not for the partitions that it runs"
     return ""
 
@@ -251,7 +271,7 @@ def _invalid(snapshot: RegionSnapshot, checkpoint: Checkpoint) -> str:
 
 
 def _requested(snapshot: RegionSnapshot, request: RegionRequest, rules: RegionRules) -> RegionPlan | None:
-    """A reset or a failure that is asked for; None for a checkpoint, which waits until one can begin."""
+    """A requested reset or failure; None for a checkpoint, which waits until one can begin."""
     region = snapshot.region
     if request.reset not in (0, region.reset):
         return RegionPlan(region, is_answered=True, reason="a request of an earlier reset is ignored", again_s=0.0)

@@ -2,80 +2,80 @@
 
 CoordinatorError                     exit code 1
 ├── UsageError                       2   the user's mistake: an option, a name, a pattern
-├── ZooKeeperUnreachable             4   nobody answered within the time that the caller gave
-├── MissingProgram                   69  a program that is needed is not installed
-├── BadData                              a znode, file or line that does not say what it must
-├── StoreError                           one request to ZooKeeper did not succeed
+├── ZooKeeperUnreachable             4   no server answered within the caller's timeout
+├── MissingProgram                   69  a required program is not installed
+├── BadData                              an invalid znode, file or line
+├── StoreError                           one failed request to ZooKeeper
 │   ├── Retryable
-│   │   ├── ConnectionLost               a read whose answer did not come: ask again
-│   │   └── OutcomeUnknown               a commit whose reply was lost: `sync`, then read what became of it
+│   │   ├── ConnectionLost               a read without an answer: retry
+│   │   └── OutcomeUnknown               a commit whose reply was lost: `sync`, then read its effect
 │   └── Final
-│       ├── Refused                      a commit that ZooKeeper refused whole; nothing of it happened
-│       ├── TooLarge                     a request over the size that a server takes; never sent
-│       └── SessionLost                  the session is over, and this store with it
-├── Fenced                               somebody newer has taken over what this process held
-│   ├── IncarnationOver                  a consumer's: its channel was ended or taken over
-│   └── EpochOver                        a coordinator's: another one was elected
-└── RebalanceFailed                      a group could not be rebalanced, with the reason
+│       ├── Refused                      a commit that ZooKeeper refused; none of it took effect
+│       ├── TooLarge                     a request over the server's size limit; never sent
+│       └── SessionLost                  the session is over, and this store too
+├── Fenced                               a newer process has taken over
+│   ├── IncarnationOver                  of a consumer: its channel was ended or taken over
+│   └── EpochOver                        of a coordinator: another one was elected
+└── RebalanceFailed                      a group that could not be rebalanced, with the reason
 """
 
 from __future__ import annotations
 
 
 class CoordinatorError(Exception):
-    """Root of the tree. `exit_code` is what a command line ends with when nothing else catches it."""
+    """Root of the tree. `exit_code` is the exit code of a command that raises it."""
 
     exit_code = 1
 
 
 class UsageError(CoordinatorError):
-    """A user's mistake; the message is one sentence that says what to do."""
+    """A user's mistake; the message is one sentence with the remedy."""
 
     exit_code = 2
 
 
 class ZooKeeperUnreachable(CoordinatorError):
-    """No ZooKeeper server answered within the time given."""
+    """No ZooKeeper server answered within the timeout."""
 
     exit_code = 4
 
 
 class MissingProgram(CoordinatorError):
-    """A program that is needed is not installed; the message says what to install."""
+    """A required program is not installed; the message names the package to install."""
 
     exit_code = 69
 
 
 class BadData(CoordinatorError):
-    """Data from outside that does not say what it must; the message names where it stands."""
+    """Invalid data from outside; the message names its location."""
 
 
 class StoreError(CoordinatorError):
-    """One request to ZooKeeper did not succeed."""
+    """One request to ZooKeeper failed."""
 
 
 class Retryable(StoreError):
-    """The same question may be asked again."""
+    """The same request may be sent again."""
 
 
 class ConnectionLost(Retryable):
-    """A read whose answer did not come (connection lost, or no answer in time)."""
+    """A read without an answer (connection lost, or timeout)."""
 
 
 class OutcomeUnknown(Retryable):
-    """A commit whose reply did not come: it may have happened or may still happen, until a `sync` has answered."""
+    """A commit whose reply was lost: it may take effect, until a `sync` has been answered."""
 
 
 class Final(StoreError):
-    """Asking again as it stands cannot help."""
+    """A retry of the same request cannot succeed."""
 
 
 class Refused(Final):
-    """A commit that ZooKeeper refused whole.
+    """A commit that ZooKeeper refused.
 
-    :ivar index: which operation of the commit was refused.
-    :ivar path: that operation's path.
-    :ivar reason: `bad-version`, `no-node`, `node-exists`, `not-empty` or the server's own word.
+    :ivar index: index of the refused operation.
+    :ivar path: its path.
+    :ivar reason: `bad-version`, `no-node`, `node-exists`, `not-empty` or the server's own error name.
     """
 
     def __init__(self, index: int, path: str, reason: str) -> None:
@@ -86,7 +86,7 @@ class Refused(Final):
 
 
 class TooLarge(Final):
-    """A request over the size that a ZooKeeper server takes; it was not sent."""
+    """A request over a ZooKeeper server's size limit; it was not sent."""
 
 
 class SessionLost(Final):
@@ -94,7 +94,7 @@ class SessionLost(Final):
 
 
 class Fenced(CoordinatorError):
-    """Somebody newer has taken over what this process held."""
+    """A newer process has taken over."""
 
 
 class IncarnationOver(Fenced):

@@ -1,4 +1,4 @@
-"""Reading jute, the format of ZooKeeper's packets and logs; nothing is read past the end of what there is."""
+"""A bounds-checked reader of jute, the format of ZooKeeper's packets and logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FLAG: Final = struct.Struct(">?")
 
 
 class JuteReader:
-    """Reads values from the front of some bytes. Every call raises `BadData` when they end too early."""
+    """Reads values from the front of a buffer. Every call raises `BadData` at a premature end."""
 
     def __init__(self, data: bytes, start: int = 0) -> None:
         self._data = data
@@ -32,7 +32,7 @@ class JuteReader:
         return bool(self.values(_FLAG)[0])
 
     def buffer(self) -> bytes:
-        """Bytes with their length before them; a negative one stands for none."""
+        """Bytes with a length prefix; a negative length means none."""
         length = self.integer()
         if length > len(self._data) - self._at:
             raise BadData("it is cut short")
@@ -41,11 +41,11 @@ class JuteReader:
         return found
 
     def text(self) -> str:
-        """A buffer as text; what is no UTF-8 as `\\xff`."""
+        """A buffer as text; invalid UTF-8 as `\\xff`."""
         return self.buffer().decode("utf-8", "backslashreplace")
 
     def values(self, form: struct.Struct) -> tuple[Any, ...]:
-        """As `form` has them."""
+        """The fields of `form`."""
         if form.size > len(self._data) - self._at:
             raise BadData("it is cut short")
         found = form.unpack_from(self._data, self._at)
@@ -54,5 +54,5 @@ class JuteReader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all bytes were read."""
         return self._at >= len(self._data)

@@ -1,4 +1,4 @@
-"""The real store: one ZooKeeper session through kazoo. No other file imports kazoo."""
+"""The store on kazoo: one ZooKeeper session. No other file imports kazoo."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ from .errors import (
     UsageError,
     ZooKeeperUnreachable,
 )
-from .multi import MOST_PATHS, NO_NODE, TREE_EVENTS, AddTreeWatch, Failure, Multi, MultiRead, stat_of
 from .store import (
     Listing,
     Node,
     Operation,
     SessionState,
     StateListener,
-    Store,
     StoreFactory,
     TreeEvent,
     TreeStore,
@@ -45,10 +43,11 @@ from .store import (
     Watch,
     operation_bytes,
 )
+from .wire import MOST_PATHS, NO_NODE, TREE_EVENTS, AddTreeWatch, Failure, Multi, MultiRead, stat_of
 
 log = logging.getLogger(__name__)
 
-_TRIES = 3  # so many servers, or one so often, may be tried within a session's time though none answers
+_TRIES = 3  # connection attempts that fit into one session timeout
 _LARGEST_REQUEST = 1_000_000
 _CLOSED = (KeeperState.EXPIRED_SESSION, KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 _GONE = (kz.SessionExpiredError, kz.ConnectionClosedError, kz.AuthFailedError)
@@ -64,9 +63,9 @@ _REASONS: dict[type[Exception], str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Wrapped:
-    """A watch on a path, as kazoo calls it. Equal ones are one: kazoo keeps a set for each path, which must not grow.
+    """A watch on a path, as kazoo calls it. Compares by value: kazoo keeps a set per path, which must not grow.
 
-    When the connection is lost kazoo calls every watch without a path; this one still knows its own.
+    On connection loss kazoo calls every watch without a path; this one keeps its own.
     """
 
     watch: Watch
@@ -81,9 +80,9 @@ def _wrapped(watch: Watch | None, path: str) -> _Wrapped | None:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo makes and registers a new selector for every request and answer; the plain call takes a tenth of it.
+    """A plain `select` instead of kazoo's new selector per request and answer: a tenth of the cost.
 
-    :param patience_s: how long a server may take to accept a connection; kazoo waits a whole session's time for it.
+    :param patience_s: how long a server may take to accept a connection; kazoo waits a whole session timeout.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -101,13 +100,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _OneSession(KazooClient):  # type: ignore[misc]
-    """A kazoo client that answers nothing after its first session has ended.
+    """A kazoo client that fails every request after its first session has ended.
 
-    kazoo itself opens another session and sends what was queued on it. The lock makes `_call` and the end of the
-    session exclude each other: a request is either queued before the end, and fails with it, or refused.
+    kazoo itself opens another session and sends the queued requests on it. The lock orders `_call` and the session's
+    end: a request is either queued before the end, and fails with it, or refused.
 
-    A server that is being started may take a connection and never answer, while it counts the session's time; kazoo
-    would wait for it until that is over. Here there is time for two more tries.
+    A starting server may accept a connection and not answer while the session timeout runs; kazoo would wait for all of
+    it. Here the wait leaves time for two more attempts.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -128,9 +127,9 @@ class _OneSession(KazooClient):  # type: ignore[misc]
     def _invoke_and_note(self, timeout: float, request: Any, xid: Any = None) -> Any:
         if not isinstance(request, Connect):
             return self._invoke_of_kazoo(timeout, request, xid)
-        patience = 1 if self._first_session is not None else 2  # a slow server makes the next one no sooner
+        patience = 1 if self._first_session is not None else 2  # a retry is no faster on a slow server
         result = self._invoke_of_kazoo(min(timeout, patience * self.handler.patience_s), request, xid)
-        self.negotiated_ms = result[0].time_out  # kazoo keeps what the server granted in a local variable
+        self.negotiated_ms = result[0].time_out  # kazoo keeps the negotiated timeout in a local variable
         if self.negotiated_ms > 0:
             self.handler.patience_s = self.negotiated_ms / 1000 / max(_TRIES, len(self.hosts))
         return result
@@ -143,11 +142,11 @@ class _OneSession(KazooClient):  # type: ignore[misc]
 
     def _read_header_and_note(self, timeout: float) -> Any:
         found = self._read_header_of_kazoo(timeout)
-        self._event_zxid = max(0, found[0].zxid)  # of an event, since ZooKeeper 3.9; kazoo passes only the rest on
+        self._event_zxid = max(0, found[0].zxid)  # of an event, since ZooKeeper 3.9; kazoo drops it
         return found
 
     def _read_watch_event(self, buffer: Any, offset: int) -> None:
-        """Kazoo takes watches off as they fire, and knows them by the path of the event only."""
+        """kazoo removes watches as they fire, and finds them by the event's path only."""
         for root, on_event in self.tree_watches:
             notification, _ = Notification.deserialize(buffer, offset)
             kind, path = TREE_EVENTS.get(notification.type), self.unchroot(notification.path)
@@ -163,11 +162,11 @@ class _OneSession(KazooClient):  # type: ignore[misc]
                 if self._first_session is None:
                     self._first_session = self._session_id
                 elif self._first_session != self._session_id:
-                    self.over = True  # some servers swap the session silently
+                    self.over = True  # some servers replace the session silently
             super()._session_callback(state)
 
     def _call(self, request: Any, async_object: Any) -> Any:
-        """As kazoo's, whose bare `except` takes a Ctrl-C that comes just here for a closed connection."""
+        """As kazoo's, whose bare `except` mistakes a Ctrl-C at this point for a closed connection."""
         with self._gate:
             if self.over or self._state in _CLOSED:
                 async_object.set_exception(kz.SessionExpiredError())
@@ -182,25 +181,20 @@ class _OneSession(KazooClient):  # type: ignore[misc]
             return None
 
 
-def open_kazoo(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, make_chroot: bool = True) -> Store:
+def open_kazoo(
+    hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0, make_chroot: bool = True
+) -> KazooStore:
     """Open a session.
 
     :param hosts: `host:port,host:port/chroot`, as zkCli takes it.
     :param make_chroot: create the chroot when it does not exist.
     :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` seconds.
-    :raises UsageError: when there is no such chroot, and it shall not be made.
+    :raises UsageError: when the chroot does not exist and `make_chroot` is False.
     """
     try:
         return KazooStore(hosts, session_timeout_ms, connect_timeout_s, make_chroot)
     except (kz.KazooException, OSError, ValueError, SequentialThreadingHandler.timeout_exception) as error:
         raise ZooKeeperUnreachable(f"cannot talk to ZooKeeper at {hosts}: {error!r}") from error
-
-
-def open_tree_store(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> TreeStore:
-    """`open_kazoo`, for those who follow what happens below a znode."""
-    store = open_kazoo(hosts, session_timeout_ms, connect_timeout_s, make_chroot=False)
-    assert isinstance(store, KazooStore)
-    return store
 
 
 def kazoo_factory(hosts: str, session_timeout_ms: int, connect_timeout_s: float = 15.0) -> StoreFactory:
@@ -209,7 +203,7 @@ def kazoo_factory(hosts: str, session_timeout_ms: int, connect_timeout_s: float 
 
 
 class KazooStore(TreeStore):
-    """One session, held by kazoo. Made by `open_kazoo`."""
+    """One session of kazoo. Opened by `open_kazoo`."""
 
     def __init__(self, hosts: str, session_timeout_ms: int, connect_timeout_s: float, make_chroot: bool = True) -> None:
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1)
@@ -225,14 +219,14 @@ class KazooStore(TreeStore):
         self._client.add_listener(self._on_state)
         try:
             self._connect(hosts, connect_timeout_s)
-            again = KazooRetry(max_tries=-1, delay=0.05, max_delay=1, deadline=connect_timeout_s, ignore_expire=False)
-            again(self._find_chroot, make_chroot)
+            probe = KazooRetry(max_tries=-1, delay=0.05, max_delay=1, deadline=connect_timeout_s, ignore_expire=False)
+            probe(self._find_chroot, make_chroot)
         except BaseException:
-            self.close()  # kazoo would go on connecting
+            self.close()  # kazoo would keep connecting
             raise
 
     def _connect(self, hosts: str, connect_timeout_s: float) -> None:
-        # `start` would read "/" and warn when the chroot is missing; it is made here instead.
+        # `start` would read "/" and warn when the chroot is missing; `_find_chroot` creates it instead.
         started = self._client.start_async()
         started.wait(connect_timeout_s)
         if not self._client.connected:
@@ -242,7 +236,7 @@ class KazooStore(TreeStore):
             )
 
     def _find_chroot(self, make_chroot: bool) -> None:
-        chroot, self._client.chroot = self._client.chroot.rstrip("/"), ""  # `Multi` joins paths as they are
+        chroot, self._client.chroot = self._client.chroot.rstrip("/"), ""  # `Multi` concatenates paths
         try:
             if not chroot or self._wait(self._client.exists_async(chroot)) is not None:
                 return
@@ -266,6 +260,11 @@ class KazooStore(TreeStore):
     def lost(self) -> bool:
         return bool(self._client.over)
 
+    @property
+    def last_zxid(self) -> int:
+        """The newest zxid in ZooKeeper's answers to this session."""
+        return int(self._client.last_zxid)
+
     def add_listener(self, listener: StateListener) -> None:
         self._listeners.append(listener)
 
@@ -277,18 +276,18 @@ class KazooStore(TreeStore):
         }
         if state != KazooState.CONNECTED:
             self._client.tree_watches = []
-        told = SessionState.LOST if self._client.over else names[state]
+        reported = SessionState.LOST if self._client.over else names[state]
         for listener in tuple(self._listeners):
-            listener(told)
+            listener(reported)
 
     def close(self) -> None:
         self._client.over = True
         try:
-            # `stop` from a callback of kazoo's own would wait for itself.
+            # `stop` from a callback of kazoo would wait for itself.
             self._client.stop()
             self._client.close()
-        except Exception as error:  # noqa: BLE001  closing must not fail: the server ends the session anyway
-            log.debug("session not closed cleanly: reason=%s", error)
+        except Exception as error:  # noqa: BLE001  close never fails: the server expires the session
+            log.debug("session close failed: reason=%s", error)
 
     # ---- reading
 
@@ -298,17 +297,17 @@ class KazooStore(TreeStore):
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         if watch is None and len(paths) > 1:
             return self._multi_read(paths)
-        asked = [self._client.get_async(path, watch=_wrapped(watch, path)) for path in paths]
-        found = [self._node(answer) for answer in asked]
+        answers = [self._client.get_async(path, watch=_wrapped(watch, path)) for path in paths]
+        found = [self._node(answer) for answer in answers]
         for index in self._appeared(paths, found, watch):
             found[index] = self.get(paths[index], watch)
         return found
 
     def _multi_read(self, paths: Sequence[str]) -> list[Node | None]:
-        whole = [f"{self._client.chroot}{path}" for path in paths]
-        chunks = [whole[first : first + MOST_PATHS] for first in range(0, len(whole), MOST_PATHS)]
-        asked = [self._ask(MultiRead(chunk)) for chunk in chunks]
-        read = [found for answer in asked for found in self._read(answer)]
+        absolute = [f"{self._client.chroot}{path}" for path in paths]
+        chunks = [absolute[first : first + MOST_PATHS] for first in range(0, len(absolute), MOST_PATHS)]
+        answers = [self._ask(MultiRead(chunk)) for chunk in chunks]
+        read = [found for answer in answers for found in self._read(answer)]
         for path, found in zip(paths, read, strict=True):
             if isinstance(found, Failure) and found.code != NO_NODE:
                 raise StoreError(f"ZooKeeper refused to read {path}: {_reason(found.code)}")
@@ -323,10 +322,10 @@ class KazooStore(TreeStore):
         return self.children_many([path], watch)[0]
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
-        asked = [
+        answers = [
             self._client.get_children_async(path, watch=_wrapped(watch, path), include_data=True) for path in paths
         ]
-        found = [self._listing(answer) for answer in asked]
+        found = [self._listing(answer) for answer in answers]
         for index in self._appeared(paths, found, watch):
             found[index] = self.children(paths[index], watch)
         return found
@@ -337,14 +336,14 @@ class KazooStore(TreeStore):
         except (Retryable, Final):
             raise
         except StoreError as error:
-            raise StoreError(f"this server cannot tell live what happens: it needs ZooKeeper 3.6 ({error})") from error
+            raise StoreError(f"the server lacks recursive watches: ZooKeeper 3.6 is required ({error})") from error
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
         answer = self._client.get_async(path)
         return lambda: self._node(answer)
 
     def sync(self) -> None:
-        # The path only chooses nothing: a sync concerns the whole server. The root exists in every chroot.
+        # The path is ignored: a sync covers the whole server. The root exists in every chroot.
         self._read(self._client.sync_async("/"))
 
     def _node(self, answer: Any) -> Node | None:
@@ -362,13 +361,13 @@ class KazooStore(TreeStore):
             return None
 
     def _appeared(self, paths: Sequence[str], found: Sequence[object], watch: Watch | None) -> list[int]:
-        """Leave watches for the creation of what was not `found`; the indexes of what exists by now."""
+        """Set exist watches on the paths not `found`; the indexes of those created meanwhile."""
         missing = [index for index, one in enumerate(found) if one is None and watch is not None]
-        asked = [self._client.exists_async(paths[i], watch=_wrapped(watch, paths[i])) for i in missing]
-        return [i for i, answer in zip(missing, asked, strict=True) if self._read(answer) is not None]
+        answers = [self._client.exists_async(paths[i], watch=_wrapped(watch, paths[i])) for i in missing]
+        return [i for i, answer in zip(missing, answers, strict=True) if self._read(answer) is not None]
 
     def _wait(self, answer: Any) -> Any:
-        # Twice the session: by then the answer has come or the connection has been given up.
+        # Twice the session timeout: by then the answer came or the connection was given up.
         return answer.get(timeout=max(2 * self.negotiated_timeout_s, 1.0))
 
     def _read(self, answer: Any) -> Any:
@@ -394,7 +393,7 @@ class KazooStore(TreeStore):
         try:
             results = self._wait(self._ask(Multi(operations, self._client.chroot)))
         except _GONE as error:
-            # A request that was on its way when the session expired may have been done before it did.
+            # A request in flight when the session expired may have taken effect before.
             raise SessionLost("the session with ZooKeeper is over") from error
         except (*_UNANSWERED, self._client.handler.timeout_exception) as error:
             raise OutcomeUnknown("the reply to a commit was lost") from error
@@ -404,7 +403,7 @@ class KazooStore(TreeStore):
 
 
 def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) -> list[str]:
-    """What was done; the operation that failed is the one whose code is not that of a mere consequence."""
+    """Created paths; the failed operation is the one whose code is not that of a rollback."""
     for index, result in enumerate(results):
         if isinstance(result, Failure) and result.code not in _CONSEQUENCES:
             raise Refused(index, operations[index].path, _reason(result.code))
@@ -415,6 +414,6 @@ def _results(operations: Sequence[Operation], results: Sequence[str | Failure]) 
 
 
 def _reason(code: int) -> str:
-    """ZooKeeper's word for an error; newer servers have codes that kazoo does not know."""
+    """ZooKeeper's name of an error; newer servers have codes that kazoo does not know."""
     known = kz.EXCEPTIONS.get(code)
     return _REASONS.get(known, known.__name__) if known is not None else f"error {code}"

@@ -1,14 +1,14 @@
-"""The lease: how long a process may act on what ZooKeeper last told it.
+"""The lease: how long a process may act after its last renewal.
 
-A client learns that its session has expired only when a server tells it, and a follower that is cut off from the leader
-still answers reads. So both sides count for themselves: 2/3 of the negotiated session timeout, from the moment when the
-leader has certainly heard of the session.
+A client learns of its session's expiry late, and a follower cut off from the leader still answers reads. So both sides
+count locally: 2/3 of the negotiated session timeout, from the moment when the leader has certainly heard of the
+session.
 
-That is not yet the moment of the last answered `sync`: a follower passes a sync on, but tells the leader whom it has
-heard only when the leader asks, every half tick (measured: a session was silent for 0.85 of its timeout, a sync was
-answered, its follower cut off at once; the session expired 0.8 s later). By the time that a later sync is answered the
-leader has heard of the one before. So a renewal counts from the sync before it, if that is half a tick older: an eighth
-of a session of four ticks or more.
+That moment is earlier than the last answered `sync`: a follower forwards a sync, but reports its live sessions only
+when the leader pings, every half tick (measured: a session was silent for 0.85 of its timeout, a sync was answered,
+its follower cut off at once; the session expired 0.8 s later). Once a later sync is answered, the leader has heard of
+the session at the one before. So a renewal counts from the previous sync, if that is half a tick older: an eighth of a
+session of four ticks or more.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ REPORTED_AFTER_SHARE = 1 / 8
 """Half a tick, in session timeouts."""
 
 CONFIRMED_AFTER_SHARE = 1 / 7
-"""How soon a renewal is followed by the one that confirms it, while the lease is not held."""
+"""Delay of the confirming renewal while the lease is not held."""
 
 
 class Lease:
     """A lease on one session.
 
-    :param read_fence: reads the own fence; raises when somebody newer has moved it.
-    :param role: whose it is, for the history: `coordinator` or `consumer`.
+    :param read_fence: reads the own fence; raises when a newer process has moved it.
+    :param role: the owner, for the history: `coordinator` or `consumer`.
     :param heard_at: when the leader has certainly heard of the session, by the monotonic clock: before it was opened,
-        since opening it is the leader's own transaction. None for who does not know, and whom other fences hold: its
-        first lease counts from its own sync.
+        since opening is a transaction of the leader. None when unknown, for owners with other fences: the first lease
+        then counts from their own sync.
     """
 
     def __init__(
@@ -49,28 +49,23 @@ class Lease:
 
     @property
     def length_s(self) -> float:
-        """Seconds that a renewal is good for."""
+        """Length of a lease in seconds."""
         return self._store.negotiated_timeout_s * LEASE_SHARE
 
     @property
-    def interval_s(self) -> float:
-        """Seconds between renewals."""
-        return self._store.negotiated_timeout_s / RENEWALS_A_TIMEOUT
-
-    @property
     def due_s(self) -> float:
-        """Seconds until it is to be renewed again; sooner while it is not held: the next renewal confirms the last."""
+        """Seconds until the next renewal; fewer while it is not held: the next renewal confirms the last."""
         share = 1 / RENEWALS_A_TIMEOUT if self.is_held else CONFIRMED_AFTER_SHARE
         return self._store.negotiated_timeout_s * share
 
     @property
     def heard_at(self) -> float | None:
-        """When the leader has certainly heard of the session; for another lease on it."""
+        """When the leader has certainly heard of the session; for another lease on the same session."""
         return self._heard_at
 
     @property
     def left_s(self) -> float:
-        """Seconds until the lease lapses; 0 when it has."""
+        """Seconds until the lease expires; 0 once it has."""
         if self._synced_at is None or self._heard_at is None:
             return 0.0
         return max(0.0, self._heard_at + self.length_s - self._runtime.monotonic())
@@ -81,9 +76,9 @@ class Lease:
         return self.left_s > 0
 
     def renew(self) -> None:
-        """Ask ZooKeeper.
+        """Renew the lease.
 
-        :raises Retryable: when it did not answer; the lease runs on as it was.
+        :raises Retryable: when ZooKeeper did not answer; the lease keeps its expiry.
         :raises Fenced: when the fence has moved.
         :raises SessionLost: when the session is over.
         """

@@ -1,4 +1,4 @@
-"""The runtime seam: time, threads and queues, as the coordinator and the consumer see them."""
+"""The runtime seam: time, threads and queues of the coordinator and the consumer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Event(Protocol):
 
 
 class Task(Protocol):
-    """A thread of control that was spawned."""
+    """A spawned thread of control."""
 
     def join(self, timeout: float | None = None) -> None: ...
     def is_alive(self) -> bool: ...
@@ -37,7 +37,7 @@ class Queue(Protocol[T]):
 
     def put(self, item: T) -> None: ...
     def get(self, timeout_s: float | None = None) -> T | None:
-        """The oldest item, or None when `timeout_s` seconds went by without one (None waits for ever)."""
+        """The oldest item, or None after `timeout_s` seconds without one (None waits without limit)."""
 
 
 class Condition(AbstractContextManager[bool, None], Protocol):
@@ -48,38 +48,38 @@ class Condition(AbstractContextManager[bool, None], Protocol):
 
 
 class Runtime(Protocol):
-    """What the code needs of an operating system. Seconds throughout."""
+    """The operating system's services. Seconds throughout."""
 
     def monotonic(self) -> float:
-        """A clock that never goes back; only differences mean something."""
+        """A clock that never goes back; only differences are meaningful."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch, for people to read; nothing is decided by it."""
+        """Milliseconds since the epoch, for people; no decision uses it."""
 
     def sleep(self, seconds: float) -> None: ...
     def spawn(self, function: Callable[[], None], name: str) -> Task: ...
     def event(self) -> Event: ...
     def lock(self) -> AbstractContextManager[object]:
-        """A lock that its holder may take again."""
+        """A reentrant lock."""
 
     def condition(self) -> Condition: ...
     def queue(self) -> Queue[T]: ...
     def random_id(self) -> str:
-        """A name that nobody had before, 32 hexadecimal digits."""
+        """A unique name, 32 hexadecimal digits."""
 
     def record(self, event: str, **fields: Any) -> None:
-        """Put an event into the process's history, where one is kept (`coordinator/checker/history.md`).
+        """Append an event to the process's history, where one is kept (`drills/checker/history.md`).
 
-        :param fields: plain values; `until` is a moment of the monotonic clock.
+        :param fields: plain values; `until` is a time of the monotonic clock.
         """
 
 
 Recorder = Callable[[float, str, dict[str, Any]], None]
-"""Keeps an event of this process: when by its monotonic clock, what, and the fields."""
+"""Records an event of this process: monotonic time, event, fields."""
 
 
 class ThreadQueue(Queue[T]):
-    """`queue.SimpleQueue`, with None for a time-out."""
+    """`queue.SimpleQueue`, with None on timeout."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
@@ -97,7 +97,7 @@ class ThreadQueue(Queue[T]):
 class ThreadRuntime(Runtime):
     """Operating-system threads and clocks.
 
-    :param recorder: keeps the process's history; without one there is none.
+    :param recorder: records the process's history; None records nothing.
     """
 
     def __init__(self, recorder: Recorder | None = None) -> None:
@@ -138,21 +138,20 @@ class ThreadRuntime(Runtime):
 
 
 def on_signals(numbers: Iterable[signal.Signals], act: Callable[[signal.Signals], None]) -> None:
-    """From now on call `act` with each of these signals that comes; from the main thread.
+    """Call `act` with each of these signals that arrives; from the main thread.
 
-    It is called in a thread of its own and not in the handler, which runs in the midst of whatever the main thread
-    does: were that the `wait` of an event, just when it holds the event's lock, a `set` in the handler would wait for
-    that lock for ever.
+    `act` runs in a thread of its own, not in the signal handler: that interrupts the main thread at any point, and
+    while it holds an event's lock inside `wait`, a `set` in the handler would deadlock.
     """
-    received: queue.SimpleQueue[int] = queue.SimpleQueue()  # whose `put` may be called in the midst of anything
+    received: queue.SimpleQueue[int] = queue.SimpleQueue()  # its `put` is reentrant
 
     def carry_out() -> None:
         while True:
             number = signal.Signals(received.get())
             try:
                 act(number)
-            except Exception:  # the next one must be carried out all the same
-                log.exception("signal not carried out: signal=%s", number.name)
+            except Exception:  # the next signal must still be handled
+                log.exception("signal handler failed: signal=%s", number.name)
 
     for number in numbers:
         signal.signal(number, lambda number, frame: received.put(number))

@@ -1,8 +1,8 @@
-"""The store seam: one ZooKeeper session, as the coordinator and the consumer see it.
+"""The store seam: one ZooKeeper session of the coordinator or the consumer.
 
-Whatever implements `Store` holds ONE session for its whole life. When that session ends, so does the store: every
-request, also one that was waiting, raises `SessionLost`, and whoever wants to go on opens another store. (kazoo would
-send a queued request on its next session, where nothing that it was meant for exists any more.)
+A `Store` has ONE session for its whole life. When that session ends, every request, waiting ones included, raises
+`SessionLost`; to continue, open another store. (kazoo would send a queued request on its next session, where its
+ephemerals no longer exist.)
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 MAX_OPERATIONS = 400
-"""Operations in one multi; more are split by whoever commits (72,000 znodes a second are written this way)."""
+"""Operations in one multi; callers split larger commits (measured: 72,000 znodes a second)."""
 
 MAX_COMMIT_BYTES = 512_000
-"""Bytes in one multi. A server closes the connection at 1,048,575; half of it leaves room for its own framing."""
+"""Bytes in one multi. A server closes the connection at 1,048,575; half of it leaves room for framing."""
 
 
 class Stat(NamedTuple):
-    """What ZooKeeper says of a znode besides its data. Times are the server's wall clock in milliseconds."""
+    """A znode's metadata. Times are the server's wall clock in milliseconds."""
 
     czxid: int
     mzxid: int
@@ -34,14 +34,14 @@ class Stat(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A znode as it was read."""
+    """A znode's data and stat."""
 
     data: bytes
     stat: Stat
 
 
 class Listing(NamedTuple):
-    """A znode's children, in no order, as they were read."""
+    """A znode's children, unordered."""
 
     names: list[str]
     stat: Stat
@@ -76,7 +76,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Refuse the whole commit unless the znode has this version."""
+    """Refuse the commit unless the znode has this version."""
 
     path: str
     version: int
@@ -86,13 +86,13 @@ Operation = Create | SetData | Delete | Check
 
 
 def operation_bytes(operation: Operation) -> int:
-    """Bytes that an operation takes in a multi, a little over-estimated."""
+    """Bytes of an operation in a multi, slightly over-estimated."""
     data = operation.data if isinstance(operation, Create | SetData) else b""
     return len(operation.path.encode()) + len(data) + 64
 
 
 class SessionState(Enum):
-    """What a listener is told."""
+    """A session's state, as listeners receive it."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -101,24 +101,24 @@ class SessionState(Enum):
 
 Watch = Callable[[str], None]
 """Called once with the path, from the store's own thread: it may set an event or put on a queue, nothing else.
-It is also called when the connection is lost, because what happens from then on may be missed."""
+Also called on connection loss, because later changes may be missed."""
 
 StateListener = Callable[[SessionState], None]
 
 
 class Store(Protocol):
-    """One ZooKeeper session. Blocking; safe to call from several threads.
+    """One ZooKeeper session. Blocking; safe for several threads.
 
-    Reads raise `ConnectionLost` when no answer came, every call raises `SessionLost` once the session is over.
+    Reads raise `ConnectionLost` without an answer, every call raises `SessionLost` once the session is over.
     """
 
     @property
     def session_id(self) -> int:
-        """The session's number, as `ephemeral_owner` shows it."""
+        """The session id, as in `ephemeral_owner`."""
 
     @property
     def negotiated_timeout_s(self) -> float:
-        """The session timeout that the server granted, in seconds."""
+        """The negotiated session timeout, in seconds."""
 
     @property
     def lost(self) -> bool:
@@ -131,35 +131,35 @@ class Store(Protocol):
         """List a znode's children; None when it does not exist (the watch then waits for its creation)."""
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
-        """`get` for each path, sent one behind the other without waiting; answered in the order of the paths."""
+        """`get` for each path, pipelined; results in the order of the paths."""
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
         """`children` for each path, pipelined likewise."""
 
     def sync(self) -> None:
-        """Bring the server that this session talks to level with the leader, behind all that was sent before."""
+        """Sync this session's server with the leader, after all requests sent before."""
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
-        """Do all operations, or none, as one `multi`.
+        """Apply all operations, or none, as one `multi`.
 
         :returns: for each operation the path that it created, or "".
-        :raises Refused: when ZooKeeper refused it; nothing happened.
+        :raises Refused: when ZooKeeper refused it; nothing took effect.
         :raises OutcomeUnknown: when the reply was lost.
-        :raises TooLarge: when it is over what a server takes; it was not sent.
+        :raises TooLarge: when it is over a server's size limit; it was not sent.
         """
 
     def add_listener(self, listener: StateListener) -> None:
-        """Tell `listener` of each change of the session's state, from the store's own thread."""
+        """Call `listener` at each change of the session's state, from the store's own thread."""
 
     def close(self) -> None:
-        """End the session (its ephemerals go at once) and free everything. Never raises."""
+        """End the session (its ephemerals go at once) and free all resources. Never raises."""
 
 
 class TreeEvent(NamedTuple):
-    """What happened to one znode.
+    """A change of one znode.
 
     :ivar kind: `created`, `changed` (its data) or `deleted`.
-    :ivar zxid: of the transaction, the same for all events of one multi; 0 where the server does not tell (before 3.9).
+    :ivar zxid: of the transaction, the same for all events of one multi; 0 from servers before 3.9.
     """
 
     kind: str
@@ -172,19 +172,19 @@ TreeWatch = Callable[[TreeEvent], None]
 
 
 class TreeStore(Store, Protocol):
-    """A store that can also follow everything below a znode, for those who look on (ZooKeeper 3.6 or newer)."""
+    """A store with persistent recursive watches, for observers (ZooKeeper 3.6 or newer)."""
 
     def watch_tree(self, path: str, on_event: TreeWatch) -> None:
-        """Tell `on_event` of each znode at or below `path` that comes, changes or goes, with none left out.
+        """Call `on_event` for every creation, change and deletion at or below `path`, without gaps.
 
-        It ends with the connection: whoever is told that it was lost must read again, and watch again.
+        The watch ends with the connection: after a loss, read and watch again.
 
-        :raises StoreError: when the server has no such watches.
+        :raises StoreError: when the server has no recursive watches.
         """
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
-        """Send a read without waiting; what is returned waits for the answer, as `get` does, and raises as `get`."""
+        """Send a read without waiting; the returned call waits for the answer, and raises as `get`."""
 
 
 StoreFactory = Callable[[], Store]
-"""Opens a new session. Raises `ZooKeeperUnreachable` when nobody answers in time."""
+"""Opens a new session. Raises `ZooKeeperUnreachable` when no server answers in time."""

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.containers import Containers
-from coordinator.drills.ground import connect_string
+from drills.environments.base import connect_string
+from drills.environments.containers import Containers
 from tests.support.ci import in_ci
 from tests.support.clients import fresh_chroot
 

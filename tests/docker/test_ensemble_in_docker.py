@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kazoo.exceptions import KazooException
 
-from coordinator.drills.containers import Containers
+from drills.environments.containers import Containers
 from tests.support.clients import connected
 from tests.support.wait import eventually
 

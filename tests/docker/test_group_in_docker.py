@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.drills.containers import Containers
+from drills.environments.containers import Containers
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import a_world

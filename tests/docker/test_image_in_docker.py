@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.topics import create_topic
+from coordinator.admin.topics import create_topic
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import COORDINATOR, Brokers
-from coordinator.zk.records import CoordinatorRecord
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.paths import COORDINATOR, Brokers
+from coordinator.zk.znodes.records import CoordinatorRecord
 from tests.docker.conftest import HERE, cannot_run, docker, engine_problem, problem_of, runs
 from tests.support.wait import eventually
 
@@ -27,7 +27,7 @@ ROOT = HERE.parents[1]
 BASE = "docker.io/library/python:3.12-slim"
 STAND_IN = "zk-group-coordinator/python:stand-in"
 TAG = "zk-group-coordinator:test"
-SOURCES = ("coordinator", "consumer", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("coordinator", "consumer", "drills", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def said(container: str) -> str:
 
 
 @pytest.mark.timeout(900)  # whichever test comes first builds the image
-def test_a_node_in_a_container_is_elected_coordinates_a_consumer_in_another_and_resigns_when_it_is_stopped(
+def test_node_container_coordinates_a_consumer_container_and_resigns_on_stop(
     image: str, zk: str, store: Store, started: list[str], tmp_path: Path
 ) -> None:
     create_topic(store, Brokers(), "t", 2)
@@ -123,7 +123,7 @@ def test_a_node_in_a_container_is_elected_coordinates_a_consumer_in_another_and_
 
 
 @pytest.mark.timeout(900)
-def test_the_image_runs_as_nobody_in_particular_and_says_what_is_missing(image: str, started: list[str]) -> None:
+def test_image_runs_as_an_unprivileged_user_and_reports_a_missing_option(image: str, started: list[str]) -> None:
     done = subprocess.run(
         ["docker", "run", "--rm", "--network", "none", image], capture_output=True, text=True, timeout=60, check=False
     )

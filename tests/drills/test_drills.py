@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.checker import check_file
-from coordinator.drills.processes import below
-from coordinator.zk.ensemble import command_line
+from coordinator.zk.embedded.processes import command_line, descendants
+from drills.checker import check_file
 from tests.support.drills import REPOSITORY, started
 from tests.support.wait import eventually
 
@@ -45,8 +44,8 @@ def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) ->
         try:
             family = eventually(
                 lambda: (
-                    [pid for pid in below(drill.pid) if "consumer.drill.producer" in command_line(pid)]
-                    and [drill.pid, *below(drill.pid)]
+                    [pid for pid in descendants(drill.pid) if "drills.workloads.producer" in command_line(pid)]
+                    and [drill.pid, *descendants(drill.pid)]
                 ),
                 60,
                 "the producer runs",
@@ -66,9 +65,9 @@ def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) ->
     [
         (["run"], "name the drills to run"),
         (["run", "coordinator-sigkill", "--all"], "name the drills to run"),
-        (["run", "no-such"], "there is no drill 'no-such'"),
-        (["describe", "no-such"], "there is no drill 'no-such'"),
-        (["report", "."], "is no run of a drill"),
+        (["run", "no-such"], "unknown drill 'no-such'"),
+        (["describe", "no-such"], "unknown drill 'no-such'"),
+        (["report", "."], "is not the folder of a drill's run"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(words: list[str], message: str) -> None:

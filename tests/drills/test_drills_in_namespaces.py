@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.drills import namespaces
-from coordinator.drills.namespaces import NETWORKS, Namespaces
 from coordinator.zk.errors import CoordinatorError
+from drills.environments import namespaces
+from drills.environments.namespaces import NETWORKS, Namespaces
 from tests.support.ci import in_ci
 from tests.support.drills import drilled
 
@@ -49,7 +49,7 @@ def test_a_machine_that_makes_no_namespaces_says_why_in_a_sentence() -> None:
 
 
 @possible
-def test_runs_have_networks_of_their_own_and_leave_none_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_runs_use_separate_networks_and_remove_them_on_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     before = left()
 
     with pytest.raises(KeyboardInterrupt), ExitStack() as stack:
@@ -65,7 +65,7 @@ def test_runs_have_networks_of_their_own_and_leave_none_whatever_happens(monkeyp
 
 
 @possible
-def test_nobody_loses_a_partition_when_the_leader_is_cut_off_from_its_peers(tmp_path: Path) -> None:
+def test_partitions_keep_their_owners_when_the_leader_is_cut_off_from_its_peers(tmp_path: Path) -> None:
     before = left()
 
     code, said, err = drilled(tmp_path, *CUT_OFF, servers=3)

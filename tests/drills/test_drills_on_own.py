@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.evidence import znodes
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, Brokers, GroupPaths
+from drills.evidence.files import znodes
 from tests.support.drills import PATIENT, environment
 from tests.support.wait import eventually
 
@@ -49,9 +49,7 @@ def shared(zk: str) -> str:
     return zk
 
 
-def test_drills_pass_on_an_ensemble_whose_logs_nobody_reads_and_leave_nothing_there(
-    shared: str, tmp_path: Path
-) -> None:
+def test_drills_pass_on_an_ensemble_without_readable_logs_and_leave_no_znodes(shared: str, tmp_path: Path) -> None:
     before = tree(shared)
 
     with started(shared, tmp_path, "coordinator-reply-lost", "consumer-sigkill", "--json", *PATIENT) as run:
@@ -114,12 +112,12 @@ def test_a_drill_on_a_named_group_leaves_nothing_of_it_but_the_epoch(shared: str
 @pytest.mark.parametrize(
     ("there", "message"),
     [
-        (GroupPaths("orders").id("c1"), "group orders exists: name one that does not"),
-        (GroupPaths("other").root, "group other stands at --zk, too"),
-        (COORDINATOR, "somebody coordinates at --zk"),
+        (GroupPaths("orders").id("c1"), "group orders exists: give another name"),
+        (GroupPaths("other").root, "group other exists at --zk, too"),
+        (COORDINATOR, "a coordinator runs at --zk"),
     ],
 )
-def test_a_drill_on_a_named_group_is_refused_where_it_would_disturb_somebody(
+def test_drill_on_a_named_group_is_refused_where_other_clients_would_be_affected(
     zk: str, tmp_path: Path, there: str, message: str
 ) -> None:
     open_kazoo(f"{zk}{there}", 10_000).close()
@@ -137,8 +135,8 @@ def test_a_drill_on_a_named_group_is_refused_where_it_would_disturb_somebody(
     [
         (["consumer-sigkill", "--execute"], "--execute needs --group"),
         (["zookeeper-quorum-lost"], "the servers of --zk are not touched"),
-        (["consumer-sigkill", "--docker"], "give one of --docker"),
-        (["consumer-sigkill", "--group", "orders", "--execute", "--keep"], "--keep is not for --group"),
+        (["consumer-sigkill", "--docker"], "mutually exclusive"),
+        (["consumer-sigkill", "--group", "orders", "--execute", "--keep"], "--keep cannot be used with --group"),
     ],
 )
 def test_what_cannot_be_done_there_is_refused_in_one_sentence(
@@ -153,7 +151,7 @@ def test_what_cannot_be_done_there_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize(("end", "code"), [("/no-such-chroot", 2), ("", 4)])
-def test_a_chroot_that_is_not_there_and_a_server_that_does_not_answer_have_their_exit_codes(
+def test_missing_chroot_and_unresponsive_server_have_their_own_exit_codes(
     zk: str, tmp_path: Path, end: str, code: int
 ) -> None:
     hosts = zk.partition("/")[0] + end if end else "127.0.0.1:1"

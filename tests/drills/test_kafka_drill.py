@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from coordinator.drills.promises import FETCHING_GOES_ON
+from drills.scenarios.promises import FETCHING_GOES_ON
 from tests.support.drills import PATIENT, REPOSITORY, drilled, environment
 from tests.support.kafka import require_kafka
 
@@ -49,7 +49,7 @@ def kafka_drill(tmp_path_factory: pytest.TempPathFactory) -> Drilled:
     return Drilled(code, drill)
 
 
-def test_nothing_is_lost_or_comes_twice_when_the_broker_is_killed_and_nobody_is_rebalanced(
+def test_broker_kill_loses_and_duplicates_no_record_and_triggers_no_rebalance(
     kafka_drill: Drilled,
 ) -> None:
     drill = kafka_drill.drill

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from coordinator.drills.asked import AskTold, asks_of
-from coordinator.drills.catalog import DRILLS
-from coordinator.drills.leaders import LEADERS
-from coordinator.drills.promises import (
+from drills.catalog import DRILLS
+from drills.evidence.asks import AskTold, asks_of
+from drills.scenarios.leaders import LEADERS
+from drills.scenarios.promises import (
     ASKED_ONCE,
     EVERYBODY_HEARS,
     NEXT_LEADER_AFTER_A_HANG,
@@ -90,7 +90,7 @@ def test_a_leader_that_fails_and_a_coordinator_that_dies_cost_what_was_promised(
 
 
 @pytest.mark.parametrize("name", ["leader-hangs-in-assign", "leader-raises"])
-def test_the_next_leader_is_asked_after_a_backoff_and_the_failed_one_hears_of_it_too(
+def test_next_leader_is_asked_after_a_backoff_and_the_failed_leader_is_notified(
     passed: dict[str, dict[str, Any]], name: str
 ) -> None:
     failed, adopted = asks(passed[name])

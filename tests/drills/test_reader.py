@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.drills.processes import below
-from coordinator.drills.reader import Reader
-from coordinator.drills.waiting import NotReached
-from coordinator.zk.ensemble import command_line
+from coordinator.zk.embedded.processes import command_line, descendants
+from drills.base.waiting import NotReached
+from drills.testbed.dataframe_reader import DataFrameReader
 from tests.support.wait import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -19,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 def test_a_reader_that_ends_says_why_and_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    reader = Reader(tmp_path)
+    reader = DataFrameReader(tmp_path)
     try:
         with pytest.raises(NotReached, match=r"Spark has ended: .*JAVA_GATEWAY_EXITED"):
             reader.read("localhost:1", "g")
@@ -28,7 +27,7 @@ def test_a_reader_that_ends_says_why_and_is_not_waited_for(tmp_path: Path, monke
 
 
 def test_a_reader_that_was_killed_is_started_again_for_the_next_question(tmp_path: Path, zk: str) -> None:
-    reader = Reader(tmp_path)
+    reader = DataFrameReader(tmp_path)
     try:
         with pytest.raises(NotReached, match="no group nobody"):
             reader.read(zk, "nobody")
@@ -37,7 +36,7 @@ def test_a_reader_that_was_killed_is_started_again_for_the_next_question(tmp_pat
 
         with pytest.raises(NotReached, match="no group nobody"):
             reader.read(zk, "nobody")
-        family = [reader.pid, *below(reader.pid)]
+        family = [reader.pid, *descendants(reader.pid)]
         assert any("org.apache.spark" in command_line(pid) for pid in family)
     finally:
         reader.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.regions import KEYS, REGIONS, compared
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.regions import Contribution
-from coordinator.zk.sync import encoded
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.regions import Contribution
+from coordinator.zk.znodes.sync import encoded
+from drills.checker import HELD
+from drills.checker.replay.sketches import NOTHING, Sketch, of_range
+from drills.scenarios.regions import REGIONS, compared, waits_for
 from tests.support.drills import drilled
 
 NAMES = [drill.name for drill in REGIONS]
@@ -46,18 +49,45 @@ def test_every_count_is_that_of_one_uninterrupted_run(passed: dict[str, dict[str
     assert (Path(drill["folder"]) / "report.html").exists()
 
 
-def test_a_record_that_no_state_has_or_that_one_has_twice_is_told() -> None:
-    partition = TopicPartition("t", 0)
-    produced = {"t": {"an-id": {"0": 2 * KEYS}}}
+@pytest.mark.integration
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+def test_s10_is_decided_by_what_the_applications_say_that_they_are(
+    passed: dict[str, dict[str, Any]], name: str
+) -> None:
+    folder = Path(passed[name]["folder"])
+    events = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    said = {what: [event for event in events if event["event"] == what] for what in ("restored", "taken", "saved")}
 
-    def states(records: int, by_key: str) -> Contribution:
-        given = {partition: encoded(b"%d" % records)}
-        return Contribution("life", 1, {partition: 6}, {"t": "an-id"}, given, encoded(by_key.encode()))
+    assert json.loads((folder / "run.json").read_text())["invariants"]["S10"]["outcome"] == HELD
+    assert all(event["heard"] > 0 for some in said.values() for event in some)
+    consumers = {event["consumer"] for event in events if event["event"] == "registered"}
+    assert all({event["consumer"] for event in some} == consumers for some in said.values())
+    taken = sum(item["next"] - item["first"] for event in said["taken"] for item in event["ranges"])
+    assert taken >= passed[name]["records"]["produced"]
+
+
+def test_a_member_hangs_in_the_checkpoint_to_which_it_has_not_contributed() -> None:
+    assert waits_for("g~c", {"g~a", "g~b"}, ["g~a", "g~b"])
+    assert not waits_for("g~c", {"g~a", "g~b"}, ["g~a"])
+    assert not waits_for("g~c", {"g~a", "g~b"}, ["g~a", "g~b", "g~c"])
+
+
+def test_record_missing_from_every_state_or_present_twice_is_reported() -> None:
+    partition = TopicPartition("t", 0)
+    produced = {"t": {"an-id": {"0": 6}}}
+
+    def states(of_partition: Sketch, *of_member: Sketch, number: int = 0) -> Contribution:
+        given = {partition: encoded(json.dumps(of_partition).encode())}
+        member = json.dumps([["t", "an-id", number, *each] for each in of_member])
+        return Contribution("life", 1, {partition: 6}, {"t": "an-id"}, given, encoded(member.encode()))
 
     def found(*given: Contribution) -> tuple[int | None, int | None, int | None]:
         records = compared(produced, given)
         return records.lost, records.duplicated, records.misplaced
 
-    assert found(states(6, '{"0:0":2,"0:1":2,"0:2":2}')) == (0, 0, 0)
-    assert found(states(6, '{"0:0":1,"0:1":2}'), states(0, '{"0:2":2}')) == (1, 0, 0)
-    assert found(states(7, '{"0:0":2,"0:1":3,"0:2":2,"1:0":1}')) == (0, 3, 1)
+    whole, twice = of_range(0, 6), of_range(0, 6).plus(of_range(5, 6))
+    assert found(states(whole, of_range(0, 2)), states(NOTHING, of_range(2, 6))) == (0, 0, 0)
+    assert found(states(whole, of_range(0, 2)), states(NOTHING, of_range(3, 6))) == (1, 0, 0)
+    assert found(states(twice, twice), states(NOTHING, of_range(0, 1), number=1)) == (0, 2, 1)
+    assert found(states(whole, of_range(1, 6).plus(of_range(5, 6)))) == (1, 1, 0)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.catalog import DRILLS
-from coordinator.drills.ground import Embedded
-from coordinator.drills.promises import FETCHED_AGAIN, HANDED_OVER, NEXT_ACTS_AT_ONCE
-from coordinator.drills.spark import SPARK
+from drills.catalog import DRILLS
+from drills.environments.base import Embedded
+from drills.scenarios.promises import FETCHED_AGAIN, HANDED_OVER, NEXT_ACTS_AT_ONCE
+from drills.scenarios.spark import SPARK
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.drills.proxy import Proxy
-from coordinator.zk.ensemble import Ensemble
-from tests.support.event_group import Group
-from tests.support.hand import Stage, a_stage
+from coordinator.zk.embedded.ensemble import Ensemble
+from drills.faults.proxy import Proxy
+from tests.support.event_group import EventGroup
+from tests.support.hand import ManualStage, a_stage
 from tests.support.world import World, a_world
 
 
@@ -23,7 +23,7 @@ def world(zk: str) -> Iterator[World]:
 
 
 @pytest.fixture
-def stage(world: World) -> Iterator[Stage]:
+def stage(world: World) -> Iterator[ManualStage]:
     """Coordinators and consumers whose every move the test makes, in the same chroot as `world`."""
     with a_stage(world.zk) as stage:
         yield stage
@@ -37,9 +37,9 @@ def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def group(world: World, tmp_path: Path) -> Iterator[Group]:
+def group(world: World, tmp_path: Path) -> Iterator[EventGroup]:
     """A topic that is written to, and no process yet. What was started is ended at the end, all at once."""
     with ExitStack() as processes:
-        group = Group(world, tmp_path, processes)
+        group = EventGroup(world, tmp_path, processes)
         yield group
         group.terminate()

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.backlog import HURRY_BYTES, Bounds
-from coordinator.collect import FencedCommits, ServerClock
-from coordinator.collect_segments import SegmentCollector, SegmentRules
-from coordinator.problems import Problems
-from coordinator.term import Term
-from coordinator.zk.fenced import ensure
+from coordinator.planning.backpressure import HURRY_BYTES, Bounds
+from coordinator.retention.segments import SegmentCollector, SegmentRules
+from coordinator.term.server_clock import ServerClock
+from coordinator.zk.batching import ensure
 from coordinator.zk.lease import Lease
-from coordinator.zk.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import EpochRecord, Registration
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Query, Segment, SegmentsRecord
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import EpochRecord, Registration
+from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from tests.support.cuts import HandMadeRegion
 from tests.support.stores import FrontStore
+from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
@@ -122,22 +121,19 @@ def collector_on(
         world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
     node = world.store.get(COORDINATOR_EPOCH)
     assert node is not None
-    lease = Lease(world.store, ThreadRuntime(), lambda: None, "coordinator")
-    lease.renew()
-    store, machine = store or world.store, machine or Machine()
-    clock = clock or ServerClock(world.store, machine)
-    commits = FencedCommits(store, Term(1, node.stat.version), lease)
+    machine = machine or Machine()
+    term = a_term(store or world.store, machine, 1, node.stat.version)
+    term.lease = Lease(world.store, ThreadRuntime(), lambda: None, "coordinator")
+    term.lease.renew()
     rules = SegmentRules(bounds, 500, query_retention_ms=7 * 86_400_000, sweep_interval_ms=sweep_interval_ms)
-    return SegmentCollector(store, machine, commits, clock, Problems(machine), rules)
+    return SegmentCollector(term, clock or ServerClock(world.store, machine), rules)
 
 
 def expired(world: World, query: str) -> bool:
     return Query.parse("query", world.data(PATHS.query(query)) or b"").expired_ms > 0
 
 
-def test_too_many_segments_pause_the_fetchers_until_a_query_has_finished_enough_of_them(
-    world: World, backlog: Backlog
-) -> None:
+def test_too_many_segments_pause_fetchers_until_a_query_has_finished_enough(world: World, backlog: Backlog) -> None:
     coordinator(world, max_backlog_segments=10, sweep_interval_ms=600_000)  # a sweep that no test lives to see
     names = backlog.seal(11)
 
@@ -207,7 +203,7 @@ def test_segments_after_the_oldest_checkpoint_that_is_kept_stay_until_it_is_reti
     assert world.names(PATHS.segments) == after[2:]
 
 
-def test_checkpoints_give_way_to_the_backlog_one_after_the_other_and_it_is_said_which(
+def test_backlog_bound_collects_segments_of_the_oldest_checkpoints_and_logs_each(
     world: World, backlog: Backlog, caplog: pytest.LogCaptureFixture
 ) -> None:
     region, names = HandMadeRegion(world.store), []
@@ -220,10 +216,10 @@ def test_checkpoints_give_way_to_the_backlog_one_after_the_other_and_it_is_said_
     collector.collect(["g"])
 
     assert world.names(PATHS.segments) == names[6:], "half of the bound is for checkpoints: of 3 and 4 all is there"
-    said = [record.getMessage() for record in caplog.records if "segments of a checkpoint" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "checkpoint segments removed" in record.getMessage()]
     assert said == [
-        "segments of a checkpoint collected: group=g checkpoint=1 segments=3 reason=backlog",
-        "segments of a checkpoint collected: group=g checkpoint=2 segments=3 reason=backlog",
+        "checkpoint segments removed: group=g checkpoint=1 segments=3 reason=backlog",
+        "checkpoint segments removed: group=g checkpoint=2 segments=3 reason=backlog",
     ]
 
 
@@ -333,9 +329,7 @@ def test_a_query_that_registers_before_a_collection_was_sent_keeps_its_segments(
     assert backlog.record.collected == 0
 
 
-def test_a_query_that_gives_a_sign_of_life_before_its_expiry_was_sent_does_not_expire(
-    world: World, backlog: Backlog
-) -> None:
+def test_query_heartbeat_before_its_expiry_is_written_prevents_the_expiry(world: World, backlog: Backlog) -> None:
     machine = Machine()
     backlog.seal(1)
     backlog.query("q")
@@ -376,9 +370,9 @@ def test_many_segments_are_collected_in_several_multis(world: World, backlog: Ba
 def test_a_backlog_that_one_round_cannot_read_is_read_over_several(
     world: World, backlog: Backlog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.collect_segments.READ_A_ROUND", 10)
-    monkeypatch.setattr("coordinator.collect_segments.MULTIS_A_ROUND", 1)
-    monkeypatch.setattr("coordinator.collect_segments.SEGMENTS_A_MULTI", 3)
+    monkeypatch.setattr("coordinator.retention.segments.READ_A_ROUND", 10)
+    monkeypatch.setattr("coordinator.retention.segments.MULTIS_A_ROUND", 1)
+    monkeypatch.setattr("coordinator.retention.segments.SEGMENTS_A_MULTI", 3)
     names = backlog.seal(25)
     collector = collector_on(world, bounds=Bounds(25, 25 * KIB - 1))
 
@@ -395,7 +389,7 @@ def test_a_backlog_that_one_round_cannot_read_is_read_over_several(
     assert left == [22, 19, 16, 13, 10, 7, 4, 1]
 
 
-def test_a_segment_and_a_query_that_cannot_be_read_are_reported_and_stop_nobody_else(
+def test_unreadable_segment_and_query_znodes_are_reported_and_block_nothing_else(
     world: World, backlog: Backlog
 ) -> None:
     service = world.coordinator(backlog_interval_ms=50, max_backlog_segments=3)
@@ -475,7 +469,7 @@ class WrongClock(ServerClock):
         return super().now_ms() + YEAR_MS
 
 
-def test_a_coordinator_whose_wall_clock_is_wrong_expires_nobody_who_lives(world: World, backlog: Backlog) -> None:
+def test_coordinator_with_a_wrong_wall_clock_expires_no_live_query(world: World, backlog: Backlog) -> None:
     machine = Machine()
     world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
     clock = ServerClock(world.store, machine)

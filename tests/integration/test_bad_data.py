@@ -8,13 +8,13 @@ import logging
 import pytest
 from click.testing import CliRunner
 
+from coordinator.admin.status import read_status
 from coordinator.cli import main
 from coordinator.service import CoordinatorService
-from coordinator.status import read_status
-from coordinator.zk.paths import COORDINATOR, GroupPaths
-from coordinator.zk.records import WHITE_LIST
 from coordinator.zk.store import Create
-from tests.support.hand import Stage
+from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
+from coordinator.zk.znodes.records import WHITE_LIST
+from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
@@ -87,7 +87,7 @@ def test_a_registration_that_cannot_be_read_leaves_that_member_out(
     ids=lambda pattern: pattern[:12],
 )
 def test_a_pattern_that_does_not_compile_leaves_that_member_without_partitions(
-    world: World, stage: Stage, service: CoordinatorService, pattern: str
+    world: World, stage: ManualStage, service: CoordinatorService, pattern: str
 ) -> None:
     world.topic("t", 2)
     good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
@@ -219,7 +219,7 @@ def test_a_command_for_a_consumer_that_cannot_exist_is_withdrawn(world: World, s
 
 
 @garbage
-def test_the_channel_of_nobody_that_cannot_be_read_holds_nobody_up(
+def test_unreadable_channel_of_an_unknown_consumer_delays_no_member(
     world: World, service: CoordinatorService, data: bytes
 ) -> None:
     world.put(PATHS.channel("ghost"), data)
@@ -252,7 +252,7 @@ def test_offsets_history_segments_and_queries_that_cannot_be_read_stop_nothing_e
 
 
 def test_a_segment_with_numbers_that_are_none_does_not_end_the_collection(
-    world: World, stage: Stage, service: CoordinatorService
+    world: World, stage: ManualStage, service: CoordinatorService
 ) -> None:
     stage.puppet("g", "c1", {"t": 1})
     ranges = {"t": {"\u00b2": [0, 1]}}
@@ -305,7 +305,7 @@ def test_text_that_no_terminal_can_show_is_no_reason_for_the_status_to_fail(worl
 def test_bad_data_is_said_once_with_its_path_and_again_only_when_it_changes(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "coordinator.problems")
+    caplog.set_level(logging.INFO, "coordinator.term.bad_data")
     service = world.coordinator(sweep_interval_ms=100)
     world.topic("t", 1)
     path = world.brokers.topic("bad")
@@ -322,7 +322,11 @@ def test_bad_data_is_said_once_with_its_path_and_again_only_when_it_changes(
 
     said = [record.getMessage() for record in caplog.records if path in record.getMessage()]
     assert sweeps == 1
-    assert [line.split(":")[0] for line in said] == ["bad data set aside", "bad data set aside", "bad data mended"]
+    assert [line.split(":")[0] for line in said] == [
+        "ignoring unreadable znode",
+        "ignoring unreadable znode",
+        "unreadable znode recovered",
+    ]
 
 
 def test_status_shows_what_cannot_be_read(world: World) -> None:
@@ -343,10 +347,10 @@ def test_status_shows_what_cannot_be_read(world: World) -> None:
 
 
 @pytest.mark.parametrize("command", [["status"], ["groups", "list"], ["run", "--connect-timeout-ms", "200"]])
-def test_a_zookeeper_that_nobody_reaches_ends_with_4_and_one_sentence(
+def test_unreachable_zookeeper_exits_with_4_and_one_sentence(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.zk.cli.CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("coordinator.zk.process.cli.CONNECT_TIMEOUT_S", 0.2)
 
     result = CliRunner().invoke(main, [*command, "--zk", "127.0.0.1:1"])
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.batch import MAY_BE_COLLECTED, BatchPlanner
-from consumer.spark.offset import SourceOffset
-from consumer.spark.planner import SourceConfig
-from consumer.spark.source import records
+from consumer.spark.source.batch_planner import MAY_BE_COLLECTED, BatchPlanner
+from consumer.spark.source.data_source import records
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.stream_planner import SourceConfig
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Segment
 from coordinator.zk.store import Node, Store
+from coordinator.zk.znodes.segments import Segment
 from tests.integration.test_planner import Bench, later, names
 
 SESSION_MS = 2000
@@ -154,7 +154,7 @@ def test_a_new_query_that_starts_at_the_latest_reads_only_what_is_sealed_afterwa
     assert names(planner.plan(start, later(planner, start))) == [more]
 
 
-def test_a_new_query_that_starts_at_the_latest_holds_everything_back_until_its_first_batch(bench: Bench) -> None:
+def test_new_query_starting_at_latest_blocks_collection_until_its_first_batch(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner(starting_segments="latest")
     start = planner.initial()
@@ -166,7 +166,7 @@ def test_a_new_query_that_starts_at_the_latest_holds_everything_back_until_its_f
     assert node is not None and not node.stat.ephemeral_owner and bench.finished() == start.czxid
 
 
-def test_what_is_sealed_between_the_first_offset_and_the_first_batch_is_not_passed_over(bench: Bench) -> None:
+def test_segment_sealed_between_first_offset_and_first_batch_is_not_skipped(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner(starting_segments="latest")
     start = planner.initial()
@@ -195,7 +195,7 @@ def test_a_first_batch_that_another_run_plans_again_holds_back_what_comes_after_
     assert delivered + names(second.plan(end, later(second, end))) == sealed
 
 
-def test_a_first_batch_that_another_run_plans_again_fails_when_some_of_it_was_collected(bench: Bench) -> None:
+def test_first_batch_replanned_by_another_run_fails_when_a_segment_was_collected(bench: Bench) -> None:
     sealed = [bench.seal(), bench.seal(), bench.seal()]
     first = bench.planner()
     start = first.initial()
@@ -227,7 +227,7 @@ def test_earliest_is_the_first_segment_that_is_still_there(bench: Bench, caplog:
     assert names(planner.plan(start, later(planner, start))) == sealed[1:]
 
 
-def test_a_query_with_a_checkpoint_goes_on_there_whatever_startingSegments_says(bench: Bench) -> None:
+def test_query_resumes_at_its_checkpoint_regardless_of_starting_segments(bench: Bench) -> None:
     sealed = [bench.seal(), bench.seal()]
     first = bench.planner()
     start = first.initial()

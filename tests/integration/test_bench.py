@@ -78,7 +78,7 @@ def test_a_skewed_backlog_is_balanced_by_the_protocol_lag_on_a_real_log() -> Non
     assert told["spread_after"] < 0.2 < told["spread_before"]
 
 
-def test_a_bench_of_assignors_tells_every_step_also_where_the_peers_are_not_installed() -> None:
+def test_assignor_bench_reports_every_step_with_or_without_installed_peers() -> None:
     done = bench("assignors", "--consumers", "3", "--partitions", "200", "--rounds", "1", "--json")
 
     assert done.returncode == 0, done.stderr

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from coordinator.channel_events import Told
-from coordinator.channel_watch import ChannelWatch
-from coordinator.drills.proxy import Proxy
+from coordinator.admin.channel_events import ChannelEvent
+from coordinator.admin.channel_watch import ChannelWatch
 from coordinator.zk.errors import StoreError
-from coordinator.zk.kazoo_store import KazooStore, open_tree_store
-from coordinator.zk.multi import AddTreeWatch
-from coordinator.zk.paths import GroupPaths
+from coordinator.zk.kazoo_store import KazooStore, open_kazoo
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Node, TreeEvent
+from coordinator.zk.wire import AddTreeWatch
+from coordinator.zk.znodes.paths import GroupPaths
+from drills.faults.proxy import Proxy
 from tests.support.cli import run
-from tests.support.hand import Stage
-from tests.support.processes import REPOSITORY, Process
+from tests.support.hand import ManualStage
+from tests.support.processes import REPOSITORY, ProjectProcess
 from tests.support.wait import eventually
 from tests.support.world import World, expire
 
@@ -39,7 +39,7 @@ class Watching:
     """
 
     def __init__(self, zk: str, consumer: str | None, opener: Callable[[], KazooStore]) -> None:
-        self.told: list[Told] = []
+        self.told: list[ChannelEvent] = []
         self.stores: list[KazooStore] = []
         self.error: BaseException | None = None
         self._stop = threading.Event()
@@ -66,13 +66,13 @@ class Watching:
         except BaseException as error:  # noqa: BLE001  a test looks at it
             self.error = error
 
-    def of(self, *events: str) -> list[Told]:
+    def of(self, *events: str) -> list[ChannelEvent]:
         return [told for told in self.told if told.event in events]
 
-    def wait_for(self, event: str, count: int = 1) -> list[Told]:
+    def wait_for(self, event: str, count: int = 1) -> list[ChannelEvent]:
         """The events of one kind, once there are `count`."""
 
-        def enough() -> list[Told]:
+        def enough() -> list[ChannelEvent]:
             assert self.error is None, self.error
             found = self.of(event)
             assert len(found) >= count, self.told
@@ -89,7 +89,7 @@ class Watching:
 
 
 def opener(zk: str, timeout_ms: int = 4000) -> Callable[[], Any]:
-    return lambda: open_tree_store(zk, timeout_ms)
+    return lambda: open_kazoo(zk, timeout_ms, make_chroot=False)
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def test_each_command_and_each_acknowledgement_of_a_real_group_is_seen(world: Wo
         assert (last.epoch, last.generation) == (1, world.state("g").generation)
 
 
-def test_a_withdrawal_is_told_from_an_acknowledgement(stage: Stage) -> None:
+def test_withdrawal_is_distinguished_from_an_acknowledgement(stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     with watching(stage.zk) as watch:
@@ -143,7 +143,7 @@ def test_a_withdrawal_is_told_from_an_acknowledgement(stage: Stage) -> None:
     del two
 
 
-def test_an_eviction_is_told_with_its_reason(stage: Stage) -> None:
+def test_eviction_is_reported_with_its_reason(stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     stuck = stage.puppet("g", "c1", {"t": 1}, max_poll_interval_ms=100)
@@ -159,7 +159,7 @@ def test_an_eviction_is_told_with_its_reason(stage: Stage) -> None:
     assert ended.incarnation == stuck.registration.incarnation
 
 
-def test_commands_that_stand_there_already_come_first_and_their_end_too(stage: Stage) -> None:
+def test_commands_that_stand_there_already_come_first_and_their_end_too(stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     one = stage.puppet("g", "c1", {"t": 1})
@@ -169,12 +169,12 @@ def test_commands_that_stand_there_already_come_first_and_their_end_too(stage: S
         one.obey()
         (after,) = watch.wait_for("acknowledged")
 
-    assert (before.note, before.partitions) == ("it stood there already", {"t": "0-1"})
+    assert (before.note, before.partitions) == ("it was there already", {"t": "0-1"})
     assert after.took_ms is None
     assert watch.of("registered") == []
 
 
-def test_one_consumer_is_followed_alone(stage: Stage) -> None:
+def test_one_consumer_is_followed_alone(stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     with watching(stage.zk, "c2") as watch:
@@ -201,7 +201,7 @@ class LateStore(KazooStore):
         return read
 
 
-def test_a_command_that_was_gone_before_it_could_be_read_is_told_by_what_the_channel_knows(stage: Stage) -> None:
+def test_command_removed_before_it_was_read_is_reported_from_the_channel(stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     one = stage.puppet("g", "c1", {"t": 1})
@@ -218,7 +218,7 @@ def test_a_command_that_was_gone_before_it_could_be_read_is_told_by_what_the_cha
 
 
 def test_after_a_lost_connection_it_says_that_events_may_be_missed_and_goes_on(
-    stage: Stage, zookeeper_proxy: Proxy
+    stage: ManualStage, zookeeper_proxy: Proxy
 ) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
@@ -234,10 +234,10 @@ def test_after_a_lost_connection_it_says_that_events_may_be_missed_and_goes_on(
         hand.settle("g", one, two)
         watch.wait_for("acknowledged", 4)
 
-    assert [told.note for told in stood[:2]] == ["it stood there already"] * 2
+    assert [told.note for told in stood[:2]] == ["it was there already"] * 2
 
 
-def test_after_a_lost_session_it_opens_another_and_goes_on(stage: Stage) -> None:
+def test_after_a_lost_session_it_opens_another_and_goes_on(stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     with watching(stage.zk) as watch:
@@ -264,7 +264,7 @@ def test_bad_data_is_said_and_printable(world: World) -> None:
 
 
 def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None:
-    store = open_tree_store(zk, 4000)
+    store = open_kazoo(zk, 4000, make_chroot=False)
     seen: list[TreeEvent] = []
     store.watch_tree("/a", seen.append)
 
@@ -287,9 +287,9 @@ def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None
 
 def test_a_server_that_is_too_old_is_said(zk: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AddTreeWatch, "type", 990)  # no server knows this one
-    store = open_tree_store(zk, 4000)
+    store = open_kazoo(zk, 4000, make_chroot=False)
 
-    with pytest.raises(StoreError, match=r"needs ZooKeeper 3\.6"):
+    with pytest.raises(StoreError, match=r"ZooKeeper 3\.6 is required"):
         store.watch_tree("/a", lambda event: None)
 
     store.close()
@@ -303,7 +303,7 @@ def test_it_prints_flushed_json_lines_and_ends_after_so_many(world: World, tmp_p
     world.topic("t", 2)
     world.put(PATHS.root)
     arguments = ["channel", "watch", "g", "--zk", world.zk, "-o", "jsonl", "--count", "3"]
-    with Process(tmp_path, "watch", "coordinator.cli", *arguments) as process:
+    with ProjectProcess(tmp_path, "watch", "coordinator.cli", *arguments) as process:
         # Until the watch is there: a consumer that comes before is not told.
         def seen() -> bool:
             world.consumer("g", f"c{len(world.consumers)}", {"t": 1})
@@ -322,7 +322,7 @@ def test_it_prints_flushed_json_lines_and_ends_after_so_many(world: World, tmp_p
 
 def test_an_interrupt_ends_it_without_a_traceback(world: World, tmp_path: Path) -> None:
     world.put(PATHS.root)
-    with Process(tmp_path, "watch", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk) as process:
+    with ProjectProcess(tmp_path, "watch", "coordinator.cli", "channel", "watch", "g", "--zk", world.zk) as process:
         eventually(lambda: process.out.read_text().startswith("TIME"), 15, "it has begun")
         process.signal(signal.SIGINT)
         assert process.ends() == 130

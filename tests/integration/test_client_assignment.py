@@ -12,7 +12,7 @@ from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.registry import client_assignors
 from consumer.config import Subscription
 from consumer.errors import InconsistentGroupProtocol
-from coordinator.zk.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
 from tests.support.world import World, a_world, parts
 
@@ -94,7 +94,7 @@ def scripted(world: World, name: str, does: Any = None, **options: Any) -> tuple
     return client(world, name, assignors=[assignor], **options), assignor
 
 
-def test_a_protocol_need_not_be_installed_on_a_coordinator_and_each_member_hears_its_own_state(world: World) -> None:
+def test_coordinator_needs_no_installed_protocol_and_members_get_their_own_state(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
 
@@ -112,7 +112,7 @@ def fail() -> None:
     raise ValueError("no data today")
 
 
-def test_a_leader_whose_assignor_fails_is_followed_by_the_next_and_everybody_hears_of_it(world: World) -> None:
+def test_failed_leader_is_replaced_by_the_next_and_every_member_is_notified(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     failing = threading.Event()

@@ -11,11 +11,11 @@ import pytest
 from consumer.assignment.base import Assignment
 from consumer.assignment.metadata import ConsumerMetadata
 from consumer.assignment.registry import client_assignors
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.state import FAILED
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.store import Create
-from coordinator.zk.sync import (
+from coordinator.zk.znodes.group_state import FAILED
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.sync import (
     MAX_ANSWER_BYTES,
     MAX_GROUP_METADATA_BYTES,
     MAX_MEMBER_STATE_BYTES,
@@ -33,7 +33,7 @@ from tests.support.client_side import (
     states,
 )
 from tests.support.clients import fresh_chroot
-from tests.support.hand import Hand, Stage
+from tests.support.hand import Hand, ManualStage
 from tests.support.made_group import MadeGroup
 from tests.support.wait import PATIENCE
 from tests.support.world import World
@@ -56,7 +56,7 @@ leader_assignor = Scripted()
 """Of the leader of `a_made_group`."""
 
 
-def a_made_group(world: World, stage: Stage, members: int, partitions: int = 10) -> tuple[MadeLeader, Hand]:
+def a_made_group(world: World, stage: ManualStage, members: int, partitions: int = 10) -> tuple[MadeLeader, Hand]:
     """So many members that nobody moves, but for the first, which leads; and a coordinator that has taken no turn."""
     leader_assignor.answer = lambda found: found
     stage.topics["t"] = world.topic("t", partitions)
@@ -68,8 +68,8 @@ def a_made_group(world: World, stage: Stage, members: int, partitions: int = 10)
     return MadeLeader(world.store, "m0000", [leader_assignor]), hand
 
 
-def test_bounds_who_would_bring_the_groups_metadata_over_8_mb_is_refused_with_the_numbers(
-    world: World, stage: Stage
+def test_bounds_member_exceeding_8_mb_of_group_metadata_is_refused_with_the_sizes(
+    world: World, stage: ManualStage
 ) -> None:
     stage.topics["t"] = world.topic("t", 10)
     hand = stage.hand()
@@ -98,9 +98,7 @@ def test_bounds_who_would_bring_the_groups_metadata_over_8_mb_is_refused_with_th
     assert len(world.names(PATHS.ids)) == most and len(world.state("g").target) == most
 
 
-def test_bounds_an_answer_over_16_mb_fails_with_the_number_at_the_leader_and_writes_nothing(
-    world: World, stage: Stage
-) -> None:
+def test_bounds_leader_reports_the_limit_and_writes_no_answer_over_16_mb(world: World, stage: ManualStage) -> None:
     leader, hand = a_made_group(world, stage, 300)
     leader_assignor.answer = states(MAX_MEMBER_STATE_BYTES - 10)
     hand.turn("g")
@@ -114,9 +112,7 @@ def test_bounds_an_answer_over_16_mb_fails_with_the_number_at_the_leader_and_wri
     assert [world.names(PATHS.ask(name)) for name in asks(world)] in ([], [["answer"]])
 
 
-def test_bounds_an_answer_over_16_mb_of_a_leader_that_does_not_count_fails_with_the_number(
-    world: World, stage: Stage
-) -> None:
+def test_bounds_coordinator_fails_an_answer_over_16_mb_that_a_leader_wrote(world: World, stage: ManualStage) -> None:
     _, hand = a_made_group(world, stage, 300)
     hand.turn("g")
     (ask,) = asks(world)
@@ -134,8 +130,8 @@ def test_bounds_an_answer_over_16_mb_of_a_leader_that_does_not_count_fails_with_
     assert f"over the {MAX_ANSWER_BYTES} that it may have" in (state.reason or "")
 
 
-def test_bounds_a_thousand_members_and_ten_thousand_partitions_are_assigned_by_a_member_in_reasonable_time(
-    world: World, stage: Stage
+def test_bounds_member_assigns_1000_members_and_10000_partitions_in_bounded_time(
+    world: World, stage: ManualStage
 ) -> None:
     leader, hand = a_made_group(world, stage, 1000, 10_000)
     took = {}
@@ -158,9 +154,7 @@ def test_bounds_a_thousand_members_and_ten_thousand_partitions_are_assigned_by_a
     assert took["ask"] < 20 * PATIENCE and took["answer"] < 20 * PATIENCE and took["adopt"] < 30 * PATIENCE, took
 
 
-def test_bounds_ten_thousand_partitions_of_two_thousand_topics_are_assigned_by_a_member(
-    world: World, stage: Stage
-) -> None:
+def test_bounds_member_assigns_10000_partitions_of_2000_topics(world: World, stage: ManualStage) -> None:
     """What an answer says of topics takes a third of what a znode may hold, and has a multi of its own."""
     assignor = Scripted("round-robin")
     names = [f"topic-{'x' * 12}-{number:05}" for number in range(2000)]
@@ -182,9 +176,7 @@ def test_bounds_ten_thousand_partitions_of_two_thousand_topics_are_assigned_by_a
     assert len(frozenset().union(*(one.partitions for one in state.target.values()))) == 10_000
 
 
-def test_bounds_an_entry_that_fits_into_no_multi_fails_with_the_number_at_the_leader(
-    world: World, stage: Stage
-) -> None:
+def test_bounds_entry_too_large_for_a_multi_fails_at_the_leader_with_its_size(world: World, stage: ManualStage) -> None:
     leader, hand = a_made_group(world, stage, 2)
     topics = [f"made-up-{number:04}-{'x' * 40}" for number in range(6000)]
     much = {"m0001-0": frozenset(TopicPartition(topic, 0) for topic in topics)}
@@ -198,8 +190,8 @@ def test_bounds_an_entry_that_fits_into_no_multi_fails_with_the_number_at_the_le
     assert "the entry of m0001 has " in (world.state("g").reason or "")
 
 
-def test_bounds_an_answer_of_forty_bytes_that_names_a_million_partitions_costs_the_coordinator_nothing(
-    world: World, stage: Stage
+def test_bounds_answer_of_40_bytes_naming_a_million_partitions_is_not_expanded(
+    world: World, stage: ManualStage
 ) -> None:
     """Bytes say little of what ranges name: nothing is read for topics that are not as the answer has them."""
     _, hand = a_made_group(world, stage, 2)

@@ -13,10 +13,10 @@ import pytest
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.registry import client_assignors
-from consumer.logs.producer import Producer
-from coordinator.zk.paths import GROUPS, GroupPaths
-from coordinator.zk.state import EMPTY
-from coordinator.zk.sync import Ask, SyncRequest
+from consumer.logs.embedded.producer import Producer
+from coordinator.zk.znodes.group_state import EMPTY
+from coordinator.zk.znodes.paths import GROUPS, GroupPaths
+from coordinator.zk.znodes.sync import Ask, SyncRequest
 from tests.integration.test_channel_watch import watching
 from tests.support.cli import run, run_json, run_ok
 from tests.support.processes import consumer_process
@@ -158,7 +158,7 @@ def test_what_is_no_ask_is_said_with_its_path(world: World) -> None:
     led_by_c1(world)
     world.put(f"{PATHS.sync}/stray", b"{}")
 
-    assert run_json(world.zk, "status")["problems"] == {f"{PATHS.sync}/stray": "no ask has such a name"}
+    assert run_json(world.zk, "status")["problems"] == {f"{PATHS.sync}/stray": "invalid name of an ask"}
 
 
 # ---- channel watch, history
@@ -210,16 +210,14 @@ def test_an_ask_that_a_leader_has_not_answered_yet_is_shown_with_its_command(wor
     leader.may_answer.set()
 
     assert (row["option"], row["ask"], row["partitions"], row["reason"]) == ("assign", ask, None, None)
-    assert (first["option"], first["ask"], first["note"]) == ("assign", ask, "it stood there already")
-    assert f"{ask}; it stood there already" in table
+    assert (first["option"], first["ask"], first["note"]) == ("assign", ask, "it was there already")
+    assert f"{ask}; it was there already" in table
 
 
 # ---- commands that change groups
 
 
-def test_offsets_of_a_group_that_a_leader_assigns_are_spared_while_its_topics_are_consumed(
-    world: World, tmp_path: Path
-) -> None:
+def test_offsets_of_consumed_topics_are_protected_under_client_side_assignment(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)
     world.topic("other", 1)
@@ -240,9 +238,7 @@ def test_offsets_of_a_group_that_a_leader_assigns_are_spared_while_its_topics_ar
     assert "GroupNotEmpty" in deleted.stdout and world.data(PATHS.offset("other", 0)) is None
 
 
-def test_a_group_that_its_members_have_left_is_reset_exported_and_deleted_with_its_asks(
-    world: World, tmp_path: Path
-) -> None:
+def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, tmp_path: Path) -> None:
     led_by_c1(world)
     for consumer in world.consumers:
         consumer.close()

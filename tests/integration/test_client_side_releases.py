@@ -15,12 +15,12 @@ import pytest
 
 from consumer.errors import InconsistentGroupProtocol
 from coordinator.service import CoordinatorService
-from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.state import STABLE
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, StoreFactory, Watch
-from coordinator.zk.sync import CLIENT
-from tests.support.client_side import PATHS, Gate, Hooked, Scripted, asks
+from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.sync import CLIENT
+from tests.support.client_side import PATHS, Hooked, Scripted, ThreadGate, asks
 from tests.support.memlog import MemoryLog
 from tests.support.next_release import NextRelease
 from tests.support.stores import FrontStore
@@ -178,7 +178,7 @@ def all_come(world: World, log: MemoryLog, more: int = 100) -> None:
 # ---- an earlier coordinator
 
 
-def test_a_member_that_knows_the_clients_side_only_is_left_out_in_words_by_an_earlier_coordinator(
+def test_client_only_member_is_left_out_with_a_reason_by_an_earlier_coordinator(
     world: World,
 ) -> None:
     service, fronts = node(world, "old", EarlierRelease)
@@ -201,7 +201,7 @@ def test_a_member_that_knows_the_clients_side_only_is_left_out_in_words_by_an_ea
     assert not NEW_FIELDS - {"reason"} & fronts.written()
 
 
-def test_members_that_offer_both_ways_have_the_coordinators_strategy_under_an_earlier_coordinator(
+def test_members_offering_both_sides_get_the_strategy_of_an_earlier_coordinator(
     world: World,
 ) -> None:
     _, fronts = node(world, "old", EarlierRelease)
@@ -219,7 +219,7 @@ def test_members_that_offer_both_ways_have_the_coordinators_strategy_under_an_ea
     assert [len(each.held) for each in members] == [2, 2]
 
 
-def test_a_group_that_a_leader_assigns_goes_on_under_an_earlier_coordinator_and_after_it(world: World) -> None:
+def test_leader_assigned_group_continues_under_an_earlier_coordinator_and_after(world: World) -> None:
     new, _ = node(world, "new", Hooked)
     world.topic("t", 4)
     log = MemoryLog(50)
@@ -252,7 +252,7 @@ def test_a_group_that_a_leader_assigns_goes_on_under_an_earlier_coordinator_and_
     assert [member.consumer.member.registrations for member in members] == [1, 1, 1], "nobody was ended"
 
 
-def test_a_group_of_members_that_know_the_clients_side_only_runs_on_under_an_earlier_coordinator(
+def test_client_only_group_continues_under_an_earlier_coordinator(
     world: World,
 ) -> None:
     new, _ = node(world, "new", Hooked)
@@ -283,12 +283,12 @@ def test_a_group_of_members_that_know_the_clients_side_only_runs_on_under_an_ear
     assert [each.consumer.member.registrations for each in (*members, late)] == [1, 1, 1]
 
 
-def test_an_ask_that_is_out_when_an_earlier_coordinator_takes_over_is_withdrawn_and_its_answer_refused(
+def test_earlier_coordinator_withdraws_a_pending_ask_and_refuses_its_answer(
     world: World,
 ) -> None:
     new, _ = node(world, "new", Hooked)
     world.topic("t", 4)
-    log, assignor, gate = MemoryLog(50), Scripted(), Gate()
+    log, assignor, gate = MemoryLog(50), Scripted(), ThreadGate()
     one = member(world, "c1", log, BOTH, assignors=[assignor])
     share(world, one)
     first = world.stable("g", 1)
@@ -315,7 +315,7 @@ def test_an_ask_that_is_out_when_an_earlier_coordinator_takes_over_is_withdrawn_
     assert [each.failures for each in (one, two)] == [[], []]
 
 
-def test_a_leaders_request_that_an_earlier_coordinator_finds_disturbs_nobody(world: World) -> None:
+def test_leader_request_is_ignored_by_an_earlier_coordinator(world: World) -> None:
     world.put(PATHS.sync_request, b'{"version":1,"by":"c9","incarnation":"x","reason":"topic t has changed"}')
     node(world, "old", EarlierRelease)
     world.topic("t", 4)
@@ -331,7 +331,7 @@ def test_a_leaders_request_that_an_earlier_coordinator_finds_disturbs_nobody(wor
 # ---- an earlier consumer
 
 
-def test_an_earlier_consumer_in_a_group_sees_no_new_field_in_its_commands_and_keeps_it_at_the_coordinator(
+def test_earlier_consumer_gets_known_command_fields_and_coordinator_assignment(
     world: World,
 ) -> None:
     _, fronts = node(world, "new", Hooked)
@@ -358,7 +358,7 @@ def test_an_earlier_consumer_in_a_group_sees_no_new_field_in_its_commands_and_ke
     all_come(world, log)
 
 
-def test_an_earlier_consumer_that_joins_a_group_that_a_leader_assigns_takes_it_back_to_the_coordinator(
+def test_earlier_consumer_that_joins_reverts_the_group_to_coordinator_assignment(
     world: World,
 ) -> None:
     _, fronts = node(world, "new", Hooked)
@@ -460,7 +460,7 @@ def test_an_ask_that_one_release_made_is_adopted_by_the_other(world: World, firs
     world.topic("t", 4)
     before = world.coordinator("first", wrap=RELEASES[first])
     world.elected(before)
-    log, assignor, gate = MemoryLog(50), Scripted(), Gate()
+    log, assignor, gate = MemoryLog(50), Scripted(), ThreadGate()
     one = member(world, "c1", log, "client", assignors=[assignor])
     share(world, one)
     generation = world.stable("g", 1).generation

@@ -13,10 +13,10 @@ from consumer.consumer import Callbacks, Consumer
 from consumer.errors import CommitFailed
 from coordinator.zk.errors import ZooKeeperUnreachable
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import OffsetRecord
 from coordinator.zk.store import Node, Watch
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import OffsetRecord
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -193,7 +193,7 @@ class SlowToEnd(FrontStore):
         return found
 
 
-def test_an_application_that_commits_just_when_it_has_been_too_slow_either_fails_or_has_committed(
+def test_late_commit_of_a_slow_application_either_fails_or_is_written(
     coordinated: World,
 ) -> None:
     store = SlowToEnd(open_kazoo(coordinated.zk, 1000))

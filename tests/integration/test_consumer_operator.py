@@ -11,12 +11,12 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import DrainFailed, ProcessFailed
+from consumer.fetching.records import Record
 from consumer.operator import ConsumerOperator, Processor
-from consumer.records import Record
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.region_requests import RegionRequest
 from coordinator.zk.store import Create, Operation, Store
+from coordinator.zk.znodes.region_requests import RegionRequest
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Operating, checkpoint, contributions, exact, region, running
 from tests.support.stores import FrontStore
@@ -144,7 +144,7 @@ def test_a_slow_process_with_a_full_queue_has_checkpoints_all_the_same(
     exact(log, 2, one)
 
 
-def test_a_process_that_takes_longer_than_the_drain_timeout_and_the_poll_interval_costs_a_checkpoint_and_nothing_else(
+def test_slow_process_beyond_drain_and_poll_timeouts_costs_only_a_checkpoint(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
     world.coordinator(drain_timeout_ms=500)
@@ -194,7 +194,7 @@ def test_nothing_of_a_full_queue_is_processed_after_a_reset(
     assert len(after) == 200
 
 
-def test_a_rebalance_with_a_full_queue_takes_a_checkpoint_of_what_was_processed_and_is_exact(
+def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
     world.coordinator()
@@ -213,7 +213,7 @@ def test_a_rebalance_with_a_full_queue_takes_a_checkpoint_of_what_was_processed_
     exact(log, 4, one, two)
 
 
-def test_an_exception_of_process_ends_the_operator_without_a_checkpoint_and_names_the_record(
+def test_process_exception_ends_the_operator_uncheckpointed_and_names_the_record(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
     world.coordinator()
@@ -236,7 +236,7 @@ def test_an_exception_of_process_ends_the_operator_without_a_checkpoint_and_name
     exact(log, 2, two)
 
 
-def test_no_checkpoint_has_what_was_processed_between_a_request_for_a_reset_and_the_reset(
+def test_checkpoint_excludes_records_processed_between_reset_request_and_reset(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
     world.coordinator(checkpoint_interval_ms=100)
@@ -262,7 +262,7 @@ def test_no_checkpoint_has_what_was_processed_between_a_request_for_a_reset_and_
     exact(log, 2, one)
 
 
-def test_a_reset_that_another_thread_requests_during_a_drain_comes_before_its_checkpoint(
+def test_reset_requested_by_another_thread_during_a_drain_precedes_its_checkpoint(
     world: World, log: MemoryLog, operating: Callable[..., Operating], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the moment when the member sees that all is processed, and its contribution."""
@@ -339,7 +339,7 @@ def test_an_application_may_call_its_operator_inside_process_and_inside_a_callba
     assert counted == offsets >= 21
 
 
-def test_closing_while_a_record_is_processed_in_a_drain_waits_for_it_and_loses_nothing(
+def test_close_during_a_drain_waits_for_the_current_record_and_loses_nothing(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
     world.coordinator()
@@ -362,7 +362,7 @@ def test_closing_while_a_record_is_processed_in_a_drain_waits_for_it_and_loses_n
     exact(log, 2, two)
 
 
-def test_a_session_that_ends_between_the_states_and_the_multi_leaves_no_contribution_and_counts_nothing_twice(
+def test_session_expiry_between_state_and_multi_leaves_no_contribution_or_duplicate(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
     world.coordinator()
@@ -405,7 +405,7 @@ class _LosesReplies(FrontStore):
         return found
 
 
-def test_a_contribution_whose_reply_is_lost_counts_once_and_one_that_is_lost_itself_is_made_again(
+def test_contribution_with_a_lost_reply_counts_once_and_a_lost_one_is_repeated(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
     world.coordinator()
@@ -432,7 +432,7 @@ def test_a_contribution_whose_reply_is_lost_counts_once_and_one_that_is_lost_its
     assert counted_in(world, region(world).sequence) == (2 * log.end, 2 * log.end)
 
 
-def test_what_on_checkpoint_raises_ends_the_operator_and_the_next_one_goes_on_from_the_checkpoint_before(
+def test_on_checkpoint_error_ends_the_operator_and_the_last_checkpoint_is_resumed(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:
     world.coordinator()

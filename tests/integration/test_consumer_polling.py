@@ -12,11 +12,11 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.errors import CommitFailed
-from consumer.logs.producer import Producer
-from consumer.member import Member
+from consumer.logs.embedded.producer import Producer
+from consumer.membership.member import ConsumerMember
 from coordinator.zk.errors import UsageError
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from tests.support.event_group import Group
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from tests.support.event_group import EventGroup
 from tests.support.wait import eventually
 from tests.support.world import World, expire, parts
 
@@ -88,9 +88,7 @@ def start(world: World, tmp_path: Path) -> Iterator[Start]:
         application.consumer.close()
 
 
-def test_a_commit_is_of_what_was_returned_though_much_more_was_fetched_and_the_next_owner_begins_there(
-    world: World, start: Start
-) -> None:
+def test_commit_covers_returned_records_only_and_the_next_owner_resumes_there(world: World, start: Start) -> None:
     first = start()
     first.polls(3)
     assert first.consumer.retained[0] > 100, "there is something that must not be committed"
@@ -106,9 +104,7 @@ def test_a_commit_is_of_what_was_returned_though_much_more_was_fetched_and_the_n
     assert {part: second.consumer.committed(part) for part in BOTH} == {T0: 0, T1: 0} | first.returned
 
 
-def test_what_waits_of_a_partition_that_moves_away_is_dropped_and_its_next_owner_returns_it(
-    world: World, start: Start
-) -> None:
+def test_prefetched_records_of_a_moved_partition_are_returned_by_its_next_owner(world: World, start: Start) -> None:
     first = start(enable_auto_commit=True, protocols=("cooperative-sticky",))
     first.polls(4)
     second = start("c2", enable_auto_commit=True, protocols=("cooperative-sticky",))
@@ -128,9 +124,7 @@ def test_what_waits_of_a_partition_that_moves_away_is_dropped_and_its_next_owner
     assert set(first.poll()) | set(first.poll()) == BOTH - {moved}
 
 
-def test_auto_commit_at_a_rebalance_is_made_before_the_partitions_are_given_up_and_before_the_callback(
-    world: World, start: Start
-) -> None:
+def test_auto_commit_at_a_rebalance_precedes_revocation_and_its_callback(world: World, start: Start) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=600_000)
     first.polls(3)
     assert world.offsets("g") == {T0: 0, T1: 0}, "it is not due: these are where the group begins"
@@ -186,9 +180,7 @@ def test_auto_commit_of_a_consumer_whose_session_is_over_moves_nothing(world: Wo
     assert world.offsets("g") == committed
 
 
-def test_what_waits_when_the_session_ends_is_dropped_and_comes_again_from_what_was_committed(
-    world: World, start: Start
-) -> None:
+def test_session_expiry_drops_prefetched_records_and_resumes_at_committed_offsets(world: World, start: Start) -> None:
     first = start()
     first.polls_until_holds(BOTH)
     first.polls(2)
@@ -211,7 +203,7 @@ def test_what_waits_is_not_returned_while_the_lease_does_not_run(start: Start, m
     first = start()
     first.polls(2)
     with monkeypatch.context() as patched:
-        patched.setattr(Member, "may_fetch", property(lambda member: False))
+        patched.setattr(ConsumerMember, "may_fetch", property(lambda member: False))
         assert first.consumer.retained[0] > 100
         assert first.poll() == {}
 
@@ -234,7 +226,7 @@ def test_offsets_that_are_given_are_committed_and_nothing_else(world: World, sta
             first.consumer.commit({T0: wrong})  # type: ignore[dict-item]
 
 
-def test_a_paused_partition_is_not_returned_until_it_is_resumed_and_nothing_of_it_is_lost(start: Start) -> None:
+def test_paused_partition_is_not_returned_until_resumed_and_loses_no_record(start: Start) -> None:
     first = start()
     first.polls_until_holds(BOTH)
     first.polls(2)
@@ -311,7 +303,9 @@ def test_what_is_not_held_cannot_be_paused_or_sought(start: Start) -> None:
         consumer.committed(T0)
 
 
-def test_zk_consumer_that_commits_by_itself_loses_and_repeats_nothing_over_rebalances_and_a_stop(group: Group) -> None:
+def test_zk_consumer_auto_commit_is_exact_over_rebalances_and_a_stop(
+    group: EventGroup,
+) -> None:
     group.world.coordinator()
     options = ("--enable-auto-commit", "--auto-commit-interval-ms", "600000", "--poll-order", "proportional")
     group.start(["c1"], *options)

@@ -12,18 +12,18 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
-from consumer.segment_files import SegmentFolder
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.post import PoolPost
-from consumer.spark.slot import Slot
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Slot
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import OffsetRecord
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Segment
 from coordinator.zk.store import Create, Delete, Listing, Node, Operation, Store, StoreFactory, Watch
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import OffsetRecord
+from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -161,9 +161,7 @@ class LosingRegistrations(FrontStore):
 
 
 @pytest.mark.parametrize("ends_again", [False, True])
-def test_a_consumer_that_does_not_know_that_it_had_registered_again_is_not_fenced_by_itself(
-    world: World, ends_again: bool
-) -> None:
+def test_consumer_unaware_of_its_second_registration_is_not_fenced_by_itself(world: World, ends_again: bool) -> None:
     armed, sessions = threading.Event(), list[Store]()
 
     def wrap(store: Store) -> Store:
@@ -234,7 +232,7 @@ class OddAnswers(FrontStore):
         self.asked_since += self.odd and in_keeper()
 
 
-def test_a_lease_is_renewed_on_after_an_answer_that_nobody_expects(world: World) -> None:
+def test_lease_is_renewed_after_an_unexpected_answer(world: World) -> None:
     stores: list[OddAnswers] = []
 
     def wrap(store: Store) -> Store:
@@ -264,7 +262,7 @@ class SlowSession(FrontStore):
         return 10.0
 
 
-def test_a_consumer_that_polls_is_not_evicted_though_it_may_be_silent_for_less_than_a_lease_is_renewed(
+def test_polling_consumer_with_a_poll_interval_below_lease_renewal_is_not_evicted(
     world: World,
 ) -> None:
     world.topic("t", 2)
@@ -326,7 +324,7 @@ def test_a_command_that_is_refused_again_and_again_is_not_tried_without_a_pause(
     eventually(lambda: one.held == parts("t", 0), 5, "it has obeyed")
 
 
-def test_parents_of_offsets_that_were_removed_by_hand_are_made_again_when_partitions_shall_move(world: World) -> None:
+def test_offset_parents_removed_by_hand_are_recreated_when_partitions_move(world: World) -> None:
     world.topic("t", 2)
     world.coordinator()
     log = MemoryLog(100)
@@ -363,7 +361,7 @@ class EndsBeforePublishing(FrontStore):
         return self.behind.get_many(paths, watch)
 
 
-def test_a_commit_that_was_done_says_so_though_the_incarnation_ends_before_offsets_are_published(world: World) -> None:
+def test_commit_succeeds_when_the_incarnation_ends_before_offsets_are_published(world: World) -> None:
     armed = threading.Event()
     world.topic("t", 1)
     world.coordinator()

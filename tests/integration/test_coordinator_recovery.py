@@ -13,28 +13,28 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.client import KazooClient
 
-import coordinator.elector
-from coordinator.asked import Asked
-from coordinator.config import CoordinatorConfig
-from coordinator.drills.proxy import Proxy
-from coordinator.drills.wire import EXISTS
-from coordinator.elector import Elector
-from coordinator.handlers import Handlers
-from coordinator.rebalance import Rebalancer
-from coordinator.term import Term
-from coordinator.zk.commands import STOP_FETCHER
+import coordinator.term.elector
+from coordinator.rebalance.handlers import Handlers
+from coordinator.rebalance.rebalancer import Rebalancer
+from coordinator.term.elector import Elector
+from coordinator.term.operator_requests import Asked
+from coordinator.term.term import Term
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
-from coordinator.zk.fenced import ensure
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from coordinator.zk.records import EpochRecord
 from coordinator.zk.runtime import Event, ThreadRuntime
-from coordinator.zk.sealed import Query, Segment
 from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
-from tests.support.hand import Stage
+from coordinator.zk.znodes.commands import STOP_FETCHER
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
+from coordinator.zk.znodes.records import EpochRecord
+from coordinator.zk.znodes.segments import Query, Segment
+from drills.faults.packets import EXISTS
+from drills.faults.proxy import Proxy
+from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.stores import DeafStore, FrontStore
 from tests.support.strategies import RANGE
+from tests.support.terms import with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
@@ -135,7 +135,7 @@ def test_zookeeper_that_is_gone_before_it_is_asked_for_the_chroot_is_unreachable
 # ---- elections
 
 
-def test_an_epoch_that_was_set_lower_by_hand_is_passed_and_groups_go_on(world: World, stage: Stage) -> None:
+def test_an_epoch_that_was_set_lower_by_hand_is_passed_and_groups_go_on(world: World, stage: ManualStage) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(50).to_bytes())
     first = stage.hand("first")
     assert first.term.epoch == 51
@@ -189,7 +189,7 @@ class Candidate:
         eventually(lambda: self._wake.set() or not self._thread.is_alive(), 10, "it has ended")  # type: ignore[func-returns-value]
 
 
-def test_a_stop_that_comes_while_an_elector_begins_to_look_is_not_lost(world: World, stage: Stage) -> None:
+def test_a_stop_that_comes_while_an_elector_begins_to_look_is_not_lost(world: World, stage: ManualStage) -> None:
     stage.hand("elected")
     wake, stopping = threading.Event(), threading.Event()
     candidate = Candidate(world.store, wake)
@@ -215,9 +215,9 @@ class DeafAndSeen(DeafStore):
 
 
 def test_an_elector_whose_watch_was_lost_looks_again(
-    world: World, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    world: World, stage: ManualStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator.elector, "_LOOK_AGAIN_S", 0.1, raising=False)
+    monkeypatch.setattr(coordinator.term.elector, "_LOOK_AGAIN_S", 0.1, raising=False)
     elected = stage.hand("elected")
     stopping = threading.Event()
     deaf = DeafAndSeen(world.store)
@@ -249,9 +249,10 @@ class Recording(FrontStore):
         return self.behind.commit(operations)
 
 
-def test_everything_that_a_turn_makes_for_a_new_group_carries_the_fence(world: World, stage: Stage) -> None:
+def test_everything_that_a_turn_makes_for_a_new_group_carries_the_fence(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
-    hand.store = recording = Recording(hand.store)
+    recording = Recording(hand.store)
+    hand.term = with_store(hand.term, recording)
     stage.topic("t", 2)
     world.put(PATHS.ids)
 
@@ -264,7 +265,7 @@ def test_everything_that_a_turn_makes_for_a_new_group_carries_the_fence(world: W
     assert [commit for commit in recording.commits if commit[0] != fence] == []
 
 
-def test_a_command_that_somebody_has_put_a_child_below_can_be_withdrawn(world: World, stage: Stage) -> None:
+def test_command_with_a_child_znode_can_be_withdrawn(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     three = stage.puppet("g", "c3", {"t": 1})
@@ -281,7 +282,7 @@ def test_a_command_that_somebody_has_put_a_child_below_can_be_withdrawn(world: W
     assert world.names(PATHS.channel("c1")) == []
 
 
-def test_a_consumer_whose_command_has_a_child_is_evicted_all_the_same(world: World, stage: Stage) -> None:
+def test_a_consumer_whose_command_has_a_child_is_evicted_all_the_same(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
     three = stage.puppet("g", "c3", {"t": 1})
@@ -291,7 +292,7 @@ def test_a_consumer_whose_command_has_a_child_is_evicted_all_the_same(world: Wor
 
     hand.evict(one, two, three)
 
-    hand.lease.renew()
+    hand.term.lease.renew()
     hand.settle("g", two, three)
     assert two.running | three.running == parts("t", 0, 1, 2, 3)
 
@@ -366,15 +367,11 @@ def test_nothing_of_a_group_that_is_gone_is_kept_in_memory(groups: Groups) -> No
     assert rebalancers(groups.stays) == 1
 
 
-def test_a_group_that_is_gone_leaves_nothing_reported_and_nothing_kept_whenever_its_last_turn_comes(
-    world: World, stage: Stage
-) -> None:
+def test_removed_group_leaves_nothing_reported_or_kept_after_any_last_turn(world: World, stage: ManualStage) -> None:
     group = f"gone-{secrets.token_hex(4)}"
     hand, over = stage.hand(), list[str]()
-    config = CoordinatorConfig(zk=world.zk, node="hand")
-    deaf = DeafStore(hand.store)
-    asked = Asked(deaf, hand.runtime, hand.term, hand.problems)
-    handlers = Handlers(config, deaf, hand.runtime, hand.term, hand.lease, RANGE, hand.problems, over.append, asked)
+    term = with_config(with_store(hand.term, DeafStore(hand.store)), group_initial_rebalance_delay_ms=500)
+    handlers = Handlers(term, RANGE, over.append, Asked(term))
     stage.puppet(group, "c1", {"t": 1})
     bad = GroupPaths(group).channel("bad")
     world.put(bad, b"{")
@@ -398,7 +395,7 @@ def test_a_group_that_is_gone_leaves_nothing_reported_and_nothing_kept_whenever_
             task.join(5)
 
 
-def test_a_group_that_is_made_anew_after_it_was_forgotten_has_its_turns(world: World, groups: Groups) -> None:
+def test_group_recreated_after_its_removal_is_rebalanced(world: World, groups: Groups) -> None:
     log = MemoryLog(10)
     again = world.consumer(groups.gone[0], "c1", {"t": 1}, log=log)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.spark.batch import BatchPlanner
-from consumer.spark.offset import SourceOffset
-from consumer.spark.planner import Planner, SourceConfig
+from consumer.spark.source.batch_planner import BatchPlanner
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.stream_planner import Planner, SourceConfig
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import SegmentsRecord
 from coordinator.zk.store import Delete, Listing, Node, SetData, Store, Watch
+from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cuts import HandMadeRegion
 from tests.support.sealed import SealedGroup
 from tests.support.stores import FrontStore
@@ -81,7 +81,7 @@ def collect(world: World, group: SealedGroup, *names: str) -> None:
 # ---- batch reads
 
 
-def test_a_batch_read_up_to_a_checkpoint_and_one_from_it_on_share_nothing_and_leave_nothing_out(
+def test_batch_reads_up_to_and_from_a_checkpoint_are_disjoint_and_complete(
     world: World, group: SealedGroup, region: HandMadeRegion
 ) -> None:
     before = [group.seal(), group.seal(partition=1)]
@@ -108,7 +108,7 @@ def test_a_batch_read_between_two_checkpoints_has_what_was_sealed_between_them(
 # ---- where a query begins
 
 
-def test_a_new_query_begins_at_a_checkpoint_and_another_one_from_there_reads_the_same(
+def test_new_queries_that_start_at_a_checkpoint_read_the_same_segments(
     group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     group.seal()
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(
         batch(world, ending_segments="checkpoint:9")
 
 
-def test_a_checkpoint_whose_segments_were_collected_is_refused_with_those_of_which_all_are_there(
+def test_checkpoint_with_collected_segments_is_refused_listing_complete_ones(
     world: World, group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     first, number = group.seal(), region.cut()
@@ -265,7 +265,7 @@ def test_a_query_that_begins_before_its_group_is_in_a_region_is_aligned_once_it_
     assert (at.segment, at.checkpoint) == (sealed[0], number)
 
 
-def test_a_run_over_what_is_there_ends_though_one_checkpoint_after_the_other_completes(
+def test_available_now_run_ends_while_further_checkpoints_complete(
     group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     group.seal()
@@ -318,7 +318,7 @@ class Counted(FrontStore):
         return super().children_many(paths, watch)
 
 
-def test_an_aligned_query_without_news_asks_zookeeper_little_however_many_checkpoints_there_are(
+def test_idle_aligned_query_sends_few_requests_for_any_number_of_checkpoints(
     world: World, group: SealedGroup, region: HandMadeRegion
 ) -> None:
     group.seal()
@@ -366,7 +366,7 @@ class SealsMeanwhile(FrontStore):
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_batch_read_between_two_checkpoints_loses_nothing_that_is_collected_meanwhile(
+def test_batch_read_between_checkpoints_loses_no_segment_collected_meanwhile(
     world: World, group: SealedGroup, region: HandMadeRegion, nth: int
 ) -> None:
     gone = [group.seal()]
@@ -392,7 +392,7 @@ def test_a_batch_read_between_two_checkpoints_loses_nothing_that_is_collected_me
 
 
 @pytest.mark.parametrize("place", ["checkpoints", "segments"])
-def test_a_checkpoint_that_completes_while_a_query_looks_has_no_batch_on_both_of_its_sides(
+def test_batch_never_spans_a_checkpoint_that_completes_while_a_query_plans(
     world: World, group: SealedGroup, region: HandMadeRegion, place: str
 ) -> None:
     sealed = [group.seal()]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.topics import create_topic
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.paths import Brokers
+from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.znodes.paths import Brokers
 from tests.support.clients import fresh_chroot
 from tests.support.processes import consumer_process, node_process
 from tests.support.wait import eventually

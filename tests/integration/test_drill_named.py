@@ -10,23 +10,23 @@ from typing import cast
 
 import pytest
 
-from coordinator.drills.changes import delete_coordinator
-from coordinator.drills.evidence import znodes
-from coordinator.drills.named import Named
-from coordinator.drills.stage import Stage
-from coordinator.drills.waiting import NotReached
 from coordinator.zk.errors import UsageError
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, Brokers, GroupPaths
-from coordinator.zk.records import CoordinatorRecord
 from coordinator.zk.store import Create, Store
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, DRILL, Brokers, GroupPaths
+from coordinator.zk.znodes.records import CoordinatorRecord
+from drills.base.waiting import NotReached
+from drills.environments.named_group import NamedGroup
+from drills.evidence.files import znodes
+from drills.scenarios.znode_changes import delete_coordinator
+from drills.testbed.testbed import Stage
 
 ORDERS = GroupPaths("orders")
 
 
 @pytest.fixture
-def ground(zk: str) -> Named:
-    return Named(zk, 2000, "orders")
+def ground(zk: str) -> NamedGroup:
+    return NamedGroup(zk, 2000, "orders")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def make(zk: str, *paths: str) -> None:
         open_kazoo(f"{zk}{path}", 10_000).close()
 
 
-def test_the_evidence_has_nothing_of_the_neighbours(ground: Named, zk: str, store: Store) -> None:
+def test_the_evidence_has_nothing_of_the_neighbours(ground: NamedGroup, zk: str, store: Store) -> None:
     make(zk, "/neighbour/secret", ORDERS.state, COORDINATOR_EPOCH, GroupPaths("orders2").state)
 
     assert list(znodes(store, ground.shown)) == [COORDINATOR_EPOCH, ORDERS.root, ORDERS.state]
@@ -55,24 +55,24 @@ def test_the_evidence_has_nothing_of_the_neighbours(ground: Named, zk: str, stor
     ],
 )  # fmt: skip
 def test_a_group_of_which_anything_stands_is_refused_and_nothing_of_it_is_lost(
-    ground: Named, zk: str, store: Store, stands: str
+    ground: NamedGroup, zk: str, store: Store, stands: str
 ) -> None:
     make(zk, stands)
 
-    with pytest.raises(UsageError, match="group orders exists: name one that does not"), ground.cleared("", False):
+    with pytest.raises(UsageError, match="group orders exists: give another name"), ground.cleared("", False):
         pytest.fail("it has begun")
 
     assert store.get(stands) is not None
 
 
-def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_written(ground: Named, zk: str) -> None:
+def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_written(ground: NamedGroup, zk: str) -> None:
     make(zk, f"{Brokers().brokers_path}/ids/0")
 
     with ground.opened() as store, pytest.raises(UsageError, match="Kafka"):
         ground.require_nobody(store)
 
 
-def test_the_whole_group_goes_in_the_end_and_the_epoch_stays(ground: Named, zk: str, store: Store) -> None:
+def test_the_whole_group_goes_in_the_end_and_the_epoch_stays(ground: NamedGroup, zk: str, store: Store) -> None:
     make(zk, COORDINATOR_EPOCH)
 
     with ground.cleared("", False):
@@ -84,9 +84,9 @@ def test_the_whole_group_goes_in_the_end_and_the_epoch_stays(ground: Named, zk: 
 
 @pytest.mark.parametrize("group", ["orders", "others"])
 def test_of_two_drills_at_once_the_second_is_refused_and_the_first_keeps_its_group(
-    ground: Named, zk: str, store: Store, group: str
+    ground: NamedGroup, zk: str, store: Store, group: str
 ) -> None:
-    second = Named(zk, 2000, group)
+    second = NamedGroup(zk, 2000, group)
 
     with ground.cleared("", False):
         with pytest.raises(UsageError, match="another drill runs"), second.cleared("", False):
@@ -115,7 +115,7 @@ def test_the_coordinators_znode_is_deleted_only_when_the_drill_has_elected_it(
     if is_ours:
         delete_coordinator(cast("Stage", ours), "node-1")
     else:
-        with pytest.raises(NotReached, match="nobody else's"):
+        with pytest.raises(NotReached, match="the znode is not deleted"):
             delete_coordinator(cast("Stage", ours), "node-1")
 
     assert (store.get(COORDINATOR) is None) is is_ours

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from consumer.channel import FencedChannel
-from consumer.commands import CommandDrain
-from consumer.offsets import Offsets
-from coordinator.config import CoordinatorConfig
+from consumer.config import ConsumerConfig
+from consumer.membership.channel import FencedChannel
+from consumer.membership.command_drain import CommandDrain
+from consumer.membership.context import MemberContext
+from consumer.membership.offsets import CommittedOffsets
+from coordinator.term.config import CoordinatorConfig
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import Refused
-from coordinator.zk.fenced import ensure
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel, Registration
-from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import STABLE
 from coordinator.zk.store import Create
-from tests.support.hand import Stage
+from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel, Registration
+from tests.support.hand import ManualStage
 from tests.support.starts import from_the_beginning
 from tests.support.wait import eventually
 from tests.support.world import World, parts
@@ -24,7 +26,7 @@ LONG_MS = 60_000
 """Neither this session timeout nor this poll interval is over before the test is."""
 
 
-def test_a_session_that_ends_costs_the_membership_and_the_poll_interval_has_no_part_in_it(world: World) -> None:
+def test_session_expiry_ends_the_membership_regardless_of_the_poll_interval(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     dies = world.consumer("g", "c1", {"t": 1}, session_timeout_ms=1500, max_poll_interval_ms=LONG_MS)
@@ -58,7 +60,9 @@ def test_an_application_that_does_not_poll_leaves_by_itself_while_its_session_li
     assert world.state("g").marks == (), "it has ended its fetchers itself, so nobody waits for a lease"
 
 
-def test_a_consumer_that_acknowledges_nothing_is_evicted_while_its_session_lives(world: World, stage: Stage) -> None:
+def test_a_consumer_that_acknowledges_nothing_is_evicted_while_its_session_lives(
+    world: World, stage: ManualStage
+) -> None:
     world.coordinator()
     world.topic("t", 2)
     deaf = stage.puppet("g", "c1", {"t": 1}, max_poll_interval_ms=1000)
@@ -94,8 +98,9 @@ def test_a_hundred_consumers_that_start_together_cost_three_generations_at_most(
             ]
         )
         fenced = FencedChannel(store, runtime, PATHS, name, channel, 0)
-        offsets = Offsets(runtime, PATHS, from_the_beginning)
-        members.append((fenced, CommandDrain(runtime, PATHS, name, offsets)))
+        config = ConsumerConfig(zk="none", group=PATHS.group, consumer=name)
+        offsets = CommittedOffsets(runtime, PATHS, from_the_beginning)
+        members.append((fenced, CommandDrain(MemberContext(config, runtime), offsets)))
     for (
         multi
     ) in multis:  # what each does that comes anew; a hundred sessions would take the machine longer than a second

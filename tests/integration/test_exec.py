@@ -19,14 +19,15 @@ from click.testing import CliRunner
 
 from consumer.cli import main
 from consumer.cli.child import Child, ChildFailed, ChildProcessor
-from consumer.logs.producer import Producer, TopicsInStore
+from consumer.fetching.records import Record
+from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import State
-from consumer.records import Record
+from coordinator.zk.embedded.processes import command_line
 from coordinator.zk.errors import BadData
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import Brokers
 from coordinator.zk.runtime import ThreadRuntime
-from tests.support.processes import Process, consumer_process
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers
+from tests.support.processes import ProjectProcess, consumer_process
 from tests.support.region import checkpoint, contributions, region, running
 from tests.support.wait import PATIENCE, eventually
 from tests.support.world import World, a_world
@@ -51,13 +52,13 @@ def world(zk: str) -> Iterator[World]:
 
 
 @pytest.fixture
-def start(world: World, tmp_path: Path) -> Iterator[Callable[[str], Process]]:
+def start(world: World, tmp_path: Path) -> Iterator[Callable[[str], ProjectProcess]]:
     """Starts a consumer with the example; the process number of its command stands in the file `[name].pid`."""
-    made: list[Process] = []
+    made: list[ProjectProcess] = []
     counter = tmp_path / "counter.py"
     counter.write_text(example())
 
-    def started(name: str) -> Process:
+    def started(name: str) -> ProjectProcess:
         pid = tmp_path / f"{name}.pid"
         pid.unlink(missing_ok=True)
         shell = f"echo $$ > {pid}; exec {sys.executable} {counter}"
@@ -86,14 +87,11 @@ def counted(world: World) -> tuple[dict[int, int], int]:
 
 
 def is_gone(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return True
+    return not command_line(pid)
 
 
-def test_counts_of_a_command_are_exact_when_it_and_its_consumers_are_killed_and_ended(
-    world: World, tmp_path: Path, start: Callable[[str], Process]
+def test_command_counts_are_exact_when_it_and_its_consumers_are_killed_or_stopped(
+    world: World, tmp_path: Path, start: Callable[[str], ProjectProcess]
 ) -> None:
     world.coordinator()
     world.topic("t", 4)
@@ -147,7 +145,7 @@ def record(partition: TopicPartition, offset: int, value: bytes = b"v") -> Recor
     return Record(partition.topic, partition.partition, offset, 7, 0, None, value, ())
 
 
-def test_a_command_gets_its_states_back_whatever_bytes_they_are_and_answers_for_all_records_before_the_drain() -> None:
+def test_command_restores_states_of_any_bytes_and_answers_all_records_before_drain() -> None:
     program = """
 import json, sys
 states, records = [], []
@@ -224,7 +222,7 @@ def test_a_command_that_answers_what_it_must_not_or_ends_is_one_clear_error(
     child.close()
 
 
-def test_a_command_that_does_not_answer_or_reads_nothing_is_waited_for_so_long_and_no_longer() -> None:
+def test_command_that_does_not_answer_or_read_fails_after_its_timeout() -> None:
     child, processor = a_processor("import time; time.sleep(60)", timeout_s=0.2)
 
     with pytest.raises(ChildFailed, match=r"has not answered within 0\.2 s"):

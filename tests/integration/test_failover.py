@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from coordinator.zk.kazoo_store import KazooStore
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.state import STABLE
 from coordinator.zk.store import Listing, Store, Watch
-from tests.support.hand import Stage
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.paths import GroupPaths
+from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, parts
@@ -18,7 +18,7 @@ from tests.support.world import World, parts
 PATHS = GroupPaths("g")
 
 
-def test_between_stop_and_start_the_next_coordinator_sends_the_starts(stage: Stage, world: World) -> None:
+def test_between_stop_and_start_the_next_coordinator_sends_the_starts(stage: ManualStage, world: World) -> None:
     first = stage.hand("first")
     one, two = stage.stable_pair(first)
     three = stage.puppet("g", "c3", {"t": 1})
@@ -37,7 +37,7 @@ def test_between_stop_and_start_the_next_coordinator_sends_the_starts(stage: Sta
     assert (len(one.gave_up), len(two.gave_up)) == (1, 1), "nobody has to stop twice"
 
 
-def test_amid_the_stops_the_next_coordinator_stops_the_rest(stage: Stage, world: World) -> None:
+def test_amid_the_stops_the_next_coordinator_stops_the_rest(stage: ManualStage, world: World) -> None:
     first = stage.hand("first")
     one, two = stage.stable_pair(first)
     three = stage.puppet("g", "c3", {"t": 1})
@@ -56,9 +56,7 @@ def test_amid_the_stops_the_next_coordinator_stops_the_rest(stage: Stage, world:
     assert one.running | two.running | three.running == parts("t", 0, 1, 2, 3)
 
 
-def test_amid_the_acknowledgements_of_the_starts_the_next_coordinator_waits_for_the_rest(
-    stage: Stage, world: World
-) -> None:
+def test_next_coordinator_waits_for_the_remaining_start_acknowledgements(stage: ManualStage, world: World) -> None:
     stage.topic("t", 4)
     first = stage.hand("first")
     one, two = stage.puppet("g", "c1", {"t": 1}), stage.puppet("g", "c2", {"t": 1})
@@ -73,7 +71,7 @@ def test_amid_the_acknowledgements_of_the_starts_the_next_coordinator_waits_for_
     assert (one.applied, two.applied, one.gave_up) == (1, 1, [])
 
 
-def test_after_the_last_acknowledgement_the_next_coordinator_says_stable(stage: Stage, world: World) -> None:
+def test_after_the_last_acknowledgement_the_next_coordinator_says_stable(stage: ManualStage, world: World) -> None:
     stage.topic("t", 4)
     first = stage.hand("first")
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -89,7 +87,9 @@ def test_after_the_last_acknowledgement_the_next_coordinator_says_stable(stage: 
     assert record.finished_ms is not None
 
 
-def test_a_group_that_changed_while_nobody_was_elected_is_rebalanced_by_the_next(stage: Stage, world: World) -> None:
+def test_group_changed_without_an_elected_coordinator_is_rebalanced_by_the_next(
+    stage: ManualStage, world: World
+) -> None:
     first = stage.hand("first")
     one, two = stage.stable_pair(first)
     first.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import EpochRecord
-from coordinator.zk.state import COMPLETING, STABLE
-from tests.support.hand import Stage
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import EpochRecord
+from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.stores import DeafStore
 from tests.support.wait import eventually
@@ -77,7 +77,7 @@ def test_an_owner_in_the_way_holds_up_its_own_partition_and_no_other(world: Worl
     world.told_once("t", 4, 100)
 
 
-def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(world: World, stage: Stage) -> None:
+def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -100,10 +100,10 @@ def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(wor
 
 
 @pytest.mark.parametrize("data", [None, b"", b"scribble", b"[]", b'{"state":"Fine"}'])
-def test_a_state_that_was_removed_or_scribbled_over_makes_everything_wait_one_lease_and_is_made_again(
+def test_removed_or_overwritten_state_is_recreated_after_one_lease(
     world: World, log: MemoryLog, monkeypatch: pytest.MonkeyPatch, data: bytes | None
 ) -> None:
-    monkeypatch.setattr("coordinator.reading.UNKNOWN_LEASE_MS", 600)
+    monkeypatch.setattr("coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
     world.coordinator(**SWEEP)
     pair = a_pair(world, log)
     before = world.state("g")
@@ -152,9 +152,7 @@ def test_an_epoch_that_was_removed_starts_above_the_largest_epoch_in_any_group(w
     goes_on(world, log, *pair, three, above=1)
 
 
-def test_an_epoch_that_was_scribbled_over_starts_above_the_largest_epoch_in_any_group(
-    world: World, log: MemoryLog
-) -> None:
+def test_overwritten_epoch_restarts_above_the_largest_epoch_of_any_group(world: World, log: MemoryLog) -> None:
     service = world.coordinator(session_timeout_ms=1000)
     a_pair(world, log)
     world.put(GroupPaths("past").channel("c1"), b'{"version":1,"incarnation":"x","ended":"long ago","epoch":9}')
@@ -211,7 +209,7 @@ def test_a_channel_that_was_overwritten_with_what_it_said_already_is_gone_on_wit
     assert (one.error, one.consumer.member.registrations) == (None, 1)
 
 
-def test_a_group_that_was_removed_whole_begins_anew(world: World, log: MemoryLog) -> None:
+def test_group_removed_with_all_its_znodes_starts_again_from_the_beginning(world: World, log: MemoryLog) -> None:
     service = world.coordinator()
     pair = a_pair(world, log)
 
@@ -224,7 +222,7 @@ def test_a_group_that_was_removed_whole_begins_anew(world: World, log: MemoryLog
 
 
 def test_a_consumer_whose_offset_was_scribbled_over_waits_with_that_partition_only(
-    world: World, stage: Stage, log: MemoryLog
+    world: World, stage: ManualStage, log: MemoryLog
 ) -> None:
     world.coordinator()
     world.topic("t", 2)

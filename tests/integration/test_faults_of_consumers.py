@@ -12,11 +12,11 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import FencedInstanceId
 from consumer.logs.base import Fetched
-from coordinator.drills.proxy import Proxy
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.state import PREPARING
-from tests.support.hand import Stage
+from coordinator.zk.znodes.group_state import PREPARING
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from drills.faults.proxy import Proxy
+from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World, expire, parts
@@ -95,7 +95,7 @@ def test_the_newest_process_takes_a_name_and_the_first_ends_and_does_not_come_ba
     assert world.channel("g", "c1").incarnation == world.state("g").target["c1"].incarnation
 
 
-def test_an_application_that_stops_polling_leaves_by_itself_and_comes_back_when_it_polls(world: World) -> None:
+def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=100)
@@ -116,7 +116,7 @@ def test_an_application_that_stops_polling_leaves_by_itself_and_comes_back_when_
     world.told_once("t", 4, 200)
 
 
-def test_a_consumer_that_hangs_is_evicted_and_only_its_partitions_wait_for_its_lease(
+def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
     zookeeper_proxy: Proxy, world: World
 ) -> None:
     world.coordinator()
@@ -146,7 +146,7 @@ def test_a_consumer_that_hangs_is_evicted_and_only_its_partitions_wait_for_its_l
     world.told_once("t", 4, 200)
 
 
-def test_a_consumer_that_is_cut_off_for_a_moment_pauses_and_goes_on_without_a_rebalance(
+def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
     zookeeper_proxy: Proxy, world: World
 ) -> None:
     world.coordinator()
@@ -169,7 +169,7 @@ def test_a_consumer_that_is_cut_off_for_a_moment_pauses_and_goes_on_without_a_re
     world.told_once("t", 4, 200)
 
 
-def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(world: World, stage: Stage) -> None:
+def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(world: World, stage: ManualStage) -> None:
     world.coordinator()
     world.topic("t", 4)
     stuck = stage.puppet("g", "c1", {"t": 1})
@@ -206,7 +206,7 @@ def test_churn_of_thirty_joins_and_leaves_converges_and_loses_nothing(world: Wor
     world.told_once("t", 8, log.end)
 
 
-def test_churn_does_not_postpone_an_eviction(world: World, stage: Stage) -> None:
+def test_churn_does_not_postpone_an_eviction(world: World, stage: ManualStage) -> None:
     world.coordinator(rebalance_debounce_ms=0)
     world.topic("t", 2)
     stuck = stage.puppet("g", "stuck", {"t": 1}, max_poll_interval_ms=1500)
@@ -252,7 +252,7 @@ class _Sleeps(MemoryLog):
         return super().fetch(*args)
 
 
-def test_what_a_process_fetches_after_it_has_slept_over_the_end_of_its_lease_is_returned_to_nobody(
+def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned(
     world: World,
 ) -> None:
     """Its partitions are somebody else's by then, who reads the same records."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from consumer.segment_files import SegmentFolder
-from coordinator.zk.paths import GroupPaths
-from tests.integration.test_sealing import Bench
+from consumer.sealing.segment_files import SegmentFolder
+from coordinator.zk.znodes.paths import GroupPaths
+from tests.integration.test_sealing import SlotBench
 from tests.support.ci import in_ci
 from tests.support.sealed import batches
 from tests.support.wait import eventually
@@ -68,23 +68,23 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def bench(zk: str, disk: Disk) -> Iterator[Bench]:
+def bench(zk: str, disk: Disk) -> Iterator[SlotBench]:
     with a_world(zk) as world:
         bench = a_bench(world, disk.folder)
         yield bench
         bench.close()
 
 
-def a_bench(world: World, folder: Path) -> Bench:
+def a_bench(world: World, folder: Path) -> SlotBench:
     world.topic("t", 4)
     world.coordinator()
-    bench = Bench(world, folder)
+    bench = SlotBench(world, folder)
     bench.post.keep(10)
     return bench
 
 
 def test_a_full_disk_stops_sealing_loses_nothing_and_is_said_until_there_is_room(
-    bench: Bench, disk: Disk, caplog: pytest.LogCaptureFixture
+    bench: SlotBench, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     slot = bench.slot(0)
     bench.end(100)
@@ -97,8 +97,8 @@ def test_a_full_disk_stops_sealing_loses_nothing_and_is_said_until_there_is_room
         eventually(lambda: slot.sealer.counts.failed >= 3, 15, "it has tried again and again")
 
     assert "No space left on device" in str(slot.sealer.problem)
-    said = [record.getMessage() for record in caplog.records if record.name == "consumer.segments"]
-    assert len(said) == 1 and said[0].startswith("not sealed, will try again: consumer=p-slot-0 reason=")
+    said = [record.getMessage() for record in caplog.records if record.name == "consumer.sealing.sealer"]
+    assert len(said) == 1 and said[0].startswith("seal failed, retrying: consumer=p-slot-0 reason=")
     assert len(bench.segments()) == sealed
     assert slot.member.may_fetch, "it keeps its lease and its partitions"
     disk.make_room()
@@ -108,7 +108,7 @@ def test_a_full_disk_stops_sealing_loses_nothing_and_is_said_until_there_is_room
     assert len(disk.files) == len(bench.segments()) > len(files), "nothing half-written is left"
 
 
-def test_partitions_that_move_while_the_disk_is_full_lose_nothing(bench: Bench, disk: Disk) -> None:
+def test_partitions_that_move_while_the_disk_is_full_lose_nothing(bench: SlotBench, disk: Disk) -> None:
     first = bench.slot(0)
     bench.end(100)
     bench.all_sealed(4, 100)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World, a_world

@@ -16,7 +16,7 @@ from consumer.errors import AssignmentFailed, InconsistentGroupProtocol
 from consumer.group import Given, GroupMember
 from coordinator.zk.errors import UsageError
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, a_world, expire
 
@@ -152,7 +152,7 @@ def nowhere_twice(*workers: Worker) -> None:
             assert one == other or ended <= began, f"{job} ran with {one} and {other} at once"
 
 
-def test_jobs_are_divided_and_a_new_assignment_stops_every_member_before_it_starts_any(
+def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(
     world: World, work: Callable[..., Worker]
 ) -> None:
     world.coordinator()
@@ -172,7 +172,7 @@ def test_jobs_are_divided_and_a_new_assignment_stops_every_member_before_it_star
     assert world.stable("jobs", 2).strategy == "even"
 
 
-def test_the_jobs_of_a_member_that_is_lost_start_elsewhere_only_when_its_lease_is_over(
+def test_jobs_of_a_lost_member_start_elsewhere_after_its_lease_expired(
     world: World, work: Callable[..., Worker]
 ) -> None:
     world.coordinator()
@@ -189,7 +189,7 @@ def test_the_jobs_of_a_member_that_is_lost_start_elsewhere_only_when_its_lease_i
     nowhere_twice(one, two)
 
 
-def test_the_jobs_of_a_member_that_stops_polling_start_elsewhere_only_when_its_lease_is_over(
+def test_jobs_of_a_member_that_stops_polling_start_elsewhere_after_its_lease(
     world: World, work: Callable[..., Worker]
 ) -> None:
     """It leaves by itself, and revokes nothing: a piece of work may be under way in any of its threads."""
@@ -210,9 +210,7 @@ def test_the_jobs_of_a_member_that_stops_polling_start_elsewhere_only_when_its_l
     nowhere_twice(one, two)
 
 
-def test_a_member_that_is_closed_after_it_was_put_out_tells_its_application_that_its_jobs_are_lost(
-    world: World, work: Callable[..., Worker]
-) -> None:
+def test_member_closed_after_it_has_left_reports_its_jobs_as_lost(world: World, work: Callable[..., Worker]) -> None:
     world.coordinator()
     one = work("w1", max_poll_interval_ms=1000)
     eventually(lambda: divided(one), 10, "w1 has all jobs")
@@ -244,7 +242,7 @@ def test_an_option_that_a_group_member_cannot_serve_is_refused_in_words() -> Non
         GroupMember("localhost:1", "jobs", "named-jobs", {"even": b""}, divide, metrics_port=9100)
 
 
-def test_a_process_that_takes_a_name_over_starts_only_when_the_older_ones_lease_is_over(
+def test_process_that_takes_over_a_name_starts_after_the_older_lease_expired(
     world: World, work: Callable[..., Worker]
 ) -> None:
     world.coordinator()

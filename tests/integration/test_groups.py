@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from consumer.logs.producer import Producer
-from coordinator.topics import create_topic
+from consumer.logs.embedded.producer import Producer
+from coordinator.admin.topics import create_topic
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, Brokers
-from coordinator.zk.records import CoordinatorRecord, Topic
-from coordinator.zk.state import COMPLETING, GROUP_STATES, PREPARING, STABLE
 from coordinator.zk.store import Create, Store
+from coordinator.zk.znodes.group_state import COMPLETING, GROUP_STATES, PREPARING, STABLE
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, Brokers
+from coordinator.zk.znodes.records import CoordinatorRecord, Topic
 from tests.support.cli import run, run_json, run_ok
-from tests.support.hand import Stage
+from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup
 from tests.support.world import World
 
@@ -167,7 +167,7 @@ def test_a_group_without_members_or_in_a_rebalance_is_said_to_be_so(
     assert run_ok(zk, "groups", "describe", "g", "-o", "json").stderr == message
 
 
-def test_offsets_of_a_group_without_members_are_nobodys(zk: str, store: Store, topic: Topic) -> None:
+def test_offsets_of_a_group_without_members_have_no_owner(zk: str, store: Store, topic: Topic) -> None:
     MadeGroup(store).offsets_at(topic, {1: 7})
 
     (row,) = run_json(zk, "groups", "describe", "g")
@@ -212,7 +212,7 @@ def test_the_instance_id_is_a_column_when_a_member_is_static(zk: str, shared: Ma
     ]  # fmt: skip
 
 
-def test_whoever_has_left_is_no_member(zk: str, shared: MadeGroup) -> None:
+def test_member_that_has_left_is_not_listed(zk: str, shared: MadeGroup) -> None:
     shared.leaves("idle")
 
     assert len(run_json(zk, "groups", "describe", "g", "--members")) == 2
@@ -250,7 +250,7 @@ def test_watching_shows_what_has_changed_meanwhile(zk: str, store: Store, shared
 # ---- verify
 
 
-def test_a_settled_group_verifies_and_one_that_lost_an_owner_does_not(world: World, stage: Stage) -> None:
+def test_a_settled_group_verifies_and_one_that_lost_an_owner_does_not(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     made = world.topic("t", 4)
     stage.topic("t", 4, made.id)
@@ -264,12 +264,12 @@ def test_a_settled_group_verifies_and_one_that_lost_an_owner_does_not(world: Wor
     assert (whole.exit_code, whole.stdout) == (0, "Rebalance operation successful !\n")
     assert (torn.exit_code, torn.stdout) == (
         5,
-        "t-0: nobody owns it: it is assigned to c1\nRebalance operation failed !\n",
+        "t-0: no owner: it is assigned to c1\nRebalance operation failed !\n",
     )
-    assert run_problems(world.zk) == {"t-0": "nobody owns it: it is assigned to c1"}
+    assert run_problems(world.zk) == {"t-0": "no owner: it is assigned to c1"}
 
 
-def test_verify_agrees_with_what_the_coordinator_has_left_out(world: World, stage: Stage) -> None:
+def test_verify_agrees_with_what_the_coordinator_has_left_out(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     made, bare = world.topic("t", 2), world.topic("bare", 1)
     world.put(world.brokers.topic("bare"), Topic("bare", bare.id, ()).to_bytes())

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.group_delete import delete_group
-from coordinator.group_fence import GroupNotEmpty, look
+from coordinator.admin.delete_group import delete_group
+from coordinator.admin.inactive_group import GroupNotEmpty, look
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown
-from coordinator.zk.fenced import ensure
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GROUPS, GroupPaths
-from coordinator.zk.records import Channel, Registration, Topic
-from coordinator.zk.sealed import Pool, SegmentsRecord
-from coordinator.zk.seats import Seat
-from coordinator.zk.state import EMPTY, PREPARING, STABLE, GroupState, Mark
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE, GroupState, Mark
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GROUPS, GroupPaths
+from coordinator.zk.znodes.records import Channel, Registration, Topic
+from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.segments import Pool, SegmentsRecord
 from tests.support.cli import run, run_json, run_ok
-from tests.support.hand import Stage
+from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup
 from tests.support.sealed import SealedGroup
 from tests.support.stores import FrontStore
@@ -66,7 +66,7 @@ class Interrupted(FrontStore):
 # ---- what is deleted
 
 
-def test_a_group_that_nobody_uses_is_deleted_with_all_that_it_has(zk: str, group: MadeGroup) -> None:
+def test_unused_group_is_deleted_with_all_its_znodes(zk: str, group: MadeGroup) -> None:
     result = run_ok(zk, "groups", "delete", "g")
 
     assert result.stdout == "Deletion of requested consumer groups ('g') was successful.\n"
@@ -107,7 +107,7 @@ def test_several_groups_are_deleted(zk: str, store: Store) -> None:
     assert [each.exists for each in made] == [False, False, True]
 
 
-def test_all_groups_are_deleted_but_for_those_that_somebody_uses(zk: str, store: Store) -> None:
+def test_all_groups_are_deleted_except_those_in_use(zk: str, store: Store) -> None:
     made = [MadeGroup(store, name) for name in ("a", "b")]
     MadeGroup(store, "busy", STABLE).member("c1", {"t": 1})
 
@@ -146,7 +146,7 @@ def test_what_a_later_release_keeps_below_a_group_goes_with_it(zk: str, group: M
 
 
 @pytest.mark.parametrize("offsets", [0, 1000])
-def test_a_seat_that_cannot_be_read_is_nobodys_and_goes_too(zk: str, group: MadeGroup, offsets: int) -> None:
+def test_unreadable_seat_is_deleted_with_its_group(zk: str, group: MadeGroup, offsets: int) -> None:
     group.offsets_at(Topic("u", "id", ()), dict.fromkeys(range(offsets), 5))
     group.store.commit([Create(group.paths.seat("c9"), b"garbage")])
 
@@ -177,7 +177,7 @@ def test_files_that_are_out_of_reach_are_said(zk: str, group: MadeGroup) -> None
 
     result = run_ok(zk, "groups", "delete", "g")
 
-    assert "1 segment files of group g are out of reach of this machine" in result.stderr
+    assert "1 segment files of group g cannot be reached from this host" in result.stderr
 
 
 # ---- whom it spares
@@ -197,7 +197,7 @@ def spare_seat(group: MadeGroup) -> str:
 def spare_hold(group: MadeGroup) -> str:
     running = Channel("life", running={TopicPartition("t", 0): 9})
     group.store.commit([SetData(group.paths.channel("c1"), running.to_bytes())])
-    return "the hold of c1 on its partitions is not ended yet"
+    return "c1 has not been removed from its partitions yet"
 
 
 def spare_owner(group: MadeGroup) -> str:
@@ -217,7 +217,7 @@ def spare_pool(group: MadeGroup) -> str:
 
 def spare_query(group: MadeGroup) -> str:
     group.store.commit([Create(group.paths.query("q"), b"unreadable")])
-    return "query q reads its segments (`queries remove g q --execute` lets go of them)"
+    return "query q reads its segments (`queries remove g q --execute` releases them)"
 
 
 def spare_state(group: MadeGroup) -> str:
@@ -229,7 +229,7 @@ def spare_state(group: MadeGroup) -> str:
     "use",
     [spare_member, spare_seat, spare_hold, spare_owner, spare_lease, spare_pool, spare_query, spare_state],
 )
-def test_a_group_that_somebody_uses_is_not_touched(zk: str, group: MadeGroup, use: Callable[[MadeGroup], str]) -> None:
+def test_group_in_use_is_not_deleted(zk: str, group: MadeGroup, use: Callable[[MadeGroup], str]) -> None:
     why = use(group)
     before = group.offsets
 
@@ -323,7 +323,7 @@ def whole(store: Store, sealed: SealedGroup) -> GroupState:
 
 
 @pytest.mark.parametrize("at", [2, 3, 4])
-def test_a_command_that_dies_half_way_leaves_an_empty_group_that_can_be_deleted_again(
+def test_interrupted_delete_leaves_an_empty_group_that_can_be_deleted_again(
     store: Store, large: SealedGroup, at: int
 ) -> None:
     def die() -> None:
@@ -345,7 +345,7 @@ def test_a_command_that_dies_half_way_leaves_an_empty_group_that_can_be_deleted_
 
 @pytest.mark.parametrize("at", [2, 4])
 def test_a_member_that_registers_half_way_has_a_group_that_is_whole(
-    world: World, stage: Stage, large: SealedGroup, at: int
+    world: World, stage: ManualStage, large: SealedGroup, at: int
 ) -> None:
     made = MadeGroup(world.store)
     stage.topic("t", 2, T.id)
@@ -374,7 +374,7 @@ def test_a_query_that_registers_half_way_keeps_the_segments(store: Store, large:
     assert large.path("segment-0000000000").exists() and large.path("segment-0000000001").exists()
 
 
-def test_a_member_that_registers_beside_the_last_multi_has_another_group(world: World, stage: Stage) -> None:
+def test_a_member_that_registers_beside_the_last_multi_has_another_group(world: World, stage: ManualStage) -> None:
     stage.topic("t", 2)
     hand, one = stage.hand(), stage.puppet("g", "c1", {"t": 1})
     hand.settle("g", one)

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from consumer.logs.producer import Producer
-from coordinator.offsets_admin import GROUP_SUBSCRIBED_TO_TOPIC, delete_offsets, write_offsets
-from coordinator.offsets_reset import Known, NewOffset, Scope
-from coordinator.topics import create_topic
+from consumer.logs.embedded.producer import Producer
+from coordinator.admin.offsets import GROUP_SUBSCRIBED_TO_TOPIC, delete_offsets, write_offsets
+from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
+from coordinator.admin.topics import create_topic
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import Brokers, GroupPaths
-from coordinator.zk.records import OffsetRecord, Registration, Topic
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.seats import Seat
-from coordinator.zk.state import PREPARING, STABLE
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.znodes.group_state import PREPARING, STABLE
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from coordinator.zk.znodes.records import OffsetRecord, Registration, Topic
+from coordinator.zk.znodes.seats import Seat
 from tests.support.cli import run, run_ok
-from tests.support.hand import Stage
+from tests.support.hand import ManualStage
 from tests.support.made_group import MadeGroup
 from tests.support.stores import FrontStore
 from tests.support.world import World
@@ -202,7 +202,7 @@ def is_there(store: Store, name: str) -> bool:
     return store.get(GroupPaths(name).root) is not None
 
 
-def test_a_group_can_be_told_where_to_begin_before_it_exists(world: World, stage: Stage, log_dir: Path) -> None:
+def test_start_offsets_can_be_set_before_the_group_exists(world: World, stage: ManualStage, log_dir: Path) -> None:
     options = ["new", "--topic", "t", "--to-offset", "50", "--log-dir", str(log_dir)]
     dry = run_ok(world.zk, "groups", "reset-offsets", *options, "--dry-run")
     is_made = is_there(world.store, "new")
@@ -339,7 +339,7 @@ def test_a_group_with_members_is_refused_and_the_others_are_reset(
     assert group.offsets["t", 0] == (0 if "--execute" in options else 50)
 
 
-def test_whoever_has_registered_is_a_member_though_no_turn_has_seen_it(reset: Any, group: MadeGroup) -> None:
+def test_registered_consumer_is_a_member_before_any_turn(reset: Any, group: MadeGroup) -> None:
     group.member("c1", {"t": 1})
 
     result = reset("g", "--topic", "t", "--to-earliest", "--execute")
@@ -348,8 +348,8 @@ def test_whoever_has_registered_is_a_member_though_no_turn_has_seen_it(reset: An
     assert "is inactive, but consumer c1 is registered." in result.stderr
 
 
-def test_a_reset_waits_for_the_turn_that_ends_the_last_member_and_counts_for_the_next(
-    world: World, stage: Stage, log_dir: Path
+def test_reset_waits_for_the_turn_ending_the_last_member_and_applies_to_the_next(
+    world: World, stage: ManualStage, log_dir: Path
 ) -> None:
     made = run_topic(world, "t")
     stage.topic("t", 2, made.id)
@@ -370,7 +370,7 @@ def test_a_reset_waits_for_the_turn_that_ends_the_last_member_and_counts_for_the
     two.read_offsets()
 
     assert [r.exit_code for r in (while_it_lives, before_the_turn, after_it)] == [1, 1, 0], after_it.output
-    assert "the current state is Stable. Nobody is registered any more: it is Empty after" in before_the_turn.stderr
+    assert "the current state is Stable. It has no member any more: it is Empty after" in before_the_turn.stderr
     assert dict(two.fenced.channel.running) == {("t", 0): 5, ("t", 1): 80}
 
 
@@ -412,7 +412,9 @@ class Interrupted(FrontStore):
 
 
 def new_offsets(topic: Topic, count: int, offset: int) -> list[NewOffset]:
-    return [NewOffset(Known(TopicPartition("t", n), topic.id, None, None, 0, 100), offset) for n in range(count)]
+    return [
+        NewOffset(PartitionOffsets(TopicPartition("t", n), topic.id, None, None, 0, 100), offset) for n in range(count)
+    ]
 
 
 def test_no_offset_is_set_once_the_coordinator_has_moved_the_state(group: MadeGroup, topics: dict[str, Topic]) -> None:
@@ -420,7 +422,7 @@ def test_no_offset_is_set_once_the_coordinator_has_moved_the_state(group: MadeGr
         def before(self) -> None:
             group.state(PREPARING)
 
-    new = [NewOffset(Known(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 7)]
+    new = [NewOffset(PartitionOffsets(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 7)]
 
     with pytest.raises(CoordinatorError, match="the current state is PreparingRebalance") as raised:
         write_offsets(Joined(group.store), "g", new)
@@ -436,7 +438,7 @@ def test_a_turn_that_changes_nothing_for_members_does_not_stop_a_reset(
         def before(self) -> None:
             group.state("Empty", epoch=9)
 
-    new = [NewOffset(Known(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 7)]
+    new = [NewOffset(PartitionOffsets(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 7)]
 
     write_offsets(Looked(group.store), "g", new)
 
@@ -465,7 +467,7 @@ def test_an_offset_that_has_moved_meanwhile_is_not_overwritten(group: MadeGroup,
         def before(self) -> None:
             group.store.commit([SetData(path, OffsetRecord(66, topics["t"].id, 3).to_bytes())])
 
-    new = [NewOffset(Known(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 40)]
+    new = [NewOffset(PartitionOffsets(TopicPartition("t", 0), topics["t"].id, 50, 0, 0, 100), 40)]
 
     with pytest.raises(CoordinatorError, match="offset of t-0 in group g has been changed meanwhile"):
         write_offsets(Moved(group.store), "g", new)
@@ -567,7 +569,7 @@ def test_offsets_of_a_partition_that_still_runs_stay(zk: str, group: MadeGroup, 
     assert deleted(zk, "g", "--topic", "t:0") == (1, [("t", 0, "GROUP_SUBSCRIBED_TO_TOPIC")])
 
 
-def test_a_topic_or_partition_that_nobody_knows_is_said_so(zk: str, group: MadeGroup) -> None:
+def test_unknown_topic_or_partition_is_reported(zk: str, group: MadeGroup) -> None:
     assert deleted(zk, "g", "--topic", "nowhere", "--topic", "t:9", "--topic", "t:0") == (
         1,
         [

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import COORDINATOR
-from coordinator.zk.records import CoordinatorRecord, Registration
-from coordinator.zk.seats import Seat
 from coordinator.zk.store import Create
+from coordinator.zk.znodes.paths import COORDINATOR
+from coordinator.zk.znodes.records import CoordinatorRecord, Registration
+from coordinator.zk.znodes.seats import Seat
 from tests.support.cli import run, run_ok
 from tests.support.made_group import MadeGroup
 
@@ -38,11 +38,11 @@ def seat(group: MadeGroup, instance: str = "c1") -> Seat:
     return Seat.parse("", node.data)
 
 
-def test_where_nobody_is_elected_no_seat_is_marked(zk: str, group: MadeGroup) -> None:
+def test_remove_members_marks_no_seat_without_an_elected_coordinator(zk: str, group: MadeGroup) -> None:
     result = run(zk, "groups", "remove-members", "g", "c1")
 
     assert (result.exit_code, result.stderr) == (
-        1, "error: nobody is elected who could take a turn: start a node with `zk-coordinator run`\n"
+        1, "error: no coordinator is elected: start a node with `zk-coordinator run`\n"
     )  # fmt: skip
     assert seat(group).removed is None
 

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from coordinator.asked import Asked
-from coordinator.config import CoordinatorConfig
-from coordinator.handlers import Handlers
-from coordinator.zk.asked import TurnRequest
+from coordinator.rebalance.handlers import Handlers
+from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import ConnectionLost, StoreError
-from coordinator.zk.paths import GroupPaths
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Store, Watch
-from tests.support.hand import Hand, Stage
+from coordinator.zk.znodes.operator_requests import TurnRequest
+from coordinator.zk.znodes.paths import GroupPaths
+from tests.support.hand import Hand, ManualStage
 from tests.support.stores import FrontStore
 from tests.support.strategies import RANGE
+from tests.support.terms import with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -24,11 +24,18 @@ PATHS = GroupPaths("g")
 
 
 @contextmanager
-def handlers_of(hand: Hand, stage: Stage, store: Store, asked: Asked, debounce_ms: int = 100) -> Iterator[Handlers]:
+def handlers_of(
+    hand: Hand, stage: ManualStage, store: Store, asked: Asked, debounce_ms: int = 100
+) -> Iterator[Handlers]:
     """One handler; nobody listens, so a test asks for every turn."""
-    config = CoordinatorConfig(zk=stage.zk, node="hand", rebalance_handlers=1, rebalance_debounce_ms=debounce_ms)
     over: list[str] = []
-    handlers = Handlers(config, store, hand.runtime, hand.term, hand.lease, RANGE, hand.problems, over.append, asked)
+    term = with_config(
+        with_store(hand.term, store),
+        group_initial_rebalance_delay_ms=500,
+        rebalance_handlers=1,
+        rebalance_debounce_ms=debounce_ms,
+    )
+    handlers = Handlers(term, RANGE, over.append, asked)
     tasks = handlers.start(lambda: stage.topics)
     try:
         yield handlers
@@ -54,12 +61,10 @@ class Interrupted(FrontStore):
         return self.behind.commit(operations)
 
 
-def test_what_changes_while_a_generation_begins_makes_one_turn_with_what_follows_soon(
-    world: World, stage: Stage
-) -> None:
+def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 4)
-    asked = Asked(hand.store, hand.runtime, hand.term, hand.problems)
+    asked = Asked(hand.term)
 
     def joins(name: str) -> None:
         stage.puppet("g", name, {"t": 1})
@@ -85,13 +90,13 @@ class Shut(FrontStore):
         return self.behind.get_many(paths, watch)
 
 
-def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World, stage: Stage) -> None:
+def test_a_request_that_cannot_be_answered_does_not_end_the_handler(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 4)
     stage.puppet("g", "c1", {"t": 1})
     world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
     shut = Shut(hand.store)
-    asked = Asked(shut, hand.runtime, hand.term, hand.problems)
+    asked = Asked(with_store(hand.term, shut))
     asked.read_requests(["g"], lambda path: None)
     shut.is_shut = True
 
@@ -128,14 +133,14 @@ class Deaf(FrontStore):
 
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_a_command_whose_channel_could_not_be_watched_is_followed_up_all_the_same(
-    world: World, stage: Stage, is_fast: bool
+    world: World, stage: ManualStage, is_fast: bool
 ) -> None:
     """No sweep here, and no timer before the eviction: only the retry of the turn can see what became of it."""
     hand = stage.hand()
     stage.topic("t", 4)
     puppet = stage.puppet("g", "c1", {"t": 1})
     store = Deaf(hand.store, puppet.obey if is_fast else lambda: None)
-    asked = Asked(hand.store, hand.runtime, hand.term, hand.problems)
+    asked = Asked(hand.term)
     world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
     asked.read_requests(["g"], lambda path: None)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from coordinator.zk.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.cli import run, run_json, run_ok
-from tests.support.hand import Stage
+from tests.support.hand import ManualStage
 from tests.support.world import World
 
 PATHS = GroupPaths("g")
@@ -36,7 +36,7 @@ def test_a_join_stops_what_ran_and_the_history_says_for_how_long(world: World) -
     assert written["standstill_ms"] == last["standstill_ms"]
 
 
-def test_a_rebalance_that_another_replaces_says_so_and_the_standstill_counts_from_the_first(stage: Stage) -> None:
+def test_replaced_rebalance_names_its_successor_and_passes_its_standstill_on(stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     three = stage.puppet("g", "c3", {"t": 1})
@@ -58,7 +58,7 @@ def test_a_rebalance_that_another_replaces_says_so_and_the_standstill_counts_fro
     assert node is not None and json.loads(node.data)["replaced_by"] == last["generation"]
 
 
-def test_the_last_twenty_are_kept_and_come_in_order(stage: Stage) -> None:
+def test_the_last_twenty_are_kept_and_come_in_order(stage: ManualStage) -> None:
     hand = stage.hand()
     one, _ = stage.stable_pair(hand)
     first = hand.turn("g").state

@@ -11,20 +11,19 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.asked import Asked
-from coordinator.interests import Interests
-from coordinator.listeners import Listeners
-from coordinator.problems import Problems
-from coordinator.term import Term
-from coordinator.zk.commands import Command
+from coordinator.listeners.interests import Interests
+from coordinator.listeners.listeners import Listeners
+from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver, IncarnationOver
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import WHITE_LIST, OffsetRecord, Registration, Topic
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Listing, Node, Operation, SetData, Watch
-from tests.support.hand import Stage
+from coordinator.zk.znodes.commands import Command
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import WHITE_LIST, OffsetRecord, Registration, Topic
+from tests.support.hand import ManualStage
+from tests.support.terms import a_term
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
@@ -34,7 +33,7 @@ PATHS = GroupPaths("g")
 # ---- 1
 
 
-def test_hole_1_a_change_during_a_rebalance_brings_another_turn(world: World, stage: Stage) -> None:
+def test_hole_1_a_change_during_a_rebalance_brings_another_turn(world: World, stage: ManualStage) -> None:
     world.coordinator()
     world.topic("t", 2)
     holds_up = stage.puppet("g", "c1", {"t": 1})
@@ -82,9 +81,7 @@ class ChangesBehindReads:
         self._store.close()
 
 
-def test_hole_2_what_happens_right_after_a_read_is_seen_by_the_watch_that_the_read_set(
-    world: World, stage: Stage
-) -> None:
+def test_hole_2_change_right_after_a_read_is_seen_by_the_watch_of_that_read(world: World, stage: ManualStage) -> None:
     world.topic("old", 1)
     stage.puppet("g", "c1", {"old": 1})
     brokers = world.brokers
@@ -95,10 +92,9 @@ def test_hole_2_what_happens_right_after_a_read_is_seen_by_the_watch_that_the_re
         PATHS.id("c1"): SetData(PATHS.id("c1"), Registration("y", {"other": 1}).to_bytes()),
         "/consumers/groups": Create("/consumers/groups/added"),
     }
-    store, runtime, interests = ChangesBehindReads(world, changes), ThreadRuntime(), Interests(ThreadRuntime())
-    problems = Problems(runtime)
-    asked = Asked(store, runtime, Term(1, 0), problems)
-    listeners = Listeners(store, runtime, brokers, interests, lambda group, why: None, problems, asked)
+    interests = Interests(ThreadRuntime())
+    term = a_term(ChangesBehindReads(world, changes), ThreadRuntime())
+    listeners = Listeners(term, interests, lambda group, why: None, Asked(term))
     listeners.start()
     assert changes == {}
     thread = threading.Thread(target=listeners.run, daemon=True)
@@ -111,13 +107,13 @@ def test_hole_2_what_happens_right_after_a_read_is_seen_by_the_watch_that_the_re
     eventually(lambda: interests.consumer_groups_per_topic == both, 5, "the joiner and the new subscription are seen")
     listeners.stop()
     thread.join(10)
-    store.close()
+    term.store.close()
 
 
 # ---- 3
 
 
-def test_hole_3_a_stuck_group_does_not_stall_the_others(world: World, stage: Stage) -> None:
+def test_hole_3_a_stuck_group_does_not_stall_the_others(world: World, stage: ManualStage) -> None:
     world.coordinator(rebalance_handlers=1)
     world.topic("t", 2)
     stuck = stage.puppet("stuck", "c1", {"t": 1})
@@ -132,14 +128,14 @@ def test_hole_3_a_stuck_group_does_not_stall_the_others(world: World, stage: Sta
 # ---- 4
 
 
-def test_hole_4_a_zombie_coordinator_is_refused_by_the_epoch(world: World, stage: Stage) -> None:
+def test_hole_4_a_zombie_coordinator_is_refused_by_the_epoch(world: World, stage: ManualStage) -> None:
     zombie = stage.hand("zombie")
     stage.stable_pair(zombie)
     world.remove(COORDINATOR)  # as ZooKeeper does when it takes the session for dead
     stage.hand("successor")
     stage.puppet("g", "c3", {"t": 1})
     before = world.store.get_many([PATHS.state, PATHS.channel("c1"), PATHS.history])
-    assert zombie.lease.is_held, "nothing but the fence keeps it from writing"
+    assert zombie.term.lease.is_held, "nothing but the fence keeps it from writing"
 
     with pytest.raises(EpochOver):
         zombie.turn("g")
@@ -148,9 +144,7 @@ def test_hole_4_a_zombie_coordinator_is_refused_by_the_epoch(world: World, stage
     assert world.commands("g", "c1") == []
 
 
-def test_hole_4_an_epoch_znode_that_was_made_anew_does_not_let_an_old_coordinator_in(
-    world: World, stage: Stage
-) -> None:
+def test_hole_4_recreated_epoch_znode_still_fences_an_old_coordinator(world: World, stage: ManualStage) -> None:
     zombie = stage.hand("zombie")
     stage.stable_pair(zombie)
     world.remove(COORDINATOR)
@@ -166,7 +160,7 @@ def test_hole_4_an_epoch_znode_that_was_made_anew_does_not_let_an_old_coordinato
 # ---- 5
 
 
-def test_hole_5_commands_of_a_dead_coordinator_are_withdrawn_and_never_applied(stage: Stage) -> None:
+def test_hole_5_commands_of_a_dead_coordinator_are_withdrawn_and_never_applied(stage: ManualStage) -> None:
     stage.topic("t", 4)
     first = stage.hand("first")
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -191,7 +185,7 @@ def test_hole_5_commands_of_a_dead_coordinator_are_withdrawn_and_never_applied(s
     ],
 )
 def test_hole_5_a_command_that_is_not_meant_for_now_is_removed_unapplied(
-    world: World, stage: Stage, older: dict[str, object]
+    world: World, stage: ManualStage, older: dict[str, object]
 ) -> None:
     stage.hand("first").close()
     hand = stage.hand("second")
@@ -208,7 +202,7 @@ def test_hole_5_a_command_that_is_not_meant_for_now_is_removed_unapplied(
 # ---- 6
 
 
-def test_hole_6_a_start_waits_for_the_stop_of_whoever_runs_the_partition(stage: Stage, world: World) -> None:
+def test_hole_6_start_waits_for_the_stop_of_the_partitions_owner(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     three = stage.puppet("g", "c3", {"t": 2})
@@ -229,7 +223,9 @@ def test_hole_6_a_start_waits_for_the_stop_of_whoever_runs_the_partition(stage: 
 # ---- 7
 
 
-def test_hole_7_a_consumer_that_never_acknowledges_holds_up_its_own_partitions_only(stage: Stage, world: World) -> None:
+def test_hole_7_a_consumer_that_never_acknowledges_holds_up_its_own_partitions_only(
+    stage: ManualStage, world: World
+) -> None:
     hand = stage.hand()
     stuck, two = stage.stable_pair(hand, max_poll_interval_ms=1000, lease_ms=60_000)
     stage.puppet("g", "c3", {"unknown": 1})
@@ -246,8 +242,8 @@ def test_hole_7_a_consumer_that_never_acknowledges_holds_up_its_own_partitions_o
     assert stuck.running == parts("t", 0, 1)
 
 
-def test_hole_7_an_evicted_consumers_partitions_wait_for_its_lease_across_a_failover(
-    stage: Stage, world: World
+def test_hole_7_partitions_of_an_evicted_consumer_wait_for_its_lease_over_failover(
+    stage: ManualStage, world: World
 ) -> None:
     first = stage.hand("first")
     stuck, two = stage.stable_pair(first, max_poll_interval_ms=400, lease_ms=1500)
@@ -292,7 +288,7 @@ def test_hole_8_the_topics_and_wildcards_of_joiners_are_added(world: World) -> N
     eventually(lambda: three.held == parts("wild", 0, 1) | parts("wilder", 0), 5, "and what appears later")
 
 
-def test_hole_8_a_subscription_that_changes_in_place_is_seen(world: World, stage: Stage) -> None:
+def test_hole_8_a_subscription_that_changes_in_place_is_seen(world: World, stage: ManualStage) -> None:
     world.coordinator()
     world.topic("a", 1)
     world.topic("b", 2)

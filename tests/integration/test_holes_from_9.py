@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
-from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
-from coordinator.zk.sealed import Query, Segment
-from coordinator.zk.state import PREPARING, STABLE
 from coordinator.zk.store import Create, Delete
-from tests.support.hand import Stage
+from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
+from coordinator.zk.znodes.group_state import PREPARING, STABLE
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.segments import Query, Segment
+from tests.support.hand import ManualStage
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
@@ -32,7 +32,9 @@ def test_hole_9_new_partitions_are_seen_in_the_data_of_the_topic(world: World) -
     eventually(lambda: consumer.held == parts("t", 0, 1, 2), 5, "the new partitions are held")
 
 
-def test_hole_9_a_topic_that_is_deleted_is_given_up_and_one_made_anew_is_another(world: World, stage: Stage) -> None:
+def test_hole_9_deleted_topic_is_released_and_a_recreated_one_is_another_topic(
+    world: World, stage: ManualStage
+) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     one.move(TopicPartition("t", 0), 7)
@@ -66,9 +68,7 @@ def test_hole_9_a_group_that_is_deleted_is_forgotten_and_may_come_back(world: Wo
 # ---- 10
 
 
-def test_hole_10_a_name_that_dies_and_comes_back_between_two_reads_is_another_member(
-    stage: Stage, world: World
-) -> None:
+def test_hole_10_name_that_dies_and_returns_between_reads_is_another_member(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     generation = world.state("g").generation
@@ -86,7 +86,7 @@ def test_hole_10_a_name_that_dies_and_comes_back_between_two_reads_is_another_me
 # ---- 11
 
 
-def test_hole_11_a_command_that_somebody_else_removed_is_not_taken_for_applied(stage: Stage, world: World) -> None:
+def test_hole_11_command_removed_by_another_client_is_not_taken_for_applied(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     stage.puppet("g", "c3", {"t": 1})
@@ -101,7 +101,9 @@ def test_hole_11_a_command_that_somebody_else_removed_is_not_taken_for_applied(s
     assert one.options() == ["stop-fetcher"], "it is told again"
 
 
-def test_hole_11_a_command_that_the_consumer_discarded_is_not_taken_for_applied(stage: Stage, world: World) -> None:
+def test_hole_11_a_command_that_the_consumer_discarded_is_not_taken_for_applied(
+    stage: ManualStage, world: World
+) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -116,7 +118,7 @@ def test_hole_11_a_command_that_the_consumer_discarded_is_not_taken_for_applied(
     assert puppet.running == parts("t", 0, 1)
 
 
-def test_hole_11_the_channel_says_which_command_was_applied_last(stage: Stage, world: World) -> None:
+def test_hole_11_the_channel_says_which_command_was_applied_last(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -143,7 +145,9 @@ def test_hole_12_channels_of_the_dead_are_collected(world: World) -> None:
     eventually(lambda: stays.held == parts("t", 0, 1), 5, "which goes on")
 
 
-def test_hole_12_owners_of_a_dead_incarnation_are_removed_though_its_session_lives(stage: Stage, world: World) -> None:
+def test_hole_12_owners_of_a_dead_incarnation_are_removed_though_its_session_lives(
+    stage: ManualStage, world: World
+) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     world.remove(PATHS.id("c1"))
@@ -158,7 +162,7 @@ def test_hole_12_owners_of_a_dead_incarnation_are_removed_though_its_session_liv
     )  # fmt: skip
 
 
-def test_hole_12_segments_that_every_query_has_finished_are_collected(world: World, stage: Stage) -> None:
+def test_hole_12_segments_that_every_query_has_finished_are_collected(world: World, stage: ManualStage) -> None:
     stage.puppet("g", "c1", {"t": 1})
     segments = [Segment(f"file-{n}.arrow", "/nowhere", 1, 1, (), "c1", "x", 1).to_bytes() for n in range(3)]
     for data in segments:
@@ -173,7 +177,7 @@ def test_hole_12_segments_that_every_query_has_finished_are_collected(world: Wor
     eventually(lambda: world.names(PATHS.segments) == names[2:], 5, "what the query has finished is gone")
 
 
-def test_hole_12_history_is_kept_to_the_last_twenty_rebalances(stage: Stage, world: World) -> None:
+def test_hole_12_history_is_kept_to_the_last_twenty_rebalances(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     stage.topic("t", 1)
     puppet = stage.puppet("g", "c1", {"t": 1})

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from consumer.logs import KafkaPlace, open_log
-from coordinator.zk.ensemble import Ensemble
+from coordinator.zk.embedded.ensemble import Ensemble
+from coordinator.zk.embedded.kafka_jars import fetch_kafka
 from coordinator.zk.errors import MissingProgram, UsageError
-from coordinator.zk.kafka_jars import fetch_kafka
 from tests.support.kafka import Kafka, refused
 from tests.support.processes import REPOSITORY
 

@@ -16,18 +16,18 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 
 from consumer.config import Subscription
 from consumer.logs import KafkaPlace, open_log
-from consumer.segment_files import SegmentFolder
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.post import PoolPost
-from consumer.spark.slot import Slot
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Slot
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Segment
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Segment
 from tests.support import cli
 from tests.support.kafka import Kafka
-from tests.support.processes import Process
+from tests.support.processes import ProjectProcess
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, PollingConsumer, World, a_world
 
@@ -100,15 +100,15 @@ def test_the_command_line_reads_kafka_with_options_for_librdkafka(kafka: Kafka, 
     world.elected(world.coordinator("a"))
     place = ["--zk", world.zk, "--group", group, "--topics", topic, "--log-dir", "kafka:", "--max-records", "5"]
 
-    with Process(tmp_path, "c1", "consumer.cli", "run", *place, "--kafka", "fetch.min.bytes=1") as reader:
+    with ProjectProcess(tmp_path, "c1", "consumer.cli", "run", *place, "--kafka", "fetch.min.bytes=1") as reader:
         assert reader.ends(30) == 0
         assert len(reader.out.read_text().splitlines()) == 5
-    with Process(tmp_path, "c2", "consumer.cli", "run", *place, "--kafka", "group.id=mine") as refused:
+    with ProjectProcess(tmp_path, "c2", "consumer.cli", "run", *place, "--kafka", "group.id=mine") as refused:
         assert refused.ends(30) == 2
         assert "kafka.group.id cannot be set" in refused.said()
 
 
-def test_a_topic_made_anew_is_consumed_from_its_first_record(kafka: Kafka, world: World) -> None:
+def test_recreated_topic_is_consumed_from_its_first_record(kafka: Kafka, world: World) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic, 2)
     kafka.write(topic, numbered(0, 5))
@@ -162,7 +162,7 @@ def test_what_slots_seal_of_a_topic_with_transactions_is_what_is_committed_in_it
     assert checked.exit_code == 0, checked.output
 
 
-def test_what_slots_seal_is_what_kafka_holds_also_when_the_broker_and_a_slot_are_killed(
+def test_slots_seal_every_kafka_record_when_the_broker_and_a_slot_are_killed(
     kafka: Kafka, world: World, tmp_path: Path
 ) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
@@ -186,7 +186,9 @@ def test_what_slots_seal_is_what_kafka_holds_also_when_the_broker_and_a_slot_are
         stack.callback(post.close)
         slots = [
             stack.enter_context(
-                Process(tmp_path, f"slot-{number}", "consumer.drill.slot", json.dumps({**config, "number": number}))
+                ProjectProcess(
+                    tmp_path, f"slot-{number}", "drills.workloads.slot", json.dumps({**config, "number": number})
+                )
             )
             for number in range(2)
         ]
@@ -221,9 +223,7 @@ def exported(world: World, kafka: Kafka, group: str) -> dict[int, tuple[int, str
     return {row["partition"]: (row["offset"], row["status"]) for row in rows}
 
 
-def test_a_groups_offsets_can_be_seen_in_kafka_unless_a_group_of_that_name_lives_there(
-    kafka: Kafka, world: World
-) -> None:
+def test_exported_offsets_are_visible_in_kafka_unless_the_group_is_active_there(kafka: Kafka, world: World) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic, 2)
     kafka.write(topic, numbered(0, 7))

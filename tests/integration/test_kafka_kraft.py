@@ -11,7 +11,7 @@ import pytest
 from consumer.logs import open_log
 from tests.support import cli
 from tests.support.kafka import Kafka, a_kafka
-from tests.support.processes import Process
+from tests.support.processes import ProjectProcess
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -28,9 +28,7 @@ def synced(world: World, kraft: Kafka) -> list[tuple[str, str]]:
     return [(row["topic"], row["change"]) for row in rows]
 
 
-def test_a_group_consumes_topics_that_are_synced_as_they_come_grow_go_and_are_made_anew(
-    kraft: Kafka, world: World
-) -> None:
+def test_group_follows_synced_topics_when_created_extended_deleted_and_recreated(kraft: Kafka, world: World) -> None:
     kraft.topic("orders", 2)
     world.topic("embedded", 1)
     assert synced(world, kraft) == [("orders", "created")]
@@ -64,11 +62,9 @@ def test_brokers_that_keep_their_topics_in_zookeeper_are_not_synced_over(kafka: 
     assert "keep their topics in ZooKeeper themselves" in result.stderr
 
 
-def test_a_sync_that_goes_on_follows_the_brokers_until_it_is_told_to_stop(
-    kraft: Kafka, world: World, tmp_path: Path
-) -> None:
+def test_continuous_sync_follows_the_brokers_until_it_is_stopped(kraft: Kafka, world: World, tmp_path: Path) -> None:
     arguments = ["topics", "sync", "--zk", world.zk, "--bootstrap-servers", kraft.servers, "--every", "0.2"]
-    with Process(tmp_path, "sync", "coordinator.cli", *arguments) as sync:
+    with ProjectProcess(tmp_path, "sync", "coordinator.cli", *arguments) as sync:
         kraft.topic("payments", 2)
         path = world.brokers.topic("payments")
         eventually(lambda: world.data(path) is not None, 30, "the topic is synced")

@@ -13,9 +13,19 @@ from typing import cast
 
 import pytest
 
-from consumer.logs import Fetched, KafkaPlace, Log, LogError, OffsetOutOfRange, Place, UnknownTopic, ends_of, open_log
-from consumer.logs.kafka import KafkaClient
-from consumer.logs.kafka_log import KafkaLog
+from consumer.logs import (
+    Fetched,
+    KafkaPlace,
+    Log,
+    LogError,
+    OffsetOutOfRange,
+    TopicIdPartition,
+    UnknownTopic,
+    ends_of,
+    open_log,
+)
+from consumer.logs.kafka.client import KafkaClient
+from consumer.logs.kafka.log import KafkaLog
 from tests.support.kafka import USERS, Kafka, fetched, refused
 from tests.support.wait import eventually
 
@@ -132,7 +142,7 @@ def test_an_offset_that_is_gone_or_not_there_yet_is_said_with_those_that_are(kaf
         assert len(fetched(log, topic, topic_id, upto=5)) == 5
 
 
-def test_nothing_of_a_topic_made_anew_is_taken_for_the_old_ones(kafka: Kafka) -> None:
+def test_records_of_a_recreated_topic_are_not_taken_for_the_old_ones(kafka: Kafka) -> None:
     """Also when it is longer at once than where the old one was read to: librdkafka alone would go on in it."""
     topic = kafka.name()
     old = kafka.topic(topic)
@@ -161,10 +171,10 @@ def test_a_topic_that_does_not_exist_is_waited_for_and_said_once(
         kafka.write(topic, numbered(3))
         assert len(fetched(log, topic, topic_id, upto=3)) == 3
 
-    assert [record.msg.partition(":")[0] for record in caplog.records] == ["topic waits"]
+    assert [record.msg.partition(":")[0] for record in caplog.records] == ["topic unavailable"]
 
 
-def test_a_partition_that_kafka_has_not_concerns_no_other_and_is_fetched_once_it_is_there(kafka: Kafka) -> None:
+def test_missing_partition_affects_no_other_and_is_fetched_once_it_exists(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.write(topic, numbered(3))
@@ -215,7 +225,7 @@ def test_a_record_larger_than_every_bound_is_delivered_alone(kafka: Kafka) -> No
         assert values(fetched(log, topic, topic_id, 2, upto=3)) == [b"after"]
 
 
-def test_damaged_records_are_reported_and_nothing_after_them_is_delivered_in_their_place(kafka: Kafka) -> None:
+def test_damaged_records_are_reported_and_later_ones_not_delivered_in_their_place(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.write(topic, [b"whole" * 20])
@@ -233,7 +243,7 @@ def test_damaged_records_are_reported_and_nothing_after_them_is_delivered_in_the
         assert "from offset 1 on are damaged" in str(error)
 
 
-def test_a_record_with_a_header_whose_name_is_no_text_comes_without_headers_and_that_is_said(
+def test_record_with_a_non_text_header_name_loses_its_headers_with_a_log_entry(
     kafka: Kafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No client that is at hand writes such a name: it is put into the broker's file, past its checksum."""
@@ -256,7 +266,7 @@ def test_a_record_with_a_header_whose_name_is_no_text_comes_without_headers_and_
         None,
         [{"key": "last-name", "value": b"1"}],
     ]
-    assert f"headers set aside: topic={topic} partition=0 offset=1" in caplog.messages
+    assert f"ignoring unreadable headers: topic={topic} partition=0 offset=1" in caplog.messages
 
 
 def test_a_broker_that_is_away_is_waited_for_and_said_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
@@ -278,7 +288,7 @@ def test_a_broker_that_is_away_is_waited_for_and_said_once(kafka: Kafka, caplog:
         assert cast(KafkaLog, log).outages == 1
 
     said = [record.msg.partition(":")[0] for record in caplog.records]
-    assert said == ["kafka is away, waiting", "kafka is back"]
+    assert said == ["all Kafka brokers down, retrying", "Kafka brokers available"]
 
 
 def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: Kafka) -> None:
@@ -348,7 +358,7 @@ def answers_without_tls(came: list[object]) -> Iterator[str]:
             thread.join(10)
 
 
-def test_a_broken_handshake_is_waited_for_like_a_broker_that_is_away_and_said_with_its_words(
+def test_failed_tls_handshake_is_retried_like_an_unavailable_broker_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     came: list[object] = []
@@ -370,7 +380,7 @@ def test_a_broken_handshake_is_waited_for_like_a_broker_that_is_away_and_said_wi
 
     assert "credentials" not in str(raised.value)
     assert log.outages == 1
-    assert [message for message in caplog.messages if "kafka is away" in message and "SSL routines" in message]
+    assert [message for message in caplog.messages if "all Kafka brokers down" in message and "SSL routines" in message]
 
 
 def test_brokers_are_found_where_they_register(kafka: Kafka) -> None:
@@ -394,19 +404,19 @@ def test_the_ends_of_many_partitions_are_one_question(kafka: Kafka, monkeypatch:
     monkeypatch.setattr(KafkaClient, "offsets", lambda self, wanted: asked.append(len(wanted)) or real(self, wanted))
 
     with kafka.log() as log:
-        places = [Place(one, ids[one], number) for number in range(3)]
-        ends = ends_of(log, [*places, Place(other, ids[other], 0), Place("no-such", "x", 0)])
+        places = [TopicIdPartition(one, ids[one], number) for number in range(3)]
+        ends = ends_of(log, [*places, TopicIdPartition(other, ids[other], 0), TopicIdPartition("no-such", "x", 0)])
 
     assert asked == [5]
     assert [ends[place] for place in places] == [0, 0, 4]
-    assert ends[Place(other, ids[other], 0)] == 0
-    assert isinstance(ends[Place("no-such", "x", 0)], UnknownTopic)
+    assert ends[TopicIdPartition(other, ids[other], 0)] == 0
+    assert isinstance(ends[TopicIdPartition("no-such", "x", 0)], UnknownTopic)
 
 
-def test_a_partition_that_is_asked_for_no_more_is_fetched_no_more_and_memory_has_a_bound(
+def test_partition_no_longer_polled_is_no_longer_fetched_and_memory_is_bounded(
     kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.logs.kafka_log.BUFFER_BYTES", 50_000)
+    monkeypatch.setattr("consumer.logs.kafka.log.BUFFER_BYTES", 50_000)
     topic = kafka.name()
     topic_id = kafka.topic(topic, 2)
     kafka.write(topic, [bytes(1000)] * 600, partition=0)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.kafka import Kafka
-from tests.support.processes import Process, consumer_process
+from tests.support.processes import ProjectProcess, consumer_process
 from tests.support.wait import PATIENCE, eventually
 from tests.support.world import World, a_world
 
@@ -60,18 +60,18 @@ class Writing:
         assert self._client.flush(30) == 0
 
 
-def printed(*consumers: Process) -> Counter[Record]:
+def printed(*consumers: ProjectProcess) -> Counter[Record]:
     """Every record that these have printed, and how often."""
     return Counter((line["partition"], line["offset"], line["value"]) for c in consumers for line in c.printed())
 
 
-def uncommitted(consumer: Process, committed: Mapping[TopicPartition, int | None]) -> set[Record]:
+def uncommitted(consumer: ProjectProcess, committed: Mapping[TopicPartition, int | None]) -> set[Record]:
     """What it has printed of these partitions from the offsets on that are committed."""
     upto = {partition.partition: offset or 0 for partition, offset in committed.items()}
     return {record for record in printed(consumer) if record[1] >= upto.get(record[0], record[1] + 1)}
 
 
-def in_the_middle(world: World, group: str, consumer: Process) -> bool:
+def in_the_middle(world: World, group: str, consumer: ProjectProcess) -> bool:
     """Stop it if it has committed something and not all; else let it go on."""
     consumer.pause()
     left = uncommitted(consumer, world.channel(group, consumer.name).running)
@@ -81,13 +81,13 @@ def in_the_middle(world: World, group: str, consumer: Process) -> bool:
     return False
 
 
-def all_printed(wanted: set[Record], *consumers: Process) -> bool:
+def all_printed(wanted: set[Record], *consumers: ProjectProcess) -> bool:
     missing = wanted - set(printed(*consumers))
     assert not missing, f"{len(missing)} of {len(wanted)} have not come: {sorted(missing)[:3]}"
     return True
 
 
-def test_what_two_processes_print_is_what_kafka_holds_though_one_of_them_and_the_broker_are_killed(
+def test_two_processes_print_every_kafka_record_though_one_and_broker_are_killed(
     kafka: Kafka, world: World, tmp_path: Path
 ) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
@@ -114,7 +114,7 @@ def test_what_two_processes_print_is_what_kafka_holds_though_one_of_them_and_the
         kafka.broker.wait_ready(60 * PATIENCE)
         kafka.wait_ready()
         before = len(printed(stays))
-        eventually(lambda: len(printed(stays)) > before, 30, "fetching goes on", pause_s=0.1)
+        eventually(lambda: len(printed(stays)) > before, 30, "fetching resumed", pause_s=0.1)
         writing.stop()
 
         there = kafka.read_all(topic, PARTITIONS)
@@ -129,7 +129,7 @@ def test_what_two_processes_print_is_what_kafka_holds_though_one_of_them_and_the
     assert twice == comes_again
     assert max(counts.values()) == 2
     assert max(printed(stays).values()) == 1, "the broker's death costs nobody a record, and brings none again"
-    assert stays.said().count("kafka is away, waiting") == 1
+    assert stays.said().count("all Kafka brokers down, retrying") == 1
     assert "Traceback" not in stays.said()
     ended = {partition.partition: offset for partition, offset in world.offsets(group).items()}
     assert ended == {part: reads[-1].offset + 1 for part, reads in there.items()}

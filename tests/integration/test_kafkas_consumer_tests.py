@@ -10,9 +10,9 @@ import signal
 
 import pytest
 
-from coordinator.zk.paths import COORDINATOR
-from coordinator.zk.records import CoordinatorRecord
-from tests.support.event_group import PARTITIONS, SOME, Group
+from coordinator.zk.znodes.paths import COORDINATOR
+from coordinator.zk.znodes.records import CoordinatorRecord
+from tests.support.event_group import PARTITIONS, SOME, EventGroup
 from tests.support.events import DEAD
 from tests.support.wait import eventually
 from tests.support.world import World, parts
@@ -24,7 +24,9 @@ STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["all", "rolling"])
-def test_consumer_bounce_all_rejoin_and_consume_each_time_and_nothing_comes_twice(group: Group, together: bool) -> None:
+def test_consumer_bounce_all_rejoin_and_consume_each_time_and_nothing_comes_twice(
+    group: EventGroup, together: bool
+) -> None:
     group.node("a")
     group.start(NAMES)
     group.joined(NAMES)
@@ -42,8 +44,8 @@ def test_consumer_bounce_all_rejoin_and_consume_each_time_and_nothing_comes_twic
     assert {seen.state for seen in group.events().consumers.values()} == {DEAD}
 
 
-def test_consumer_failure_gives_the_partitions_of_a_killed_one_new_owners_in_time_and_consuming_goes_on(
-    group: Group,
+def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues(
+    group: EventGroup,
 ) -> None:
     group.node("a")
     group.start(NAMES)
@@ -64,7 +66,7 @@ def test_consumer_failure_gives_the_partitions_of_a_killed_one_new_owners_in_tim
     assert {events.consumers[name].lost for name in NAMES} == {0}
 
 
-def test_group_consumption_goes_on_while_consumers_start_one_by_one_and_stop_one_by_one(group: Group) -> None:
+def test_group_consumption_continues_while_consumers_start_and_stop_one_by_one(group: EventGroup) -> None:
     group.node("a")
     for count in range(1, len(NAMES) + 1):
         group.start(NAMES[count - 1 : count])
@@ -81,9 +83,7 @@ def test_group_consumption_goes_on_while_consumers_start_one_by_one_and_stop_one
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_valid_assignment_every_partition_has_one_owner_after_each_consumer_that_joins(
-    group: Group, strategy: str
-) -> None:
+def test_valid_assignment_gives_each_partition_one_owner_after_each_join(group: EventGroup, strategy: str) -> None:
     group.world.coordinator()
 
     for count in range(1, len(NAMES) + 1):
@@ -93,7 +93,7 @@ def test_valid_assignment_every_partition_has_one_owner_after_each_consumer_that
         assert {len(seen.assignment) for seen in events.consumers.values()} == {PARTITIONS // count}
 
 
-def test_a_rolling_restart_of_the_coordinators_rebalances_nobody_and_consuming_goes_on(group: Group) -> None:
+def test_rolling_coordinator_restart_rebalances_no_consumer_and_stops_no_fetching(group: EventGroup) -> None:
     nodes = {name: group.node(name) for name in ("a", "b")}
     group.start(NAMES)
     before, generation = group.joined(NAMES), group.world.state("g").generation
@@ -125,7 +125,7 @@ def elected(world: World, epoch: int) -> str:
     return eventually(look, 10, f"a node is elected in epoch {epoch}") or ""
 
 
-def test_a_consumer_that_is_fenced_says_why_in_one_line_and_that_it_ends(group: Group) -> None:
+def test_a_consumer_that_is_fenced_says_why_in_one_line_and_that_it_ends(group: EventGroup) -> None:
     group.world.coordinator()
     group.start(["c1"])
     group.joined(["c1"])

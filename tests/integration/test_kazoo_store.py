@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.proxy import Proxy
 from coordinator.zk.errors import ConnectionLost, Refused
 from coordinator.zk.kazoo_store import _Handler, open_kazoo
-from coordinator.zk.multi import MOST_PATHS
 from coordinator.zk.store import Check, Create, Delete, SetData
+from coordinator.zk.wire import MOST_PATHS
+from drills.faults.proxy import Proxy
 from tests.support.wait import eventually
 
 
@@ -58,6 +58,20 @@ def test_many_znodes_are_read_in_the_order_in_which_they_were_asked_for(zk: str)
     assert read == [store.get(path) for path in paths]
     assert store.get_many(paths, watch=lambda path: None) == read
     store.close()
+
+
+def test_a_session_has_heard_of_what_it_has_done_and_of_what_it_has_read(zk: str) -> None:
+    store, other = open_kazoo(zk, 4000), open_kazoo(zk, 4000)
+    before = store.last_zxid
+    store.commit([Create("/mine")])
+    node = store.get("/mine")
+    assert node is not None and before < node.stat.czxid <= store.last_zxid
+
+    other.commit([Create("/another's")])
+    assert other.last_zxid > store.last_zxid
+    assert store.get("/another's") is not None and store.last_zxid >= other.last_zxid
+    store.close()
+    other.close()
 
 
 def test_a_commit_tells_what_it_created_and_which_operation_was_refused(zk: str) -> None:
@@ -120,7 +134,7 @@ class SlowServer:
             connection.recv(4096)  # that the client goes
 
 
-def test_a_server_that_is_slow_to_make_the_first_session_has_most_of_the_time_that_there_is_for_it() -> None:
+def test_slow_server_gets_most_of_the_connect_timeout_for_the_first_session() -> None:
     with SlowServer(2.5) as server:
         store = open_kazoo(server.address, 10_000, connect_timeout_s=6.0)
 
@@ -150,7 +164,7 @@ def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(z
         store.close()
 
 
-def test_a_host_that_answers_nothing_costs_no_more_than_its_part_of_the_sessions_time() -> None:
+def test_unresponsive_host_takes_only_its_share_of_the_session_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as jammed, ExitStack() as held:
         address = jammed.getsockname()[:2]
         with pytest.raises(TimeoutError):

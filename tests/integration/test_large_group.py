@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from coordinator.drills.proxy import Proxy
-from coordinator.drills.wire import CREATE, DELETE, SET_DATA
-from coordinator.zk.commands import START_FETCHER
-from coordinator.zk.paths import GroupPaths
 from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS
+from coordinator.zk.znodes.commands import START_FETCHER
+from coordinator.zk.znodes.paths import GroupPaths
+from drills.faults.packets import CREATE, DELETE, SET_DATA
+from drills.faults.proxy import Proxy
 from tests.support.memlog import MemoryLog
-from tests.support.multis import Step, steps_of
+from tests.support.multis import MultiStep, steps_of
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
 
@@ -25,7 +25,7 @@ class Multis:
 
     def __init__(self, proxy: Proxy) -> None:
         self._lock = threading.Lock()
-        self._seen: list[tuple[int, list[Step]]] = []
+        self._seen: list[tuple[int, list[MultiStep]]] = []
         proxy.drop_reply(self._note)
 
     def _note(self, body: bytes) -> bool:
@@ -49,7 +49,7 @@ def multis(zookeeper_proxy: Proxy) -> Multis:
     return Multis(zookeeper_proxy)
 
 
-def test_a_thousand_partitions_are_claimed_moved_and_ended_in_multis_within_the_limits(
+def test_thousand_partitions_are_claimed_moved_and_ended_in_multis_within_limits(
     zookeeper_proxy: Proxy, multis: Multis, world: World
 ) -> None:
     through = f"{zookeeper_proxy.hosts}/{world.zk.split('/')[1]}"
@@ -88,7 +88,7 @@ def test_a_thousand_partitions_are_claimed_moved_and_ended_in_multis_within_the_
     multis.within_limits()
 
 
-def test_eight_consumers_that_join_one_after_another_share_fairly_with_few_transactions(
+def test_eight_consumers_joining_in_turn_share_fairly_with_few_transactions(
     zookeeper_proxy: Proxy, multis: Multis, world: World
 ) -> None:
     through = f"{zookeeper_proxy.hosts}/{world.zk.split('/')[1]}"

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from coordinator.drills.proxy import Loss, Proxy
-from coordinator.drills.wire import CREATE, DELETE, SET_DATA, SYNC, op_code
-from coordinator.zk.commands import START_FETCHER
-from coordinator.zk.ensemble import Ensemble
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import EpochRecord, OffsetRecord
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.store import Create
+from coordinator.zk.znodes.commands import START_FETCHER
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import EpochRecord, OffsetRecord
+from drills.faults.packets import CREATE, DELETE, SET_DATA, SYNC, op_code
+from drills.faults.proxy import Loss, Proxy
 from tests.support.memlog import MemoryLog
 from tests.support.multis import both, has_step
 from tests.support.wait import eventually

@@ -16,11 +16,11 @@ from prometheus_client.samples import Sample
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.logs.producer import Producer
+from consumer.logs.embedded.producer import Producer
 from consumer.metrics import ConsumerMetrics
-from coordinator.zk.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.memlog import MemoryLog
-from tests.support.processes import Process, consumer_process, node_process
+from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -68,13 +68,15 @@ class Scraped:
         eventually(look, timeout_s, f"{name}{labels} is {value}", ignoring=(OSError,), pause_s=0.1)
 
 
-def node(processes: ExitStack, folder: Path, world: World, name: str, *options: str) -> tuple[Process, Scraped]:
+def node(processes: ExitStack, folder: Path, world: World, name: str, *options: str) -> tuple[ProjectProcess, Scraped]:
     port = free_port()
     arguments = ("--metrics-port", str(port), "--metrics-host", "127.0.0.1", *options)
     return processes.enter_context(node_process(folder, world.zk, name, SESSION_MS, *arguments)), Scraped(port)
 
 
-def consumer(processes: ExitStack, folder: Path, world: World, name: str, *options: str) -> tuple[Process, Scraped]:
+def consumer(
+    processes: ExitStack, folder: Path, world: World, name: str, *options: str
+) -> tuple[ProjectProcess, Scraped]:
     port = free_port()
     arguments = ("--metrics-port", str(port), "--session-timeout-ms", str(SESSION_MS), *options)
     made = consumer_process(folder, world.zk, "g", name, folder / "log", *arguments)
@@ -160,7 +162,7 @@ def test_the_next_node_shows_that_it_is_elected_and_the_deposed_one_that_it_is_n
     assert at_second.value("rebalances_total") == 0, "a failover alone is no reason to rebalance"
     said = [json.loads(line) for line in first.said().splitlines()]
     assert [line["epoch"] for line in said if line["event"] == "elected"] == [1]
-    (state,) = [line for line in said if line["event"] == "group state" and line["state"] == "Stable"]
+    (state,) = [line for line in said if line["event"] == "group state changed" and line["state"] == "Stable"]
     assert (state["group"], state["members"], state["partitions"], state["level"]) == ("g", 1, 4, "INFO")
     assert any(line["event"] == "resigned" and line["reason"] for line in said)
 
@@ -193,7 +195,7 @@ def test_an_eviction_is_counted_and_a_group_that_is_gone_is_shown_no_more(
     eventually(lambda: not [s for s in at_node.samples() if s.labels.get("group") == "g"], 10, "nothing is left of g")
 
 
-def test_two_consumers_in_one_process_share_a_server_and_a_closed_one_is_shown_no_more(world: World) -> None:
+def test_consumers_of_one_process_share_a_metrics_server_that_drops_closed_ones(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     port, shared = free_port(), ConsumerMetrics()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -11,15 +12,17 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.segment_files import SegmentFolder, segment_file
-from consumer.spark.sweep import ORPHAN_AFTER_S, sweep
+from consumer.sealing.segment_files import SegmentFolder, segment_file
+from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
+from consumer.spark.source.checkpoint_files import PROVIDER, PROVIDERS, CheckpointFiles
+from consumer.spark.source.offset import SourceOffset
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import UsageError
-from coordinator.zk.fenced import ensure
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Segment
 from coordinator.zk.store import Create, Delete
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
 from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.region import Counting, checkpoint, contributions, exact, region, running
@@ -43,6 +46,26 @@ def folder(bucket: str, monkeypatch: pytest.MonkeyPatch) -> SegmentFolder:
 
 def batches(rows: int = 10) -> Iterator[pa.RecordBatch]:
     return iter(MemoryLog(rows).fetch("t", "id", 0, 0, 1 << 20, rows).batches)
+
+
+def test_a_spark_checkpoint_there_is_set_back_by_hadoops_name_for_it(folder: SegmentFolder, bucket: str) -> None:
+    end = json.dumps(SourceOffset(7, 1, "q", "segment-0000000000").to_dict())
+    for number in range(3):
+        folder.write_bytes(
+            f"spark/offsets/{number}", f'v1\n{{"conf":{{"{PROVIDER}":"{PROVIDERS[0]}"}}}}\n{end}'.encode()
+        )
+        folder.write_bytes(f"spark/commits/{number}", b"v1\n{}")
+        folder.write_bytes(f"spark/state/0/1/{number + 1}.delta", b"x")
+    location = bucket.replace("s3:", "s3a:").replace("/segments?", "/segments/spark?")
+    files = CheckpointFiles(location)
+    assert (files.newest, files.finished, files.offset(1).czxid) == (2, [0, 1, 2], 7)
+    files.check(1)
+
+    files.remove(files.later(1))
+
+    after = CheckpointFiles(location)
+    assert (after.newest, after.finished, after.later(1)) == (1, [0, 1], [])
+    after.check(1)
 
 
 def test_a_segment_is_written_read_listed_and_removed(folder: SegmentFolder, bucket: str) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.checker.transactions import events_of
-from coordinator.drills.observed import observed
-from coordinator.drills.observer import Observer
-from coordinator.drills.proxy import Proxy
-from coordinator.drills.tap import Tap, Traffic
-from coordinator.drills.wire import MULTI
-from coordinator.zk.ensemble import Ensemble
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.errors import OutcomeUnknown, Refused
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.store import Check, Create, Delete, SetData, Store
+from drills.checker.replay.txn_log import events_of
+from drills.evidence.reconstruction import observed
+from drills.evidence.watch_observer import WatchObserver
+from drills.faults.packets import MULTI
+from drills.faults.proxy import Proxy
+from drills.faults.traffic_capture import Tap, Traffic
 from tests.support.clients import connected
 from tests.support.wait import eventually
 
@@ -35,7 +35,7 @@ class Watched:
         self.who: dict[int, str] = {}
         self._ensemble = zookeeper
         self._stack = stack
-        self.observer = stack.enter_context(Observer([zookeeper.hosts], self.tap, [chroot], chroot))
+        self.observer = stack.enter_context(WatchObserver([zookeeper.hosts], self.tap, [chroot], chroot))
 
     def client(self, who: str) -> tuple[Store, Proxy]:
         """A session of a process, and what stands before it."""
@@ -113,7 +113,7 @@ def test_the_observer_says_what_the_transaction_log_says(watched: Watched, zooke
 
     said = watched.observer.events(watched.who)
 
-    assert "somebody else wrote /" in watched.observer.missing
+    assert "a stranger wrote /" in watched.observer.missing
     assert comparable(said, watched.who) == watched.logged()
     verbs = {op["op"] for event in said if event["event"] == "commit" for op in event["ops"]}
     assert verbs == {"create", "set", "delete", "check"}
@@ -153,7 +153,7 @@ def test_an_observer_that_loses_its_connection_says_so_and_nothing_that_came_lat
     assert [op["path"] for event in known for op in event["ops"]] == ["/a"]
 
 
-def test_what_a_stranger_wrote_and_nobody_read_in_time_is_not_made_up(watched: Watched, zookeeper: Ensemble) -> None:
+def test_foreign_write_that_was_not_read_in_time_is_not_invented(watched: Watched, zookeeper: Ensemble) -> None:
     with connected(zookeeper.hosts) as hand:
         hand.create(watched.chroot)
         for number in range(50):
@@ -165,5 +165,5 @@ def test_what_a_stranger_wrote_and_nobody_read_in_time_is_not_made_up(watched: W
 
     events, problem = watched.said(traffic)
 
-    assert "somebody else has created" in problem
+    assert "a stranger has created" in problem
     assert not [event for event in events if event["event"] == "commit"]

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator import operate
-from coordinator.asked import Asked
-from coordinator.zk.asked import Pause, PausedRecord
-from coordinator.zk.fenced import ensure
+from coordinator.admin import control
+from coordinator.term.operator_requests import Asked
+from coordinator.zk.batching import ensure
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import PAUSED, GroupPaths
 from coordinator.zk.store import Node, Watch
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.znodes.paths import PAUSED, GroupPaths
 from tests.support.cli import run, run_json, run_ok
-from tests.support.hand import Stage
+from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -26,7 +26,7 @@ PATHS = GroupPaths("g")
 
 @pytest.fixture(autouse=True)
 def _logged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "coordinator.asked")
+    caplog.set_level(logging.INFO, "coordinator.term.operator_requests")
 
 
 def obeyed(caplog: pytest.LogCaptureFixture, what: str) -> None:
@@ -65,7 +65,7 @@ def test_a_paused_group_is_left_alone_and_has_its_turn_when_it_is_resumed(
 
 
 def test_consumers_of_a_paused_group_go_on_with_what_they_have(
-    world: World, stage: Stage, caplog: pytest.LogCaptureFixture
+    world: World, stage: ManualStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.coordinator()
     world.topic("t", 2)
@@ -218,9 +218,9 @@ def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
 
     assert (missing.exit_code, slash.exit_code, long.exit_code) == (2, 2, 2)
     assert "'nobody' does not exist" in missing.stderr
-    assert "nothing was paused" in nothing.stderr and nothing.stdout == "nothing is paused\n"
-    assert alone.exit_code == 2 and "lift everything with `resume`" in alone.stderr
-    assert "every pause is lifted" in lifted.stderr
+    assert "no group was paused" in nothing.stderr and nothing.stdout == "no group is paused\n"
+    assert alone.exit_code == 2 and "resume everything with `resume`" in alone.stderr
+    assert "all pauses are removed" in lifted.stderr
     assert world.data(PAUSED) is None
 
 
@@ -229,7 +229,7 @@ def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: W
     for name in ("g", "h", "first"):
         world.put(GroupPaths(name).root)
     if stands_already:
-        operate.pause(world.store, "first", "somebody", 1, None)
+        control.pause(world.store, "first", "somebody", 1, None)
     behind = open_kazoo(world.zk, 4000)
 
     class Racing(FrontStore):
@@ -241,10 +241,10 @@ def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: W
             found = self.behind.get_many(paths, watch)
             if PAUSED in paths and not self.raced:
                 self.raced = True
-                operate.pause(world.store, "h", "other", 1, None)
+                control.pause(world.store, "h", "other", 1, None)
             return found
 
-    after = operate.pause(Racing(behind), "g", "me", 2, "why")
+    after = control.pause(Racing(behind), "g", "me", 2, "why")
     behind.close()
 
     assert set(after.groups) == {"g", "h", *(["first"] if stands_already else [])}
@@ -259,5 +259,5 @@ def test_more_pauses_than_a_coordinator_reads_are_refused(world: World) -> None:
 
     refused = run(world.zk, "pause", "g", "--reason", "\N{ELEPHANT}" * 1000)
 
-    assert refused.exit_code == 2 and "cannot hold so many pauses" in refused.stderr
+    assert refused.exit_code == 2 and "has no room for more pauses" in refused.stderr
     assert PausedRecord.parse(PAUSED, world.data(PAUSED) or b"").groups.keys() == pauses.keys()

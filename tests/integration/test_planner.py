@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.segment_files import SegmentFolder
-from consumer.spark.offset import SourceOffset
-from consumer.spark.planner import Planner, SourceConfig, packed
-from consumer.spark.query import QueryRemoved, QueryTakenOver
-from consumer.spark.sealed_segments import Sealed
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
+from consumer.spark.source.segment_index import Sealed
+from consumer.spark.source.stream_planner import Planner, SourceConfig, packed
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, Refused
-from coordinator.zk.fenced import ensure
 from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Query, SealedRange, Segment, SegmentsRecord
 from coordinator.zk.store import Check, Create, Delete, Node, SetData, Store, Watch
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Query, SealedRange, Segment, SegmentsRecord
 from tests.support.memlog import MemoryLog
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -158,7 +158,7 @@ def test_available_now_stops_at_what_was_there_when_it_began(bench: Bench) -> No
     assert planner.latest(end) == end
 
 
-def test_available_now_of_a_group_that_nobody_has_begun_is_nothing(zk: str) -> None:
+def test_available_now_of_an_unstarted_group_is_empty(zk: str) -> None:
     planner = Planner(SourceConfig(zk=zk, group="new"), kazoo_factory(zk, SESSION_MS), ThreadRuntime())
     planner.prepare_available_now()
     start = planner.initial()
@@ -283,7 +283,7 @@ def removed(bench: Bench, query: str = "q") -> None:
     bench.store.commit([SetData(bench.paths.queries, b""), Delete(bench.paths.query(query))])
 
 
-def test_a_query_that_was_removed_while_it_ran_fails_with_its_next_batch_and_registers_no_more(bench: Bench) -> None:
+def test_query_removed_while_running_fails_its_next_batch_and_does_not_reregister(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner()
     start = planner.initial()
@@ -333,7 +333,7 @@ def test_a_query_is_not_taken_for_removed_because_a_server_lags(bench: Bench) ->
     planner.close()
 
 
-def test_a_query_that_was_removed_goes_on_from_its_checkpoint_while_nothing_of_it_was_collected(bench: Bench) -> None:
+def test_removed_query_resumes_from_its_checkpoint_while_no_segment_was_collected(bench: Bench) -> None:
     sealed = [bench.seal(), bench.seal()]
     planner = bench.planner()
     start = planner.initial()
@@ -362,7 +362,7 @@ def expired(bench: Bench, query: str = "q") -> bool:
     return Query.parse("query", node.data).expired_ms > 0
 
 
-def test_a_running_query_that_was_taken_for_dead_registers_again_when_nothing_is_lost(bench: Bench) -> None:
+def test_running_query_that_expired_registers_again_when_no_record_is_lost(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner()
     start = planner.initial()
@@ -421,7 +421,7 @@ def test_an_expired_query_may_go_on_with_what_is_left_when_it_says_so(bench: Ben
     assert not expired(bench)
 
 
-def test_a_query_that_loses_records_while_it_runs_is_told_from_which_offset_on(bench: Bench) -> None:
+def test_running_query_that_loses_records_reports_the_lost_offsets(bench: Bench) -> None:
     sealed = [bench.seal() for _ in range(3)]
     planner = bench.planner()
     start = planner.initial()

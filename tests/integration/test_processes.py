@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from consumer.logs.producer import Producer
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
-from coordinator.zk.records import CoordinatorRecord, EpochRecord
+from consumer.logs.embedded.producer import Producer
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
+from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.support.clients import fresh_chroot
 from tests.support.memlog import MemoryLog
-from tests.support.processes import Process, consumer_process, node_process
+from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import eventually
 from tests.support.world import World, a_world, parts
 
@@ -42,11 +42,11 @@ def elected(world: World, epoch: int, timeout_s: float = 20.0) -> str:
     return eventually(look, timeout_s, f"a node is elected in epoch {epoch}") or ""
 
 
-def three_nodes(world: World, processes: ExitStack, folder: Path) -> dict[str, Process]:
+def three_nodes(world: World, processes: ExitStack, folder: Path) -> dict[str, ProjectProcess]:
     return {name: processes.enter_context(node_process(folder, world.zk, name)) for name in ("a", "b", "c")}
 
 
-def test_one_of_three_nodes_is_elected_and_the_next_takes_over_on_sigterm_and_on_sigkill(
+def test_next_of_three_nodes_is_elected_after_sigterm_and_sigkill(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     nodes = three_nodes(world, processes, tmp_path)
@@ -89,7 +89,7 @@ def written_by_epoch(world: World, path: str, epoch: int) -> Iterator[tuple[str,
         yield from written_by_epoch(world, f"{path}/{name}", epoch)
 
 
-def test_nothing_that_a_paused_coordinator_writes_appears_after_the_next_one_was_elected(
+def test_paused_coordinator_writes_nothing_after_the_next_one_is_elected(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     options = ("--sweep-interval-ms", "100")
@@ -130,12 +130,12 @@ def write(world: World, log_dir: Path, records: int) -> None:
             producer.send_batch("t", partition, [b"x"] * records)
 
 
-def offsets(*consumers: Process) -> Counter[tuple[int, int]]:
+def offsets(*consumers: ProjectProcess) -> Counter[tuple[int, int]]:
     """(partition, offset) of every record that these have printed, and how often."""
     return Counter((line["partition"], line["offset"]) for consumer in consumers for line in consumer.printed())
 
 
-def all_printed(end: int, *consumers: Process) -> None:
+def all_printed(end: int, *consumers: ProjectProcess) -> None:
     wanted = {(partition, offset) for partition in range(4) for offset in range(end)}
     eventually(lambda: set(offsets(*consumers)) == wanted, 20, f"all records up to {end} are printed")
 
@@ -148,7 +148,7 @@ def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
     world.topic("t", 4)
     write(world, log_dir, 50)
 
-    def start(name: str, as_file: str = "") -> Process:
+    def start(name: str, as_file: str = "") -> ProjectProcess:
         return processes.enter_context(consumer_process(tmp_path, world.zk, "g", name, log_dir, as_file=as_file))
 
     leaves, dies = start("c1"), start("c2")
@@ -196,7 +196,7 @@ def test_consumers_that_are_terminated_killed_paused_and_fenced_lose_nothing(
 # ---- ZooKeeper itself
 
 
-def test_a_zookeeper_that_goes_away_for_a_time_makes_consumers_pause_and_everything_goes_on_when_it_is_back(
+def test_consumers_pause_while_zookeeper_is_unavailable_and_resume_afterwards(
     tmp_path: Path,
 ) -> None:
     config = EnsembleConfig(servers=1, tick_ms=200, durable=False)

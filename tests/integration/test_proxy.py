@@ -11,8 +11,8 @@ from kazoo.exceptions import ConnectionLoss, KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 
-from coordinator.drills.proxy import Loss, Proxy
-from coordinator.drills.wire import CREATE, GET_DATA, MULTI, SET_DATA, op_code
+from drills.faults.packets import CREATE, GET_DATA, MULTI, SET_DATA, op_code
+from drills.faults.proxy import Loss, Proxy
 from tests.support.clients import connected
 from tests.support.wait import eventually
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from coordinator import queries
+from coordinator.admin import queries
 from coordinator.cli import main
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.records import Channel, OffsetRecord
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import SegmentsRecord
 from coordinator.zk.store import Create, SetData
+from coordinator.zk.znodes.records import Channel, OffsetRecord
+from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.sealed import SealedGroup, batches
 
 
@@ -100,7 +100,7 @@ def test_a_group_that_is_paused_without_a_query_is_listed_with_the_reason(group:
     assert table.rstrip().splitlines()[-3:] == ["Fetchers are paused:", "GROUP  REASON", f"g      {reason}"]
 
 
-def test_a_query_whose_znode_cannot_be_read_is_listed_and_told_of(group: SealedGroup, run: Any) -> None:
+def test_unreadable_query_is_listed_and_reported(group: SealedGroup, run: Any) -> None:
     group.seal()
     group.store.commit([Create(group.paths.query("bad"), b"garbage")])
 
@@ -145,7 +145,7 @@ def test_a_query_is_removed_and_the_set_of_queries_is_another(group: SealedGroup
     assert result.exit_code == 0
     assert group.store.get(group.paths.query("slow")) is None
     assert group.set_of_queries == before + 1
-    assert "no other query reads group g: nothing is collected until one does" in result.stderr
+    assert "no other query reads group g: no segments are collected until one does" in result.stderr
 
 
 def test_removing_a_query_that_is_expired_frees_nothing_that_was_not_free(group: SealedGroup, run: Any) -> None:
@@ -294,7 +294,7 @@ def test_a_znode_that_cannot_be_read_is_found_and_the_rest_is_checked(
     assert [item[:2] for item in found] == [("unreadable znode", whole[3]), ("missing file", whole[1])]
 
 
-def test_a_znode_that_somebody_removed_is_found_by_its_number_and_its_offsets(
+def test_removed_segment_znode_is_found_by_its_number_and_offsets(
     group: SealedGroup, run: Any, whole: list[str]
 ) -> None:
     file = group.segment(whole[2]).file
@@ -326,10 +326,10 @@ def test_a_last_segment_that_is_gone_is_found_by_where_the_group_stands(
     group.remove(whole[3])
 
     assert verify(run) == (5, [("gap", None, None)])
-    assert problem(run) == "the group stands at offset 30 of t-0, and no segment has 20 and after"
+    assert problem(run) == "the group's offset of t-0 is 30, but no segment contains 20 and later"
 
 
-def test_a_topic_that_was_made_anew_begins_anew(group: SealedGroup, run: Any, whole: list[str]) -> None:
+def test_verify_accepts_a_recreated_topic_that_starts_over(group: SealedGroup, run: Any, whole: list[str]) -> None:
     segment = group.write(10, first=0)
     group.name(replace(segment, ranges=tuple(part._replace(topic_id="other") for part in segment.ranges)))
 

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from consumer.config import Subscription
-from consumer.segment_files import SegmentFolder
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.offset import SourceOffset
-from consumer.spark.planner import Planner, SourceConfig
-from consumer.spark.post import PoolPost
-from consumer.spark.slot import Directions
-from consumer.spark.sweep import ORPHAN_AFTER_S, sweep
-from coordinator.zk.fenced import ensure
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Directions
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.stream_planner import Planner, SourceConfig
+from coordinator.zk.batching import ensure
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Query, SealedRange, Segment
 from coordinator.zk.store import Create, SetData
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.segments import Query, SealedRange, Segment
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -106,7 +106,7 @@ def replayed(world: World, group: Group, clock: Clock) -> Iterator[tuple[Planner
     second.close()
 
 
-def test_a_query_that_is_started_again_in_its_first_batch_has_the_name_of_its_checkpoint(
+def test_query_restarted_in_its_first_batch_keeps_the_name_of_its_checkpoint(
     world: World, replayed: tuple[Planner, SourceOffset]
 ) -> None:
     _, end = replayed
@@ -130,7 +130,7 @@ def test_a_query_that_was_started_again_in_its_first_batch_holds_nothing_back(
     assert finished(world) == {end.query: end.czxid}
 
 
-def test_a_query_that_is_started_again_keeps_the_name_that_the_one_before_had_given_itself(
+def test_restarted_query_keeps_the_generated_name_of_its_previous_run(
     world: World, group: Group, clock: Clock, replayed: tuple[Planner, SourceOffset]
 ) -> None:
     planner, end = replayed
@@ -181,7 +181,7 @@ def sees_pool(world: World, directions: Directions, *, there: bool) -> None:
     eventually(is_seen, 5, f"the slot sees that the pool's znode is {'there' if there else 'gone'}")
 
 
-def test_a_slot_stays_when_zookeeper_was_away_for_long_and_its_driver_comes_back_after_it(
+def test_slot_stays_when_its_driver_returns_after_a_long_zookeeper_outage(
     world: World, post: PoolPost, directions: Directions, clock: Clock
 ) -> None:
     clock.ahead_s += 60.0  # in which nobody could ask, and the driver's session ended
@@ -194,7 +194,7 @@ def test_a_slot_stays_when_zookeeper_was_away_for_long_and_its_driver_comes_back
     sees_pool(world, directions, there=True)
 
 
-def test_how_long_a_driver_is_gone_is_counted_anew_each_time(
+def test_driver_absence_is_counted_from_zero_each_time(
     world: World, post: PoolPost, directions: Directions, clock: Clock
 ) -> None:
     for _ in range(3):
@@ -214,7 +214,7 @@ def test_how_long_a_driver_is_gone_is_counted_anew_each_time(
 # ---- files that nobody names
 
 
-def test_files_that_were_sealed_and_collected_are_swept_while_their_consumer_lives_on(
+def test_collected_segment_files_are_swept_while_their_consumer_is_alive(
     world: World, group: Group, clock: Clock
 ) -> None:
     collected = [group.write(number).file for number in (1, 2, 3)]
@@ -247,7 +247,7 @@ def test_no_file_of_a_living_consumer_is_swept_before_it_has_sealed_one(
     assert group.folder.sizes([waiting]) != [None]
 
 
-def test_the_last_file_that_was_sealed_is_swept_once_it_was_collected_by_a_coordinator_elsewhere(
+def test_last_sealed_file_is_swept_once_a_coordinator_on_another_node_collected_it(
     world: World, group: Group, clock: Clock
 ) -> None:
     """A coordinator whose node cannot reach the folder removes the znode only."""

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from consumer.logs.producer import Producer
-from coordinator.checker.transactions import events_of, transactions
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from consumer.logs.embedded.producer import Producer
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.errors import BadData, Refused
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import COORDINATOR
-from coordinator.zk.records import CoordinatorRecord
 from coordinator.zk.store import Check, Create, Delete, SetData
+from coordinator.zk.znodes.paths import COORDINATOR
+from coordinator.zk.znodes.records import CoordinatorRecord
+from drills.checker.replay.txn_log import events_of, transactions
 from tests.support.clients import fresh_chroot
 from tests.support.histories import HistoryOfTest, bounds
-from tests.support.processes import Process, consumer_process, node_process
+from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
@@ -50,12 +50,12 @@ class Stand:
         self.log = folder / "log"
         self.options = ("--history-dir", str(self.histories))
 
-    def node(self, name: str) -> Process:
+    def node(self, name: str) -> ProjectProcess:
         options = ("--sweep-interval-ms", str(round(1000 * SWEEP_S)), *self.options)
         process = node_process(self.folder, self._world.zk, name, round(1000 * SESSION_S), *options)
         return self._stack.enter_context(process)
 
-    def consumer(self, name: str) -> Process:
+    def consumer(self, name: str) -> ProjectProcess:
         self._files += 1
         options = ("--session-timeout-ms", str(round(1000 * SESSION_S)), *self.options)
         return self._stack.enter_context(
@@ -71,11 +71,11 @@ class Stand:
                 producer.send_batch("t", partition, [b"x"] * records)
 
 
-def printed(*consumers: Process) -> set[tuple[int, int]]:
+def printed(*consumers: ProjectProcess) -> set[tuple[int, int]]:
     return {(line["partition"], line["offset"]) for consumer in consumers for line in consumer.printed()}
 
 
-def all_printed(end: int, *consumers: Process) -> None:
+def all_printed(end: int, *consumers: ProjectProcess) -> None:
     wanted = {(partition, offset) for partition in range(4) for offset in range(end)}
     eventually(lambda: printed(*consumers) >= wanted, 30, f"all records up to {end} are printed")
 
@@ -190,7 +190,7 @@ def test_the_transaction_log_says_what_took_effect_and_nothing_else(own_ensemble
     assert sorted(event["zxid"] for event in found[1:]) == [event["zxid"] for event in found[1:]]
 
 
-def test_a_damaged_transaction_log_is_refused_and_one_that_is_cut_short_read_to_there(
+def test_damaged_transaction_log_is_refused_and_a_truncated_one_is_read_to_its_end(
     own_ensemble: Ensemble, tmp_path: Path
 ) -> None:
     whole = max(version_folder(own_ensemble).glob("log.*"), key=lambda path: path.stat().st_size)

@@ -12,11 +12,11 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import CommitFailed, GroupMaxSizeReached, InconsistentGroupProtocol, UnknownMemberId
 from coordinator.zk.errors import IncarnationOver
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
-from coordinator.zk.refusals import UNKNOWN_MEMBER_ID
 from coordinator.zk.store import Delete, SetData
+from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel
 from tests.support.memlog import MemoryLog
 from tests.support.processes import consumer_process
 from tests.support.wait import eventually
@@ -32,9 +32,7 @@ REFUSALS: dict[str, tuple[type[IncarnationOver], dict[str, Any], tuple[str, ...]
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_a_consumer_that_the_group_does_not_take_hears_of_it_from_poll_each_time_and_nobody_stops_for_it(
-    world: World, kind: str
-) -> None:
+def test_refused_consumer_gets_the_error_from_every_poll_and_stops_no_member(world: World, kind: str) -> None:
     error, options, protocols = REFUSALS[kind]
     world.coordinator(**options)
     world.topic("t", 2)
@@ -50,7 +48,7 @@ def test_a_consumer_that_the_group_does_not_take_hears_of_it_from_poll_each_time
         assert (world.state("g").generation, member.held) == (before.generation, ALL), "nobody stopped for it"
 
 
-def test_a_consumer_that_is_one_too_many_is_taken_when_it_polls_after_another_has_left(world: World) -> None:
+def test_consumer_over_group_max_size_is_accepted_after_another_member_left(world: World) -> None:
     world.coordinator(group_max_size=1)
     world.topic("t", 2)
     member = world.consumer("g", "c1", {"t": 1})
@@ -71,7 +69,7 @@ def test_a_consumer_that_is_one_too_many_is_taken_when_it_polls_after_another_ha
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_a_consumer_process_that_is_refused_ends_with_1_one_sentence_and_the_event_of_its_end(
+def test_refused_consumer_process_exits_with_1_one_error_line_and_shutdown_event(
     world: World, tmp_path: Path, kind: str
 ) -> None:
     error, options, protocols = REFUSALS[kind]
@@ -91,7 +89,7 @@ def test_a_consumer_process_that_is_refused_ends_with_1_one_sentence_and_the_eve
     assert world.channel("g", "c2").error == error.__name__
 
 
-def test_a_consumer_that_was_removed_fails_to_commit_as_an_unknown_member_and_rejoins_by_itself(world: World) -> None:
+def test_removed_consumer_fails_to_commit_as_unknown_member_and_rejoins(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", session_timeout_ms=2000)

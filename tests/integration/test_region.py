@@ -12,13 +12,14 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.operator import contributor
-from coordinator.metrics import CoordinatorMetrics
+from consumer.logs.embedded.producer import Producer
+from consumer.membership import contributor
+from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import OutcomeUnknown, UsageError
-from coordinator.zk.paths import REGIONS
-from coordinator.zk.region_requests import RegionRequest
-from coordinator.zk.regions import Region
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.znodes.paths import REGIONS
+from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import Region
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
@@ -70,7 +71,7 @@ def test_a_group_whose_members_name_a_region_is_bound_to_it_and_runs(
     assert state.region is not None and state.region.name == "r"
 
 
-def test_a_checkpoint_has_the_offsets_and_the_state_after_exactly_the_records_below_them(
+def test_checkpoint_holds_offsets_and_the_state_of_exactly_the_records_below_them(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -88,7 +89,7 @@ def test_a_checkpoint_has_the_offsets_and_the_state_after_exactly_the_records_be
     exact(log, 4, one)
 
 
-def test_a_member_goes_on_when_its_checkpoint_has_ended_and_does_not_look_for_that_by_the_clock(
+def test_member_resumes_after_its_checkpoint_without_a_polling_timer(
     world: World, log: MemoryLog, counting: Callable[..., Counting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contributor, "LOOK_AGAIN_S", 3600.0)
@@ -106,7 +107,7 @@ def test_a_member_goes_on_when_its_checkpoint_has_ended_and_does_not_look_for_th
     exact(log, 4, one, two)
 
 
-def test_what_a_killed_member_had_counted_since_the_checkpoint_is_counted_again_and_nothing_twice(
+def test_records_counted_by_a_killed_member_since_the_checkpoint_count_once(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -130,7 +131,7 @@ def test_what_a_killed_member_had_counted_since_the_checkpoint_is_counted_again_
     exact(log, 4, one)
 
 
-def test_a_member_that_joins_costs_no_work_for_a_checkpoint_comes_before_the_generation(
+def test_joining_member_triggers_a_checkpoint_before_the_generation(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -149,7 +150,7 @@ def test_a_member_that_joins_costs_no_work_for_a_checkpoint_comes_before_the_gen
     exact(log, 4, one, two)
 
 
-def test_an_operator_resets_the_region_to_an_earlier_checkpoint_and_to_the_initial_state(
+def test_operator_resets_a_region_to_an_earlier_checkpoint_or_the_initial_state(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -189,7 +190,7 @@ def test_a_newcomer_that_names_no_region_or_another_is_refused(
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "client"])
-def test_states_are_exact_through_joins_kills_and_leaves_whatever_the_strategy(
+def test_states_are_exact_through_joins_kills_and_leaves_with_every_strategy(
     world: World, log: MemoryLog, counting: Callable[..., Counting], strategy: str
 ) -> None:
     world.coordinator()
@@ -242,20 +243,20 @@ def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
 
     leaving.join(20)
     assert region(world).sequence > before.next_sequence, "and another one is complete"
-    assert "leaving without a checkpoint" not in caplog.text
+    assert "leaving without checkpoint" not in caplog.text
     world.stable("g", 1)
     log.end = 60
     exact(log, 4, two)
 
 
-def test_a_member_that_leaves_without_a_checkpoint_says_so_and_since_when_state_is_dropped(
+def test_member_leaving_without_a_checkpoint_logs_since_when_state_is_dropped(
     world: World,
     log: MemoryLog,
     counting: Callable[..., Counting],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("consumer.consumer.SAVE_S", 0.5)
+    monkeypatch.setattr("consumer.operator.final_checkpoint.SAVE_S", 0.5)
     world.coordinator()
     world.topic("t", 4)
     one, two = counting("c1"), counting("c2")
@@ -267,14 +268,14 @@ def test_a_member_that_leaves_without_a_checkpoint_says_so_and_since_when_state_
 
     one.close()
 
-    (said,) = [each.getMessage() for each in caplog.records if "leaving without a checkpoint" in each.getMessage()]
+    (said,) = [each.getMessage() for each in caplog.records if "leaving without checkpoint" in each.getMessage()]
     assert f"since={sequence}" in said and "none was complete within" in said
     two.has_finished = True
     world.stable("g", 1)
     exact(log, 4, two)
 
 
-def test_a_static_member_that_comes_back_as_another_process_has_its_state_and_so_has_everybody(
+def test_static_member_restart_restores_its_state_and_that_of_every_member(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -320,7 +321,7 @@ def test_an_application_takes_the_region_back_itself_but_not_for_ever(
     exact(log, 4, one)
 
 
-def test_a_member_that_cannot_drain_leaves_and_the_region_goes_on_from_the_last_checkpoint(
+def test_member_that_fails_to_drain_leaves_and_the_region_resumes_its_checkpoint(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -342,7 +343,7 @@ def test_a_member_that_cannot_drain_leaves_and_the_region_goes_on_from_the_last_
     exact(log, 4, one, two)
 
 
-def test_states_that_are_too_large_for_a_znode_are_in_files_and_a_damaged_one_fails_the_region(
+def test_large_states_are_in_files_and_a_damaged_file_fails_the_region(
     world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
 ) -> None:
     world.coordinator()
@@ -363,7 +364,7 @@ def test_states_that_are_too_large_for_a_znode_are_in_files_and_a_damaged_one_fa
     (tmp_path / given.file.name).write_bytes(b"y" * given.file.size)
     requested(world, "reset")
     failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 30, "the region has failed")
-    assert "is damaged" in (failed.reason or "") and "reset the region" in (failed.reason or "")
+    assert "is damaged" in (failed.reason or "") and "`zk-coordinator regions reset r --to`" in (failed.reason or "")
 
 
 def test_a_group_that_comes_to_a_region_costs_the_others_no_work(
@@ -404,7 +405,7 @@ def test_a_member_that_comes_to_a_region_without_any_waits_for_no_checkpoint(
     exact(log, 2, again)
 
 
-def test_two_groups_in_one_region_are_checkpointed_and_reset_together_also_when_one_is_empty(
+def test_groups_of_a_region_are_checkpointed_and_reset_together_even_when_empty(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -469,10 +470,10 @@ def test_partitions_that_are_added_begin_at_their_beginning_and_cost_no_work(
     exact(log, 4, one)
 
 
-def test_an_offset_that_the_log_has_lost_fails_the_region_and_is_never_jumped_over(
-    world: World, log: MemoryLog, counting: Callable[..., Counting]
+def test_offset_lost_by_the_log_fails_the_region_with_a_remedy_and_is_not_skipped(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
 ) -> None:
-    world.coordinator()
+    world.coordinator(sweep_interval_ms=300)
     world.topic("t", 2)
     one = counting("c1")
     running(world)
@@ -484,8 +485,23 @@ def test_an_offset_that_the_log_has_lost_fails_the_region_and_is_never_jumped_ov
     requested(world, "reset")
 
     failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 15, "the region has failed")
-    assert "t-" in (failed.reason or "")
-    assert any(type(error).__name__ == "OffsetOutOfRange" for error in one.errors)
+    reason, raised = failed.reason or "", [str(e) for e in one.errors if type(e).__name__ == "OffsetOutOfRange"]
+    assert "t-" in reason and raised
+    for text in (reason, *raised):
+        assert "`zk-coordinator regions reset r --to NUMBER`, or `--to-initial`" in text
+        assert "`regions remove-group r GROUP`" in text and "auto_offset_reset" not in text
+
+    one.close()
+    eventually(lambda: world.state("g").state == "Empty", 10, "the group is Empty")
+    run_ok(world.zk, "regions", "remove-group", "r", "g")
+    eventually(lambda: world.data(PATHS.root) is None, 15, "the region without a group is removed")
+    with Producer.for_store(world.store, tmp_path / "log", world.brokers) as producer:
+        for number in range(2):
+            producer.send_batch("t", number, [b"x"] * log.end)
+    to = ["--topic", "t", "--to-offset", str(log.lost_below), "--log-dir", str(tmp_path / "log"), "--execute"]
+    run_ok(world.zk, "groups", "reset-offsets", "g", *to)
+    again = counting("c1")
+    eventually(lambda: again.by_key == {"t-0": 10, "t-1": 10}, 20, "it begins anew with what the log has")
 
 
 def test_a_commit_and_a_seek_are_refused_in_a_sentence(world: World, counting: Callable[..., Counting]) -> None:
@@ -543,7 +559,7 @@ def test_regions_are_shown_checkpointed_and_reset_from_the_command_line(
         assert refused.exit_code != 0 and reason in refused.output, refused.output
 
 
-def test_an_application_that_raises_half_way_through_a_poll_leaves_without_a_checkpoint_and_loses_no_record(
+def test_application_error_while_processing_takes_no_checkpoint_and_loses_no_record(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     """What `poll` has returned was not all processed: no state may stand beside these offsets."""
@@ -561,7 +577,7 @@ def test_an_application_that_raises_half_way_through_a_poll_leaves_without_a_che
     exact(log, 2, two)
 
 
-def test_what_nobody_runs_any_more_is_carried_from_checkpoint_to_checkpoint_and_found_when_it_is_run_again(
+def test_partitions_without_an_owner_are_carried_over_checkpoints_and_restored(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -628,7 +644,7 @@ def test_a_dynamic_member_that_comes_back_under_its_name_resets_a_led_group_once
     assert after.reset - before.reset <= world.state("g").generation - generation + 1
 
 
-def test_what_a_hand_puts_below_a_checkpoint_or_a_request_stops_neither_the_group_nor_the_region(
+def test_foreign_znodes_below_checkpoints_and_requests_stop_no_group_or_region(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -668,7 +684,7 @@ class _LosesOneReply(FrontStore):
         return found
 
 
-def test_groups_are_asked_for_their_turns_when_the_reply_to_a_regions_multi_was_lost(
+def test_group_turns_are_requested_after_a_lost_reply_to_a_regions_multi(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     fronts: list[_LosesOneReply] = []
@@ -691,7 +707,7 @@ def test_groups_are_asked_for_their_turns_when_the_reply_to_a_regions_multi_was_
     assert fronts[0].path == ""
 
 
-def test_status_names_a_region_that_cannot_be_read_with_its_path_and_one_that_has_failed(world: World) -> None:
+def test_status_reports_unreadable_regions_with_their_path_and_failed_regions(world: World) -> None:
     world.coordinator()
     world.put(PATHS.root, b"{")
     failed = Region(state="Failed", reason="c1: the disk is full", groups=("g",))

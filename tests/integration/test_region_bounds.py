@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from coordinator.zk.commands import DRAIN, START_FETCHER
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.regions import MAX_CHECKPOINT_BYTES, RESETTING, RUNNING
-from coordinator.zk.state import STABLE
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.store import Create, Delete
+from coordinator.zk.znodes.commands import DRAIN, START_FETCHER
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.znodes.regions import MAX_CHECKPOINT_BYTES, RESETTING, RUNNING
 from tests.support.clients import fresh_chroot
-from tests.support.hand import Hand, Stage
+from tests.support.hand import Hand, ManualStage
 from tests.support.made_region import CountingStore, MadeMembers
 from tests.support.region import PATHS, contributions, region
 from tests.support.wait import PATIENCE
@@ -47,7 +47,7 @@ class Turns:
     :ivar took: what it was -> CPU seconds.
     """
 
-    def __init__(self, world: World, stage: Stage) -> None:
+    def __init__(self, world: World, stage: ManualStage) -> None:
         self._world = world
         self.counting: CountingStore | None = None
         self.hand: Hand = stage.hand(wrap=self._counted)
@@ -63,7 +63,7 @@ class Turns:
         return self.counting.reads
 
     def timed(self, what: str, step: Callable[[], Any]) -> Any:
-        self.hand.lease.renew()  # as a coordinator does all the time
+        self.hand.term.lease.renew()  # as a coordinator does all the time
         began = time.process_time()
         found = step()
         self.took[what] = max(self.took.get(what, 0.0), time.process_time() - began)
@@ -100,8 +100,8 @@ def a_region(
     return made
 
 
-def test_a_checkpoint_and_a_reset_of_a_thousand_members_read_each_contribution_once_and_keep_their_bounds(
-    world: World, stage: Stage
+def test_checkpoint_and_reset_of_1000_members_read_each_contribution_once_in_bounds(
+    world: World, stage: ManualStage
 ) -> None:
     turns = Turns(world, stage)
     members = a_region(world, turns, {"g": 1000}, 10_000)["g"]
@@ -143,9 +143,7 @@ def test_a_checkpoint_and_a_reset_of_a_thousand_members_read_each_contribution_o
     assert max(turns.took.values()) < TURN_S * PATIENCE, turns.took
 
 
-def test_one_member_that_is_left_of_a_thousand_is_given_every_contribution_in_one_start(
-    world: World, stage: Stage
-) -> None:
+def test_last_of_1000_members_gets_every_contribution_in_one_start(world: World, stage: ManualStage) -> None:
     turns = Turns(world, stage)
     members = a_region(world, turns, {"g": 1000}, 2000)["g"]
     turns.asked(CHECKPOINT)
@@ -171,8 +169,8 @@ def test_one_member_that_is_left_of_a_thousand_is_given_every_contribution_in_on
     assert peak < TURN_BYTES
 
 
-def test_a_region_of_a_hundred_groups_takes_one_turn_of_each_for_a_checkpoint_and_none_after_it(
-    world: World, stage: Stage
+def test_region_of_100_groups_takes_one_turn_of_each_per_checkpoint_and_no_more(
+    world: World, stage: ManualStage
 ) -> None:
     turns = Turns(world, stage)
     made = a_region(world, turns, {f"group-{number:03}": 2 for number in range(100)}, 10)
@@ -199,8 +197,8 @@ def test_a_region_of_a_hundred_groups_takes_one_turn_of_each_for_a_checkpoint_an
     assert max(turns.took.values()) < TURN_S * PATIENCE, turns.took
 
 
-def test_a_region_whose_participants_do_not_fit_into_a_checkpoint_says_so_and_its_members_go_on(
-    world: World, stage: Stage
+def test_region_with_too_many_participants_reports_it_and_its_members_continue(
+    world: World, stage: ManualStage
 ) -> None:
     turns = Turns(world, stage)
     a_region(world, turns, dict.fromkeys("abc", 320), 10, name="x" * 230)

@@ -11,17 +11,18 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.consumer import Callbacks
+from consumer.membership.context import MemberContext
 from consumer.operator.region import RegionMember
-from coordinator.group_fence import GroupNotEmpty
-from coordinator.regions.unbinding import remove_group
-from coordinator.zk.fenced import ensure
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel, OffsetRecord
-from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.regions import COMPLETED
+from coordinator.admin.inactive_group import GroupNotEmpty
+from coordinator.admin.unbinding import remove_group
+from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import FAILED
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store, Watch
+from coordinator.zk.znodes.group_state import FAILED
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel, OffsetRecord
+from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.znodes.regions import COMPLETED
 from tests.support.cli import run, run_json, run_ok
 from tests.support.memlog import MemoryLog
 from tests.support.region import PATHS, Counting, checkpoint, contributions, exact, region, running
@@ -67,7 +68,7 @@ def offset(world: World, paths: GroupPaths, partition: int) -> int:
     return OffsetRecord.parse(path, world.data(path) or b"").offset
 
 
-def test_a_group_is_taken_out_of_its_region_when_nobody_is_in_it_and_goes_on_from_the_checkpoint_without_its_states(
+def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -103,7 +104,7 @@ def test_a_group_is_taken_out_of_its_region_when_nobody_is_in_it_and_goes_on_fro
     assert refused.exit_code == 2 and "is not bound to consistent region r" in refused.output
 
 
-def test_a_region_that_has_lost_its_last_group_is_removed_whole_and_the_group_may_do_without_one(
+def test_region_without_groups_is_removed_and_its_last_group_runs_without_one(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator(sweep_interval_ms=300)
@@ -125,7 +126,7 @@ def test_a_region_that_has_lost_its_last_group_is_removed_whole_and_the_group_ma
     assert world.state("g").region is None
 
 
-def test_a_deleted_group_leaves_nothing_in_its_region_that_a_group_of_the_same_name_would_begin_from(
+def test_deleted_group_leaves_nothing_in_its_region_for_a_group_of_the_same_name(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -185,7 +186,7 @@ def aged(folder: Path) -> None:
         os.utime(file, (1, 1))
 
 
-def test_members_remove_the_state_files_of_checkpoints_that_are_kept_no_more_and_of_no_other(
+def test_members_remove_state_files_of_retired_checkpoints_and_no_others(
     world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
 ) -> None:
     world.coordinator(checkpoints_kept=1)
@@ -249,7 +250,7 @@ def test_a_checkpoint_is_aborted_and_goes_on_where_what_it_must_copy_cannot_be_r
     exact(log, 2, one)
 
 
-def test_checkpoints_go_on_while_a_static_member_is_away_and_it_comes_back_to_what_it_had(
+def test_checkpoints_continue_without_a_static_member_that_returns_to_its_state(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -285,7 +286,7 @@ def test_checkpoints_go_on_while_a_static_member_is_away_and_it_comes_back_to_wh
 
 
 @pytest.mark.parametrize("stray", ["completed", "aborted"])
-def test_an_end_that_a_hand_puts_below_an_open_checkpoint_makes_it_none_to_go_back_to(
+def test_end_znode_made_by_hand_below_an_open_checkpoint_aborts_it(
     world: World, log: MemoryLog, counting: Callable[..., Counting], stray: str
 ) -> None:
     world.coordinator()
@@ -311,7 +312,7 @@ def test_an_end_that_a_hand_puts_below_an_open_checkpoint_makes_it_none_to_go_ba
 
 
 @pytest.mark.parametrize("is_removed", [False, True], ids=["damaged", "removed"])
-def test_a_contribution_that_a_hand_has_damaged_is_said_and_the_region_goes_back_to_another_checkpoint(
+def test_damaged_contribution_is_reported_until_a_reset_to_another_checkpoint(
     world: World, log: MemoryLog, counting: Callable[..., Counting], is_removed: bool
 ) -> None:
     world.coordinator(max_rebalance_retries=1)
@@ -340,6 +341,38 @@ def test_a_contribution_that_a_hand_has_damaged_is_said_and_the_region_goes_back
     assert two.resets[-1] == first
 
 
+def test_checkpoint_does_not_begin_while_a_group_cannot_take_part_with_the_reason(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    coordinator = world.coordinator()
+    world.topic("t", 2)
+    one, other = counting("c1"), counting("o1", group="h")
+    eventually(lambda: region(world).groups == ("g", "h"), 10, "both groups are bound")
+    running(world)
+    exact(log, 2, one)
+    exact(log, 2, other)
+    path = PATHS.contribution(checkpoint(world), "h", "o1")
+    given = world.data(path) or b""
+    world.put(path, b"no contribution")
+    world.stop_coordinator(coordinator)
+    fast = {"checkpoint_interval_ms": 300, "drain_timeout_ms": 600, "sweep_interval_ms": 300}
+    world.elected(world.coordinator(max_rebalance_retries=1, **fast))
+    eventually(lambda: world.state("h").state == FAILED, 30, "the group's turns fail")
+    hindered = eventually(lambda: (now := region(world)).reason and not now.open and now, 15, "the region says why")
+    assert hindered.reason.startswith(f"no checkpoint: the turns of group h fail: {path} "), hindered.reason
+
+    run_ok(world.zk, "regions", "checkpoint", "r")
+    eventually(lambda: world.data(PATHS.request) is None, 10, "the request is answered")
+    log.end = 60
+    exact(log, 2, one)
+    assert region(world).next_sequence == hindered.next_sequence, "none has begun"
+    assert hindered.reason in run_ok(world.zk, "regions", "describe", "r").output
+
+    world.put(path, given)
+    eventually(lambda: (now := region(world)).sequence > hindered.sequence and not now.reason, 30, "they go on")
+    exact(log, 2, other)
+
+
 class Between(FrontStore):
     """Something happens right after a member has looked what request stands."""
 
@@ -364,13 +397,11 @@ class Guarded:
 
 
 @pytest.mark.parametrize("stands", [False, True], ids=["comes", "goes"])
-def test_a_reset_that_an_application_asks_for_is_not_lost_to_a_request_that_comes_or_goes_meanwhile(
-    world: World, stands: bool
-) -> None:
+def test_reset_request_of_an_application_survives_concurrent_requests(world: World, stands: bool) -> None:
     ensure(world.store, [*PATHS.skeleton, PATHS.root])
     store = Between(world.store)
     config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", log_dir="none")
-    member = RegionMember(config, ThreadRuntime(), Callbacks())  # type: ignore[arg-type]
+    member = RegionMember(MemberContext(config, ThreadRuntime()), Callbacks())  # type: ignore[arg-type]
     other = Create(PATHS.request, RegionRequest(CHECKPOINT, "another").to_bytes())
     if stands:
         world.store.commit([other])
@@ -386,7 +417,7 @@ def test_a_reset_that_an_application_asks_for_is_not_lost_to_a_request_that_come
 def test_the_end_of_one_checkpoint_does_not_end_the_drain_for_the_next(world: World) -> None:
     ensure(world.store, [*PATHS.skeleton, PATHS.root, PATHS.checkpoints, PATHS.checkpoint(1), PATHS.end(1, COMPLETED)])
     config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", log_dir="none")
-    member = RegionMember(config, ThreadRuntime(), Callbacks())  # type: ignore[arg-type]
+    member = RegionMember(MemberContext(config, ThreadRuntime()), Callbacks())  # type: ignore[arg-type]
     member._paused_for, member._draining_for = 1, 2
     member._look.set()
 

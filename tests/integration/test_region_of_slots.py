@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from consumer.logs.producer import Producer
-from coordinator.zk.paths import RegionPaths, checkpoint_number
-from coordinator.zk.region_requests import RegionRequest
-from coordinator.zk.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd
-from coordinator.zk.sealed import Segment, SegmentsRecord
-from coordinator.zk.state import GroupState
+from consumer.logs.embedded.producer import Producer
 from coordinator.zk.store import Create, Operation, SetData, Store
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
+from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import ABORTED, COMPLETED, Checkpoint, CheckpointEnd
+from coordinator.zk.znodes.segments import Segment, SegmentsRecord
 from tests.support.cli import run
 from tests.support.region import checkpoint, contributions, region, running
-from tests.support.slots import PATHS, Bench
+from tests.support.slots import PATHS, SlotBench
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
@@ -35,14 +35,14 @@ def world(zk: str) -> Iterator[World]:
 
 
 @pytest.fixture
-def bench(world: World, tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(world, tmp_path)
+def bench(world: World, tmp_path: Path) -> Iterator[SlotBench]:
+    made = SlotBench(world, tmp_path)
     made.post.keep(10)
     yield made
     made.close()
 
 
-def slots(bench: Bench, *numbers: int, **options: Any) -> None:
+def slots(bench: SlotBench, *numbers: int, **options: Any) -> None:
     for number in numbers:
         bench.slot(number, **({"region": "r"} | options))
     bench.world.stable("g", len(numbers))
@@ -69,7 +69,9 @@ def contributed(world: World, sequence: int) -> dict[int, int]:
     return {partition: offset for partition, offset in offsets.items() if offset}
 
 
-def test_the_segments_below_a_checkpoint_hold_exactly_what_its_members_contributed(world: World, bench: Bench) -> None:
+def test_the_segments_below_a_checkpoint_hold_exactly_what_its_members_contributed(
+    world: World, bench: SlotBench
+) -> None:
     world.coordinator()
     bench.end(30)
     slots(bench, 0, 1, seal_interval_ms=SLOW)  # nothing is sealed but by the drain
@@ -86,7 +88,7 @@ def test_the_segments_below_a_checkpoint_hold_exactly_what_its_members_contribut
     assert region(world).kind == "slots" and region(world).reset == 1
 
 
-def test_what_is_open_is_sealed_for_a_checkpoint_also_while_fetching_is_paused(world: World, bench: Bench) -> None:
+def test_what_is_open_is_sealed_for_a_checkpoint_also_while_fetching_is_paused(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(30)
     slots(bench, 0, seal_interval_ms=SLOW)
@@ -102,9 +104,7 @@ def test_what_is_open_is_sealed_for_a_checkpoint_also_while_fetching_is_paused(w
     assert sum(cut(world, sequence).values()) > 0
 
 
-def test_a_slot_that_joins_aborts_the_checkpoint_that_is_open_and_a_later_one_completes(
-    world: World, bench: Bench
-) -> None:
+def test_joining_slot_aborts_the_open_checkpoint_and_a_later_one_completes(world: World, bench: SlotBench) -> None:
     world.coordinator()
     slots(bench, 0)
     running(world)
@@ -129,9 +129,7 @@ def test_a_slot_that_joins_aborts_the_checkpoint_that_is_open_and_a_later_one_co
     assert later > opened and cut(world, later) == contributed(world, later)
 
 
-def test_a_slot_that_cannot_seal_yet_contributes_once_it_can_and_is_not_evicted_for_it(
-    world: World, bench: Bench
-) -> None:
+def test_slot_that_cannot_seal_contributes_later_and_is_not_evicted(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(20)
     slots(bench, 0, seal_interval_ms=SLOW, max_poll_interval_ms=1500)
@@ -150,7 +148,7 @@ def test_a_slot_that_cannot_seal_yet_contributes_once_it_can_and_is_not_evicted_
     assert world.registrations("g") == 1
 
 
-def test_a_slot_in_a_region_of_consumers_is_turned_away(world: World, bench: Bench) -> None:
+def test_a_slot_in_a_region_of_consumers_is_turned_away(world: World, bench: SlotBench) -> None:
     world.coordinator()
     world.consumer("other", "c1", {"t": 1}, region="r")
     world.stable("other", 1)
@@ -161,7 +159,7 @@ def test_a_slot_in_a_region_of_consumers_is_turned_away(world: World, bench: Ben
     assert "region r is one of consumers, and it registers for one of slots" in ended["reason"]
 
 
-def test_a_region_of_slots_is_never_reset_neither_by_command_nor_by_a_request(world: World, bench: Bench) -> None:
+def test_a_region_of_slots_is_never_reset_neither_by_command_nor_by_a_request(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(20)
     slots(bench, 0)
@@ -176,9 +174,7 @@ def test_a_region_of_slots_is_never_reset_neither_by_command_nor_by_a_request(wo
     assert (region(world).reset, region(world).sequence) == (1, sequence)
 
 
-def test_offsets_of_a_group_of_slots_are_reset_as_ever_while_nobody_uses_it(
-    world: World, bench: Bench, tmp_path: Path
-) -> None:
+def test_offsets_of_an_unused_slot_group_can_be_reset(world: World, bench: SlotBench, tmp_path: Path) -> None:
     world.coordinator()
     bench.end(20)
     slots(bench, 0)
@@ -212,9 +208,7 @@ class Slow(FrontStore):
         return super().commit(operations)
 
 
-def test_a_checkpoint_that_begins_while_a_generation_is_about_to_be_written_has_everybody_or_is_aborted(
-    world: World, bench: Bench
-) -> None:
+def test_checkpoint_begun_before_a_generation_is_written_is_complete_or_aborted(world: World, bench: SlotBench) -> None:
     stores: list[Slow] = []
 
     def wrap(store: Store) -> Store:
@@ -241,7 +235,7 @@ def test_a_checkpoint_that_begins_while_a_generation_is_about_to_be_written_has_
     assert cut(world, last) == contributed(world, last)
 
 
-def test_a_checkpoint_is_taken_without_a_slot_that_is_away_from_its_seat(world: World, bench: Bench) -> None:
+def test_a_checkpoint_is_taken_without_a_slot_that_is_away_from_its_seat(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(20)
     slots(bench, 0, 1, session_timeout_ms=30_000)
@@ -256,9 +250,7 @@ def test_a_checkpoint_is_taken_without_a_slot_that_is_away_from_its_seat(world: 
     assert set(contributions(world, sequence)) == {"g~p-slot-0"}
 
 
-def test_slots_stand_still_for_a_smaller_part_of_the_time_the_longer_one_of_them_cannot_seal(
-    world: World, bench: Bench
-) -> None:
+def test_checkpoint_attempts_back_off_the_longer_a_slot_cannot_seal(world: World, bench: SlotBench) -> None:
     world.coordinator(checkpoint_interval_ms=400, drain_timeout_ms=400)
     bench.end(20)
     slots(bench, 0, seal_interval_ms=SLOW)

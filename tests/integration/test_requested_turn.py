@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from coordinator import operate
-from coordinator.asked import Asked
+from coordinator.admin import control
 from coordinator.assignors import Assignment, Subscriber
 from coordinator.assignors.range import RangeAssignor
-from coordinator.zk.asked import TurnRequest
+from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.operator_requests import TurnRequest
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.cli import run, run_json, run_ok
-from tests.support.hand import Stage
+from tests.support.hand import ManualStage
+from tests.support.terms import with_store
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -49,13 +49,13 @@ def test_where_nothing_has_to_change_a_requested_turn_changes_nothing(world: Wor
 
     stands = {"state": "Stable", "generation": 1, "reason": None}
     assert document == {"group": "g", "before": stands, "after": stands, "changed": False}
-    assert "a turn was taken: nothing had to change" in text
+    assert "a turn was taken: no changes were needed" in text
     assert world.data(PATHS.state) == before
     assert world.data(PATHS.request) is None
 
 
 def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.handlers.LONGEST_BACKOFF_S", 600.0)
+    monkeypatch.setattr("coordinator.rebalance.handlers.LONGEST_BACKOFF_S", 600.0)
     assignor = Faulty()
     assignor.fails = True
     world.coordinator(assignor=assignor, max_rebalance_retries=0)
@@ -89,12 +89,12 @@ def test_a_request_stands_until_a_turn_has_succeeded(world: World) -> None:
     stood = world.data(PATHS.request)
     assignor.fails = False
 
-    assert failed.exit_code == 1 and "the request stands" in failed.stderr
+    assert failed.exit_code == 1 and "the request is kept" in failed.stderr
     assert stood is not None
     eventually(lambda: world.data(PATHS.request) is None, 10, "the next try answers it")
 
 
-def test_a_request_that_nobody_has_answered_is_left_to_the_next_coordinator(world: World) -> None:
+def test_unanswered_request_is_left_to_the_next_coordinator(world: World) -> None:
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1})
     eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
@@ -106,13 +106,13 @@ def test_a_request_that_nobody_has_answered_is_left_to_the_next_coordinator(worl
     assert "requested by somebody: long ago" in world.history("g")[0].trigger
 
 
-def test_a_deposed_coordinator_answers_no_request(world: World, stage: Stage) -> None:
+def test_a_deposed_coordinator_answers_no_request(world: World, stage: ManualStage) -> None:
     deposed = stage.hand()
     deposed.close()
-    hand = stage.hand()
+    stage.hand()
     stage.puppet("g", "c1", {"t": 1})
     world.put(PATHS.request, TurnRequest("somebody", 1).to_bytes())
-    zombie = Asked(world.store, ThreadRuntime(), deposed.term, hand.problems)
+    zombie = Asked(with_store(deposed.term, world.store))
     request = zombie.read_requests(["g"], lambda path: None)["g"]
 
     with pytest.raises(EpochOver):
@@ -121,11 +121,13 @@ def test_a_deposed_coordinator_answers_no_request(world: World, stage: Stage) ->
     assert world.data(PATHS.request) is not None
 
 
-def test_a_request_that_was_replaced_meanwhile_is_not_answered_by_the_turn_before(world: World, stage: Stage) -> None:
+def test_a_request_that_was_replaced_meanwhile_is_not_answered_by_the_turn_before(
+    world: World, stage: ManualStage
+) -> None:
     hand = stage.hand()
     stage.puppet("g", "c1", {"t": 1})
     world.put(PATHS.request, TurnRequest("first", 1).to_bytes())
-    asked = Asked(world.store, ThreadRuntime(), hand.term, hand.problems)
+    asked = Asked(with_store(hand.term, world.store))
     request = asked.read_requests(["g"], lambda path: None)["g"]
     world.remove(PATHS.request)
     world.put(PATHS.request, TurnRequest("second", 2).to_bytes())
@@ -135,14 +137,14 @@ def test_a_request_that_was_replaced_meanwhile_is_not_answered_by_the_turn_befor
     assert b"second" in (world.data(PATHS.request) or b"")
 
 
-def test_who_asks_after_somebody_else_waits_for_the_same_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    has_asked, await_turn = threading.Event(), operate.await_turn
+def test_second_requester_waits_for_the_same_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    has_asked, await_turn = threading.Event(), control.await_turn
 
     def noted(*words: Any) -> Any:
         has_asked.set()
         return await_turn(*words)
 
-    monkeypatch.setattr(operate, "await_turn", noted)
+    monkeypatch.setattr(control, "await_turn", noted)
     assignor = Faulty()
     world.coordinator(assignor=assignor)
     world.topic("t", 2)
@@ -175,7 +177,7 @@ def test_a_request_that_cannot_be_read_is_reported_and_taken_all_the_same(world:
     assert service.problems.count == 1
 
 
-def test_what_nobody_could_take_is_refused_with_what_to_do(world: World) -> None:
+def test_impossible_rebalance_request_is_refused_with_a_remedy(world: World) -> None:
     world.put(PATHS.root)
 
     missing = run(world.zk, "rebalance", "nobody")
@@ -186,7 +188,7 @@ def test_what_nobody_could_take_is_refused_with_what_to_do(world: World) -> None
     everything = run(world.zk, "rebalance", "g")
 
     assert missing.exit_code == 2 and "does not exist" in missing.stderr
-    assert nobody.exit_code == 1 and "nobody is elected" in nobody.stderr
-    assert paused.exit_code == 2 and "first resume it with `resume g`" in paused.stderr
-    assert everything.exit_code == 2 and "first resume it with `resume`" in everything.stderr
+    assert nobody.exit_code == 1 and "no coordinator is elected" in nobody.stderr
+    assert paused.exit_code == 2 and "resume it first with `resume g`" in paused.stderr
+    assert everything.exit_code == 2 and "resume it first with `resume`" in everything.stderr
     assert world.data(PATHS.request) is None

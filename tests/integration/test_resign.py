@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator import operate
+from coordinator.admin import control
 from coordinator.zk import lease
 from coordinator.zk.errors import OutcomeUnknown
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH
-from coordinator.zk.records import CoordinatorRecord, EpochRecord
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
+from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.support.cli import run, run_json, run_ok
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
@@ -39,7 +39,7 @@ def test_another_node_is_elected_and_the_group_goes_on(world: World, caplog: pyt
     assert world.state("g").generation == generation
     world.consumer("g", "c2", {"t": 1})
     world.stable("g", 2)
-    stands = f"stands for election: node={name}\n"
+    stands = f"election joined: node={name}\n"
     eventually(lambda: caplog.text.count(stands) >= 2, 15, "who resigned stands again")
     run_ok(world.zk, "resign")
     assert world.elected(one, two, above=found["elected"]["epoch"]) is first
@@ -67,30 +67,30 @@ def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
     world.elected(service, above=1, timeout_s=5)
 
 
-def test_nobody_resigns_for_another_node_and_nobody_where_nobody_is_elected(world: World) -> None:
+def test_resign_of_another_node_or_without_an_elected_node_is_refused(world: World) -> None:
     nobody = run(world.zk, "resign")
     world.elected(world.coordinator("only"))
     other = run(world.zk, "resign", "--node", "other")
 
-    assert nobody.exit_code == 1 and "nobody is elected" in nobody.stderr
+    assert nobody.exit_code == 1 and "no node is elected" in nobody.stderr
     assert other.exit_code == 2 and "'other' is not elected: 'only' is, with epoch 1" in other.stderr
     node = world.store.get(COORDINATOR)
     assert node is not None and CoordinatorRecord.parse(COORDINATOR, node.data).epoch == 1
 
 
-def test_a_resignation_after_which_nobody_is_elected_says_so(world: World) -> None:
+def test_resignation_without_a_new_election_is_reported(world: World) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
     world.put(COORDINATOR, CoordinatorRecord("gone", "host", 3).to_bytes())
 
     result = run(world.zk, "resign", "--timeout", "0.3")
 
     assert result.exit_code == 1
-    assert "node gone has resigned (epoch 3), but nobody was elected within 0.3 s" in result.stderr
+    assert "node gone has resigned (epoch 3), but no node was elected within 0.3 s" in result.stderr
     assert world.data(COORDINATOR) is None
 
 
 @pytest.mark.parametrize("ephemeral", [True, False])
-def test_a_znode_that_somebody_made_by_hand_is_taken_away_and_a_node_is_elected(world: World, ephemeral: bool) -> None:
+def test_coordinator_znode_made_by_hand_is_removed_and_a_node_is_elected(world: World, ephemeral: bool) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
     world.store.commit([Create(COORDINATOR, CoordinatorRecord("me", "host", 99).to_bytes(), ephemeral=ephemeral)])
     world.coordinator("only")
@@ -122,8 +122,8 @@ def test_a_resignation_whose_reply_was_lost_happens_once(world: World, happens: 
     service = world.coordinator("only")
     world.elected(service)
 
-    before, epoch = operate.resign(LostReply(world, happens))
+    before, epoch = control.resign(LostReply(world, happens))
 
-    after = operate.await_election(world.store, ThreadRuntime(), epoch, 10)
+    after = control.await_election(world.store, ThreadRuntime(), epoch, 10)
     assert (before.epoch, after and after.epoch) == (1, 2)
     eventually(lambda: service.term and service.term.epoch == 2, 5, "elected once more, not twice")

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from consumer.spark.post import PoolPost
-from consumer.spark.sweep import ORPHAN_AFTER_S, sweep
-from coordinator.drills.proxy import Proxy
-from coordinator.drills.wire import MULTI, SYNC, op_code
+from consumer.spark.fetchers.orphan_sweep import ORPHAN_AFTER_S, sweep
+from consumer.spark.fetchers.pool_znode import PoolPost
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Query, Segment, SegmentsRecord
 from coordinator.zk.store import Create, SetData
-from tests.support.slots import PATHS, SESSION_MS, Bench
+from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
+from drills.faults.packets import MULTI, SYNC, op_code
+from drills.faults.proxy import Proxy
+from tests.support.slots import PATHS, SESSION_MS, SlotBench
 from tests.support.wait import eventually
 from tests.support.world import World, a_world
 
 
 @pytest.fixture
-def bench(world: World, zookeeper_proxy: Proxy, tmp_path: Path) -> Iterator[Bench]:
+def bench(world: World, zookeeper_proxy: Proxy, tmp_path: Path) -> Iterator[SlotBench]:
     """Closed before the proxy is, through which some slots leave."""
-    bench = Bench(world, tmp_path)
+    bench = SlotBench(world, tmp_path)
     bench.post.keep(10)
     yield bench
     bench.close()
@@ -43,7 +43,7 @@ def is_seal(request: bytes) -> bool:
 
 @pytest.mark.parametrize("is_reply", [True, False])
 def test_a_seal_whose_reply_or_request_is_lost_is_done_once(
-    bench: Bench, zookeeper_proxy: Proxy, is_reply: bool
+    bench: SlotBench, zookeeper_proxy: Proxy, is_reply: bool
 ) -> None:
     chroot = bench.world.zk[bench.world.zk.index("/") :]
     bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
@@ -56,7 +56,7 @@ def test_a_seal_whose_reply_or_request_is_lost_is_done_once(
 
 
 def test_a_seal_is_done_once_though_the_question_what_became_of_it_is_lost_too(
-    bench: Bench, zookeeper_proxy: Proxy
+    bench: SlotBench, zookeeper_proxy: Proxy
 ) -> None:
     chroot = bench.world.zk[bench.world.zk.index("/") :]
     bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
@@ -68,7 +68,7 @@ def test_a_seal_is_done_once_though_the_question_what_became_of_it_is_lost_too(
         bench.all_sealed(4, records)
 
 
-def test_a_connection_that_is_cut_again_and_again_costs_no_record(bench: Bench, zookeeper_proxy: Proxy) -> None:
+def test_a_connection_that_is_cut_again_and_again_costs_no_record(bench: SlotBench, zookeeper_proxy: Proxy) -> None:
     chroot = bench.world.zk[bench.world.zk.index("/") :]
     bench.slot(0, zk=zookeeper_proxy.hosts + chroot)
     for records in range(100, 1600, 100):
@@ -77,7 +77,7 @@ def test_a_connection_that_is_cut_again_and_again_costs_no_record(bench: Bench, 
     bench.all_sealed(4, 1500)
 
 
-def test_partitions_that_move_while_records_come_are_sealed_once(bench: Bench) -> None:
+def test_partitions_that_move_while_records_come_are_sealed_once(bench: SlotBench) -> None:
     bench.slot(0)
     bench.world.stable("g", 1)
     bench.end(5000)
@@ -90,7 +90,7 @@ def test_partitions_that_move_while_records_come_are_sealed_once(bench: Bench) -
     bench.all_sealed(4, 11_000)
 
 
-def test_a_slot_that_is_taken_over_by_a_newer_one_of_its_name_leaves_nothing_undone_or_twice(bench: Bench) -> None:
+def test_slot_taken_over_by_a_newer_one_of_its_name_loses_and_repeats_no_record(bench: SlotBench) -> None:
     bench.slot(0)
     bench.end(3000)
     eventually(lambda: bench.segments(), 10, "something is sealed")
@@ -107,7 +107,7 @@ def test_a_slot_that_is_taken_over_by_a_newer_one_of_its_name_leaves_nothing_und
 PAUSED = SegmentsRecord(paused="the storage is being moved")
 
 
-def tell(bench: Bench, record: SegmentsRecord) -> None:
+def tell(bench: SlotBench, record: SegmentsRecord) -> None:
     """Put `record` into the data of `segments`, and wait until every slot has read it."""
     bench.world.store.commit([SetData(PATHS.segments, record.to_bytes())])
 
@@ -117,7 +117,7 @@ def tell(bench: Bench, record: SegmentsRecord) -> None:
     eventually(all_know, 10, f"every slot has read {record}")
 
 
-def test_while_paused_nothing_is_fetched_and_what_comes_afterwards_is(bench: Bench) -> None:
+def test_while_paused_nothing_is_fetched_and_what_comes_afterwards_is(bench: SlotBench) -> None:
     slot = bench.slot(0)
     bench.world.stable("g", 1)
     tell(bench, PAUSED)
@@ -127,7 +127,7 @@ def test_while_paused_nothing_is_fetched_and_what_comes_afterwards_is(bench: Ben
     assert slot.sealer.counts.refetched == 0
 
 
-def test_a_paused_slot_keeps_its_lease_and_its_partitions_for_longer_than_it_may_be_silent(bench: Bench) -> None:
+def test_paused_slot_keeps_its_lease_and_partitions_beyond_its_poll_interval(bench: SlotBench) -> None:
     slot = bench.slot(0, max_poll_interval_ms=1000)
     state = bench.world.stable("g", 1)
     tell(bench, PAUSED)
@@ -142,7 +142,7 @@ def test_a_paused_slot_keeps_its_lease_and_its_partitions_for_longer_than_it_may
     bench.all_sealed(4, 100)
 
 
-def test_a_paused_slot_obeys_stop_fetcher_without_sealing_and_nothing_is_lost(bench: Bench) -> None:
+def test_a_paused_slot_obeys_stop_fetcher_without_sealing_and_nothing_is_lost(bench: SlotBench) -> None:
     slot = bench.slot(0, seal_interval_ms=60_000)
     bench.world.stable("g", 1)
     bench.end(500)
@@ -164,7 +164,7 @@ def test_a_paused_slot_obeys_stop_fetcher_without_sealing_and_nothing_is_lost(be
     bench.all_sealed(4, 500)
 
 
-def test_a_paused_pool_ends_when_it_is_told_to_and_the_next_begins_where_it_had_sealed(bench: Bench) -> None:
+def test_paused_pool_ends_on_request_and_the_next_resumes_at_the_sealed_offset(bench: SlotBench) -> None:
     slot = bench.slot(0, seal_interval_ms=60_000)
     bench.world.stable("g", 1)
     bench.end(500)
@@ -179,13 +179,11 @@ def test_a_paused_pool_ends_when_it_is_told_to_and_the_next_begins_where_it_had_
     bench.all_sealed(4, 500)
 
 
-def test_a_full_backlog_stops_the_slots_until_a_query_has_finished_enough_and_nothing_is_lost(
-    zk: str, tmp_path: Path
-) -> None:
+def test_full_backlog_pauses_slots_until_a_query_catches_up_without_record_loss(zk: str, tmp_path: Path) -> None:
     with a_world(zk) as world:
         world.topic("t", 4)
         world.coordinator(backlog_interval_ms=50, max_backlog_segments=20)
-        bench = Bench(world, tmp_path)
+        bench = SlotBench(world, tmp_path)
         bench.post.keep(10)
         try:
             for number in range(3):
@@ -196,7 +194,7 @@ def test_a_full_backlog_stops_the_slots_until_a_query_has_finished_enough_and_no
             bench.close()
 
 
-def _fill_and_drain(bench: Bench) -> None:
+def _fill_and_drain(bench: SlotBench) -> None:
     """Three times: records come until the slots are paused, then a query finishes everything."""
     store, seen = bench.world.store, {}
     store.commit([SetData(PATHS.queries, b""), Create(PATHS.query("q"), Query("run", 0, 0).to_bytes())])
@@ -237,7 +235,7 @@ def _fill_and_drain(bench: Bench) -> None:
         assert firsts == (0, *nexts[:-1]), "no gap, no overlap"
 
 
-def test_a_slot_leaves_when_the_pool_says_so_and_seals_first(bench: Bench) -> None:
+def test_a_slot_leaves_when_the_pool_says_so_and_seals_first(bench: SlotBench) -> None:
     bench.slot(0, seal_interval_ms=60_000)
     bench.slot(1, seal_interval_ms=60_000)
     bench.world.stable("g", 2)
@@ -250,7 +248,7 @@ def test_a_slot_leaves_when_the_pool_says_so_and_seals_first(bench: Bench) -> No
     bench.all_sealed(4, 100)
 
 
-def test_only_slots_over_the_pools_number_leave(bench: Bench) -> None:
+def test_only_slots_over_the_pools_number_leave(bench: SlotBench) -> None:
     bench.slot(0)
     bench.slot(1)
     bench.world.stable("g", 2)
@@ -259,7 +257,7 @@ def test_only_slots_over_the_pools_number_leave(bench: Bench) -> None:
     assert 0 not in bench.results
 
 
-def test_a_slot_whose_driver_is_gone_leaves_but_not_at_once(bench: Bench) -> None:
+def test_a_slot_whose_driver_is_gone_leaves_but_not_at_once(bench: SlotBench) -> None:
     bench.slot(0)
     bench.world.stable("g", 1)
     bench.post.close()
@@ -269,7 +267,7 @@ def test_a_slot_whose_driver_is_gone_leaves_but_not_at_once(bench: Bench) -> Non
     assert bench.results[0]["reason"] == "its driver is gone"
 
 
-def test_a_newer_life_of_the_pool_ends_the_slots_of_the_older(bench: Bench) -> None:
+def test_a_newer_life_of_the_pool_ends_the_slots_of_the_older(bench: SlotBench) -> None:
     bench.slot(0)
     bench.world.stable("g", 1)
     newer = PoolPost(kazoo_factory(bench.world.zk, SESSION_MS), ThreadRuntime(), "g", "p", "run-2")
@@ -286,7 +284,7 @@ class Later(ThreadRuntime):
         return super().wall_ms() + round(ORPHAN_AFTER_S * 1000) + 60_000
 
 
-def test_a_sweep_removes_what_no_segment_names_of_incarnations_that_are_over(bench: Bench) -> None:
+def test_a_sweep_removes_what_no_segment_names_of_incarnations_that_are_over(bench: SlotBench) -> None:
     slot = bench.slot(0)
     bench.end(100)
     bench.all_sealed(4, 100)
@@ -308,7 +306,7 @@ def test_a_sweep_removes_what_no_segment_names_of_incarnations_that_are_over(ben
 # ---- slots are static members
 
 
-def test_every_slot_in_turn_is_bounced_and_no_other_is_stopped_once(bench: Bench) -> None:
+def test_every_slot_in_turn_is_bounced_and_no_other_is_stopped_once(bench: SlotBench) -> None:
     slots = {number: bench.slot(number) for number in range(3)}
     before = bench.world.stable("g", 3)
     bench.end(100)
@@ -329,7 +327,7 @@ def test_every_slot_in_turn_is_bounced_and_no_other_is_stopped_once(bench: Bench
     bench.all_sealed(4, 200)
 
 
-def test_a_slot_that_is_one_too_many_gives_its_seat_up_at_once(bench: Bench) -> None:
+def test_a_slot_that_is_one_too_many_gives_its_seat_up_at_once(bench: SlotBench) -> None:
     for number in range(2):
         bench.slot(number, session_timeout_ms=8000)
     bench.world.stable("g", 2)

@@ -14,27 +14,27 @@ import pytest
 
 from consumer.config import Subscription
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.partitions import PartitionSet
-from coordinator.zk.records import Topic
-from coordinator.zk.state import FAILED
 from coordinator.zk.store import Listing, Node, Watch
-from coordinator.zk.sync import (
+from coordinator.zk.znodes.group_state import FAILED
+from coordinator.zk.znodes.partitions import PartitionSet
+from coordinator.zk.znodes.records import Topic
+from coordinator.zk.znodes.sync import (
     MAX_MEMBER_STATE_BYTES,
     MAX_METADATA_BYTES,
 )
 from tests.support.client_side import (
     PATHS,
-    Gate,
     Hooked,
     Scripted,
+    ThreadGate,
     a_hand_stage,
     asks,
     padded,
     states,
     switches,
 )
-from tests.support.event_group import Group
-from tests.support.hand import Stage
+from tests.support.event_group import EventGroup
+from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, parts
@@ -75,9 +75,7 @@ def holds(member: PollingConsumer, *wanted: PartitionSet) -> None:
 
 
 @pytest.mark.parametrize("like", ["range", "round-robin", "sticky", "cooperative-sticky", "lag", "rack"])
-def test_rolling_upgrade_of_a_subscription_members_that_differ_get_only_what_they_subscribe_to(
-    world: World, like: str
-) -> None:
+def test_rolling_upgrade_of_a_subscription_gives_each_member_only_its_own_topics(world: World, like: str) -> None:
     world.coordinator()
     for topic in ("a", "b", "c"):
         world.topic(topic, 4)
@@ -97,9 +95,7 @@ def test_rolling_upgrade_of_a_subscription_members_that_differ_get_only_what_the
 
 
 @protocols
-def test_rolling_upgrade_of_a_subscription_by_restarts_gives_a_new_topic_to_updated_members_only(
-    world: World, like: str
-) -> None:
+def test_rolling_upgrade_of_a_subscription_gives_new_topics_to_updated_members_only(world: World, like: str) -> None:
     world.coordinator()
     for topic in ("old", "new"):
         world.topic(topic, 4)
@@ -125,7 +121,7 @@ def test_rolling_upgrade_of_a_subscription_by_restarts_gives_a_new_topic_to_upda
 
 @pytest.mark.parametrize(("old", "new"), [("range", "cooperative-sticky"), ("cooperative-sticky", "lag")])
 def test_rolling_upgrade_of_the_strategy_switches_once_when_the_last_process_has_it(
-    group: Group, old: str, new: str
+    group: EventGroup, old: str, new: str
 ) -> None:
     front = recorded(group.world)
     options = ("--assignment", "client", "--session-timeout-ms", "20000")
@@ -145,8 +141,8 @@ def test_rolling_upgrade_of_the_strategy_switches_once_when_the_last_process_has
     assert sum(events.position.values()) == events.consumed, "every record was consumed once"
 
 
-def test_rolling_upgrade_from_the_coordinators_side_to_the_clients_and_back_consumes_every_record_once(
-    group: Group,
+def test_rolling_upgrade_to_client_side_assignment_and_back_consumes_records_once(
+    group: EventGroup,
 ) -> None:
     front = recorded(group.world)
     group.start(NAMES, "--assignment", "coordinator", "--session-timeout-ms", "20000")
@@ -167,8 +163,8 @@ def test_rolling_upgrade_from_the_coordinators_side_to_the_clients_and_back_cons
     eventually(lambda: asks(group.world) == [], 5, "no ask is left")
 
 
-def test_rolling_upgrade_to_the_clients_side_with_static_members_switches_when_the_last_one_offers_it(
-    group: Group,
+def test_rolling_upgrade_of_static_members_to_client_side_switches_with_the_last(
+    group: EventGroup,
 ) -> None:
     front = recorded(group.world)
     options = ("--session-timeout-ms", "20000", "--protocols", "cooperative-sticky")
@@ -192,7 +188,7 @@ def test_rolling_upgrade_to_the_clients_side_with_static_members_switches_when_t
 
 
 @protocols
-def test_subscription_change_asks_anew_and_the_others_need_not_register_again(world: World, like: str) -> None:
+def test_subscription_change_makes_another_ask_without_reregistration_of_others(world: World, like: str) -> None:
     world.coordinator()
     world.topic("t", 4)
     world.topic("u", 4)
@@ -227,9 +223,7 @@ def test_subscription_change_to_the_same_is_none(world: World) -> None:
     assert world.stable("g", 1) == before
 
 
-def test_subscription_change_while_an_ask_is_out_waits_for_its_answer_and_is_in_the_next(
-    world: World, stage: Stage
-) -> None:
+def test_subscription_change_during_an_ask_waits_and_is_in_the_next_ask(world: World, stage: ManualStage) -> None:
     with a_hand_stage(world, stage) as hands:
         for topic in ("t", "u"):
             hands.topic(topic, 4)
@@ -253,7 +247,7 @@ def test_subscription_change_while_an_ask_is_out_waits_for_its_answer_and_is_in_
         assert two.held == parts("u", *range(4))
 
 
-def test_subscription_change_of_a_static_member_stands_in_its_seat_and_outlives_a_bounce(world: World) -> None:
+def test_subscription_change_of_a_static_member_is_kept_through_a_restart(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     world.topic("u", 2)
@@ -275,9 +269,7 @@ def test_subscription_change_of_a_static_member_stands_in_its_seat_and_outlives_
 
 
 @protocols
-def test_topic_metadata_change_new_topics_more_partitions_and_topics_that_go_reach_a_wildcard(
-    world: World, like: str
-) -> None:
+def test_topic_metadata_change_of_new_extended_deleted_topics_reaches_a_wildcard(world: World, like: str) -> None:
     world.coordinator()
     world.topic("t1", 2)
     one, two = (client(world, name, {"t.*": 1}, like, pattern="white_list") for name in ("c1", "c2"))
@@ -302,7 +294,7 @@ def test_topic_metadata_change_new_topics_more_partitions_and_topics_that_go_rea
 
 
 @protocols
-def test_topic_metadata_change_a_topic_that_is_made_anew_is_another_topic(world: World, like: str) -> None:
+def test_topic_metadata_change_recreated_topic_is_another_topic(world: World, like: str) -> None:
     world.coordinator()
     first = world.topic("t", 2)
     one = client(world, "c1", like=like)
@@ -337,14 +329,14 @@ def is_made_anew(world: World) -> None:
 
 
 @pytest.mark.parametrize(("change", "partitions"), [(grows, 5), (goes, 0), (is_made_anew, 2)])
-def test_topic_metadata_change_while_an_ask_is_out_outdates_its_answer_and_is_no_failure(
+def test_topic_metadata_change_during_an_ask_outdates_its_answer_without_failure(
     world: World, change: Callable[[World], None], partitions: int
 ) -> None:
     front = recorded(world)
     world.topic("t", 2)
     one, assignor = scripted(world, "c1")
     before = world.stable("g", 1)
-    gate = Gate()
+    gate = ThreadGate()
     assignor.answer = lambda found: (gate(), found)[1]  # type: ignore[func-returns-value]
     two, _ = scripted(world, "c2")
     assert gate.reached.wait(10)
@@ -369,7 +361,7 @@ def read_topics(world: World) -> dict[str, Topic]:
     return {name: Topic.parse("topic", name, node.data, node.stat.czxid) for name, node in nodes.items() if node}
 
 
-def test_topic_metadata_change_several_within_assignment_delay_ms_make_one_generation(world: World) -> None:
+def test_topic_metadata_change_several_in_assignment_delay_ms_make_one_generation(world: World) -> None:
     front = recorded(world)
     world.topic("t0", 1)
     one = client(world, "c1", {"t.*": 1}, pattern="white_list", assignment_delay_ms=1500)
@@ -385,7 +377,7 @@ def test_topic_metadata_change_several_within_assignment_delay_ms_make_one_gener
     assert len(front.made_asks()) == 2
 
 
-def test_topic_metadata_change_partitions_that_come_one_after_another_are_batched_by_the_leader(world: World) -> None:
+def test_topic_metadata_change_of_successive_partitions_is_batched_by_the_leader(world: World) -> None:
     front = recorded(world)
     for number in range(3):
         world.topic(f"t{number}", 1)
@@ -403,7 +395,7 @@ def test_topic_metadata_change_partitions_that_come_one_after_another_are_batche
     assert len(front.made_asks()) == 2
 
 
-def test_topic_metadata_change_that_no_member_subscribes_to_asks_nobody(world: World) -> None:
+def test_topic_metadata_change_without_subscribers_makes_no_ask(world: World) -> None:
     front = recorded(world)
     world.topic("t1", 1)
     client(world, "c1", {"t.*": 1}, pattern="white_list", assignment_delay_ms=0)
@@ -441,7 +433,7 @@ class DeafToTopics(FrontStore):
         return self.behind.children_many(paths, None if paths[0].startswith("/brokers") else watch)
 
 
-def test_topic_metadata_change_whose_watch_was_lost_is_seen_within_a_session_timeout(world: World) -> None:
+def test_topic_metadata_change_with_a_lost_watch_is_seen_within_a_session_timeout(world: World) -> None:
     world.coordinator()
     world.topic("t1", 1)
     opener = kazoo_factory(world.zk, 2000)
@@ -464,9 +456,7 @@ def of_version_2(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("later", ["c1", "c2"])
 @protocols
-def test_metadata_of_version_2_with_unknown_fields_stands_beside_version_1_whoever_leads(
-    world: World, like: str, later: str
-) -> None:
+def test_metadata_of_version_2_coexists_with_version_1_under_any_leader(world: World, like: str, later: str) -> None:
     world.coordinator()
     world.topic("t", 4)
     made = {}
@@ -486,7 +476,7 @@ def test_metadata_of_version_2_with_unknown_fields_stands_beside_version_1_whoev
     assert [c.failures for c in world.consumers] == [[], []]
 
 
-def test_metadata_that_nobody_can_read_leaves_its_member_idle_and_the_others_go_on(world: World) -> None:
+def test_unreadable_metadata_leaves_its_member_idle_and_the_others_continue(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     one, _ = scripted(world, "c1")
@@ -555,7 +545,7 @@ def test_bounds_a_member_state_of_exactly_64_kb_is_taken(world: World) -> None:
 
 @pytest.mark.parametrize("size", [65_537, 70_000, 200_000, 900_000, 2_000_000])
 def test_bounds_a_member_state_over_64_kb_fails_with_its_size_before_anything_stops(
-    world: World, stage: Stage, size: int
+    world: World, stage: ManualStage, size: int
 ) -> None:
     with a_hand_stage(world, stage) as hands:
         hands.topic("t", 4)

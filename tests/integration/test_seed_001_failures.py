@@ -14,33 +14,33 @@ from typing import Any, NamedTuple
 import pytest
 
 from consumer.assignment.base import Assignment
-from coordinator import operate
-from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, STOP_FETCHER, Command
+from coordinator.admin import control
 from coordinator.zk.errors import Refused, SessionLost
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.paths import COORDINATOR, ask_name, ask_number
-from coordinator.zk.records import CoordinatorRecord
-from coordinator.zk.state import COMPLETING, FAILED, GroupState
+from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import COMPLETING, FAILED, GroupState
+from coordinator.zk.znodes.paths import COORDINATOR, ask_name, ask_number
+from coordinator.zk.znodes.records import CoordinatorRecord
 from tests.support.client_side import (
     PATHS,
-    Gate,
     Given,
     HandStage,
     Hooked,
-    Killed,
     Match,
+    ProcessKilled,
     Scripted,
+    ThreadGate,
     a_hand_stage,
     answered,
     asks,
     creates,
     writes,
 )
-from tests.support.event_group import Group
+from tests.support.event_group import EventGroup
 from tests.support.events import GroupEvents, replayed
-from tests.support.hand import Hand, Stage
+from tests.support.hand import Hand, ManualStage
 from tests.support.memlog import MemoryLog
-from tests.support.processes import Process, node_process
+from tests.support.processes import ProjectProcess, node_process
 from tests.support.wait import eventually
 from tests.support.world import PollingConsumer, World, expire, parts
 
@@ -50,7 +50,7 @@ protocols = pytest.mark.parametrize("like", [EAGER, COOPERATIVE])
 
 
 @pytest.fixture
-def hands(world: World, stage: Stage) -> Iterator[HandStage]:
+def hands(world: World, stage: ManualStage) -> Iterator[HandStage]:
     """Topic `t` of six partitions; members and coordinators that move when the test says so."""
     with a_hand_stage(world, stage) as hands:
         hands.topic("t", 6)
@@ -113,7 +113,7 @@ def adopted_generations(front: Hooked) -> list[tuple[int, str]]:
 # ---- Handling Coordinator Failures, 1: before all members have joined, or before group metadata has been persisted
 
 
-def test_coordinator_failure_1_with_nothing_persisted_the_next_one_asks_and_nobody_has_stopped(
+def test_coordinator_failure_1_next_one_makes_the_unpersisted_ask_without_stops(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands)
@@ -130,7 +130,7 @@ def test_coordinator_failure_1_with_nothing_persisted_the_next_one_asks_and_nobo
     assert (hands.calls, adopted_generations(front)) == (2, [(1, begun.ask), (2, ask)])
 
 
-def test_coordinator_failure_1_members_that_join_while_there_is_no_coordinator_are_in_one_ask_of_the_next(
+def test_coordinator_failure_1_members_joining_meanwhile_are_in_one_ask_of_the_next(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands)
@@ -164,9 +164,7 @@ def test_coordinator_failure_1_before_the_first_generation_the_next_one_makes_it
 
 
 @protocols
-def test_coordinator_failure_2_an_ask_that_its_leader_has_not_heard_of_is_sent_again_for_the_same_ask(
-    hands: HandStage, like: str
-) -> None:
+def test_coordinator_failure_2_ask_unread_by_its_leader_is_sent_again_unchanged(hands: HandStage, like: str) -> None:
     begun = a_pair(hands, like)
     hands.member("c3", like=like)
     begun.front.after(creates("/sync/ask-"), begun.front.die)
@@ -183,10 +181,12 @@ def test_coordinator_failure_2_an_ask_that_its_leader_has_not_heard_of_is_sent_a
     assert hands.calls == 2
 
 
-def test_coordinator_failure_2_a_takeover_that_is_refused_half_way_still_sends_the_same_ask_again(
+def test_coordinator_failure_2_refused_takeover_still_sends_the_same_ask_again(
     hands: HandStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.channels.ROOM", 1)  # as in a large group: what is withdrawn goes before
+    monkeypatch.setattr(
+        "coordinator.rebalance.plan_operations.ROOM", 1
+    )  # as in a large group: what is withdrawn goes before
     begun = a_pair(hands)
     hands.member("c3")
     begun.front.after(creates("/sync/ask-"), begun.front.die)
@@ -209,7 +209,7 @@ def test_coordinator_failure_2_a_takeover_that_is_refused_half_way_still_sends_t
     ends_well(hands, second, begun, ask)
 
 
-def test_coordinator_failure_2_who_joins_meanwhile_aborts_nothing_and_is_in_the_next_ask(hands: HandStage) -> None:
+def test_coordinator_failure_2_joining_member_aborts_nothing_and_is_in_the_next_ask(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     begun.front.after(creates("/sync/ask-"), begun.front.die)
@@ -229,7 +229,7 @@ def test_coordinator_failure_2_who_joins_meanwhile_aborts_nothing_and_is_in_the_
     assert [sorted(made.members) for made in front.made_asks()] == [["c1", "c2", "c3", "c4"]]
 
 
-def test_coordinator_failure_2_a_leader_that_goes_meanwhile_is_replaced_and_its_ask_is_removed(
+def test_coordinator_failure_2_leader_that_leaves_is_replaced_and_its_ask_removed(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands)
@@ -247,7 +247,7 @@ def test_coordinator_failure_2_a_leader_that_goes_meanwhile_is_replaced_and_its_
     assert ask == after.client.ask  # type: ignore[union-attr]
 
 
-def test_coordinator_failure_2_a_static_leader_that_bounces_meanwhile_is_a_member_that_another_one_assigns_for(
+def test_coordinator_failure_2_restarted_static_leader_is_assigned_by_another_one(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands, group_instance_id="c1")
@@ -269,9 +269,7 @@ def test_coordinator_failure_2_a_static_leader_that_bounces_meanwhile_is_a_membe
 
 
 @protocols
-def test_coordinator_failure_3_while_the_leader_computes_its_answer_goes_to_the_next_coordinator(
-    hands: HandStage, like: str
-) -> None:
+def test_coordinator_failure_3_computing_leader_answers_the_next_coordinator(hands: HandStage, like: str) -> None:
     begun = a_pair(hands, like)
     hands.member("c3", like=like)
     ask = hands.asked(begun.first, "c1").ask
@@ -291,7 +289,7 @@ def test_coordinator_failure_3_while_the_leader_computes_its_answer_goes_to_the_
     assert hands.calls == 3, "what it computed for the withdrawn command is refused, and it computes again"
 
 
-def test_coordinator_failure_3_an_answer_that_is_through_before_the_next_coordinator_acts_is_adopted(
+def test_coordinator_failure_3_answer_complete_before_the_takeover_is_adopted(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands)
@@ -311,11 +309,11 @@ def test_coordinator_failure_3_an_answer_that_is_through_before_the_next_coordin
 @pytest.fixture
 def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of an answer is a commit of its own, as in a large group; the last goes with `answer`."""
-    monkeypatch.setattr("consumer.assignment.client.ROOM", 1)
+    monkeypatch.setattr("consumer.membership.client_assignment.ROOM", 1)
 
 
 @pytest.mark.usefixtures("in_pieces")
-def test_coordinator_failure_3_between_the_entries_and_the_answer_leaves_nothing_of_the_first_try(
+def test_coordinator_failure_3_entries_of_an_unfinished_answer_are_removed(
     hands: HandStage,
 ) -> None:
     fronts: list[Hooked] = []
@@ -350,7 +348,7 @@ def entries(world: World, ask: str) -> list[str]:
 def kill_leader_in_assign(hands: HandStage, front: Hooked, ask: str) -> None:
     def killed() -> None:
         front.behind.close()
-        raise Killed
+        raise ProcessKilled
 
     hands.assignors["c1"].before = killed
 
@@ -358,7 +356,7 @@ def kill_leader_in_assign(hands: HandStage, front: Hooked, ask: str) -> None:
 def kill_leader_before_its_answer(hands: HandStage, front: Hooked, ask: str) -> None:
     def killed() -> None:
         front.behind.close()
-        raise Killed
+        raise ProcessKilled
 
     front.before(creates(f"{ask}/answer"), killed)
 
@@ -366,7 +364,7 @@ def kill_leader_before_its_answer(hands: HandStage, front: Hooked, ask: str) -> 
 @pytest.mark.usefixtures("in_pieces")
 @pytest.mark.parametrize("with_the_coordinator", [False, True], ids=["alone", "with the coordinator"])
 @pytest.mark.parametrize("kill", [kill_leader_in_assign, kill_leader_before_its_answer], ids=["computing", "half"])
-def test_coordinator_failure_3_a_leader_that_is_killed_in_the_midst_is_replaced_and_half_an_answer_goes(
+def test_coordinator_failure_3_killed_leader_is_replaced_and_half_an_answer_removed(
     hands: HandStage, kill: Callable[[HandStage, Hooked, str], None], with_the_coordinator: bool
 ) -> None:
     fronts: list[Hooked] = []
@@ -375,7 +373,7 @@ def test_coordinator_failure_3_a_leader_that_is_killed_in_the_midst_is_replaced_
     ask = hands.asked(begun.first, "c1").ask
     kill(hands, fronts[0], ask)
 
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         hands.members[0].obey()
 
     half = ["member-c1", "member-c2"] if kill is kill_leader_before_its_answer else []
@@ -398,9 +396,7 @@ def test_coordinator_failure_3_a_leader_that_is_killed_in_the_midst_is_replaced_
 
 
 @protocols
-def test_coordinator_failure_4_an_answer_that_nobody_has_adopted_is_adopted_by_the_next(
-    hands: HandStage, like: str
-) -> None:
+def test_coordinator_failure_4_unadopted_answer_is_adopted_by_the_next(hands: HandStage, like: str) -> None:
     begun = a_pair(hands, like)
     hands.member("c3", like=like)
     ask = hands.asked(begun.first, "c1").ask
@@ -434,7 +430,7 @@ def test_coordinator_failure_4_an_answer_is_adopted_for_those_who_are_still_ther
     assert sorted(p for member in hands.members[1:] for p in member.held) == sorted(ALL)
 
 
-def test_coordinator_failure_4_an_answer_for_topics_as_they_were_is_no_failure_and_is_asked_for_again(
+def test_coordinator_failure_4_outdated_answer_is_no_failure_and_is_asked_again(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands)
@@ -455,9 +451,7 @@ def test_coordinator_failure_4_an_answer_for_topics_as_they_were_is_no_failure_a
 
 
 @protocols
-def test_coordinator_failure_4_adopted_by_a_commit_whose_sender_dies_is_adopted_once(
-    hands: HandStage, like: str
-) -> None:
+def test_coordinator_failure_4_answer_committed_by_a_dying_one_is_adopted_once(hands: HandStage, like: str) -> None:
     begun = a_pair(hands, like)
     hands.member("c3", like=like)
     ask = hands.asked(begun.first, "c1").ask
@@ -473,9 +467,7 @@ def test_coordinator_failure_4_adopted_by_a_commit_whose_sender_dies_is_adopted_
 
 
 @protocols
-def test_coordinator_failure_4_members_that_have_not_received_their_start_get_it_from_the_next(
-    hands: HandStage, like: str
-) -> None:
+def test_coordinator_failure_4_members_without_their_start_get_it_from_the_next(hands: HandStage, like: str) -> None:
     begun = a_pair(hands, like)
     hands.member("c3", like=like)
     one, two, three = hands.members
@@ -500,10 +492,12 @@ def test_coordinator_failure_4_members_that_have_not_received_their_start_get_it
 
 @protocols
 @pytest.mark.parametrize("nth", range(1, 15))
-def test_coordinator_failure_anywhere_killed_after_its_nth_commit_of_a_rebalance_ends_in_one_generation(
+def test_coordinator_failure_anywhere_after_its_nth_commit_ends_in_one_generation(
     hands: HandStage, like: str, nth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.channels.ROOM", 1)  # as in a large group: each step is a commit of its own
+    monkeypatch.setattr(
+        "coordinator.rebalance.plan_operations.ROOM", 1
+    )  # as in a large group: each step is a commit of its own
     begun = a_pair(hands, like)
     hands.member("c3", like=like)
     begun.front.sent = 0
@@ -546,7 +540,7 @@ DEATHS: dict[str, tuple[Callable[[str], Match], bool]] = {
 
 @protocols
 @pytest.mark.parametrize(("at", "is_done"), DEATHS.values(), ids=DEATHS.keys())
-def test_coordinator_failure_of_a_running_node_at_each_point_loses_and_repeats_no_record(
+def test_coordinator_failure_of_a_node_at_each_point_loses_and_repeats_no_record(
     world: World, at: Callable[[str], Match], is_done: bool, like: str
 ) -> None:
     fronts: list[Hooked] = []
@@ -591,11 +585,11 @@ def elected(world: World, epoch: int) -> None:
 class Standing(NamedTuple):
     """Group `g` of c1, the leader, and c2, each a process; its coordinator's, and its state."""
 
-    node: Process
+    node: ProjectProcess
     state: GroupState
 
 
-def processes(group: Group) -> Standing:
+def processes(group: EventGroup) -> Standing:
     node = group.node("a")
     group.start(["c1"], *LONG)
     group.joined(["c1"])
@@ -614,7 +608,7 @@ def command_for(world: World, consumer: str, option: str, epoch: int) -> Command
     return found
 
 
-def goes_on(group: Group, names: Iterable[str], more: int = 20) -> GroupEvents:
+def goes_on(group: EventGroup, names: Iterable[str], more: int = 20) -> GroupEvents:
     """Once each of these has consumed `more` records than now."""
     before = {name: group.events().consumers[name].consumed for name in names}
 
@@ -626,7 +620,7 @@ def goes_on(group: Group, names: Iterable[str], more: int = 20) -> GroupEvents:
     return eventually(look, 10, f"{', '.join(before)} consume", pause_s=0.1)
 
 
-def share(group: Group, names: list[str]) -> GroupState:
+def share(group: EventGroup, names: list[str]) -> GroupState:
     """Once the group is settled, each partition has exactly one of these, whatever a process that was killed said."""
     after = group.world.stable("g", len(names))
 
@@ -639,7 +633,7 @@ def share(group: Group, names: list[str]) -> GroupState:
     return after
 
 
-def all_is_well(group: Group, standing: Standing, ask: str) -> None:
+def all_is_well(group: EventGroup, standing: Standing, ask: str) -> None:
     group.joined(["c1", "c2", "c3"])
     after = group.world.stable("g", 3)
     assert after.generation == standing.state.generation + 1
@@ -648,7 +642,7 @@ def all_is_well(group: Group, standing: Standing, ask: str) -> None:
     assert sum(events.position.values()) == events.consumed, "every record was consumed once"
 
 
-def test_coordinator_failure_2_by_sigkill_before_the_leader_has_heard_leaves_the_same_ask(group: Group) -> None:
+def test_coordinator_failure_2_by_sigkill_before_the_leader_reads_keeps_the_ask(group: EventGroup) -> None:
     standing = processes(group)
     group.process("c1").pause()
     group.start(["c3"], *LONG)
@@ -664,12 +658,12 @@ def test_coordinator_failure_2_by_sigkill_before_the_leader_has_heard_leaves_the
     all_is_well(group, standing, ask)
 
 
-def test_coordinator_failure_4_by_sigkill_of_a_paused_one_leaves_its_answer_to_the_next(group: Group) -> None:
+def test_coordinator_failure_4_by_sigkill_in_a_paused_group_keeps_the_answer(group: EventGroup) -> None:
     standing, world = processes(group), group.world
     group.process("c1").pause()
     group.start(["c3"], *LONG)
     ask = command_for(world, "c1", ASSIGN, 1).ask
-    operate.pause(world.store, "g", "a test", 0, None)
+    control.pause(world.store, "g", "a test", 0, None)
     group.process("c1").resume()
     eventually(lambda: ask in answered(world), 10, "the answer is persisted")
 
@@ -678,12 +672,12 @@ def test_coordinator_failure_4_by_sigkill_of_a_paused_one_leaves_its_answer_to_t
     elected(world, 2)
 
     assert (world.state("g").generation, world.state("g").epoch) == (standing.state.generation, 1)
-    operate.resume(world.store, "g")
+    control.resume(world.store, "g")
     all_is_well(group, standing, ask)
 
 
-def test_coordinator_failure_4_by_sigkill_while_a_member_still_runs_what_it_had_ends_in_the_same_generation(
-    group: Group,
+def test_coordinator_failure_4_by_sigkill_before_a_member_stops_keeps_a_generation(
+    group: EventGroup,
 ) -> None:
     standing, world = processes(group), group.world
     group.process("c2").pause()
@@ -704,12 +698,12 @@ def test_coordinator_failure_4_by_sigkill_while_a_member_still_runs_what_it_had_
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a group waits for whose state is lost: the longest lease that anybody may have."""
-    monkeypatch.setattr("coordinator.reading.UNKNOWN_LEASE_MS", 600)
+    monkeypatch.setattr("coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
 
 
 @pytest.mark.usefixtures("short_leases")
 @protocols
-def test_without_persistence_a_state_that_is_lost_is_made_anew_by_another_ask(hands: HandStage, like: str) -> None:
+def test_without_persistence_lost_state_is_rebuilt_by_another_ask(hands: HandStage, like: str) -> None:
     begun = a_pair(hands, like)
 
     hands.world.remove(PATHS.state)
@@ -726,7 +720,7 @@ def test_without_persistence_a_state_that_is_lost_is_made_anew_by_another_ask(ha
 @pytest.mark.usefixtures("short_leases")
 @pytest.mark.parametrize("is_answered", [False, True], ids=["ask out", "answered"])
 @protocols
-def test_without_persistence_a_state_that_is_lost_with_an_ask_out_ends_with_one_holder_a_partition(
+def test_without_persistence_state_lost_during_an_ask_ends_with_one_owner_each(
     hands: HandStage, like: str, is_answered: bool
 ) -> None:
     begun = a_pair(hands, like)
@@ -755,7 +749,7 @@ def test_without_persistence_asks_that_are_lost_are_followed_by_another(hands: H
     assert hands.stops == [0, 0], "nothing moves for it"
 
 
-def test_without_persistence_an_ask_that_is_lost_before_its_leader_has_heard_is_made_again(hands: HandStage) -> None:
+def test_without_persistence_ask_lost_before_its_leader_read_it_is_made_again(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     hands.asked(begun.first, "c1")
@@ -768,7 +762,7 @@ def test_without_persistence_an_ask_that_is_lost_before_its_leader_has_heard_is_
     assert [member.failures for member in hands.members] == [[], [], []]
 
 
-def test_without_persistence_an_ask_that_is_lost_while_its_leader_computes_takes_no_answer_that_was_for_another(
+def test_without_persistence_ask_lost_while_computed_takes_no_answer_of_another(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands)
@@ -825,9 +819,7 @@ def calls(some: Three) -> list[int]:
 
 
 @protocols
-def test_leader_failure_by_expiry_of_its_session_another_member_leads_and_it_comes_back_as_a_follower(
-    world: World, like: str
-) -> None:
+def test_leader_failure_by_expiry_moves_leadership_and_it_rejoins_as_follower(world: World, like: str) -> None:
     some = three(world, like)
     before = calls(some)
     expire(some.members[0].consumer.member.store)  # type: ignore[arg-type]
@@ -840,9 +832,9 @@ def test_leader_failure_by_expiry_of_its_session_another_member_leads_and_it_com
     assert [member.failures for member in some.members] == [[], [], []]
 
 
-def test_leader_failure_while_it_computes_its_session_expired_is_no_answer_of_the_group(world: World) -> None:
+def test_leader_failure_by_session_expiry_while_computing_gives_no_answer(world: World) -> None:
     some = three(world)
-    gate = Gate()
+    gate = ThreadGate()
     some.assignors[0].before = gate
     world.more_partitions("t", 7)
     assert gate.reached.wait(10)
@@ -859,7 +851,7 @@ def test_leader_failure_while_it_computes_its_session_expired_is_no_answer_of_th
     assert [member.failures for member in some.members] == [[], [], []]
 
 
-def test_leader_failure_by_sigkill_with_an_ask_out_another_member_is_asked(group: Group) -> None:
+def test_leader_failure_by_sigkill_with_an_ask_out_another_member_is_asked(group: EventGroup) -> None:
     group.node("a")
     for name in ("c1", "c2"):
         group.start([name], "--assignment", "client", "--session-timeout-ms", "6000")
@@ -878,8 +870,8 @@ def test_leader_failure_by_sigkill_with_an_ask_out_another_member_is_asked(group
     goes_on(group, ["c2", "c3"])
 
 
-def test_leader_failure_by_eviction_with_an_ask_out_another_member_is_asked_and_it_comes_back_as_a_follower(
-    group: Group,
+def test_leader_failure_by_eviction_moves_the_ask_and_it_rejoins_as_follower(
+    group: EventGroup,
 ) -> None:
     group.node("a")
     evicted_first = ("--session-timeout-ms", "6000", "--max-poll-interval-ms", "2000")
@@ -905,9 +897,9 @@ def test_leader_failure_by_eviction_with_an_ask_out_another_member_is_asked_and_
     assert "Traceback" not in group.process("c1").said()
 
 
-def test_leader_failure_to_poll_it_leaves_by_itself_while_it_computes_and_another_is_asked(world: World) -> None:
+def test_leader_failure_to_poll_while_computing_leaves_and_another_is_asked(world: World) -> None:
     some = three(world, leader_options={"max_poll_interval_ms": 1000})
-    gate = Gate()
+    gate = ThreadGate()
     some.assignors[0].before = gate
     world.more_partitions("t", 7)
     assert gate.reached.wait(10)
@@ -955,11 +947,11 @@ WRONG: dict[str, tuple[Callable[[Given], Any], str]] = {
     ),
     "an unknown topic": (
         lambda found: {**found, "c1": Assignment({"c1-0": parts("nope", 0)})},
-        r"it gives out nope-0, and says of no such partition that it exists",
+        r"it assigns nope-0, which its partitions lack",
     ),
     "an unknown partition": (
         lambda found: {**found, "c1": Assignment({"c1-0": parts("t", 99)})},
-        r"it gives out t-99, and says of no such partition that it exists",
+        r"it assigns t-99, which its partitions lack",
     ),
     "a partition below zero": (lambda found: {**found, "c1": Assignment({"c1-0": parts("t", -1)})}, r"t-1|-1"),
     "nothing at all": (lambda found: None, r"NoneType"),
@@ -971,7 +963,7 @@ WRONG: dict[str, tuple[Callable[[Given], Any], str]] = {
 
 
 @pytest.mark.parametrize(("answer", "said"), WRONG.values(), ids=WRONG.keys())
-def test_assignment_failure_of_the_leader_every_member_hears_once_nobody_stops_and_the_next_leader_is_asked(
+def test_assignment_failure_notifies_members_once_stops_none_and_asks_the_next(
     world: World, answer: Callable[[Given], Any], said: str
 ) -> None:
     fronts: list[Hooked] = []
@@ -1001,7 +993,7 @@ def test_assignment_failure_of_the_leader_every_member_hears_once_nobody_stops_a
 
 def test_assignment_failure_of_a_leader_that_hangs_its_late_answer_is_refused(world: World) -> None:
     some = three(world, assignment_timeout_ms=500)
-    gate = Gate()
+    gate = ThreadGate()
     some.assignors[0].before = gate
     generation = some.state.generation
 
@@ -1025,7 +1017,7 @@ def test_assignment_failure_of_a_leader_that_hangs_its_late_answer_is_refused(wo
 
 
 @pytest.mark.usefixtures("in_pieces")
-def test_assignment_failure_of_a_leader_that_dies_with_half_an_answer_written_is_no_failure_of_the_group(
+def test_assignment_failure_of_a_leader_dying_amid_its_answer_is_no_group_failure(
     world: World,
 ) -> None:
     fronts: list[Hooked] = []
@@ -1051,7 +1043,7 @@ def test_assignment_failure_of_a_leader_that_dies_with_half_an_answer_written_is
     eventually(lambda: asks(world) == [after.client.ask], 5, "what it left half goes")  # type: ignore[union-attr]
 
 
-def test_assignment_failure_that_a_member_has_not_heard_of_is_told_once_by_the_next_coordinator(
+def test_assignment_failure_unread_by_a_member_is_sent_once_by_the_next_coordinator(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands)
@@ -1078,7 +1070,7 @@ def test_assignment_failure_that_a_member_has_not_heard_of_is_told_once_by_the_n
     assert three_.held and hands.assignors["c1"].calls == 2
 
 
-def test_assignment_failure_with_nobody_left_to_ask_begins_with_the_first_again_after_a_backoff(
+def test_assignment_failure_of_every_leader_asks_the_first_again_after_a_backoff(
     hands: HandStage,
 ) -> None:
     begun = a_pair(hands)
@@ -1108,7 +1100,7 @@ def impatient(world: World, tmp_path: Path) -> Iterator[None]:
         yield
 
 
-def told(group: Group) -> GroupEvents:
+def told(group: EventGroup) -> GroupEvents:
     """What the processes have told, without their word of a failed assignment."""
     lines = {name: group.process(name).lines() for name in ("c1", "c2", "c3")}
     return replayed(
@@ -1116,7 +1108,9 @@ def told(group: Group) -> GroupEvents:
     )
 
 
-def test_assignment_failure_of_a_process_that_stands_still_ends_no_other_process(impatient: None, group: Group) -> None:
+def test_assignment_failure_of_a_process_that_stands_still_ends_no_other_process(
+    impatient: None, group: EventGroup
+) -> None:
     for names in (["c1"], ["c1", "c2"]):
         group.start(names[-1:], *LONG)
         group.joined(names)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.zk.fenced import ensure
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import BLACK_LIST, WHITE_LIST
-from coordinator.zk.state import EMPTY
-from tests.support.hand import Stage
+from coordinator.zk.batching import ensure
+from coordinator.zk.znodes.group_state import EMPTY
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST
+from tests.support.hand import ManualStage
 from tests.support.listening import Listening, listening_on
 from tests.support.wait import eventually
 from tests.support.world import World, parts
@@ -27,7 +27,7 @@ def listening(world: World) -> Iterator[Listening]:
 # ---- GroupChangeListener.handleChildChange
 
 
-def test_group_change_1_gets_the_newly_added_group(stage: Stage, listening: Listening) -> None:
+def test_group_change_1_gets_the_newly_added_group(stage: ManualStage, listening: Listening) -> None:
     stage.puppet("g", "c1", {"old": 1})
     listening.start()
     listening.asked.clear()
@@ -39,7 +39,7 @@ def test_group_change_1_gets_the_newly_added_group(stage: Stage, listening: List
     assert listening.groups_asked() == {"added"}
 
 
-def test_group_change_2_listens_for_the_members_of_the_new_group(stage: Stage, listening: Listening) -> None:
+def test_group_change_2_listens_for_the_members_of_the_new_group(stage: ManualStage, listening: Listening) -> None:
     listening.start()
     stage.puppet("added", "c1", {"old": 1})
     listening.wait_for("added", "c1")
@@ -49,7 +49,7 @@ def test_group_change_2_listens_for_the_members_of_the_new_group(stage: Stage, l
     listening.wait_for("added", "joined c2")
 
 
-def test_group_change_3_1_adds_the_group_to_a_topic_that_others_read(stage: Stage, listening: Listening) -> None:
+def test_group_change_3_1_adds_the_group_to_a_topic_that_others_read(stage: ManualStage, listening: Listening) -> None:
     stage.puppet("g", "c1", {"old": 1})
     listening.start()
 
@@ -59,7 +59,7 @@ def test_group_change_3_1_adds_the_group_to_a_topic_that_others_read(stage: Stag
     eventually(lambda: groups == {"old": {"added", "g"}}, 5, "both groups are interested")
 
 
-def test_group_change_3_2_enters_a_topic_that_nobody_has_read_yet(stage: Stage, listening: Listening) -> None:
+def test_group_change_3_2_adds_a_topic_that_was_not_read_before(stage: ManualStage, listening: Listening) -> None:
     stage.puppet("g", "c1", {"old": 1})
     listening.start()
 
@@ -69,7 +69,7 @@ def test_group_change_3_2_enters_a_topic_that_nobody_has_read_yet(stage: Stage, 
     eventually(lambda: groups == {"old": {"g"}, "unread": {"added"}}, 5, "the topic has its first group")
 
 
-def test_group_change_4_notes_a_new_group_with_wildcard_interests(stage: Stage, listening: Listening) -> None:
+def test_group_change_4_notes_a_new_group_with_wildcard_interests(stage: ManualStage, listening: Listening) -> None:
     listening.start()
 
     stage.puppet("white", "c1", {"o.*": 1}, WHITE_LIST)
@@ -96,9 +96,7 @@ def test_group_change_5_rebalances_a_group_that_reads_existing_topics_and_no_oth
 # ---- GroupMemberChangeListener.handleChildChange
 
 
-def test_member_change_1_forgets_topics_that_nobody_is_interested_in_any_more(
-    stage: Stage, listening: Listening
-) -> None:
+def test_member_change_1_forgets_topics_without_subscribers(stage: ManualStage, listening: Listening) -> None:
     stage.puppet("g", "c1", {"old": 1})
     stage.puppet("other", "c1", {"gone": 1})
     leaver = stage.puppet("g", "c2", {"gone": 1, "gone-too": 1})
@@ -130,7 +128,7 @@ def test_member_change_2_does_nothing_for_a_group_without_a_consumer(world: Worl
     assert world.owners("g") == {}
 
 
-def test_member_change_2_otherwise_asks_for_a_turn(stage: Stage, listening: Listening) -> None:
+def test_member_change_2_otherwise_asks_for_a_turn(stage: ManualStage, listening: Listening) -> None:
     stage.puppet("g", "c1", {"old": 1})
     leaver = stage.puppet("g", "c2", {"old": 1})
     listening.start()
@@ -154,7 +152,7 @@ def test_topic_change_1_gets_the_newly_added_topic(world: World, listening: List
 
 
 def test_topic_change_2_1_listens_for_the_partitions_of_the_new_topic(
-    world: World, stage: Stage, listening: Listening
+    world: World, stage: ManualStage, listening: Listening
 ) -> None:
     stage.puppet("g", "c1", {"added": 1})
     listening.start()
@@ -167,7 +165,7 @@ def test_topic_change_2_1_listens_for_the_partitions_of_the_new_topic(
 
 
 def test_topic_change_2_2_asks_for_a_turn_of_each_interested_group_and_no_other(
-    world: World, stage: Stage, listening: Listening
+    world: World, stage: ManualStage, listening: Listening
 ) -> None:
     stage.puppet("static", "c1", {"added": 1})
     stage.puppet("white", "c1", {"add.*": 1}, WHITE_LIST)
@@ -188,8 +186,8 @@ def test_topic_change_2_2_asks_for_a_turn_of_each_interested_group_and_no_other(
 # ---- TopicPartitionChangeListener.handleChildChange
 
 
-def test_topic_partition_change_asks_for_a_turn_of_each_interested_group_and_no_other(
-    world: World, stage: Stage, listening: Listening
+def test_topic_partition_change_requests_a_turn_of_each_interested_group_only(
+    world: World, stage: ManualStage, listening: Listening
 ) -> None:
     stage.puppet("static", "c1", {"old": 1})
     stage.puppet("white", "c1", {"o.*": 1}, WHITE_LIST)

@@ -10,16 +10,16 @@ import pytest
 from coordinator.assignors import Assignment, Subscriber
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.errors import IncarnationOver, RebalanceFailed
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import WHITE_LIST
-from coordinator.zk.state import COMPLETING, FAILED, PREPARING, STABLE
-from tests.support.hand import Hand, Stage
+from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import WHITE_LIST
+from tests.support.hand import Hand, ManualStage
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
 
 @pytest.fixture
-def hand(stage: Stage) -> Hand:
+def hand(stage: ManualStage) -> Hand:
     return stage.hand()
 
 
@@ -46,7 +46,7 @@ class BrokenOnce(RangeAssignor):
         return super().assign(subscribers, topics)
 
 
-def test_d_after_max_rebalance_retries_the_group_has_failed_with_the_reason_and_is_tried_again(world: World) -> None:
+def test_d_group_fails_with_the_reason_after_max_retries_and_is_tried_again(world: World) -> None:
     assignor = BrokenOnce()
     world.coordinator(assignor=assignor, max_rebalance_retries=0)
     world.topic("cursed", 2)
@@ -65,7 +65,7 @@ def test_d_after_max_rebalance_retries_the_group_has_failed_with_the_reason_and_
 # ---- rebalance (group) 1 to 3
 
 
-def test_d_1_gets_the_topics_that_any_member_is_interested_in(stage: Stage, hand: Hand) -> None:
+def test_d_1_gets_the_topics_that_any_member_is_interested_in(stage: ManualStage, hand: Hand) -> None:
     for name in ("a", "b", "wild-1", "wild-2", "nobody's"):
         stage.topic(name, 1)
     stage.puppet("g", "c1", {"a": 1, "not-yet-there": 1})
@@ -79,7 +79,7 @@ def test_d_1_gets_the_topics_that_any_member_is_interested_in(stage: Stage, hand
     assert dict(state.left_out) == {"not-yet-there": "no such topic (yet)"}
 
 
-def test_d_2_computes_the_ownership_from_partitions_and_threads(stage: Stage, hand: Hand) -> None:
+def test_d_2_computes_the_ownership_from_partitions_and_threads(stage: ManualStage, hand: Hand) -> None:
     stage.topic("t", 7)
     stage.topic("u", 2)
     stage.puppet("g", "c1", {"t": 2})
@@ -96,7 +96,7 @@ def test_d_2_computes_the_ownership_from_partitions_and_threads(stage: Stage, ha
     }
 
 
-def test_d_3_1_no_ownership_registered_a_rebalance_is_necessary(stage: Stage, hand: Hand, world: World) -> None:
+def test_d_3_1_no_ownership_registered_a_rebalance_is_necessary(stage: ManualStage, hand: Hand, world: World) -> None:
     stage.topic("t", 2)
     puppet = stage.puppet("g", "c1", {"t": 1})
     assert world.owners("g") == {}
@@ -107,7 +107,9 @@ def test_d_3_1_no_ownership_registered_a_rebalance_is_necessary(stage: Stage, ha
     assert puppet.options() == ["start-fetcher"]
 
 
-def test_d_3_2_a_partition_without_an_owner_a_rebalance_is_necessary(stage: Stage, hand: Hand, world: World) -> None:
+def test_d_3_2_a_partition_without_an_owner_a_rebalance_is_necessary(
+    stage: ManualStage, hand: Hand, world: World
+) -> None:
     one, two = stage.stable_pair(hand)
     before = world.state("g").generation
     world.remove(GroupPaths("g").owner("t", 3))
@@ -119,7 +121,7 @@ def test_d_3_2_a_partition_without_an_owner_a_rebalance_is_necessary(stage: Stag
 
 
 def test_d_3_3_an_owned_partition_that_exists_no_longer_a_rebalance_is_necessary(
-    stage: Stage, hand: Hand, world: World
+    stage: ManualStage, hand: Hand, world: World
 ) -> None:
     one, two = stage.stable_pair(hand)
     before = world.state("g").generation
@@ -132,7 +134,7 @@ def test_d_3_3_an_owned_partition_that_exists_no_longer_a_rebalance_is_necessary
 
 
 def test_d_3_4_an_ownership_that_differs_from_the_new_one_a_rebalance_is_necessary(
-    stage: Stage, hand: Hand, world: World
+    stage: ManualStage, hand: Hand, world: World
 ) -> None:
     one, two = stage.stable_pair(hand)
     before = world.state("g").generation
@@ -145,7 +147,7 @@ def test_d_3_4_an_ownership_that_differs_from_the_new_one_a_rebalance_is_necessa
 
 
 def test_d_3_5_otherwise_no_rebalance_is_necessary_and_nothing_is_written(
-    stage: Stage, hand: Hand, world: World
+    stage: ManualStage, hand: Hand, world: World
 ) -> None:
     stage.stable_pair(hand)
     paths = GroupPaths("g")
@@ -161,7 +163,7 @@ def test_d_3_5_otherwise_no_rebalance_is_necessary_and_nothing_is_written(
 # ---- rebalance (group) 4 and 5
 
 
-def test_d_4_1_sends_stop_fetcher_to_each_consumer_that_fetches(stage: Stage, hand: Hand) -> None:
+def test_d_4_1_sends_stop_fetcher_to_each_consumer_that_fetches(stage: ManualStage, hand: Hand) -> None:
     one, two = stage.stable_pair(hand)
     three = stage.puppet("g", "c3", {"t": 1})
 
@@ -173,7 +175,7 @@ def test_d_4_1_sends_stop_fetcher_to_each_consumer_that_fetches(stage: Stage, ha
     assert (stop.epoch, stop.generation, stop.incarnation) == (1, 2, one.fenced.incarnation)
 
 
-def test_d_4_2_then_sends_start_fetcher_with_each_consumers_own_part(stage: Stage, hand: Hand) -> None:
+def test_d_4_2_then_sends_start_fetcher_with_each_consumers_own_part(stage: ManualStage, hand: Hand) -> None:
     one, two = stage.stable_pair(hand)
     three = stage.puppet("g", "c3", {"t": 1})
     hand.turn("g")
@@ -191,7 +193,7 @@ def test_d_4_2_then_sends_start_fetcher_with_each_consumers_own_part(stage: Stag
     }
 
 
-def test_d_4_3_the_group_is_not_stable_until_every_consumer_has_started(stage: Stage, hand: Hand) -> None:
+def test_d_4_3_the_group_is_not_stable_until_every_consumer_has_started(stage: ManualStage, hand: Hand) -> None:
     stage.topic("t", 4)
     one, two = stage.puppet("g", "c1", {"t": 1}), stage.puppet("g", "c2", {"t": 1})
     hand.turn("g")
@@ -207,8 +209,8 @@ def test_d_4_3_the_group_is_not_stable_until_every_consumer_has_started(stage: S
     assert hand.acknowledged != [], "the watch on the channels asks for the turn"
 
 
-def test_d_5_when_waiting_has_timed_out_the_rest_of_the_group_goes_on_without_the_one(
-    stage: Stage, hand: Hand, world: World
+def test_d_5_timed_out_member_is_evicted_and_the_rest_of_the_group_continues(
+    stage: ManualStage, hand: Hand, world: World
 ) -> None:
     stage.topic("t", 4)
     one = stage.puppet("g", "c1", {"t": 1})
@@ -229,7 +231,9 @@ def test_d_5_when_waiting_has_timed_out_the_rest_of_the_group_goes_on_without_th
     assert one.running == parts("t", 0, 1, 2, 3)
 
 
-def test_d_5_otherwise_the_rebalance_has_succeeded_and_is_written_down(stage: Stage, hand: Hand, world: World) -> None:
+def test_d_5_otherwise_the_rebalance_has_succeeded_and_is_written_down(
+    stage: ManualStage, hand: Hand, world: World
+) -> None:
     stage.stable_pair(hand)
 
     (record,) = world.history("g")
@@ -239,9 +243,7 @@ def test_d_5_otherwise_the_rebalance_has_succeeded_and_is_written_down(stage: St
     assert [name.partition("/")[0] for name in record.joined] == ["c1", "c2"]
 
 
-def test_d_an_assignor_that_breaks_its_promise_is_found_out_before_anything_is_written(
-    stage: Stage, world: World
-) -> None:
+def test_d_invalid_assignment_is_rejected_before_anything_is_written(stage: ManualStage, world: World) -> None:
     stage.topic("cursed", 2)
     stage.puppet("g", "c1", {"cursed": 1})
     hand = stage.hand(assignor=BrokenOnce())

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.zk.paths import COORDINATOR
-from coordinator.zk.records import WHITE_LIST, CoordinatorRecord
-from tests.support.hand import Stage
+from coordinator.zk.znodes.paths import COORDINATOR
+from coordinator.zk.znodes.records import WHITE_LIST, CoordinatorRecord
+from tests.support.hand import ManualStage
 from tests.support.listening import Listening, listening_on
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
@@ -68,7 +68,7 @@ def test_a_startup_1_reads_all_topics_and_begins_with_no_interest_in_any(world: 
 
 
 def test_a_startup_2_1_adds_each_group_to_the_topics_that_it_is_interested_in(
-    world: World, stage: Stage, listening: Listening
+    world: World, stage: ManualStage, listening: Listening
 ) -> None:
     world.topic("a", 1)
     stage.puppet("g", "c1", {"a": 1})
@@ -81,7 +81,9 @@ def test_a_startup_2_1_adds_each_group_to_the_topics_that_it_is_interested_in(
     assert listening.interests.consumer_groups_per_topic == {"a": {"g"}, "b": {"g", "h"}}
 
 
-def test_a_startup_2_2_notes_the_groups_with_wildcard_topics(world: World, stage: Stage, listening: Listening) -> None:
+def test_a_startup_2_2_notes_the_groups_with_wildcard_topics(
+    world: World, stage: ManualStage, listening: Listening
+) -> None:
     stage.puppet("g", "c1", {"a": 1})
     stage.puppet("w", "c1", {"a.*": 1}, WHITE_LIST)
 
@@ -92,8 +94,8 @@ def test_a_startup_2_2_notes_the_groups_with_wildcard_topics(world: World, stage
     assert listening.interests.groups_of("ab") == {"w"}
 
 
-def test_a_startup_2_3_asks_for_a_turn_of_every_group_whatever_its_state(
-    world: World, stage: Stage, listening: Listening
+def test_a_startup_2_3_requests_a_turn_of_every_group_in_any_state(
+    world: World, stage: ManualStage, listening: Listening
 ) -> None:
     stage.topic("t", 1)
     hand = stage.hand()
@@ -105,7 +107,7 @@ def test_a_startup_2_3_asks_for_a_turn_of_every_group_whatever_its_state(
     assert {("stable", "coordinator elected"), ("new", "coordinator elected")} <= set(listening.asked)
 
 
-def test_a_startup_3_1_listens_for_topics(world: World, stage: Stage, listening: Listening) -> None:
+def test_a_startup_3_1_listens_for_topics(world: World, stage: ManualStage, listening: Listening) -> None:
     stage.puppet("g", "c1", {"later": 1})
     listening.start()
     listening.asked.clear()
@@ -116,7 +118,7 @@ def test_a_startup_3_1_listens_for_topics(world: World, stage: Stage, listening:
 
 
 def test_a_startup_3_2_listens_for_the_partitions_of_each_topic(
-    world: World, stage: Stage, listening: Listening
+    world: World, stage: ManualStage, listening: Listening
 ) -> None:
     for name in ("a", "b"):
         world.topic(name, 1)
@@ -129,7 +131,7 @@ def test_a_startup_3_2_listens_for_the_partitions_of_each_topic(
         listening.wait_for(f"group-of-{name}", f"topic {name} has 2 partitions")
 
 
-def test_a_startup_4_1_listens_for_groups(stage: Stage, listening: Listening) -> None:
+def test_a_startup_4_1_listens_for_groups(stage: ManualStage, listening: Listening) -> None:
     listening.start()
     assert listening.listeners.groups() == []
 
@@ -138,7 +140,7 @@ def test_a_startup_4_1_listens_for_groups(stage: Stage, listening: Listening) ->
     listening.wait_for("later", "c1")
 
 
-def test_a_startup_4_2_listens_for_the_members_of_each_group(stage: Stage, listening: Listening) -> None:
+def test_a_startup_4_2_listens_for_the_members_of_each_group(stage: ManualStage, listening: Listening) -> None:
     for group in ("g", "h"):
         stage.puppet(group, "c1", {"t": 1})
     listening.start()
@@ -179,7 +181,7 @@ def test_a_startup_6_starts_the_request_handlers(world: World) -> None:
 # ---- B. On Coordinator Change/Failover
 
 
-def test_b_failover_whoever_wins_the_election_starts_up(world: World) -> None:
+def test_b_failover_election_winner_starts_up(world: World) -> None:
     services = [world.coordinator(node) for node in ("a", "b", "c")]
     first = world.elected(*services)
     world.topic("t", 4)

@@ -11,24 +11,24 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import NoOffsetForPartition
 from consumer.logs import Log, OffsetOutOfRange
-from consumer.logs.append import Appender
 from consumer.logs.columns import stored_batches
-from consumer.logs.embedded import EmbeddedLog
-from consumer.logs.layout import topic_folder
-from consumer.segment_files import SegmentFolder
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.planner import Planner, SourceConfig
-from consumer.spark.post import PoolPost
-from consumer.spark.slot import Slot
-from coordinator.offsets_admin import delete_offsets, write_offsets
-from coordinator.offsets_reset import Known, NewOffset, Scope
-from coordinator.topics import delete_topic
+from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.layout import topic_folder
+from consumer.logs.embedded.log import EmbeddedLog
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Slot
+from consumer.spark.source.stream_planner import Planner, SourceConfig
+from coordinator.admin.offsets import delete_offsets, write_offsets
+from coordinator.admin.reset_offsets import NewOffset, PartitionOffsets, Scope
+from coordinator.admin.topics import delete_topic
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import BegunRecord, OffsetRecord, Topic
+from coordinator.zk.process.times import epoch_ms
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.times import epoch_ms
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import BegunRecord, OffsetRecord, Topic
 from tests.support.cli import run_ok
 from tests.support.processes import consumer_process
 from tests.support.timedlog import TimedLog
@@ -91,7 +91,7 @@ def note(world: World, topic: str = "t") -> BegunRecord:
 @pytest.mark.parametrize(
     ("position", "start"), [("end", 100), ("2026-11-21T10:00:00Z", 100), ("1970-01-01T00:00:40Z", 40), ("40000", 40)]
 )
-def test_whoever_comes_after_an_owner_that_died_before_it_committed_starts_where_that_one_did(
+def test_successor_of_an_owner_that_died_uncommitted_starts_at_the_same_position(
     world: World, position: str, start: int
 ) -> None:
     world.coordinator()
@@ -156,7 +156,7 @@ def test_two_consumers_that_come_one_after_the_other_begin_each_partition_once(w
         app.consumer.close()
 
 
-def test_a_partition_that_is_added_and_a_topic_that_is_made_while_the_group_runs_lose_no_record(world: World) -> None:
+def test_partition_added_and_topic_created_while_the_group_runs_lose_no_record(world: World) -> None:
     world.coordinator()
     old = world.topic("t", 2)
     log = TimedLog(end=50)
@@ -175,7 +175,7 @@ def test_a_partition_that_is_added_and_a_topic_that_is_made_while_the_group_runs
     app.consumer.close()
 
 
-def test_a_topic_that_is_made_anew_is_read_from_its_beginning(world: World) -> None:
+def test_recreated_topic_is_read_from_its_beginning(world: World) -> None:
     world.coordinator()
     old = world.topic("t", 1)
     log = TimedLog(end=50)
@@ -228,7 +228,7 @@ def test_what_an_earlier_release_has_begun_is_begun_at_its_beginning(world: Worl
     app.consumer.close()
 
 
-def test_a_group_begins_anew_with_a_topic_whose_offsets_were_deleted(world: World) -> None:
+def test_topic_with_deleted_offsets_begins_at_the_start_position(world: World) -> None:
     world.coordinator()
     topic = world.topic("t", 1)
     log = TimedLog(end=50)
@@ -247,10 +247,10 @@ def test_a_group_begins_anew_with_a_topic_whose_offsets_were_deleted(world: Worl
     second.consumer.close()
 
 
-def test_offsets_that_were_set_before_the_group_ran_leave_the_others_to_the_start_position(world: World) -> None:
+def test_offsets_set_before_the_group_ran_leave_the_others_to_start_position(world: World) -> None:
     world.coordinator()
     topic = world.topic("t", 2)
-    new = NewOffset(Known(T0, topic.id, None, None, 0, 50), 7)
+    new = NewOffset(PartitionOffsets(T0, topic.id, None, None, 0, 50), 7)
     write_offsets(world.store, "g", [new], {"t": topic})
     app = Application(world, "c1", TimedLog(end=50), start_position="end")
     app.polls_until_holds(parts("t", 0, 1))
@@ -261,7 +261,7 @@ def test_offsets_that_were_set_before_the_group_ran_leave_the_others_to_the_star
     app.consumer.close()
 
 
-def test_a_partition_that_nobody_has_committed_is_shown_where_the_group_begins(world: World, tmp_path: Path) -> None:
+def test_uncommitted_partition_is_shown_at_the_groups_start_position(world: World, tmp_path: Path) -> None:
     world.coordinator()
     topic = world.topic("t", 1)
     write(tmp_path, topic, 5)
@@ -343,7 +343,7 @@ def test_a_command_without_an_offset_and_with_none_ends_with_one_clear_sentence(
     ("position", "offsets"),
     [("beginning", [0, 1, 2, 3, 4, 5, 6]), ("2026-11-21T11:00:00Z", [2, 3, 4, 5, 6]), ("end", [6]), ("0", range(7))],
 )
-def test_a_group_begins_in_the_embedded_log_where_it_was_told_to(
+def test_group_starts_in_the_embedded_log_at_the_configured_position(
     world: World, tmp_path: Path, position: str, offsets: list[int]
 ) -> None:
     world.coordinator()
@@ -363,7 +363,7 @@ def test_a_group_begins_in_the_embedded_log_where_it_was_told_to(
         app.consumer.close()
 
 
-def test_what_was_removed_at_the_beginning_of_the_embedded_log_is_gone_over_and_said(
+def test_records_removed_at_the_start_of_the_embedded_log_are_skipped_and_logged(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.coordinator()
@@ -389,7 +389,7 @@ def write(log_dir: Path, topic: Topic, records: int, time_ms: int | None = None)
 
 
 @pytest.mark.parametrize(("reset", "first"), [("earliest", 40), ("latest", 70)])
-def test_a_log_that_was_cut_below_the_committed_offset_is_read_on_as_auto_offset_reset_says(
+def test_committed_offset_below_the_log_start_follows_auto_offset_reset(
     world: World, reset: str, first: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.coordinator()

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from coordinator.zk.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.cli import run, run_json
-from tests.support.event_group import Group
-from tests.support.events import Seen
+from tests.support.event_group import EventGroup
+from tests.support.events import ConsumerEvents
 from tests.support.wait import eventually
 
 NAMES = ("c1", "c2", "c3")
@@ -19,20 +19,20 @@ LONG = ("--session-timeout-ms", "20000")
 """So that a restart is well within it on a busy machine."""
 
 
-def static(group: Group, names: Iterable[str], *options: str) -> None:
+def static(group: EventGroup, names: Iterable[str], *options: str) -> None:
     """Start these as static members."""
     for name in names:
         group.start([name], "--group-instance-id", name, *LONG, *options)
 
 
-def told(seen: Seen) -> tuple[int, int]:
+def told(seen: ConsumerEvents) -> tuple[int, int]:
     return seen.assigned, seen.revoked
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("together", [True, False], ids=["all", "rolling"])
-def test_a_bounce_of_static_members_stops_nobody_else_and_makes_no_generation(
-    group: Group, strategy: str, together: bool
+def test_static_member_restart_stops_no_other_and_makes_no_generation(
+    group: EventGroup, strategy: str, together: bool
 ) -> None:
     group.node("a")
     static(group, NAMES, "--protocols", strategy)
@@ -53,7 +53,7 @@ def test_a_bounce_of_static_members_stops_nobody_else_and_makes_no_generation(
     assert sum(events.position.values()) == events.consumed
 
 
-def test_a_bounce_of_dynamic_members_stops_the_others(group: Group) -> None:
+def test_a_bounce_of_dynamic_members_stops_the_others(group: EventGroup) -> None:
     group.node("a")
     group.start(NAMES, *LONG)
     before = group.joined(NAMES)
@@ -65,7 +65,7 @@ def test_a_bounce_of_dynamic_members_stops_the_others(group: Group) -> None:
     assert after.consumers["c3"].revoked > before.consumers["c3"].revoked
 
 
-def test_static_members_come_back_after_the_coordinator_has_changed_meanwhile(group: Group) -> None:
+def test_static_members_come_back_after_the_coordinator_has_changed_meanwhile(group: EventGroup) -> None:
     first = group.node("a")
     static(group, NAMES)
     before, generation = group.joined(NAMES), group.world.state("g").generation
@@ -86,7 +86,7 @@ def test_static_members_come_back_after_the_coordinator_has_changed_meanwhile(gr
     assert told(after.consumers["c2"]) == told(before.consumers["c2"])
 
 
-def test_a_second_live_holder_of_a_seat_fences_the_first_and_nobody_else_hears_of_it(group: Group) -> None:
+def test_second_live_holder_of_a_seat_fences_the_first_without_a_rebalance(group: EventGroup) -> None:
     group.node("a")
     static(group, NAMES)
     before, generation = group.joined(NAMES), group.world.state("g").generation
@@ -102,7 +102,7 @@ def test_a_second_live_holder_of_a_seat_fences_the_first_and_nobody_else_hears_o
     assert told(after.consumers["c2"]) == told(before.consumers["c2"])
 
 
-def test_a_seat_that_nobody_comes_back_to_is_given_up_after_the_session_timeout(group: Group) -> None:
+def test_unclaimed_seat_is_released_after_the_session_timeout(group: EventGroup) -> None:
     group.node("a")
     group.start(["c1"], "--group-instance-id", "c1")
     group.start(["c2"], "--group-instance-id", "c2")
@@ -115,7 +115,7 @@ def test_a_seat_that_nobody_comes_back_to_is_given_up_after_the_session_timeout(
     assert group.world.names(PATHS.seats) == ["c2"]
 
 
-def test_remove_members_takes_seats_away_and_the_others_have_the_partitions_at_once(group: Group) -> None:
+def test_remove_members_takes_seats_away_and_the_others_have_the_partitions_at_once(group: EventGroup) -> None:
     group.node("a")
     static(group, NAMES)
     group.joined(NAMES)
@@ -135,7 +135,7 @@ def test_remove_members_takes_seats_away_and_the_others_have_the_partitions_at_o
     )
 
 
-def test_a_static_member_that_is_removed_while_it_runs_hears_it_and_comes_back_by_itself(group: Group) -> None:
+def test_static_member_removed_while_running_is_notified_and_rejoins(group: EventGroup) -> None:
     group.node("a")
     group.start(["c1"], "--group-instance-id", "c1")
     group.joined(["c1"])
@@ -151,7 +151,7 @@ def test_a_static_member_that_is_removed_while_it_runs_hears_it_and_comes_back_b
 # ---- changing the strategy without downtime
 
 
-def test_a_rolling_change_to_round_robin_switches_when_the_last_member_has_it(group: Group) -> None:
+def test_a_rolling_change_to_round_robin_switches_when_the_last_member_has_it(group: EventGroup) -> None:
     group.node("a")
     group.start(["c1", "c2"], "--protocols", "range")
     assert group.joined(["c1", "c2"]).owners()
@@ -178,8 +178,8 @@ def test_a_rolling_change_to_round_robin_switches_when_the_last_member_has_it(gr
     assert sum(events.position.values()) == events.consumed
 
 
-def test_from_the_generation_that_switches_to_cooperative_sticky_on_nothing_stops_that_does_not_move(
-    group: Group,
+def test_switch_to_cooperative_sticky_stops_only_partitions_that_move(
+    group: EventGroup,
 ) -> None:
     group.node("a")
     static(group, NAMES, "--protocols", "range,cooperative-sticky")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from coordinator.status import read_status
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import CoordinatorRecord, EpochRecord
-from coordinator.zk.sealed import SegmentsRecord
+from coordinator.admin.status import read_status
 from coordinator.zk.store import Node, Watch
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
+from coordinator.zk.znodes.segments import SegmentsRecord
 from tests.support.cli import run, run_ok
-from tests.support.hand import Stage
+from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -44,7 +44,7 @@ def test_everything_that_is_unhealthy_is_said_one_line_each_with_exit_5(world: W
     assert text.stderr == ""
     lines = text.stdout.splitlines()
     assert len(lines) == 3 and all(line.startswith("unhealthy: ") for line in lines)
-    assert "nobody is elected" in lines[0]
+    assert "no coordinator is elected" in lines[0]
     assert "group g: its fetchers are paused: full \\x1b[31mdisk" in lines[1]
     assert PATHS.state in lines[2]
     found = json.loads(document.stdout)
@@ -54,7 +54,7 @@ def test_everything_that_is_unhealthy_is_said_one_line_each_with_exit_5(world: W
     ]  # fmt: skip
 
 
-def test_a_command_that_nobody_acknowledges_is_unhealthy_once_it_is_old(world: World, stage: Stage) -> None:
+def test_unacknowledged_command_is_unhealthy_once_it_is_old(world: World, stage: ManualStage) -> None:
     world.coordinator()
     world.topic("t", 2)
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -69,14 +69,14 @@ def test_a_command_that_nobody_acknowledges_is_unhealthy_once_it_is_old(world: W
     assert "CompletingRebalance for " in late.stdout
 
 
-def test_a_coordinators_znode_that_somebody_made_by_hand_is_unhealthy(world: World) -> None:
+def test_coordinator_znode_made_by_hand_is_unhealthy(world: World) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
     world.put(COORDINATOR, CoordinatorRecord("me", "host", 4).to_bytes())
 
     result = run(world.zk, "status", "--check")
 
     assert result.exit_code == 5
-    assert "is persistent" in result.stdout and "with epoch 4, but the epoch's znode says epoch 3" in result.stdout
+    assert "is persistent" in result.stdout and "with epoch 4, but the epoch's znode has epoch 3" in result.stdout
 
 
 class Electing(FrontStore):

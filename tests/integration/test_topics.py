@@ -17,14 +17,14 @@ from click.testing import CliRunner, Result
 
 from consumer.cli import main as consumer_main
 from consumer.logs import open_log
-from consumer.logs.producer import Producer
+from consumer.logs.embedded.producer import Producer
+from coordinator.admin.topics import alter_topic, create_topic, delete_topic, get_topic, list_topics, topic_znodes
 from coordinator.cli import main as coordinator_main
-from coordinator.topics import alter_topic, create_topic, delete_topic, get_topic, list_topics, topic_znodes
 from coordinator.zk.errors import BadData, OutcomeUnknown, TooLarge, UsageError
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import Brokers
-from coordinator.zk.records import Topic
 from coordinator.zk.store import Create, Operation, Store
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
 from tests.support.wait import eventually
 
 BROKERS = Brokers()
@@ -130,13 +130,13 @@ def test_a_topic_never_gets_fewer_partitions(store: Store) -> None:
 
     with pytest.raises(UsageError, match="cannot give topic flights 1 partitions: it has 2, which cannot become fewer"):
         alter_topic(store, BROKERS, "flights", 1)
-    with pytest.raises(UsageError, match="already has so many"):
+    with pytest.raises(UsageError, match="already has that many"):
         alter_topic(store, BROKERS, "flights", 2)
     with pytest.raises(UsageError, match="there is no topic trains in /brokers/topics"):
         alter_topic(store, BROKERS, "trains", 2)
 
 
-def test_a_change_that_somebody_elses_came_before_is_made_on_top_of_it(store: Store) -> None:
+def test_change_is_applied_on_top_of_a_concurrent_one(store: Store) -> None:
     create_topic(store, BROKERS, "flights", 1)
     interfering = Interfering(store, lambda: alter_topic(store, BROKERS, "flights", 3))
     assert len(alter_topic(interfering, BROKERS, "flights", 5).partitions) == 5
@@ -190,7 +190,7 @@ def test_a_topic_is_deleted_with_everything_below_it(store: Store) -> None:
         delete_topic(store, BROKERS, "flights")
 
 
-def test_a_topic_that_is_made_anew_has_another_id(store: Store) -> None:
+def test_recreated_topic_has_another_id(store: Store) -> None:
     first = create_topic(store, BROKERS, "flights", 1)
     delete_topic(store, BROKERS, "flights")
 
@@ -363,7 +363,7 @@ def test_a_bad_line_is_reported_with_its_number_and_the_good_ones_are_written(
     assert result.exit_code == 1
     assert f"error: {message}" in result.stderr
     assert "2 records written to flights" in result.stderr
-    assert "1 bad lines were left out" in result.stderr
+    assert "1 bad lines were skipped" in result.stderr
     assert [row["value"] for row in fetched(tmp_path, topic_id)] == [b"a", b"b"]
     assert aside.read_bytes() == bad + b"\n"
 
@@ -374,7 +374,7 @@ def test_after_twenty_bad_lines_the_rest_is_only_counted(zk: str, tmp_path: Path
     result = produced(zk, tmp_path, b"?\n" * 100, "--format", "jsonl")
 
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 22)
-    assert "100 bad lines were left out" in result.stderr
+    assert "100 bad lines were skipped" in result.stderr
 
 
 def test_producing_into_a_topic_that_is_not_there_is_a_usage_error(zk: str, tmp_path: Path) -> None:
@@ -383,9 +383,7 @@ def test_producing_into_a_topic_that_is_not_there_is_a_usage_error(zk: str, tmp_
     assert (result.exit_code, result.stderr) == (2, "error: there is no topic flights at /brokers/topics/flights\n")
 
 
-def test_what_comes_through_a_pipe_is_written_while_the_pipe_is_open_and_an_interrupt_ends_it(
-    zk: str, tmp_path: Path
-) -> None:
+def test_piped_input_is_written_while_the_pipe_is_open_and_ends_on_interrupt(zk: str, tmp_path: Path) -> None:
     topic_id = created(zk, "flights", 1)
     log = open_log(str(tmp_path))
     (tmp_path / "flights" / topic_id).mkdir(parents=True)
@@ -405,8 +403,8 @@ def test_what_comes_through_a_pipe_is_written_while_the_pipe_is_open_and_an_inte
     assert "Traceback" not in said
 
 
-def test_nobody_home_is_exit_code_4_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.zk.cli.CONNECT_TIMEOUT_S", 0.5)
+def test_unreachable_zookeeper_is_exit_code_4_within_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.zk.process.cli.CONNECT_TIMEOUT_S", 0.5)
 
     result = coordinator("127.0.0.1:1", "topics", "list")
 

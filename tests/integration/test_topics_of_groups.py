@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import BLACK_LIST, WHITE_LIST, OffsetRecord
 from coordinator.zk.store import Create
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST, OffsetRecord
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World, parts
@@ -90,7 +90,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(world: World) -
     world.told_once("t", 6, 50)
 
 
-def test_a_topic_that_is_deleted_and_made_again_is_another_topic_and_begins_at_the_earliest_offset(
+def test_recreated_topic_is_another_topic_and_begins_at_the_earliest_offset(
     world: World,
 ) -> None:
     world.coordinator()
@@ -130,7 +130,7 @@ def test_a_topic_that_is_made_again_before_anybody_looks_is_another_topic_too(wo
     assert ("revoked", parts("t", 0, 1)) in consumer.events
 
 
-def test_a_topic_of_kafka_without_an_id_is_told_from_its_successor_by_its_czxid(world: World) -> None:
+def test_kafka_topic_without_an_id_is_distinguished_from_its_successor_by_czxid(world: World) -> None:
     world.coordinator()
     world.put(world.brokers.topic("t"), b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
     consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=10))

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from consumer.config import Subscription
-from consumer.segment_files import SegmentFolder
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.planner import Planner, SourceConfig
-from consumer.spark.post import PoolPost
-from consumer.spark.slot import Slot
-from coordinator.topics import alter_topic
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Slot
+from consumer.spark.source.stream_planner import Planner, SourceConfig
+from coordinator.admin.topics import alter_topic
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Segment, SegmentsRecord
-from coordinator.zk.state import STABLE
 from coordinator.zk.store import Node, Store, StoreFactory, Watch
-from tests.support.hand import Stage
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Segment, SegmentsRecord
+from tests.support.hand import ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.next_release import NextRelease, as_next_release
 from tests.support.stores import FrontStore
@@ -74,7 +74,7 @@ def all_came(consumers: list[PollingConsumer], end: int) -> None:
 
 @pytest.mark.parametrize("node", RELEASES)
 @pytest.mark.parametrize("members", [("this", "this"), ("next", "next"), ("this", "next")], ids="-".join)
-def test_a_group_comes_up_is_rebalanced_and_goes_on_whatever_release_its_coordinator_and_consumers_are(
+def test_group_starts_rebalances_and_continues_with_any_mix_of_releases(
     world: World, node: str, members: tuple[str, str]
 ) -> None:
     world.topic("t", 4)
@@ -101,9 +101,7 @@ def test_a_group_comes_up_is_rebalanced_and_goes_on_whatever_release_its_coordin
 
 
 @pytest.mark.parametrize("older, newer", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
-def test_a_consumer_that_is_replaced_by_one_of_the_other_release_hands_its_offsets_over(
-    world: World, older: str, newer: str
-) -> None:
+def test_replacement_consumer_of_the_other_release_takes_over_the_offsets(world: World, older: str, newer: str) -> None:
     world.topic("t", 4)
     world.coordinator()
     log = MemoryLog(300)
@@ -125,7 +123,7 @@ def test_a_consumer_that_is_replaced_by_one_of_the_other_release_hands_its_offse
 # ---- failover between the two, in both directions
 
 
-def test_coordinators_of_both_releases_take_over_from_each_other_and_a_settled_group_stays_as_it_is(
+def test_coordinators_of_both_releases_fail_over_and_keep_a_stable_group(
     world: World,
 ) -> None:
     world.topic("t", 4)
@@ -158,7 +156,7 @@ def test_coordinators_of_both_releases_take_over_from_each_other_and_a_settled_g
 
 @pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
 def test_a_rebalance_that_one_release_began_is_finished_by_the_other(
-    stage: Stage, world: World, first: str, second: str
+    stage: ManualStage, world: World, first: str, second: str
 ) -> None:
     begins = stage.hand("first", wrap=front(first))
     one, two = stage.stable_pair(begins)
@@ -180,7 +178,7 @@ def test_a_rebalance_that_one_release_began_is_finished_by_the_other(
 
 @pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
 def test_an_eviction_that_one_release_made_is_waited_for_by_the_other(
-    stage: Stage, world: World, first: str, second: str
+    stage: ManualStage, world: World, first: str, second: str
 ) -> None:
     begins = stage.hand("first", wrap=front(first))
     stuck, other = stage.stable_pair(begins, lease_ms=1000, max_poll_interval_ms=1000)
@@ -197,7 +195,9 @@ def test_an_eviction_that_one_release_made_is_waited_for_by_the_other(
     assert other.running | three.running == EVERYTHING
 
 
-def test_a_group_in_a_state_that_only_the_next_release_knows_is_not_taken_for_lost(stage: Stage, world: World) -> None:
+def test_a_group_in_a_state_that_only_the_next_release_knows_is_not_taken_for_lost(
+    stage: ManualStage, world: World
+) -> None:
     later = stage.hand("later", wrap=NextRelease)
     one, two = stage.stable_pair(later)
     later.close()
@@ -216,9 +216,7 @@ def test_a_group_in_a_state_that_only_the_next_release_knows_is_not_taken_for_lo
 # ---- what a release does with what it cannot know
 
 
-def test_a_command_that_only_the_next_release_knows_is_removed_unapplied_and_the_channel_says_so(
-    stage: Stage, world: World
-) -> None:
+def test_command_of_the_next_release_is_removed_and_not_named_as_applied(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     applied = one.fenced.channel.command
@@ -233,9 +231,7 @@ def test_a_command_that_only_the_next_release_knows_is_removed_unapplied_and_the
     assert world.state("g").generation == 1
 
 
-def test_what_the_next_release_puts_beside_the_known_znodes_stays_and_disturbs_nobody(
-    stage: Stage, world: World
-) -> None:
+def test_unknown_znodes_of_the_next_release_are_kept_and_disturb_no_member(stage: ManualStage, world: World) -> None:
     news = ["/consumers/audit", "/consumers/audit/a", f"{PATHS.root}/audit", f"{PATHS.root}/audit/x"]
     for path in news:
         world.put(path, as_next_release(b'{"version":1}'))
@@ -264,7 +260,7 @@ def test_a_topic_keeps_the_fields_of_the_next_release_when_it_gets_more_partitio
 
 @pytest.mark.parametrize("node", RELEASES)
 @pytest.mark.parametrize("slot, query", [("this", "next"), ("next", "this")], ids=["new query", "new slot"])
-def test_what_a_slot_of_one_release_seals_a_query_of_the_other_reads_and_the_coordinator_collects(
+def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
     world: World, tmp_path: Path, node: str, slot: str, query: str
 ) -> None:
     world.topic("t", 4)
@@ -353,7 +349,7 @@ def test_where_a_group_began_under_one_release_it_begins_under_the_other(
     assert [(version_of(world, PATHS.offsets_of("t")) > 1), two.error] == [node == "next", None]
 
 
-def test_an_earlier_release_reads_a_start_as_the_offset_that_it_is_and_leaves_one_behind(world: World) -> None:
+def test_earlier_release_reads_a_start_record_as_an_offset_and_leaves_an_offset(world: World) -> None:
     world.topic("t", 4)
     world.coordinator()
     log = TimedLog(end=300)

@@ -7,8 +7,8 @@ import pytest
 from coordinator.zk import kazoo_store
 from coordinator.zk.errors import Refused
 from coordinator.zk.kazoo_store import KazooStore, open_kazoo
-from coordinator.zk.multi import Failure
 from coordinator.zk.store import Create, SetData
+from coordinator.zk.wire import Failure
 from tests.support.clients import connected, fresh_chroot
 from tests.support.wait import eventually
 
@@ -40,7 +40,7 @@ def test_an_error_that_only_a_newer_server_knows_is_a_refusal_like_any_other() -
         kazoo_store._results([Create("/a"), Create("/b")], [Failure(0), Failure(-999)])
 
 
-def test_what_is_not_there_is_watched_without_a_wait_for_each_and_found_when_it_has_come_by_then(
+def test_missing_znodes_are_watched_without_a_wait_each_and_found_once_created(
     zk: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand groups without a request took a second of every sweep."""

@@ -11,28 +11,29 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from consumer.channel import FencedChannel
-from consumer.commands import CommandDrain
+from consumer.config import ConsumerConfig
 from consumer.errors import ChannelGone, FencedInstanceId
-from consumer.offsets import Offsets
-from consumer.registration import register
+from consumer.membership.channel import FencedChannel
+from consumer.membership.command_drain import CommandDrain
+from consumer.membership.context import MemberContext
+from consumer.membership.offsets import CommittedOffsets
+from consumer.membership.registration import register
 from coordinator.assignors import Assignor
-from coordinator.membership import GroupRules
-from coordinator.plan import NO_RULES
-from coordinator.problems import Problems
-from coordinator.reading import GroupReader
-from coordinator.rebalance import Rebalancer, Turn
-from coordinator.snapshot import Snapshot
-from coordinator.term import Term
+from coordinator.planning.membership import GroupRules
+from coordinator.planning.plan import NO_RULES
+from coordinator.planning.snapshot import Snapshot
+from coordinator.rebalance.group_reader import GroupReader
+from coordinator.rebalance.rebalancer import Rebalancer, Turn
 from coordinator.zk.errors import BadData, EpochOver, IncarnationOver, Refused, SessionLost
-from coordinator.zk.lease import LEASE_SHARE, Lease
-from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import Channel, EpochRecord, Registration, Topic, parsed_channel
-from coordinator.zk.state import EMPTY, LEGAL_AFTER, GroupState
+from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import Operation
-from tests.property.tree import Tree, TreeStore
+from coordinator.zk.znodes.group_state import EMPTY, LEGAL_AFTER, GroupState
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import Channel, EpochRecord, Registration, Topic, parsed_channel
+from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.support.starts import from_the_beginning
+from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime
 
 GROUP = "g"
@@ -42,7 +43,7 @@ LEASE_S = SESSION_S * LEASE_SHARE
 MAX_POLL_MS = 4000
 
 
-class Process:
+class MemberProcess:
     """A consumer process under a name, over as many incarnations and sessions as it takes.
 
     :ivar stuck: it does not poll; in the background its lease is renewed.
@@ -53,7 +54,7 @@ class Process:
 
     def __init__(
         self,
-        world: World,
+        world: GroupWorld,
         name: str,
         subscription: dict[str, int],
         pattern: str,
@@ -77,8 +78,9 @@ class Process:
         self._renewed_at = float("-inf")
         self._changed_at = 0.0
         self.store = world.session()
-        self._offsets = Offsets(world.runtime, PATHS, from_the_beginning)
-        self._drain = CommandDrain(world.runtime, PATHS, name, self._offsets)
+        context = MemberContext(ConsumerConfig(zk="tree", group=PATHS.group, consumer=name), world.runtime)
+        self._offsets = CommittedOffsets(world.runtime, PATHS, from_the_beginning)
+        self._drain = CommandDrain(context, self._offsets)
 
     @property
     def is_well(self) -> bool:
@@ -200,7 +202,7 @@ class Process:
             self._changed_at = now
 
 
-class World:
+class GroupWorld:
     """The group, its processes, its coordinators.
 
     :param meddle: called before each request of anybody, from where others may act (never from inside themselves).
@@ -209,14 +211,14 @@ class World:
     def __init__(
         self,
         *assignors: Assignor,
-        meddle: Callable[[World], None] = lambda world: None,
+        meddle: Callable[[GroupWorld], None] = lambda world: None,
         rules: GroupRules = NO_RULES,
     ) -> None:
         self.runtime = ManualRuntime()
-        self.tree = Tree()
+        self.tree = MemoryTree()
         self.assignors = {assignor.name: assignor for assignor in assignors}
         self.rules = rules
-        self.processes: list[Process] = []
+        self.processes: list[MemberProcess] = []
         self.topics: dict[str, Topic] = {}
         self.epoch = 0
         self.writing_turns = 0
@@ -235,7 +237,7 @@ class World:
 
     # ---- who acts
 
-    def session(self) -> TreeStore:
+    def session(self) -> MemoryTreeStore:
         return self.tree.open(self._between, SESSION_S)
 
     def elect(self) -> None:
@@ -247,22 +249,20 @@ class World:
         node = self.tree.node(COORDINATOR_EPOCH)
         assert node is not None
         self._store = store
-        self._rebalancer = Rebalancer(
+        term = a_term(
             store,
             self.runtime,
-            Term(self.epoch, node.stat.version),
-            _Held(),
-            GROUP,
-            lambda: self.topics,
-            self.assignors,
-            self.rules,
-            lambda path: None,
-            Problems(self.runtime),
+            self.epoch,
+            node.stat.version,
+            group_initial_rebalance_delay_ms=round(self.rules.initial_delay_s * 1000),
+            group_max_size=self.rules.max_size,
+            assignment_timeout_ms=round(self.rules.assignment_timeout_s * 1000),
         )
+        self._rebalancer = Rebalancer(term, GROUP, lambda: self.topics, self.assignors, lambda path: None)
 
-    def start(self, name: str, subscription: dict[str, int], pattern: str = "static", **options: Any) -> Process:
+    def start(self, name: str, subscription: dict[str, int], pattern: str = "static", **options: Any) -> MemberProcess:
         """A new process, which takes the name from whoever has it."""
-        process = Process(self, name, subscription, pattern, **options)
+        process = MemberProcess(self, name, subscription, pattern, **options)
         self.processes.append(process)
         process.tend()
         return process
@@ -338,9 +338,7 @@ class World:
 
     def snapshot(self) -> Snapshot:
         """What a coordinator that was elected just now would read."""
-        reader = GroupReader(
-            self.tree.open(), self.runtime, GROUP, self.epoch, lambda path: None, Problems(self.runtime)
-        )
+        reader = GroupReader(a_term(self.tree.open(), self.runtime, self.epoch), GROUP, lambda path: None)
         found = reader.read(self.topics)
         assert found is not None
         return found
@@ -379,17 +377,6 @@ class World:
             generation = self.state.generation
             assert generation >= self._generation, "the group's generation goes back"
             self._generation = generation
-
-
-class _Held(Lease):
-    """A lease that never lapses: what a lapse does is tested elsewhere."""
-
-    def __init__(self) -> None:
-        pass
-
-    @property
-    def is_held(self) -> bool:
-        return True
 
 
 def _disjoint(found: dict[str, PartitionSet], what: str) -> None:

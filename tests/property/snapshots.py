@@ -10,17 +10,16 @@ from coordinator.assignors import Assignor
 from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from coordinator.assignors.range import RangeAssignor
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.plan import plan
-from coordinator.snapshot import ChannelView, Member, SentCommand, Snapshot
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.records import NO_CHANNEL, Channel, Registration, Topic
-from coordinator.zk.state import GroupState, Mark, Rebalance, Target
+from coordinator.planning.plan import plan
+from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import NO_CHANNEL, Channel, Registration, Topic
 from tests.support.strategies import only
 
 EPOCH, GENERATION = 5, 7
 CONSUMERS = ("a", "b", "c")
-LIVES = ("1", "2")
 PARTITIONS = [TopicPartition(topic, number) for topic, count in (("t", 4), ("u", 2)) for number in range(count)]
 MAX_POLL_MS = 4000
 PROTOCOLS = ("range", "cooperative-range", "sticky", "cooperative-sticky")

@@ -21,12 +21,12 @@ from consumer.assignment.metadata import MAX_THREADS, ConsumerMetadata
 from consumer.assignment.registry import client_assignors
 from coordinator import assignors
 from coordinator.assignors import Subscriber
-from coordinator.snapshot import ChannelView, Snapshot
-from coordinator.target import wanted
-from coordinator.zk.names import is_name
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.records import Channel, Registration, Topic
-from coordinator.zk.state import GroupState, Target
+from coordinator.planning.snapshot import ChannelView, Snapshot
+from coordinator.planning.target import wanted
+from coordinator.zk.znodes.group_state import GroupState, Target
+from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import Channel, Registration, Topic
 from tests.property.effort import effort
 from tests.property.test_strategies import groups
 from tests.unit.strategies import STRATEGIES, told
@@ -42,7 +42,7 @@ LAGS = st.one_of(st.integers(0, 5), st.integers(0, 1000), st.sampled_from([0, 0,
 
 
 @dataclass(frozen=True)
-class World:
+class AssignorWorld:
     """A group with its topics and logs."""
 
     members: Sequence[Subscriber]
@@ -95,7 +95,7 @@ def topic_of(name: str, numbers: Sequence[int]) -> Topic:
 
 
 @st.composite
-def worlds(draw: st.DrawFn, are_equal: bool = False, most_threads: int = 3) -> World:
+def worlds(draw: st.DrawFn, are_equal: bool = False, most_threads: int = 3) -> AssignorWorld:
     """Members that have a last target for some partitions, and run others."""
     members, numbers = draw(groups(most_threads, are_equal))
     every = [TopicPartition(topic, number) for topic in sorted(numbers) for number in numbers[topic]]
@@ -119,13 +119,15 @@ def worlds(draw: st.DrawFn, are_equal: bool = False, most_threads: int = 3) -> W
         on_racks={part: draw(st.frozensets(st.sampled_from(["r1", "r2", "r3", "r4"]), max_size=2)) for part in every},
     )
     metadata = {one.consumer: ConsumerMetadata(one.threads, rack=racks[one.consumer]).to_bytes() for one in members}
-    return World(members, {topic: topic_of(topic, has) for topic, has in numbers.items()}, metadata, racks, lookup)
+    return AssignorWorld(
+        members, {topic: topic_of(topic, has) for topic, has in numbers.items()}, metadata, racks, lookup
+    )
 
 
 equal_worlds = worlds(are_equal=True)
 
 
-def shuffled(world: World, random: st.DataObject) -> World:
+def shuffled(world: AssignorWorld, random: st.DataObject) -> AssignorWorld:
     """The same with everything in another order."""
     members = list(world.members)
     random.shuffle(members)  # type: ignore[attr-defined]
@@ -142,7 +144,9 @@ def shuffled(world: World, random: st.DataObject) -> World:
 
 @effort(25)
 @given(every_assignor, worlds())
-def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(name: str, world: World) -> None:
+def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(
+    name: str, world: AssignorWorld
+) -> None:
     found = world.assigned(name)
 
     assert set(found) == set(world.metadata)
@@ -154,7 +158,7 @@ def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(
 @effort(25)
 @given(every_assignor, worlds(), st.randoms(use_true_random=False))
 def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
-    name: str, world: World, random: st.DataObject
+    name: str, world: AssignorWorld, random: st.DataObject
 ) -> None:
     found = world.assigned(name)
 
@@ -179,7 +183,7 @@ for name in OWN:
 """
 
 
-def test_two_processes_come_to_the_same_result_whatever_their_hash_seeds() -> None:
+def test_assignments_of_two_processes_are_equal_for_any_hash_seed() -> None:
     root = Path(__file__).parents[2]
     said = [
         subprocess.run(
@@ -322,7 +326,7 @@ def test_metadata_is_read_as_it_was_written(
 
 @effort(60)
 @given(equal_worlds)
-def test_the_spread_of_lag_exceeds_that_of_sticky_by_the_tolerance_at_most(world: World) -> None:
+def test_the_spread_of_lag_exceeds_that_of_sticky_by_the_tolerance_at_most(world: AssignorWorld) -> None:
     assume(any(one.threads for one in world.members))
     lag, sticky = world.loads(world.assigned("lag")), world.loads(world.assigned("cooperative-sticky"))
 
@@ -333,7 +337,7 @@ def test_the_spread_of_lag_exceeds_that_of_sticky_by_the_tolerance_at_most(world
 
 @effort(40)
 @given(worlds())
-def test_no_single_move_brings_two_threads_closer_by_more_than_the_tolerance(world: World) -> None:
+def test_no_single_move_brings_two_threads_closer_by_more_than_the_tolerance(world: AssignorWorld) -> None:
     found = world.assigned("lag")
     loads = {
         (one.consumer, number): sum(map(world.weight, found[one.consumer].threads.get(thread, ())))
@@ -356,7 +360,7 @@ def test_no_single_move_brings_two_threads_closer_by_more_than_the_tolerance(wor
 
 @effort(25)
 @given(equal_worlds)
-def test_with_no_lag_the_numbers_of_a_new_group_differ_by_one_at_most(world: World) -> None:
+def test_with_no_lag_the_numbers_of_a_new_group_differ_by_one_at_most(world: AssignorWorld) -> None:
     assume(any(one.threads for one in world.members))
     idle = replace(world, lookup=KnownOffsets(ends=world.lookup.commits, commits=world.lookup.commits))
 
@@ -370,7 +374,7 @@ def test_with_no_lag_the_numbers_of_a_new_group_differ_by_one_at_most(world: Wor
 
 @effort(60)
 @given(worlds())
-def test_rack_is_balanced_as_sticky_is_with_as_many_matches_or_more(world: World) -> None:
+def test_rack_is_balanced_as_sticky_is_with_as_many_matches_or_more(world: AssignorWorld) -> None:
     found, sticky = world.assigned("rack"), world.assigned("cooperative-sticky")
 
     assert world.sizes(found) == world.sizes(sticky)
@@ -379,7 +383,7 @@ def test_rack_is_balanced_as_sticky_is_with_as_many_matches_or_more(world: World
 
 @effort(25)
 @given(worlds())
-def test_without_racks_of_replicas_rack_is_cooperative_sticky(world: World) -> None:
+def test_without_racks_of_replicas_rack_is_cooperative_sticky(world: AssignorWorld) -> None:
     bare = replace(world, lookup=KnownOffsets())
 
     assert bare.assigned("rack") == bare.assigned("cooperative-sticky")

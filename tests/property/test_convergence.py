@@ -14,14 +14,14 @@ from coordinator.assignors import Assignor
 from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from coordinator.assignors.range import RangeAssignor
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.plan import plan
+from coordinator.planning.plan import plan
 from coordinator.zk.errors import Refused
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.seats import Seat
-from coordinator.zk.state import STABLE
 from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.seats import Seat
 from tests.property.effort import effort
-from tests.property.group_world import PATHS, Process, World
+from tests.property.group_world import PATHS, GroupWorld, MemberProcess
 
 NAMES = ("a", "b", "c")
 
@@ -43,45 +43,45 @@ STICKY: dict[str, Callable[[], Assignor]] = {"eager": StickyAssignor, "cooperati
 # ---- what may happen; `n` is any number, to choose with
 
 
-def _pick(world: World, n: int) -> Process | None:
+def _pick(world: GroupWorld, n: int) -> MemberProcess | None:
     alive = [process for process in world.processes if not process.gone]
     return alive[n % len(alive)] if alive else None
 
 
-def turn(world: World, n: int) -> None:
+def turn(world: GroupWorld, n: int) -> None:
     world.turn()
 
 
-def tend(world: World, n: int) -> None:
+def tend(world: GroupWorld, n: int) -> None:
     if process := _pick(world, n):
         process.tend()
 
 
-def tick(world: World, n: int) -> None:
+def tick(world: GroupWorld, n: int) -> None:
     world.tick((0.1, 0.6, 1.0, 2.0)[n % 4])
 
 
-def wait(world: World, n: int) -> None:
+def wait(world: GroupWorld, n: int) -> None:
     world.turn()
     world.wait(5)
     world.turn()
 
 
-def join(world: World, n: int) -> None:
+def join(world: GroupWorld, n: int) -> None:
     topics = ({"t": 1}, {"t": 2}, {"t": 1, "u": 1}, {"u": 1})[n // 3 % 4]
     world.start(NAMES[n % 3], topics)
 
 
-def join_by_pattern(world: World, n: int) -> None:
+def join_by_pattern(world: GroupWorld, n: int) -> None:
     world.start(NAMES[n % 3], {".*": 1}, "white_list")
 
 
-def join_a_seat(world: World, n: int) -> None:
+def join_a_seat(world: GroupWorld, n: int) -> None:
     """A static member, which comes back to its seat when it has been there."""
     world.start(NAMES[n % 3], ({"t": 1}, {"t": 1, "u": 1})[n // 3 % 2], is_static=True)
 
 
-def remove_a_seat(world: World, n: int) -> None:
+def remove_a_seat(world: GroupWorld, n: int) -> None:
     """As an administrator does."""
     if names := sorted(world.tree.children(PATHS.seats)):
         path = PATHS.seat(names[n % len(names)])
@@ -89,36 +89,36 @@ def remove_a_seat(world: World, n: int) -> None:
         world.tree.commit([SetData(path, replace(seat, removed="by hand").to_bytes())], 0)
 
 
-def die(world: World, n: int) -> None:
+def die(world: GroupWorld, n: int) -> None:
     if process := _pick(world, n):
         process.expire()
 
 
-def lose_session(world: World, n: int) -> None:
+def lose_session(world: GroupWorld, n: int) -> None:
     if process := _pick(world, n):
         process.lose_session()
 
 
-def leave(world: World, n: int) -> None:
+def leave(world: GroupWorld, n: int) -> None:
     if process := _pick(world, n):
         process.leave()
 
 
-def go_deaf(world: World, n: int) -> None:
+def go_deaf(world: GroupWorld, n: int) -> None:
     if process := _pick(world, n):
         process.deaf = not process.deaf
 
 
-def get_stuck(world: World, n: int) -> None:
+def get_stuck(world: GroupWorld, n: int) -> None:
     if process := _pick(world, n):
         process.stuck = not process.stuck
 
 
-def failover(world: World, n: int) -> None:
+def failover(world: GroupWorld, n: int) -> None:
     world.elect()
 
 
-def change_topics(world: World, n: int) -> None:
+def change_topics(world: GroupWorld, n: int) -> None:
     name = ("t", "u")[n % 2]
     if n % 8 < 2:
         world.topic(name, 0)
@@ -129,12 +129,12 @@ def change_topics(world: World, n: int) -> None:
         world.topic(name, min(grown, 5))
 
 
-def remove_an_owner(world: World, n: int) -> None:
+def remove_an_owner(world: GroupWorld, n: int) -> None:
     if owners := sorted(world.owners()):
         world.tree.commit([Delete(PATHS.owner(*owners[n % len(owners)]))], 0)
 
 
-def write_nonsense(world: World, n: int) -> None:
+def write_nonsense(world: GroupWorld, n: int) -> None:
     """A command by hand, into the channel of somebody."""
     if process := _pick(world, n):
         data = (b"", b"{", b'{"option":"stop-fetcher"}', b'{"option":"jump"}')[n % 4]
@@ -142,7 +142,7 @@ def write_nonsense(world: World, n: int) -> None:
             world.tree.commit([Create(PATHS.command_prefix(process.name), data, sequential=True)], 0)
 
 
-def resubscribe(world: World, n: int) -> None:
+def resubscribe(world: GroupWorld, n: int) -> None:
     """The next incarnation wants something else."""
     if process := _pick(world, n):
         process.subscription = ({"t": 1}, {"u": 2}, {"t": 2, "u": 1})[n % 3]
@@ -150,7 +150,7 @@ def resubscribe(world: World, n: int) -> None:
         process.lose_session()
 
 
-ACTIONS: tuple[Callable[[World, int], None], ...] = (
+ACTIONS: tuple[Callable[[GroupWorld, int], None], ...] = (
     turn, turn, turn, tend, tend, tend, tick, wait, join, die, leave, failover, lose_session, go_deaf, get_stuck,
     change_topics, remove_an_owner, write_nonsense, resubscribe, join_by_pattern, join_a_seat, join_a_seat,
     remove_a_seat,
@@ -164,7 +164,7 @@ class Meddler:
     script: list[tuple[int, int, int]]
     wait: int = field(default=-1)
 
-    def __call__(self, world: World) -> None:
+    def __call__(self, world: GroupWorld) -> None:
         if not self.script:
             return
         if self.wait < 0:
@@ -183,8 +183,8 @@ steps = st.lists(st.tuples(actions, numbers), max_size=40)
 meddling = st.lists(st.tuples(st.integers(0, 40), actions, numbers), max_size=15)
 
 
-def a_world(assignor: Assignor, meddler: Meddler | None = None) -> World:
-    world = World(assignor)
+def a_world(assignor: Assignor, meddler: Meddler | None = None) -> GroupWorld:
+    world = GroupWorld(assignor)
     world.topic("t", 3)
     world.topic("u", 2)
     world.start("a", {"t": 1})
@@ -194,7 +194,7 @@ def a_world(assignor: Assignor, meddler: Meddler | None = None) -> World:
     return world
 
 
-def settle(world: World, most_turns: int = 40) -> int:
+def settle(world: GroupWorld, most_turns: int = 40) -> int:
     """Let everybody who is well do what is due, until nothing is; how many turns that took."""
     writing = world.writing_turns
     for _ in range(200):
@@ -208,7 +208,7 @@ def settle(world: World, most_turns: int = 40) -> int:
     raise AssertionError(f"not Stable after 200 turns: {world.state}")
 
 
-def is_settled(world: World) -> bool:
+def is_settled(world: GroupWorld) -> bool:
     """Whether the group is Stable, everybody runs exactly its target, and a turn would write nothing."""
     state = world.state
     living = {process.name: process for process in world.processes if process.is_well}
@@ -220,11 +220,11 @@ def is_settled(world: World) -> bool:
     return set(state.target) == set(living) and all(channel_is_target(world, name) for name in state.target)
 
 
-def channel_is_target(world: World, name: str) -> bool:
+def channel_is_target(world: GroupWorld, name: str) -> bool:
     return frozenset(world.channels()[name].running) == world.state.target[name].partitions
 
 
-def assert_everything_is_assigned(world: World) -> None:
+def assert_everything_is_assigned(world: GroupWorld) -> None:
     """S2: disjoint, and every partition of every topic that somebody alive wants."""
     wanted = set()
     for process in world.processes:

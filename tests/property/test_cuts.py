@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.spark.cuts import at_cut, batch_end
-from consumer.spark.offset import SourceOffset
-from consumer.spark.sealed_segments import Sealed
-from coordinator.zk.cuts import Cut
-from coordinator.zk.sealed import Segment
+from consumer.spark.source.cuts import at_cut, batch_end
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.segment_index import Sealed
+from coordinator.zk.znodes.cuts import Cut
+from coordinator.zk.znodes.segments import Segment
 
 SEAL, CUT, LOOK = "seal", "cut", "look"
 EVENTS = st.lists(st.sampled_from([SEAL, CUT, LOOK]), min_size=1, max_size=25)
@@ -20,7 +20,7 @@ def sealed(czxid: int) -> Sealed:
 
 
 @given(EVENTS, st.data())
-def test_every_batch_keeps_to_one_side_of_each_cut_and_an_offset_at_a_checkpoint_holds_just_what_belongs_to_it(
+def test_batch_never_spans_a_cut_and_checkpoint_offsets_hold_just_its_segments(
     events: list[str], data: st.DataObject
 ) -> None:
     segments: list[Sealed] = []

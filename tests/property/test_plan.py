@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.assignors import Assignor
-from coordinator.plan import HISTORY_KEPT, Plan, plan
-from coordinator.snapshot import Member, SentCommand, Snapshot
-from coordinator.target import is_live
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER
-from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
+from coordinator.planning.plan import HISTORY_KEPT, Plan, plan
+from coordinator.planning.snapshot import Member, SentCommand, Snapshot
+from coordinator.planning.target import is_live
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
+from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from tests.property.effort import effort
 from tests.property.snapshots import EPOCH, GENERATION, assignors, snapshots
 from tests.support.strategies import only
@@ -102,7 +102,7 @@ def test_the_order_in_which_things_were_read_makes_no_difference(turn: tuple[Sna
 
 @effort(25)
 @given(turns)
-def test_a_partition_is_started_only_where_nobody_may_run_it(turn: tuple[Snapshot, Assignor]) -> None:
+def test_partition_is_started_only_where_no_other_consumer_may_run_it(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -130,7 +130,7 @@ def test_a_member_has_at_most_one_command_outstanding(turn: tuple[Snapshot, Assi
 
 @few
 @given(turns)
-def test_commands_carry_this_epoch_the_plans_generation_and_the_channels_incarnation(
+def test_commands_carry_the_current_epoch_generation_and_incarnation(
     turn: tuple[Snapshot, Assignor],
 ) -> None:
     snapshot, assignor = turn
@@ -179,7 +179,7 @@ def test_a_start_names_what_runs_and_otherwise_only_the_target(turn: tuple[Snaps
 
 @few
 @given(turns)
-def test_an_eager_strategy_starts_nobody_before_it_has_stopped_in_this_generation(
+def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(
     turn: tuple[Snapshot, Assignor],
 ) -> None:
     snapshot, assignor = turn
@@ -220,7 +220,7 @@ def test_only_incarnations_that_are_gone_half_ended_or_silent_are_ended(turn: tu
 
 @few
 @given(turns)
-def test_whatever_is_over_is_ended_and_whoever_is_silent_is_evicted(turn: tuple[Snapshot, Assignor]) -> None:
+def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -279,7 +279,7 @@ def test_who_has_no_part_is_named_with_the_reason_and_the_others_go_on(turn: tup
 
 @few
 @given(turns)
-def test_the_target_covers_every_partition_that_somebody_there_wants(turn: tuple[Snapshot, Assignor]) -> None:
+def test_target_covers_every_subscribed_partition(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))

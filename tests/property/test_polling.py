@@ -1,4 +1,4 @@
-"""Polls are fair within the bounds that consumer/poll_order.py states, and lose, repeat and reorder nothing."""
+"""Polls are fair within the bounds of consumer/fetching/poll_order.py, and lose, repeat and reorder nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer.config import ConsumerConfig
-from consumer.fetcher import Fetcher
-from consumer.holder import Start
-from consumer.poll_order import ORDERS, greedy, proportional
-from consumer.polling import Polling
-from coordinator.zk.partitions import TopicPartition
+from consumer.fetching.fetcher import Fetcher
+from consumer.fetching.poll_order import ORDERS, greedy, proportional
+from consumer.fetching.polling import Polling
+from consumer.types import Position
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import effort
 from tests.support.sizedlog import SizedLog
 from tests.unit.manual import ManualRuntime
@@ -40,7 +40,7 @@ def test_both_orders_return_all_that_may_be_and_no_more_than_is_there(
 
 @effort(300)
 @given(THERE, MOST)
-def test_in_proportion_nobody_is_given_less_than_another_but_for_one_record_or_for_want_of_records(
+def test_proportional_poll_gives_equal_shares_but_for_one_record_or_too_few(
     there: dict[TopicPartition, int], most: int
 ) -> None:
     picked = dict(proportional(there.items(), most))
@@ -56,7 +56,7 @@ def test_in_proportion_nobody_is_given_less_than_another_but_for_one_record_or_f
     arrivals=st.lists(st.lists(st.tuples(st.sampled_from(PARTITIONS), st.integers(1, 60)), max_size=5), max_size=30),
     most=st.integers(1, 20),
 )
-def test_every_partition_with_records_is_served_within_its_bound_whatever_comes_in_meanwhile(
+def test_partition_with_records_is_served_within_its_bound_despite_new_arrivals(
     order: str, there: dict[TopicPartition, int], arrivals: list[list[tuple[TopicPartition, int]]], most: int
 ) -> None:
     """n polls for greedy, ceil(n / most) for proportional, where n is how many partitions there are with records."""
@@ -99,7 +99,7 @@ class Model:
         config = ConsumerConfig("zk:2181", "g", "c1", **options)
         self.polling = Polling(config, Fetcher(self.log), self.runtime, lambda fetched: None, lambda jumps: None)
         self.next = dict.fromkeys(PARTITIONS[:4], 0)
-        self.polling.begin({partition: Start("id", 0) for partition in self.next})
+        self.polling.begin({partition: Position("id", 0) for partition in self.next})
         self.paused: set[TopicPartition] = set()
 
     def do(self, what: str, number: int, given: Any) -> None:
@@ -119,7 +119,7 @@ class Model:
             self.polling.seek(partition, self.next[partition])
         else:  # to somebody who gives it back: what was not returned comes again, and a pause is forgotten
             self.polling.end([partition])
-            self.polling.begin({partition: Start("id", self.next[partition])})
+            self.polling.begin({partition: Position("id", self.next[partition])})
             self.paused.discard(partition)
 
     def poll(self, most: int) -> int:
@@ -151,7 +151,7 @@ class Model:
     of_each=st.integers(1, 20_000),
     memory=st.integers(1, 40_000),
 )
-def test_whatever_is_paused_sought_and_handed_on_each_record_is_returned_once_in_order_within_all_bounds(
+def test_record_is_returned_once_in_order_within_bounds_over_pause_seek_and_move(
     operations: list[tuple[str, int, Any]], order: str, prefetch: str, most: int, fetch: int, of_each: int, memory: int
 ) -> None:
     model = Model(

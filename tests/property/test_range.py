@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coordinator.assignors import Subscriber, checked
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import effort
 
 Found = dict[str, dict[str, set[int]]]
@@ -127,7 +127,7 @@ def groups(draw: st.DrawFn) -> tuple[list[Subscriber], dict[str, list[int]]]:
 
 @effort(40)
 @given(groups())
-def test_every_partition_is_given_out_once_to_somebody_who_wants_it(
+def test_every_partition_is_assigned_once_to_a_subscriber(
     group: tuple[list[Subscriber], dict[str, list[int]]],
 ) -> None:
     members, topics = group
@@ -142,7 +142,7 @@ def test_every_partition_is_given_out_once_to_somebody_who_wants_it(
 
 @effort(40)
 @given(groups())
-def test_the_threads_of_a_topic_differ_by_one_partition_at_most_and_the_first_have_more(
+def test_threads_of_a_topic_differ_by_one_partition_and_the_first_have_more(
     group: tuple[list[Subscriber], dict[str, list[int]]],
 ) -> None:
     members, topics = group

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coordinator.zk import ranges
-from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.fields import Fields
-from coordinator.zk.names import MAX_NAME, checked_name, is_name, shown
-from coordinator.zk.partitions import TopicPartition, by_topic, partition_set
-from coordinator.zk.records import (
+from coordinator.zk.znodes import ranges
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.names import MAX_NAME, checked_name, is_name, shown
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
+from coordinator.zk.znodes.partitions import TopicPartition, by_topic, partition_set
+from coordinator.zk.znodes.records import (
     BegunRecord,
     Channel,
     CoordinatorRecord,
@@ -29,8 +30,7 @@ from coordinator.zk.records import (
     Topic,
     parsed_channel,
 )
-from coordinator.zk.sealed import Pool, Query, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.state import GROUP_STATES, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
 from tests.property.effort import effort
 from tests.support.next_release import as_next_release
 
@@ -59,6 +59,7 @@ sealed_ranges = st.lists(
     unique_by=lambda item: (item.topic, item.partition),
 ).map(lambda items: tuple(sorted(items)))
 
+rewinds = st.builds(Rewind, numbers, offsets, st.booleans())
 pauses = st.builds(Pause, texts, numbers, st.none() | texts)
 
 RECORDS: dict[str, st.SearchStrategy[Any]] = {
@@ -131,7 +132,7 @@ RECORDS: dict[str, st.SearchStrategy[Any]] = {
     "request": st.builds(TurnRequest, st.text(max_size=250), numbers, st.none() | st.text(max_size=1000)),
     "segment": st.builds(Segment, names, texts, numbers, numbers, sealed_ranges, texts, ids, numbers),
     "segments": st.builds(SegmentsRecord, offsets, st.none() | texts.filter(bool), st.none() | st.integers(1, 10_000)),
-    "query": st.builds(Query, ids, offsets, numbers, numbers),
+    "query": st.builds(Query, ids, offsets, numbers, numbers, st.none() | rewinds),
     "pool": st.builds(Pool, st.integers(0, 10_000), ids),
 }
 
@@ -175,9 +176,7 @@ def test_a_record_is_read_back_as_it_was_written(kind: str, data: st.DataObject)
 @pytest.mark.parametrize("kind", KINDS)
 @effort(3)
 @given(data=st.data())
-def test_a_record_is_one_line_of_json_with_a_version_and_fields_of_a_later_release_are_ignored(
-    kind: str, data: st.DataObject
-) -> None:
+def test_record_is_one_line_of_versioned_json_and_ignores_later_fields(kind: str, data: st.DataObject) -> None:
     written = data.draw(RECORDS[kind]).to_bytes()
 
     later = as_next_release(written)
@@ -193,7 +192,7 @@ def test_a_record_is_one_line_of_json_with_a_version_and_fields_of_a_later_relea
 @pytest.mark.parametrize("kind", KINDS)
 @effort(1)
 @given(data=st.data())
-def test_whatever_version_a_record_has_it_is_read_the_same_way(kind: str, version: object, data: st.DataObject) -> None:
+def test_record_of_any_version_is_read_the_same_way(kind: str, version: object, data: st.DataObject) -> None:
     written = data.draw(RECORDS[kind]).to_bytes()
 
     other = json.dumps({**json.loads(written), "version": version}).encode()
@@ -216,7 +215,7 @@ def test_a_field_that_is_null_is_as_one_that_is_missing(kind: str, data: st.Data
 
 @effort(10)
 @given(name=texts)
-def test_a_state_that_only_a_later_release_knows_is_read_with_all_that_the_group_has(name: str) -> None:
+def test_state_of_a_later_release_is_read_with_all_fields_of_the_group(name: str) -> None:
     state = GroupState(state=name, generation=7, epoch=3, target={"c": Target("i", {})})
 
     assert GroupState.parse("where", state.to_bytes()) == state
@@ -400,7 +399,7 @@ def test_a_sealed_range_ends_where_it_begins_or_later() -> None:
         assert read("segment", json.dumps({**segment, **ranges_}).encode()) is None
 
 
-def test_a_topic_without_an_id_is_told_from_its_successor_by_its_czxid() -> None:
+def test_topic_without_an_id_is_distinguished_from_its_successor_by_its_czxid() -> None:
     data = b'{"version":1,"partitions":{"0":[1],"1":[1]}}'
 
     first, second = Topic.parse("where", "t", data, 16), Topic.parse("where", "t", data, 17)
@@ -409,7 +408,7 @@ def test_a_topic_without_an_id_is_told_from_its_successor_by_its_czxid() -> None
     assert second.id == "czxid-11"
 
 
-def test_a_channel_without_data_means_that_nobody_has_lived_there() -> None:
+def test_channel_without_data_has_no_incarnation() -> None:
     channel = parsed_channel("where", b"")
 
     assert (channel.incarnation, channel.is_live, dict(channel.running)) == ("", False, {})

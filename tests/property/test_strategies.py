@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.assignors import Assignment, Subscriber, assigned
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.property.effort import effort
 from tests.unit.strategies import (
     STICKY,
@@ -141,7 +141,7 @@ def test_no_partition_could_go_to_a_thread_that_has_two_less(strategy: str, grou
 
 @effort(8)
 @given(sticky_ones, groups(), st.data())
-def test_the_turns_of_a_rebalance_come_to_the_same_end_whatever_runs_meanwhile(
+def test_turns_of_a_rebalance_reach_the_same_assignment_for_any_running_state(
     strategy: str, group: Group, data: st.DataObject
 ) -> None:
     members, topics = group
@@ -158,9 +158,7 @@ def test_the_turns_of_a_rebalance_come_to_the_same_end_whatever_runs_meanwhile(
 
 @effort(8)
 @given(sticky_ones, single_threaded)
-def test_a_coordinator_that_knows_no_last_assignment_leaves_everything_where_it_runs(
-    strategy: str, group: Group
-) -> None:
+def test_coordinator_without_a_last_assignment_leaves_partitions_where_they_run(strategy: str, group: Group) -> None:
     members, topics = group
     first = answer(strategy, members, topics)
 

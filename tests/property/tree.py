@@ -42,7 +42,7 @@ def _nothing() -> None:
     """The hook of a test that needs none."""
 
 
-class Tree:
+class MemoryTree:
     """The znodes.
 
     :ivar after_commit: called after each multi that happened, with its operations.
@@ -54,10 +54,10 @@ class Tree:
         self._sessions = 0
         self.after_commit: Callable[[Sequence[Operation]], None] = lambda operations: None
 
-    def open(self, before_request: Callable[[], None] = _nothing, timeout_s: float = 3.0) -> TreeStore:
+    def open(self, before_request: Callable[[], None] = _nothing, timeout_s: float = 3.0) -> MemoryTreeStore:
         """A new session."""
         self._sessions += 1
-        return TreeStore(self, self._sessions, before_request, timeout_s)
+        return MemoryTreeStore(self, self._sessions, before_request, timeout_s)
 
     def data(self, path: str) -> bytes | None:
         """What stands at `path`, None when there is no such znode."""
@@ -151,10 +151,10 @@ class Tree:
         return Stat(znode.czxid, znode.mzxid, 0, znode.version, znode.created, znode.owner, znode.children)
 
 
-class TreeStore(Store):
+class MemoryTreeStore(Store):
     """One session on a tree. Watches are taken and never fire: whoever tests asks again by itself."""
 
-    def __init__(self, tree: Tree, session: int, before_request: Callable[[], None], timeout_s: float) -> None:
+    def __init__(self, tree: MemoryTree, session: int, before_request: Callable[[], None], timeout_s: float) -> None:
         self._tree = tree
         self._session = session
         self._before_request = before_request

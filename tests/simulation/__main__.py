@@ -27,7 +27,7 @@ MOST_FAILURES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """What one run sends back from its process."""
 
     seed: int
@@ -49,9 +49,9 @@ class Totals:
     events: int = 0
     fired: Counter[str] = field(default_factory=Counter)
     coverage: Counter[str] = field(default_factory=Counter)
-    failures: list[Result] = field(default_factory=list)
+    failures: list[RunResult] = field(default_factory=list)
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RunResult) -> None:
         """Count one run."""
         self.runs += 1
         self.cpu_s += result.seconds
@@ -62,14 +62,14 @@ class Totals:
             self.failures.append(result)
 
 
-def run_one(job: tuple[int, str]) -> Result:
+def run_one(job: tuple[int, str]) -> RunResult:
     """Run one seed, in whichever process."""
     seed, profile = job
     tidy(seed)
     began = time.process_time()
     outcome = simulate(seed, PROFILES[profile])
     text = "" if outcome.passed else "\n".join([outcome.verdicts.text(), *outcome.problems])
-    return Result(
+    return RunResult(
         seed,
         profile,
         time.process_time() - began,
@@ -162,7 +162,7 @@ def _many(jobs_to_do: Iterator[tuple[int, str]], seeds: int, jobs: int, minutes:
     return 1 if totals.failures else 0
 
 
-def _show_failure(result: Result) -> None:
+def _show_failure(result: RunResult) -> None:
     click.echo(f"\nFAIL seed {result.seed} profile {result.profile}: {', '.join(sorted(result.broken))}")
     click.echo(result.text)
     click.echo(f"replay: scripts/simulate --seed {result.seed} --profile {result.profile} --verbose\n")

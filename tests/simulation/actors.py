@@ -14,24 +14,24 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer, Record
 from consumer.errors import AssignmentFailed, CommitFailed, DrainFailed, FencedInstanceId, SegmentError
 from consumer.metrics import ConsumerMetrics
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.offset import SourceOffset
-from consumer.spark.planner import Planner, SourceConfig
-from consumer.spark.post import PoolPost
-from consumer.spark.query import QueryRemoved, QueryTakenOver
-from consumer.spark.slot import Slot
-from consumer.spark.sweep import sweep
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.orphan_sweep import sweep
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Slot
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.query_znode import QueryRemoved, QueryTakenOver
+from consumer.spark.source.stream_planner import Planner, SourceConfig
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN
-from coordinator.config import CoordinatorConfig
-from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
+from coordinator.term.config import CoordinatorConfig
+from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import CoordinatorError, StoreError
-from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StoreFactory
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.simulation.assignors import Troubles
-from tests.simulation.parts import Disk, SimLog, ranges_in
+from tests.simulation.parts import SharedDisk, SimLog, ranges_in
 
 POLL_MS = 500
 
@@ -55,11 +55,11 @@ class Actor(Protocol):
 
 
 @dataclass
-class Node(Actor):
+class NodeActor(Actor):
     """A coordinator service."""
 
     config: CoordinatorConfig
-    disk: Disk
+    disk: SharedDisk
     assignors: Mapping[str, Assignor] = field(default_factory=lambda: BUILT_IN)
     kind: str = "node"
     service: CoordinatorService | None = None
@@ -80,7 +80,7 @@ class Node(Actor):
 
 
 @dataclass
-class Application(Actor, Callbacks):
+class ApplicationActor(Actor, Callbacks):
     """An application with a consumer: it polls, works a little, and commits now and then.
 
     :ivar work_s: seconds between polls.
@@ -159,7 +159,7 @@ class SlotTask(Actor):
 
     spec: SlotSpec
     log: SimLog
-    disk: Disk
+    disk: SharedDisk
     kind: str = "slot"
     slot: Slot | None = None
 
@@ -176,11 +176,11 @@ class SlotTask(Actor):
 
 
 @dataclass
-class Driver(Actor):
+class DriverActor(Actor):
     """What a fetcher pool keeps in ZooKeeper and on the disk while its driver lives."""
 
     config: SlotConfig
-    disk: Disk
+    disk: SharedDisk
     pool_run: str
     kind: str = "driver"
     _is_ending: bool = False
@@ -210,7 +210,7 @@ class Driver(Actor):
 
 
 @dataclass
-class Checkpoint:
+class QueryCheckpoint:
     """A query's checkpoint and its sink, both durable, as Spark keeps them.
 
     :ivar planned: start and end of every batch that was planned, the first being number 0.
@@ -221,10 +221,10 @@ class Checkpoint:
     planned: list[tuple[SourceOffset, SourceOffset]] = field(default_factory=list)
     finished: int = 0
 
-    def older(self, batches: int) -> Checkpoint:
+    def older(self, batches: int) -> QueryCheckpoint:
         """As it stood so many batches ago."""
         finished = max(0, self.finished - batches)
-        return Checkpoint(self.query, self.planned[:finished], finished)
+        return QueryCheckpoint(self.query, self.planned[:finished], finished)
 
 
 class ConcurrentRun(Exception):
@@ -232,12 +232,12 @@ class ConcurrentRun(Exception):
 
 
 @dataclass
-class Query(Actor):
+class QueryActor(Actor):
     """A streaming query's driver: the order of calls is Spark's micro-batch execution."""
 
     config: SourceConfig
-    checkpoint: Checkpoint
-    disk: Disk
+    checkpoint: QueryCheckpoint
+    disk: SharedDisk
     trigger_s: float
     kind: str = "query"
     _is_ending: bool = False

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from coordinator.zk.paths import COORDINATOR, GROUPS, GroupPaths
 from coordinator.zk.store import Delete
-from tests.simulation.actors import Application
+from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
+from tests.simulation.actors import ApplicationActor
 from tests.simulation.faults import (
     Fault,
     _any,
@@ -23,26 +23,26 @@ from tests.simulation.faults import (
     partitions_added,
     topic_comes,
 )
-from tests.simulation.links import GET, READ, Request
-from tests.simulation.scheduler import Process
-from tests.simulation.servers import Server
-from tests.simulation.world import Life, World
+from tests.simulation.links import GET, READ, LinkRequest
+from tests.simulation.scheduler import SimulatedProcess
+from tests.simulation.servers import SimulatedServer
+from tests.simulation.world import SimulatedLife, SimulatedWorld
 
 # ---- slow, and deaf
 
 
-def slow_nodes(world: World) -> bool:
+def slow_nodes(world: SimulatedWorld) -> bool:
     """A coordinator's turn takes a while: between its reads, and before its writes, things happen."""
     return _slow(world, world.alive("node"), world.random.choice((0.05, 0.2, 0.5)))
 
 
-def slow_member(world: World) -> bool:
+def slow_member(world: SimulatedWorld) -> bool:
     """A consumer takes a while between hearing of a command and obeying it."""
     life = _any(world, "consumer", "slot")
     return _slow(world, [life] if life is not None else [], world.random.choice((0.05, 0.2, 0.5)))
 
 
-def _slow(world: World, lives: list[Life], extra_s: float) -> bool:
+def _slow(world: SimulatedWorld, lives: list[SimulatedLife], extra_s: float) -> bool:
     for life in lives:
         until = _lasting(world, "slow-connection", world.random.uniform(2, 8), process=life.process.life)
         for store in world.stores_of(life.process):
@@ -50,17 +50,17 @@ def _slow(world: World, lives: list[Life], extra_s: float) -> bool:
     return bool(lives)
 
 
-def deaf_node(world: World) -> bool:
+def deaf_node(world: SimulatedWorld) -> bool:
     """Half of the events that a coordinator waits for get lost."""
     return _deafen(world, _any(world, "node"), 0.5)
 
 
-def deaf_member(world: World) -> bool:
+def deaf_member(world: SimulatedWorld) -> bool:
     """A consumer that polls and renews its lease, and hears of no command."""
     return _deafen(world, _any(world, "consumer", "slot"), 1.0)
 
 
-def _deafen(world: World, life: Life | None, share: float) -> bool:
+def _deafen(world: SimulatedWorld, life: SimulatedLife | None, share: float) -> bool:
     """Not up to the calm: who has missed something looks again only once a session timeout."""
     left_s = world.profile.calm_at - world.scheduler.now - 1.2 * world.profile.session_timeout_ms / 1000
     if life is None or left_s <= 0:
@@ -76,12 +76,12 @@ def _deafen(world: World, life: Life | None, share: float) -> bool:
 # ---- several in a row
 
 
-def many_topics(world: World) -> bool:
+def many_topics(world: SimulatedWorld) -> bool:
     """Topics come and grow, one after the other."""
     return _in_a_row(world, (topic_comes, partitions_added), world.random.randint(2, 5))
 
 
-def one_topic_again(world: World) -> bool:
+def one_topic_again(world: SimulatedWorld) -> bool:
     """A topic grows, and grows again while whoever looks after it is still reading it."""
     if not world.topics:
         return False
@@ -97,12 +97,12 @@ def one_topic_again(world: World) -> bool:
     return True
 
 
-def many_members(world: World) -> bool:
+def many_members(world: SimulatedWorld) -> bool:
     """Consumers come and go, one after the other."""
     return _in_a_row(world, (consumer_joins, consumer_joins, consumer_leaves), world.random.randint(2, 4))
 
 
-def _in_a_row(world: World, kinds: tuple[Fault, ...], count: int) -> bool:
+def _in_a_row(world: SimulatedWorld, kinds: tuple[Fault, ...], count: int) -> bool:
     within_s = world.random.choice((0.005, 0.1, 1.0, 3.0))
     for _ in range(count):
         kind = world.random.choice(kinds)
@@ -110,7 +110,7 @@ def _in_a_row(world: World, kinds: tuple[Fault, ...], count: int) -> bool:
     return True
 
 
-def _unless_calm(world: World, kind: Fault) -> Callable[[], None]:
+def _unless_calm(world: SimulatedWorld, kind: Fault) -> Callable[[], None]:
     def happen() -> None:
         if not world.is_calm:
             kind(world)
@@ -121,7 +121,7 @@ def _unless_calm(world: World, kind: Fault) -> Callable[[], None]:
 # ---- at the moment at which it matters
 
 
-def claim_then_expiry(world: World) -> bool:
+def claim_then_expiry(world: SimulatedWorld) -> bool:
     """Somebody who has its password ends the session of the next consumer that claims partitions."""
     delay_s = 0.02 + world.random.choice((0.1, 1.0, 2.0)) * world.random.random()
 
@@ -137,7 +137,7 @@ def claim_then_expiry(world: World) -> bool:
     return False
 
 
-def claim_then_hand(world: World) -> bool:
+def claim_then_hand(world: SimulatedWorld) -> bool:
     """Somebody at zkCli removes the owner znodes that were made last."""
     delay_s = world.random.choice((0.01, 0.3, 1.0)) * world.random.random()
 
@@ -154,7 +154,7 @@ def claim_then_hand(world: World) -> bool:
     return False
 
 
-def stop_then_silence(world: World) -> bool:
+def stop_then_silence(world: SimulatedWorld) -> bool:
     """A consumer hangs from the moment at which it is told to stop, perhaps for longer than its session lasts."""
     life = _any(world, "consumer", "slot")
     if life is None or life.process.is_paused:
@@ -173,7 +173,7 @@ def stop_then_silence(world: World) -> bool:
     return False
 
 
-def command_then_join(world: World) -> bool:
+def command_then_join(world: SimulatedWorld) -> bool:
     """A consumer joins while others of its group are about to obey what they were sent."""
     delay_s, name = world.random.choice((0.01, 0.1, 1.0)) * world.random.random(), f"c{world.random.randrange(8)}"
     is_start = _is_command("start-fetcher", f"{GROUPS}/g")
@@ -196,7 +196,7 @@ def _is_command(option: str, below: str) -> Callable[[dict[str, Any]], bool]:
     return lambda op: op["op"] == "create" and below in op["path"] and f'"{option}"' in op["data"]
 
 
-def pause_between_reads(world: World) -> bool:
+def pause_between_reads(world: SimulatedWorld) -> bool:
     """A coordinator hangs, for less than its lease, when it has just read channels to which it has sent commands.
 
     Meanwhile the commands are obeyed, and somebody joins.
@@ -209,7 +209,7 @@ def pause_between_reads(world: World) -> bool:
         group, consumer = path[len(GROUPS) + 1 :].split("/")[0:3:2]
         channel = GroupPaths(group).channel(consumer)
 
-        def look(request: Request) -> None:
+        def look(request: LinkRequest) -> None:
             process = request.link.client.process
             if process.name.startswith("node") and channel in _paths(request):
                 world.ensemble.on_read.remove(look)
@@ -217,7 +217,7 @@ def pause_between_reads(world: World) -> bool:
 
         world.ensemble.on_read.append(look)
 
-    def hang(process: Process, group: str) -> None:
+    def hang(process: SimulatedProcess, group: str) -> None:
         if world.is_calm or process.is_paused or process.is_dead:
             return
         until = _lasting(world, "pause", seconds, process=process.life)
@@ -230,14 +230,14 @@ def pause_between_reads(world: World) -> bool:
     return False
 
 
-def _paths(request: Request) -> Sequence[str]:
+def _paths(request: LinkRequest) -> Sequence[str]:
     return request.what if request.kind in (GET, READ) else ()
 
 
-def unheard_command(world: World) -> bool:
+def unheard_command(world: SimulatedWorld) -> bool:
     """An application hangs just after a command of which it has not heard; its consumer goes on renewing its lease."""
     life = _any(world, "consumer")
-    if life is None or not _deafen(world, life, 1.0) or not isinstance(life.actor, Application):
+    if life is None or not _deafen(world, life, 1.0) or not isinstance(life.actor, ApplicationActor):
         return False
     app, below = life.actor, f"/channel/{life.actor.names()['consumer']}/"
     delay_s, seconds = world.random.uniform(0.1, 1.5), world.random.uniform(4, 10)
@@ -255,7 +255,7 @@ def unheard_command(world: World) -> bool:
     return False
 
 
-def eviction_then_election(world: World) -> bool:
+def eviction_then_election(world: SimulatedWorld) -> bool:
     """Somebody removes the coordinator's znode when it has just evicted a consumer."""
     delay_s = world.random.choice((0.01, 0.3, 1.0)) * world.random.random()
 
@@ -272,7 +272,9 @@ def eviction_then_election(world: World) -> bool:
     return False
 
 
-def _once(world: World, is_it: Callable[[dict[str, Any]], bool], happen: Callable[[dict[str, Any]], object]) -> None:
+def _once(
+    world: SimulatedWorld, is_it: Callable[[dict[str, Any]], bool], happen: Callable[[dict[str, Any]], object]
+) -> None:
     """Let something happen, once, behind the next commit with an operation for which `is_it` says so.
 
     Of several that wait for the same, each takes another commit.
@@ -288,7 +290,7 @@ def _once(world: World, is_it: Callable[[dict[str, Any]], bool], happen: Callabl
     world.observers.append(look)
 
 
-def seal_then_away(world: World) -> bool:
+def seal_then_away(world: SimulatedWorld) -> bool:
     """ZooKeeper goes away right behind a seal, whose reply is lost, and for longer than anybody waits for an answer."""
     seconds = 2.5 * world.profile.session_timeout_ms / 1000
 
@@ -306,7 +308,7 @@ def seal_then_away(world: World) -> bool:
     return False
 
 
-def start_then_crash(world: World) -> bool:
+def start_then_crash(world: SimulatedWorld) -> bool:
     """A consumer dies right after it has resolved where the group begins, before it has committed anything."""
     life = _any(world, "consumer", "slot")
     if life is None:
@@ -325,11 +327,11 @@ def start_then_crash(world: World) -> bool:
     return False
 
 
-def _sessions(world: World, life: Life) -> set[int]:
+def _sessions(world: SimulatedWorld, life: SimulatedLife) -> set[int]:
     return {store.session_id for store in world.stores_of(life.process)}
 
 
-def unheard_election(world: World) -> bool:
+def unheard_election(world: SimulatedWorld) -> bool:
     """Somebody removes the coordinator's znode, of which it does not hear; soon somebody joins, of which it does."""
     leader = world.ensemble.leader
     node = leader.tree.get(COORDINATOR) if leader is not None else None
@@ -344,7 +346,7 @@ def unheard_election(world: World) -> bool:
     return world.by_hand(Delete(COORDINATOR))
 
 
-def late_commit(world: World) -> bool:
+def late_commit(world: SimulatedWorld) -> bool:
     """A node's connection breaks right behind its next commit, which is still on its way."""
     found = _store(world, "node")
     if found is None:
@@ -354,7 +356,7 @@ def late_commit(world: World) -> bool:
     return False
 
 
-def silence_then_cut(world: World) -> bool:
+def silence_then_cut(world: SimulatedWorld) -> bool:
     """A process hangs for most of its session; as soon as it goes on, its server is cut off from the leader."""
     found = _store(world, "consumer", "slot")
     if found is None or found[0].process.is_paused:
@@ -375,7 +377,7 @@ def silence_then_cut(world: World) -> bool:
     return True
 
 
-def _cut(world: World, server: Server) -> None:
+def _cut(world: SimulatedWorld, server: SimulatedServer) -> None:
     until = _lasting(world, "cut-server", world.random.uniform(2, 6))
     world.ensemble.cut(server)
     world.scheduler.after(until - world.scheduler.now, lambda: world.ensemble.heal(server))

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from coordinator.zk.store import SessionState, Store
-from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.store import SimStore
-from tests.simulation.zookeeper import Ensemble
+from tests.simulation.zookeeper import SimulatedEnsemble
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Alone:
         self.scheduler.after(_FOR_EVER_S, _nothing)  # there always is something to wait for
         self.told: list[tuple[str, str, dict[str, Any]]] = []
         self.faults: Counter[str] = Counter()
-        self.ensemble = Ensemble(
+        self.ensemble = SimulatedEnsemble(
             self.scheduler,
             servers,
             tick_s,
@@ -43,7 +43,7 @@ class Alone:
         """The virtual time, in seconds."""
         return self.scheduler.now
 
-    def open(self, timeout_s: float = 10.0, process: Process | None = None) -> SimStore:
+    def open(self, timeout_s: float = 10.0, process: SimulatedProcess | None = None) -> SimStore:
         """A session, of a process of its own unless one is given."""
         process = process or self.scheduler.process("p")
         return self.call(lambda: self.ensemble.open(process, timeout_s), process)
@@ -63,7 +63,7 @@ class Alone:
         """The servers that do not lead."""
         return [server for server in self.ensemble.servers if server is not self.ensemble.leader]
 
-    def start(self, function: Callable[[], T], process: Process) -> list[T | BaseException]:
+    def start(self, function: Callable[[], T], process: SimulatedProcess) -> list[T | BaseException]:
         """Let a thread of a process call `function`; its result, or what it raised, is put into the list."""
         outcome: list[T | BaseException] = []
 
@@ -76,7 +76,7 @@ class Alone:
         self.scheduler.spawn(process, run, "main")
         return outcome
 
-    def call(self, function: Callable[[], T], process: Process) -> T:
+    def call(self, function: Callable[[], T], process: SimulatedProcess) -> T:
         """What `function` returns or raises, called in a thread of a process; time goes by until it has."""
         outcome = self.start(function, process)
         until = self.now + _LONGEST_S

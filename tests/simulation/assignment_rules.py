@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import consumer.assignment.client
-import coordinator.ask_reader
+import consumer.membership.client_assignment
 import coordinator.planning.answers
 import coordinator.planning.asking
-import coordinator.reading
-import coordinator.rebalance
-from consumer.assignment.client import ClientAssignment
+import coordinator.rebalance.ask_reader
+import coordinator.rebalance.group_reader
+import coordinator.rebalance.rebalancer
 from consumer.assignment.consumers import ConsumerRole
-from coordinator.ask_reader import AskReader
-from coordinator.listeners import Listeners
+from consumer.membership.client_assignment import ClientAssignment
+from coordinator.listeners.listeners import Listeners
 from coordinator.planning.group import Group
-from coordinator.zk.commands import ASSIGN
-from coordinator.zk.paths import MEMBER_PREFIX, Brokers
-from coordinator.zk.records import Topic
+from coordinator.rebalance.ask_reader import AskReader
 from coordinator.zk.store import Check, Delete
-from coordinator.zk.sync import Answer, MemberAnswer
+from coordinator.zk.znodes.commands import ASSIGN
+from coordinator.zk.znodes.paths import MEMBER_PREFIX, Brokers
+from coordinator.zk.znodes.records import Topic
+from coordinator.zk.znodes.sync import Answer, MemberAnswer
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, replaced
 from tests.simulation.profile import Profile
 
@@ -88,16 +88,18 @@ def _looks_once(original: Any) -> Any:
 
     def wants_rebalance(self: Any, store: Any) -> Any:
         if self._led is not None:
-            self._led.looked_at = self._runtime.monotonic()
+            self._led.checked_at = self._runtime.monotonic()
         return original(self, store)
 
     return wants_rebalance
 
 
 WRITES_UNASKED: tuple[Patch, ...] = (replaced(ClientAssignment, "_write", _writes_unasked),)
-MOVES_THE_GENERATION: tuple[Patch, ...] = (replaced(consumer.assignment.client, "_heard", _moves_the_generation),)
+MOVES_THE_GENERATION: tuple[Patch, ...] = (
+    replaced(consumer.membership.client_assignment, "_heard", _moves_the_generation),
+)
 LOOKS_ONCE: tuple[Patch, ...] = (replaced(ConsumerRole, "wants_rebalance", _looks_once),)
-NOT_TAKEN_UP: tuple[Patch, ...] = (constant(ConsumerRole, "_led_before", nothing),)
+NOT_TAKEN_UP: tuple[Patch, ...] = (constant(ConsumerRole, "_previous_assignment", nothing),)
 
 
 # ---- what is adopted
@@ -184,9 +186,9 @@ TOPICS_NOT_COMPARED: tuple[Patch, ...] = tuple(
     for module in (
         coordinator.planning.answers,
         asking,
-        coordinator.reading,
-        coordinator.rebalance,
-        coordinator.ask_reader,
+        coordinator.rebalance.group_reader,
+        coordinator.rebalance.rebalancer,
+        coordinator.rebalance.ask_reader,
     )
 )
 
@@ -224,7 +226,7 @@ def _waits_in_vain(original: Any) -> Any:
         commands = group.snapshot.channels[ask.leader].commands
         stands = {(ask.leader, each.name) for each in commands if each.command == sent}
         return asking.Asking(
-            asking._kept(group, stands),
+            asking.unchanged_target(group, stands),
             group.before,
             found.strategy,
             waits="an answer",
@@ -245,7 +247,7 @@ def _keeps_old_commands(original: Any) -> Any:
             for each in commands
             if each.command is not None and each.command.option == ASSIGN and each.command.ask == view.name
         }
-        return replace(found, want=asking._kept(group, old), assign=None) if old else found
+        return replace(found, assignment=asking.unchanged_target(group, old), assign=None) if old else found
 
     return waited_for
 
@@ -258,10 +260,10 @@ def _without_digest(original: Any) -> Any:
 
 
 FAILURES_FORGOTTEN: tuple[Patch, ...] = (replaced(asking, "_failed", _forgets_failures),)
-ASKED_ANEW: tuple[Patch, ...] = (replaced(asking, "_about_the_one_that_is_out", _asks_anew),)
-WAITS_IN_VAIN: tuple[Patch, ...] = (replaced(asking, "_waited_for", _waits_in_vain),)
-OLD_COMMANDS_KEPT: tuple[Patch, ...] = (replaced(asking, "_waited_for", _keeps_old_commands),)
-WITHOUT_DIGEST: tuple[Patch, ...] = (replaced(asking, "_as_asked", _without_digest),)
+ASKED_ANEW: tuple[Patch, ...] = (replaced(asking, "_pending_ask", _asks_anew),)
+WAITS_IN_VAIN: tuple[Patch, ...] = (replaced(asking, "_wait_for_answer", _waits_in_vain),)
+OLD_COMMANDS_KEPT: tuple[Patch, ...] = (replaced(asking, "_wait_for_answer", _keeps_old_commands),)
+WITHOUT_DIGEST: tuple[Patch, ...] = (replaced(asking, "_ask_member", _without_digest),)
 BY_INCARNATION: tuple[Patch, ...] = (
     constant(asking, "identity", lambda snapshot, consumer, registration: registration.incarnation),
 )

@@ -13,10 +13,10 @@ from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.lag import LagAssignor
 from consumer.assignment.rack import RackAssignor
 from coordinator.assignors import Assignor
-from coordinator.zk.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.world import SimulatedWorld
 
 COORDINATOR, CLIENT, BOTH, BOTH_THERE = "coordinator", "client", "client,coordinator", "coordinator,client"
 SIDES = (CLIENT, BOTH, BOTH_THERE, COORDINATOR)
@@ -84,7 +84,9 @@ class Troubled(ClientAssignor):
     :param state: what it tells members besides; empty for nothing.
     """
 
-    def __init__(self, world: World, group: str, consumer: str, troubles: Troubles, inner: ClientAssignor) -> None:
+    def __init__(
+        self, world: SimulatedWorld, group: str, consumer: str, troubles: Troubles, inner: ClientAssignor
+    ) -> None:
         self.name = inner.name
         self.is_cooperative = inner.is_cooperative
         self._world = world

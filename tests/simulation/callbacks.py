@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator.zk.store import Watch
-from tests.simulation.links import EXISTS, LIST, Request
-from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.links import EXISTS, LIST, LinkRequest
+from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.znodes import CHILDREN, DELETED, Event
 
 
-class Callbacks:
+class CallbackThread:
     """Calls what it is given, in that order, in a thread of its own, so that it may take locks."""
 
-    def __init__(self, scheduler: Scheduler, process: Process) -> None:
+    def __init__(self, scheduler: Scheduler, process: SimulatedProcess) -> None:
         self._scheduler = scheduler
         self._process = process
         self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
@@ -58,13 +58,13 @@ def _stop(_: object) -> None:
 class Watches:
     """The watches of one session, as kazoo keeps them: each callback once for a path and kind."""
 
-    def __init__(self, scheduler: Scheduler, callbacks: Callbacks) -> None:
+    def __init__(self, scheduler: Scheduler, callbacks: CallbackThread) -> None:
         self._scheduler = scheduler
         self._callbacks = callbacks
         self._on_data: dict[str, dict[Watch, None]] = {}
         self._on_children: dict[str, dict[Watch, None]] = {}
 
-    def add(self, request: Request, watch: Watch) -> None:
+    def add(self, request: LinkRequest, watch: Watch) -> None:
         """An answer has come: it left a watch where there was something, or its absence was the question."""
         table = self._on_children if request.kind == LIST else self._on_data
         for path, found in zip(request.what, request.result, strict=True):

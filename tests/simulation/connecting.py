@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.links import Link
-from tests.simulation.servers import Server
+from tests.simulation.links import SimulatedLink
+from tests.simulation.servers import SimulatedServer
 
 if TYPE_CHECKING:
     from tests.simulation.store import SimStore
-    from tests.simulation.zookeeper import Ensemble
+    from tests.simulation.zookeeper import SimulatedEnsemble
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
@@ -18,10 +18,10 @@ _LONGEST_PAUSE_S = 1.0
 class Connector:
     """Tries servers until one takes the session, or says that it is over, or it is told to stop."""
 
-    def __init__(self, ensemble: Ensemble, store: SimStore) -> None:
+    def __init__(self, ensemble: SimulatedEnsemble, store: SimStore) -> None:
         self._ensemble = ensemble
         self._store = store
-        self._hosts: list[Server] = []
+        self._hosts: list[SimulatedServer] = []
         self._pause_s = 0.0
         self._attempt: _Attempt | None = None
         self._is_stopped = False
@@ -52,7 +52,7 @@ class Connector:
             attempt.is_over = True
             self.begin()
 
-    def succeeded(self, link: Link) -> None:
+    def succeeded(self, link: SimulatedLink) -> None:
         """A server took it."""
         self._pause_s = _FIRST_PAUSE_S
         self._store.on_connected(link)
@@ -65,12 +65,14 @@ class Connector:
 class _Attempt:
     """One try with one server."""
 
-    def __init__(self, connector: Connector, ensemble: Ensemble, store: SimStore, server: Server) -> None:
+    def __init__(
+        self, connector: Connector, ensemble: SimulatedEnsemble, store: SimStore, server: SimulatedServer
+    ) -> None:
         self._connector = connector
         self._ensemble = ensemble
         self._store = store
         self._server = server
-        self._link: Link | None = None
+        self._link: SimulatedLink | None = None
         self.is_over = False
 
     def send(self) -> None:
@@ -108,7 +110,7 @@ class _Attempt:
         elif session.is_over:
             after(self._hop_s(), self._end)
             return
-        old, self._link = session.link, Link(server, session, store)
+        old, self._link = session.link, SimulatedLink(server, session, store)
         session.move(self._link)
         if old is not None:
             old.break_off()

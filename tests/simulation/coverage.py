@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from coordinator.zk.state import EMPTY, GROUP_STATES, LEGAL_AFTER
+from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, LEGAL_AFTER
 
 LOST = "lost"
 """A state that a hand has removed, until the one that is made in its place has become another one."""

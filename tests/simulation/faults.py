@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from coordinator import operate
-from coordinator.zk.paths import COORDINATOR, GROUPS, GroupPaths
+from coordinator.admin import control
 from coordinator.zk.store import Create, Delete, SetData
-from tests.simulation.actors import Application
-from tests.simulation.scheduler import Process
+from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths
+from tests.simulation.actors import ApplicationActor
+from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.store import SimStore
-from tests.simulation.world import POOL_GROUP, Life, World
+from tests.simulation.world import POOL_GROUP, SimulatedLife, SimulatedWorld
 
-Fault = Callable[[World], bool]
+Fault = Callable[[SimulatedWorld], bool]
 
 NODES_SHARE = 0.3
 STUCK_FOR_GOOD = 0.2
 
 
-def _any(world: World, *kinds: str) -> Life | None:
+def _any(world: SimulatedWorld, *kinds: str) -> SimulatedLife | None:
     """A process that lives; where any will do, often a node, of which there are few."""
     if not kinds and world.random.random() < NODES_SHARE:
         kinds = ("node",)
@@ -30,27 +30,27 @@ def _any(world: World, *kinds: str) -> Life | None:
     return world.random.choice(some) if some else None
 
 
-def _lasting(world: World, kind: str, seconds: float, **fields: object) -> float:
+def _lasting(world: SimulatedWorld, kind: str, seconds: float, **fields: object) -> float:
     """Note a fault that lasts; until when it does, which is not after the calm begins."""
     until = min(world.scheduler.now + seconds, world.profile.calm_at)
     world.record("server", "fault", {"kind": kind, "until": round(until, 6), **fields})
     return until
 
 
-def _note(world: World, kind: str, **fields: object) -> None:
+def _note(world: SimulatedWorld, kind: str, **fields: object) -> None:
     world.record("server", "fault", {"kind": kind, **fields})
 
 
 # ---- sessions and connections
 
 
-def _store(world: World, *kinds: str) -> tuple[Life, SimStore] | None:
+def _store(world: SimulatedWorld, *kinds: str) -> tuple[SimulatedLife, SimStore] | None:
     life = _any(world, *kinds)
     stores = world.stores_of(life.process) if life else []
     return (life, world.random.choice(stores)) if life and stores else None
 
 
-def expire_session(world: World) -> bool:
+def expire_session(world: SimulatedWorld) -> bool:
     found = _store(world)
     if found is None or not world.ensemble.expire(found[1].session_id):
         return False
@@ -58,15 +58,15 @@ def expire_session(world: World) -> bool:
     return False  # counted where it takes effect
 
 
-def lose_request(world: World) -> bool:
+def lose_request(world: SimulatedWorld) -> bool:
     return _arm(world, "lose-request")
 
 
-def lose_reply(world: World) -> bool:
+def lose_reply(world: SimulatedWorld) -> bool:
     return _arm(world, "lose-reply")
 
 
-def _arm(world: World, kind: str) -> bool:
+def _arm(world: SimulatedWorld, kind: str) -> bool:
     found = _store(world)
     if found is None:
         return False
@@ -80,7 +80,7 @@ def _arm(world: World, kind: str) -> bool:
     return False  # counted when it fires
 
 
-def drop_connection(world: World) -> bool:
+def drop_connection(world: SimulatedWorld) -> bool:
     found = _store(world)
     if found is None:
         return False
@@ -89,7 +89,7 @@ def drop_connection(world: World) -> bool:
     return False  # counted where it takes effect
 
 
-def slow_connection(world: World) -> bool:
+def slow_connection(world: SimulatedWorld) -> bool:
     found = _store(world)
     if found is None:
         return False
@@ -98,7 +98,7 @@ def slow_connection(world: World) -> bool:
     return False
 
 
-def lose_watches(world: World) -> bool:
+def lose_watches(world: SimulatedWorld) -> bool:
     found = _store(world)
     if found is None:
         return False
@@ -108,7 +108,7 @@ def lose_watches(world: World) -> bool:
     return False
 
 
-def late_watches(world: World) -> bool:
+def late_watches(world: SimulatedWorld) -> bool:
     found = _store(world)
     if found is None:
         return False
@@ -121,7 +121,7 @@ def late_watches(world: World) -> bool:
 # ---- servers
 
 
-def lag_server(world: World) -> bool:
+def lag_server(world: SimulatedWorld) -> bool:
     server = world.random.choice(world.followers())
     until = _lasting(world, "lag-server", world.random.uniform(1, 8))
     server.lag(world.random.choice((0.05, 0.3, 1.0)))
@@ -129,7 +129,7 @@ def lag_server(world: World) -> bool:
     return False  # counted where it takes effect
 
 
-def cut_server(world: World) -> bool:
+def cut_server(world: SimulatedWorld) -> bool:
     server = world.random.choice(world.followers())
     until = _lasting(world, "cut-server", world.random.uniform(1, 10))
     world.ensemble.cut(server)
@@ -137,7 +137,7 @@ def cut_server(world: World) -> bool:
     return False  # counted where it takes effect
 
 
-def stop_server(world: World) -> bool:
+def stop_server(world: SimulatedWorld) -> bool:
     server = world.random.choice(world.followers())
     until = _lasting(world, "stop-server", world.random.uniform(0.5, 8))
     server.stop()
@@ -145,13 +145,13 @@ def stop_server(world: World) -> bool:
     return False  # counted where it takes effect
 
 
-def change_leader(world: World) -> bool:
+def change_leader(world: SimulatedWorld) -> bool:
     _note(world, "change-leader")
     world.ensemble.change_leader()
     return False  # counted where it takes effect
 
 
-def zookeeper_away(world: World) -> bool:
+def zookeeper_away(world: SimulatedWorld) -> bool:
     until = _lasting(world, "zookeeper-away", world.random.uniform(0.5, 8))
     world.ensemble.stop()
     world.scheduler.after(until - world.scheduler.now, world.ensemble.start)
@@ -161,7 +161,7 @@ def zookeeper_away(world: World) -> bool:
 # ---- processes
 
 
-def pause_process(world: World) -> bool:
+def pause_process(world: SimulatedWorld) -> bool:
     life = _any(world)
     if life is None or life.process.is_paused:
         return False
@@ -172,7 +172,7 @@ def pause_process(world: World) -> bool:
     return True
 
 
-def crash_process(world: World) -> bool:
+def crash_process(world: SimulatedWorld) -> bool:
     """Between any two of its operations; somebody starts it again, sooner or later, or never."""
     life = _any(world)
     if life is None or life.process.crash_at:
@@ -196,7 +196,7 @@ def crash_process(world: World) -> bool:
     return False
 
 
-def again(world: World, process: Process) -> None:
+def again(world: SimulatedWorld, process: SimulatedProcess) -> None:
     """A new process under the name, as whoever started the last one starts it."""
     name = process.name
     kind, _, number = name.partition("-")
@@ -212,7 +212,7 @@ def again(world: World, process: Process) -> None:
         world.start_application(*name.split("-", 1))
 
 
-def second_process(world: World) -> bool:
+def second_process(world: SimulatedWorld) -> bool:
     life = _any(world, "consumer", "slot")
     if life is None:
         return False
@@ -221,9 +221,9 @@ def second_process(world: World) -> bool:
     return True
 
 
-def stuck_consumer(world: World) -> bool:
+def stuck_consumer(world: SimulatedWorld) -> bool:
     life = _any(world, "consumer")
-    if life is None or not isinstance(life.actor, Application) or life.actor.is_stuck:
+    if life is None or not isinstance(life.actor, ApplicationActor) or life.actor.is_stuck:
         return False
     app = life.actor
     until = _lasting(world, "stuck", world.random.uniform(1, 15), process=life.process.life, **app.names())
@@ -234,7 +234,7 @@ def stuck_consumer(world: World) -> bool:
     return True
 
 
-def hanging_fetcher(world: World) -> bool:
+def hanging_fetcher(world: SimulatedWorld) -> bool:
     """Its next read of the log takes longer than it may."""
     life = _any(world, "consumer", "slot")
     if life is None:
@@ -247,7 +247,7 @@ def hanging_fetcher(world: World) -> bool:
 # ---- churn
 
 
-def consumer_joins(world: World) -> bool:
+def consumer_joins(world: SimulatedWorld) -> bool:
     group = f"g{world.random.randrange(world.profile.groups)}"
     if len(world.alive("consumer")) > 2 * world.profile.consumers + 2:
         return False
@@ -256,7 +256,7 @@ def consumer_joins(world: World) -> bool:
     return True
 
 
-def consumer_leaves(world: World) -> bool:
+def consumer_leaves(world: SimulatedWorld) -> bool:
     life = _any(world, "consumer", "slot")
     if life is None:
         return False
@@ -269,20 +269,20 @@ def consumer_leaves(world: World) -> bool:
     return True
 
 
-def group_comes(world: World) -> bool:
+def group_comes(world: SimulatedWorld) -> bool:
     group = f"h{world.random.randrange(3)}"
     _note(world, "join", group=group)
     world.start_application(group, f"c{world.random.randrange(2)}")
     return True
 
 
-def topic_comes(world: World) -> bool:
+def topic_comes(world: SimulatedWorld) -> bool:
     name = f"t{world.random.randrange(world.profile.topics + 3)}"
     _note(world, "topic", topic=name)
     return name not in world.topics and world.make_topic(name)
 
 
-def topic_goes(world: World) -> bool:
+def topic_goes(world: SimulatedWorld) -> bool:
     if len(world.topics) < 2:
         return False
     name = world.random.choice(sorted(world.topics))
@@ -290,7 +290,7 @@ def topic_goes(world: World) -> bool:
     return world.remove_topic(name)
 
 
-def topic_made_anew(world: World) -> bool:
+def topic_made_anew(world: SimulatedWorld) -> bool:
     if not world.topics:
         return False
     name = world.random.choice(sorted(world.topics))
@@ -302,7 +302,7 @@ def topic_made_anew(world: World) -> bool:
     return True
 
 
-def partitions_added(world: World) -> bool:
+def partitions_added(world: SimulatedWorld) -> bool:
     if not world.topics:
         return False
     name = world.random.choice(sorted(world.topics))
@@ -313,17 +313,17 @@ def partitions_added(world: World) -> bool:
 # ---- hands at zkCli
 
 
-def _group(world: World) -> GroupPaths | None:
+def _group(world: SimulatedWorld) -> GroupPaths | None:
     names = world.children(GROUPS)
     return GroupPaths(world.random.choice(sorted(names))) if names else None
 
 
-def _child(world: World, path: str) -> str | None:
+def _child(world: SimulatedWorld, path: str) -> str | None:
     names = world.children(path)
     return f"{path}/{world.random.choice(sorted(names))}" if names else None
 
 
-def _hand(world: World, kind: str, path: str | None, data: bytes | None) -> bool:
+def _hand(world: SimulatedWorld, kind: str, path: str | None, data: bytes | None) -> bool:
     """Write `data` at `path`, or remove it."""
     if path is None:
         return False
@@ -334,18 +334,18 @@ def _hand(world: World, kind: str, path: str | None, data: bytes | None) -> bool
 NONSENSE = (b"", b"{", b"[1]", b'{"version":1,"incarnation":7}', b"\xff\xfe")
 
 
-def owner_removed(world: World) -> bool:
+def owner_removed(world: SimulatedWorld) -> bool:
     paths = _group(world)
     topic = _child(world, paths.owners) if paths else None
     return _hand(world, "hand", _child(world, topic) if topic else None, None)
 
 
-def ids_removed(world: World) -> bool:
+def ids_removed(world: SimulatedWorld) -> bool:
     paths = _group(world)
     return _hand(world, "hand", _child(world, paths.ids) if paths else None, None)
 
 
-def command_removed(world: World) -> bool:
+def command_removed(world: SimulatedWorld) -> bool:
     """The next command that is sent: none stands there for long."""
 
     def look(event: str, fields: dict[str, Any]) -> bool:
@@ -365,7 +365,7 @@ def command_removed(world: World) -> bool:
     return False
 
 
-def command_made(world: World) -> bool:
+def command_made(world: SimulatedWorld) -> bool:
     paths = _group(world)
     channel = _child(world, paths.channels) if paths else None
     if channel is None:
@@ -375,44 +375,44 @@ def command_made(world: World) -> bool:
     return world.by_hand(Create(f"{channel}/command-", data, sequential=True))
 
 
-def channel_removed(world: World) -> bool:
+def channel_removed(world: SimulatedWorld) -> bool:
     paths = _group(world)
     return _hand(world, "hand", _child(world, paths.channels) if paths else None, None)
 
 
-def channel_scribbled(world: World) -> bool:
+def channel_scribbled(world: SimulatedWorld) -> bool:
     paths = _group(world)
     return _hand(world, "hand", _child(world, paths.channels) if paths else None, world.random.choice(NONSENSE))
 
 
-def state_scribbled(world: World) -> bool:
+def state_scribbled(world: SimulatedWorld) -> bool:
     paths = _group(world)
     return _hand(world, "hand", paths.state if paths else None, world.random.choice(NONSENSE))
 
 
-def segments_scribbled(world: World) -> bool:
+def segments_scribbled(world: SimulatedWorld) -> bool:
     return _hand(world, "hand", GroupPaths(POOL_GROUP).segments, world.random.choice(NONSENSE))
 
 
-def coordinator_removed(world: World) -> bool:
+def coordinator_removed(world: SimulatedWorld) -> bool:
     return _hand(world, "hand", COORDINATOR, None)
 
 
 # ---- the log and the disk
 
 
-def failing_log(world: World) -> bool:
+def failing_log(world: SimulatedWorld) -> bool:
     world.log.broken_until = _lasting(world, "failing-log", world.random.uniform(0.5, 6))
     return False
 
 
-def slow_log(world: World) -> bool:
+def slow_log(world: SimulatedWorld) -> bool:
     world.log.slow_until = _lasting(world, "slow-log", world.random.uniform(0.5, 5))
     world.log.slow_s = world.random.choice((0.1, 0.5))
     return False
 
 
-def full_disk(world: World) -> bool:
+def full_disk(world: SimulatedWorld) -> bool:
     world.disk.full_until = _lasting(world, "full-disk", world.random.uniform(0.5, 6))
     return False
 
@@ -420,7 +420,7 @@ def full_disk(world: World) -> bool:
 # ---- queries
 
 
-def query_restarts(world: World) -> bool:
+def query_restarts(world: SimulatedWorld) -> bool:
     life = _any(world, "query")
     if life is None:
         return False
@@ -435,7 +435,7 @@ def query_restarts(world: World) -> bool:
     return True
 
 
-def query_from_old_checkpoint(world: World) -> bool:
+def query_from_old_checkpoint(world: SimulatedWorld) -> bool:
     life = _any(world, "query")
     if life is None:
         return False
@@ -447,7 +447,7 @@ def query_from_old_checkpoint(world: World) -> bool:
     return True
 
 
-def second_query_run(world: World) -> bool:
+def second_query_run(world: SimulatedWorld) -> bool:
     """A newer run from the same checkpoint, while the older one does not know; Spark's sink bears both."""
     life = _any(world, "query")
     if life is None:
@@ -458,7 +458,7 @@ def second_query_run(world: World) -> bool:
     return True
 
 
-def query_comes(world: World) -> bool:
+def query_comes(world: SimulatedWorld) -> bool:
     if not world.profile.slots:
         return False
     _note(world, "query")
@@ -469,28 +469,28 @@ def query_comes(world: World) -> bool:
 # ---- operators
 
 
-def group_paused(world: World) -> bool:
+def group_paused(world: SimulatedWorld) -> bool:
     paths = _group(world)
     if paths is None:
         return False
     until = _lasting(world, "paused", world.random.uniform(1, 8), group=paths.group)
-    _operator(world, lambda store, ms: operate.pause(store, paths.group, "operator", ms, "a drill"))
+    _operator(world, lambda store, ms: control.pause(store, paths.group, "operator", ms, "a drill"))
     world.scheduler.after(
-        until - world.scheduler.now, lambda: _operator(world, lambda store, ms: operate.resume(store, paths.group))
+        until - world.scheduler.now, lambda: _operator(world, lambda store, ms: control.resume(store, paths.group))
     )
     return True
 
 
-def turn_requested(world: World) -> bool:
+def turn_requested(world: SimulatedWorld) -> bool:
     paths = _group(world)
     if paths is None:
         return False
     _note(world, "turn-requested", group=paths.group)
-    _operator(world, lambda store, ms: operate.request_turn(store, paths.group, "operator", ms, None))
+    _operator(world, lambda store, ms: control.request_turn(store, paths.group, "operator", ms, None))
     return True
 
 
-def _operator(world: World, action: Callable[..., object]) -> None:
+def _operator(world: SimulatedWorld, action: Callable[..., object]) -> None:
     """An admin command in a process of its own."""
     world.run_tool(action)
 

@@ -7,36 +7,36 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import consumer.commands
-import consumer.offsets
-import coordinator.channels
-import coordinator.membership
-import coordinator.moves
-import coordinator.rebalance
-from consumer.channel import FencedChannel
-from consumer.keeper import Keeper
-from consumer.offsets import Offsets
-from consumer.ownership import chunks
-from consumer.segments import Sealer
-from coordinator.collect_segments import SegmentCollector
-from coordinator.reading import GroupReader
+import consumer.membership.command_drain
+import consumer.membership.offsets
+import coordinator.planning.membership
+import coordinator.planning.reconciliation
+import coordinator.rebalance.plan_operations
+import coordinator.rebalance.rebalancer
+from consumer.membership.channel import FencedChannel
+from consumer.membership.claims import chunks
+from consumer.membership.keeper import Keeper
+from consumer.membership.offsets import CommittedOffsets
+from consumer.sealing.sealer import Sealer
+from coordinator.rebalance.channel_reader import ChannelReader
+from coordinator.retention.segments import SegmentCollector
 from coordinator.service import Coordinator
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.lease import Lease
-from coordinator.zk.partitions import NONE, TopicPartition
-from coordinator.zk.records import OffsetRecord
 from coordinator.zk.store import Check, SetData
+from coordinator.zk.znodes.partitions import NONE, TopicPartition
+from coordinator.zk.znodes.records import OffsetRecord
 from tests.simulation import znodes
 from tests.simulation.links import COMMIT
 from tests.simulation.mutation import Patch, constant, nothing, replaced
-from tests.simulation.zookeeper import Ensemble
+from tests.simulation.zookeeper import SimulatedEnsemble
 
 # ---- what would hide a hole: with these alone the product is still right
 
 
 def _collects_only(original: Any) -> Any:
     def sweep(self: Coordinator) -> None:
-        while not self._ended.wait(self._sweep_s):
+        while not self._ended.wait(self._term.config.sweep_interval_ms / 1000):
             self._collect(self._collector.collect)
 
     return sweep
@@ -49,7 +49,7 @@ NO_SWEEP: tuple[Patch, ...] = (replaced(Coordinator, "_sweep", _collects_only),)
 def _late_all_the_same(original: Any) -> Any:
     """What a node had on its way is done although its session has another connection by then, as if it were resent."""
 
-    def receive_late(self: Ensemble, request: Any) -> None:
+    def receive_late(self: SimulatedEnsemble, request: Any) -> None:
         session = request.link.session
         if request.kind != COMMIT or not session.who.startswith("node"):
             original(self, request)
@@ -65,7 +65,7 @@ def _late_all_the_same(original: Any) -> Any:
     return receive_late
 
 
-RESENT: tuple[Patch, ...] = (replaced(Ensemble, "receive_late", _late_all_the_same),)
+RESENT: tuple[Patch, ...] = (replaced(SimulatedEnsemble, "receive_late", _late_all_the_same),)
 
 
 def _asks_no_owners(original: Any) -> Any:
@@ -99,7 +99,7 @@ def _looks_rarely(original: Any) -> Any:
         now = self._runtime.monotonic()
         if now - self._last_look >= store.negotiated_timeout_s:
             self._last_look = now
-            self._dirty.set()
+            self._wake.set()
 
     return look_again
 
@@ -118,12 +118,14 @@ def _touches_late(original: Any) -> Any:
 LOOKS_RARELY: tuple[Patch, ...] = (replaced(Keeper, "_look_again", _looks_rarely),)
 TOUCHES_LATE: tuple[Patch, ...] = (replaced(Keeper, "_touch_or_leave", _touches_late),)
 
-OWNERS_NOT_ASKED: tuple[Patch, ...] = (replaced(coordinator.moves, "taken_partitions", _asks_no_owners),)
+OWNERS_NOT_ASKED: tuple[Patch, ...] = (
+    replaced(coordinator.planning.reconciliation, "taken_partitions", _asks_no_owners),
+)
 
 SMALL_STEPS: tuple[Patch, ...] = (
-    constant(consumer.commands, "chunks", partial(chunks, size=1)),
-    constant(consumer.offsets, "PARTITIONS_A_STEP", 2),
-    constant(coordinator.channels, "PARTITIONS_A_STEP", 2),
+    constant(consumer.membership.command_drain, "chunks", partial(chunks, size=1)),
+    constant(consumer.membership.offsets, "PARTITIONS_A_STEP", 2),
+    constant(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2),
 )
 """A command over two partitions is a large one."""
 
@@ -132,13 +134,13 @@ SMALL_STEPS: tuple[Patch, ...] = (
 
 
 def _without_state_version(original: Any) -> Any:
-    def fenced(*args: Any) -> Any:
+    def with_state(*args: Any) -> Any:
         return [
             replace(op, version=-1) if isinstance(op, SetData) and op.path.endswith("/state") else op
             for op in original(*args)
         ]
 
-    return fenced
+    return with_state
 
 
 def _marks_die(original: Any) -> Any:
@@ -158,16 +160,17 @@ def _keeps_owners(original: Any) -> Any:
 
 
 def _withdraws_nothing(original: Any) -> Any:
-    def sort_commands(found: Any) -> None:
-        original(found)
-        found.withdrawn.clear()
+    def sort_commands(*args: Any) -> Any:
+        kept, _ = original(*args)
+        return kept, ()
 
     return sort_commands
 
 
 def _data_before_commands(original: Any) -> Any:
-    def channels(self: GroupReader) -> Any:
-        names = self._names(self._paths.channels)
+    def channels(self: ChannelReader) -> Any:
+        listing = self._store.children(self._paths.channels)
+        names = sorted(listing.names if listing is not None else ())
         nodes = dict(zip(names, self._store.get_many([self._paths.channel(n) for n in names]), strict=True))
         sent = self._sent(names)
         return {n: self._view(n, node, sent.get(n, ())) for n, node in nodes.items() if node is not None}
@@ -175,11 +178,13 @@ def _data_before_commands(original: Any) -> Any:
     return channels
 
 
-NO_STATE_VERSION: tuple[Patch, ...] = (replaced(coordinator.rebalance, "fenced", _without_state_version),)
-MARKS_DIE: tuple[Patch, ...] = (replaced(coordinator.membership, "_keep_marks", _marks_die),)
-OWNERS_STAY: tuple[Patch, ...] = (replaced(coordinator.channels, "_whole_end", _keeps_owners),)
-NOT_WITHDRAWN: tuple[Patch, ...] = (replaced(coordinator.moves, "_sort_commands", _withdraws_nothing),)
-DATA_FIRST: tuple[Patch, ...] = (replaced(GroupReader, "_channels", _data_before_commands),)
+NO_STATE_VERSION: tuple[Patch, ...] = (
+    replaced(coordinator.rebalance.rebalancer, "with_state", _without_state_version),
+)
+MARKS_DIE: tuple[Patch, ...] = (replaced(coordinator.planning.membership, "_keep_marks", _marks_die),)
+OWNERS_STAY: tuple[Patch, ...] = (replaced(coordinator.rebalance.plan_operations, "_whole_end", _keeps_owners),)
+NOT_WITHDRAWN: tuple[Patch, ...] = (replaced(coordinator.planning.reconciliation, "sort_commands", _withdraws_nothing),)
+DATA_FIRST: tuple[Patch, ...] = (replaced(ChannelReader, "read", _data_before_commands),)
 
 
 # ---- the consumer's multis
@@ -206,7 +211,9 @@ def _no_check_of_the_command(original: Any) -> Any:
 
 
 UNFENCED: tuple[Patch, ...] = (replaced(FencedChannel, "_send", _unfenced),)
-IN_PIECES: tuple[Patch, ...] = (replaced(consumer.commands, "acknowledgement", _no_check_of_the_command),)
+IN_PIECES: tuple[Patch, ...] = (
+    replaced(consumer.membership.command_drain, "acknowledgement", _no_check_of_the_command),
+)
 
 
 # ---- leases
@@ -264,8 +271,7 @@ COUNTED_AT_ONCE: tuple[Patch, ...] = (replaced(Lease, "renew", _counted_at_once)
 
 def _removes_what_was_sent(original: Any) -> Any:
     def start_over(self: Sealer, reason: str) -> None:
-        if self._written is not None:
-            self._written = self._written._replace(is_sent=False)
+        self._segments._is_sent = False
         original(self, reason)
 
     return start_over
@@ -274,7 +280,7 @@ def _removes_what_was_sent(original: Any) -> Any:
 def _removes_after_a_lost_reply(original: Any) -> Any:
     def fail(self: Sealer, error: Exception) -> None:
         original(self, error)
-        if self._written is not None:
+        if self._segments.pending is not None:
             self._start_over("its commit failed")
 
     return fail
@@ -292,7 +298,8 @@ def _advances_all_the_same(original: Any) -> Any:
     """What cannot be sealed is dropped, and the offsets go past it."""
 
     def start_over(self: Sealer, reason: str) -> None:
-        ranges = [*(self._written.segment.ranges if self._written else ()), *self._open.ranges]
+        pending = self._segments.pending
+        ranges = [*(pending.ranges if pending is not None else ()), *self._open.ranges]
         offsets = {TopicPartition(item.topic, item.partition): item.next for item in ranges}
         if offsets and self._member is not None:
             with suppress(CoordinatorError):
@@ -314,7 +321,7 @@ PAST_DROPPED: tuple[Patch, ...] = (replaced(Sealer, "_start_over", _advances_all
 
 
 def _forgets_starts(original: Any) -> Any:
-    def standing(self: Offsets, partition: TopicPartition, channel: Any, node: Any) -> int | None:
+    def standing(self: CommittedOffsets, partition: TopicPartition, channel: Any, node: Any) -> int | None:
         is_start = node is not None and OffsetRecord.parse("", node.data).start
         return None if is_start else original(self, partition, channel, node)
 
@@ -322,12 +329,12 @@ def _forgets_starts(original: Any) -> Any:
 
 
 def _records_nothing(original: Any) -> Any:
-    def begun(self: Offsets, store: Any, channel: Any, unknown: Any, record: Any) -> Any:
+    def begun(self: CommittedOffsets, store: Any, channel: Any, unknown: Any, record: Any) -> Any:
         return original(self, store, channel, unknown, nothing)
 
     return begun
 
 
-RESOLVED_ANEW: tuple[Patch, ...] = (replaced(Offsets, "_standing", _forgets_starts),)
-NOT_RECORDED: tuple[Patch, ...] = (replaced(Offsets, "_begun", _records_nothing),)
-LATER_AT_THE_END: tuple[Patch, ...] = (constant(consumer.offsets, "came_later", lambda *_: False),)
+RESOLVED_ANEW: tuple[Patch, ...] = (replaced(CommittedOffsets, "_standing", _forgets_starts),)
+NOT_RECORDED: tuple[Patch, ...] = (replaced(CommittedOffsets, "_begun", _records_nothing),)
+LATER_AT_THE_END: tuple[Patch, ...] = (constant(consumer.membership.offsets, "came_later", lambda *_: False),)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import coordinator.handlers
-import coordinator.membership
-import coordinator.moves
-import coordinator.rebalance
-from consumer.commands import CommandDrain
-from consumer.ownership import after_command
-from coordinator.collect import Collector, FencedCommits
-from coordinator.interests import Interests
-from coordinator.listeners import Listeners
-from coordinator.requests import RequestQueue
-from coordinator.zk.commands import START_FETCHER
-from coordinator.zk.errors import Refused
-from coordinator.zk.partitions import NONE
-from coordinator.zk.paths import COORDINATOR_EPOCH
-from coordinator.zk.store import Check, Delete
+import coordinator.planning.membership
+import coordinator.planning.reconciliation
+import coordinator.rebalance.handlers
+from consumer.membership.claims import after_command
+from consumer.membership.command_drain import CommandDrain
+from coordinator.listeners.interests import Interests
+from coordinator.listeners.listeners import Listeners
+from coordinator.listeners.topics import TopicListener
+from coordinator.retention.channels import Collector
+from coordinator.term.request_queue import RequestQueue
+from coordinator.term.term import LeaseLapsed, Term
+from coordinator.zk.store import Delete
+from coordinator.zk.znodes.commands import START_FETCHER
+from coordinator.zk.znodes.partitions import NONE
 from tests.simulation.mutation import Patch, constant, nothing, replaced
+from tests.support.terms import with_store
 
 # ---- 1: a change that comes during a turn is lost
 
@@ -59,8 +59,8 @@ class _WatchesLate:
 
 
 def _watching_late(original: Any) -> Any:
-    def init(self: Listeners, store: Any, *rest: Any) -> None:
-        original(self, _WatchesLate(store), *rest)
+    def init(self: Listeners, term: Any, *rest: Any) -> None:
+        original(self, with_store(term, _WatchesLate(term.store)), *rest)
 
     return init
 
@@ -76,43 +76,32 @@ def _waits_for_acknowledgements(original: Any) -> Any:
         original(self, request)
         for _ in range(200):
             with self._lock:
-                if not self._outstanding.get(request.group):
+                kept = self._groups.get(request.group)
+                if kept is None or not kept.outstanding:
                     return
             self._runtime.sleep(0.1)
 
     return take_turn
 
 
-HANDLER_WAITS: tuple[Patch, ...] = (replaced(coordinator.handlers.Handlers, "_take_turn", _waits_for_acknowledgements),)
+HANDLER_WAITS: tuple[Patch, ...] = (
+    replaced(coordinator.rebalance.handlers.Handlers, "_take_turn", _waits_for_acknowledgements),
+)
 
 
 # ---- 4: a zombie keeps writing
 
 
-def _write_without_epoch(original: Any) -> Any:
-    def write(self: Any, operations: Any) -> Any:
-        return original(self, [op for op in operations if not (isinstance(op, Check) and op.path == COORDINATOR_EPOCH)])
-
-    return write
-
-
 def _commit_without_epoch(original: Any) -> Any:
-    def commit(self: FencedCommits, operations: Any, what: str) -> bool:
-        if not self.may_act:
-            return False
-        try:
-            self._store.commit(operations)
-        except Refused:
-            return False
-        return True
+    def commit(self: Term, operations: Any) -> None:
+        if not self.lease.is_held:
+            raise LeaseLapsed
+        self.store.commit(operations)
 
     return commit
 
 
-NO_EPOCH: tuple[Patch, ...] = (
-    replaced(coordinator.rebalance.Rebalancer, "_write", _write_without_epoch),
-    replaced(FencedCommits, "commit", _commit_without_epoch),
-)
+NO_EPOCH: tuple[Patch, ...] = (replaced(Term, "commit", _commit_without_epoch),)
 
 
 # ---- 5: commands of an older generation, or for an earlier life, are applied
@@ -132,17 +121,19 @@ def _free_while_it_runs(original: Any) -> Any:
     """Only what is promised to somebody, or waits for a lease, is not free."""
 
     def taken(moves: Any) -> Any:
-        found = {partition for mark in moves.who.marks for partition in mark.partitions}
+        found = {partition for mark in moves.membership.marks for partition in mark.partitions}
         for name, view in moves.snapshot.channels.items():
             for sent in view.commands:
                 if sent.command is not None and sent.command.option == START_FETCHER:
-                    found |= sent.command.started - (view.running if name in moves.who.live else NONE)
+                    found |= sent.command.started - (view.running if name in moves.membership.live else NONE)
         return frozenset(found)
 
     return taken
 
 
-BACK_TO_BACK: tuple[Patch, ...] = (replaced(coordinator.moves, "taken_partitions", _free_while_it_runs),)
+BACK_TO_BACK: tuple[Patch, ...] = (
+    replaced(coordinator.planning.reconciliation, "taken_partitions", _free_while_it_runs),
+)
 
 
 # ---- 7: evicted, and still at work
@@ -157,7 +148,7 @@ def _no_marks(original: Any) -> Any:
     return evict
 
 
-NO_MARKS: tuple[Patch, ...] = (replaced(coordinator.membership, "_evict", _no_marks),)
+NO_MARKS: tuple[Patch, ...] = (replaced(coordinator.planning.membership, "_evict", _no_marks),)
 
 
 # ---- 8: joiners' topics
@@ -184,14 +175,14 @@ JOINERS_FORGOTTEN: tuple[Patch, ...] = (replaced(Interests, "update", _forgets_j
 def _children_only(original: Any) -> Any:
     """New partitions are looked for among a topic's children, where there are none."""
 
-    def topic_partition_change(self: Listeners, names: Any) -> None:
-        original(self, [name for name in names if name not in self._topics])
+    def topic_partition_change(self: TopicListener, names: Any) -> None:
+        original(self, [name for name in names if name not in self.topics])
 
     return topic_partition_change
 
 
 def _first_id(original: Any) -> Any:
-    def parsed_topic(self: Listeners, name: str, path: str, node: Any) -> Any:
+    def parsed_topic(self: TopicListener, name: str, path: str, node: Any) -> Any:
         topic = original(self, name, path, node)
         if topic is None:
             return None
@@ -201,8 +192,8 @@ def _first_id(original: Any) -> Any:
     return parsed_topic
 
 
-CHILDREN_ONLY: tuple[Patch, ...] = (replaced(Listeners, "topic_partition_change", _children_only),)
-ONE_TOPIC_FOR_EVER: tuple[Patch, ...] = (replaced(Listeners, "_parsed_topic", _first_id),)
+CHILDREN_ONLY: tuple[Patch, ...] = (replaced(TopicListener, "topic_partition_change", _children_only),)
+ONE_TOPIC_FOR_EVER: tuple[Patch, ...] = (replaced(TopicListener, "_parsed_topic", _first_id),)
 
 
 # ---- 10: a name that dies and comes back between two reads

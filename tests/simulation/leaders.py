@@ -10,31 +10,31 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.zk.paths import COORDINATOR, GROUPS, GroupPaths, ask_number
 from coordinator.zk.store import Create, Delete, SetData
-from tests.simulation.actors import Application
+from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths, ask_number
+from tests.simulation.actors import ApplicationActor
 from tests.simulation.aimed import _once
 from tests.simulation.assignors import LIES, MIXED, SIDES
 from tests.simulation.faults import NONSENSE, Fault, _lasting, _note, again
-from tests.simulation.world import Life, World
+from tests.simulation.world import SimulatedLife, SimulatedWorld
 
 BROKEN_FOR_GOOD = 0.15
 
 
-def _led(world: World) -> list[str]:
+def _led(world: SimulatedWorld) -> list[str]:
     """Groups that a member assigns, or may."""
     return sorted(group for group, manner in world.manners.items() if manner.common)
 
 
-def _members(world: World, group: str) -> list[Life]:
+def _members(world: SimulatedWorld, group: str) -> list[SimulatedLife]:
     return [
         life
         for life in world.alive("consumer")
-        if isinstance(life.actor, Application) and life.actor.config.group == group
+        if isinstance(life.actor, ApplicationActor) and life.actor.config.group == group
     ]
 
 
-def _leader(world: World, group: str) -> Life | None:
+def _leader(world: SimulatedWorld, group: str) -> SimulatedLife | None:
     """Mostly the leader of the newest ask, else any member."""
     members = _members(world, group)
     leader = str((_newest_ask(world, group) or {}).get("leader", ""))
@@ -44,7 +44,7 @@ def _leader(world: World, group: str) -> Life | None:
     return world.sides.choice(members) if members else None
 
 
-def _newest_ask(world: World, group: str) -> dict[str, Any] | None:
+def _newest_ask(world: SimulatedWorld, group: str) -> dict[str, Any] | None:
     paths = GroupPaths(group)
     names = sorted(world.children(paths.sync), key=ask_number)
     node = world.ensemble.leader.tree.get(paths.ask(names[-1])) if names and world.ensemble.leader else None
@@ -55,7 +55,7 @@ def _newest_ask(world: World, group: str) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def _nudge(world: World, group: str) -> None:
+def _nudge(world: SimulatedWorld, group: str) -> None:
     """Something that the group must be assigned anew for, soon."""
     sides = world.sides
     delay_s, lot = sides.choice((0.0, 0.5, 2.0)) * sides.random(), sides.random()
@@ -75,7 +75,7 @@ def _nudge(world: World, group: str) -> None:
     world.scheduler.after(delay_s, happen)
 
 
-def _change_a_topic(world: World, number: float) -> None:
+def _change_a_topic(world: SimulatedWorld, number: float) -> None:
     names = sorted(world.topics)
     if not names:
         return
@@ -96,14 +96,14 @@ def _change_a_topic(world: World, number: float) -> None:
 # ---- assignors
 
 
-def _armed(world: World) -> tuple[str, Application] | None:
+def _armed(world: SimulatedWorld) -> tuple[str, ApplicationActor] | None:
     groups = _led(world)
     group = world.sides.choice(groups) if groups else ""
     life = _leader(world, group) if group else None
-    return (group, life.actor) if life is not None and isinstance(life.actor, Application) else None
+    return (group, life.actor) if life is not None and isinstance(life.actor, ApplicationActor) else None
 
 
-def leader_hangs(world: World) -> bool:
+def leader_hangs(world: SimulatedWorld) -> bool:
     """For less than it has, or longer, or so long that its consumer leaves."""
     found = _armed(world)
     if found is None:
@@ -115,7 +115,7 @@ def leader_hangs(world: World) -> bool:
     return False  # counted when it does
 
 
-def leader_raises(world: World) -> bool:
+def leader_raises(world: SimulatedWorld) -> bool:
     found = _armed(world)
     if found is None:
         return False
@@ -126,7 +126,7 @@ def leader_raises(world: World) -> bool:
     return False
 
 
-def leader_lies(world: World) -> bool:
+def leader_lies(world: SimulatedWorld) -> bool:
     found = _armed(world)
     if found is None:
         return False
@@ -166,7 +166,7 @@ def _group_of(commit: dict[str, Any], is_it: Callable[[dict[str, Any]], bool]) -
     return path[len(GROUPS) + 1 :].partition("/")[0]
 
 
-def leader_dies(world: World) -> bool:
+def leader_dies(world: SimulatedWorld) -> bool:
     """After so many more of its operations, behind the ask or in the midst of its answer."""
     groups = _led(world)
     if not groups:
@@ -185,13 +185,13 @@ def leader_dies(world: World) -> bool:
         _note(world, "crash", process=life.process.life)
         life.process.observers.append(lambda: changed(life))
 
-    def changed(life: Life) -> None:
+    def changed(life: SimulatedLife) -> None:
         if life.process.is_dead and life.process.operations == life.process.crash_at:
             world.fire("leader-dies")
             if is_needed:
                 world.scheduler.after(delay_s, lambda: restart(life))
 
-    def restart(life: Life) -> None:
+    def restart(life: SimulatedLife) -> None:
         if not world.is_calm and world.of_name(life.process.name) is life:
             again(world, life.process)
 
@@ -200,7 +200,7 @@ def leader_dies(world: World) -> bool:
     return False
 
 
-def coordinator_dies_asking(world: World) -> bool:
+def coordinator_dies_asking(world: SimulatedWorld) -> bool:
     """The coordinator ends, or is replaced, right behind one of the four points."""
     groups = _led(world)
     if not groups:
@@ -219,7 +219,7 @@ def coordinator_dies_asking(world: World) -> bool:
     return False
 
 
-def coordinator_ends(world: World, kind: str, more: int, is_killed: bool, restart_s: float) -> None:
+def coordinator_ends(world: SimulatedWorld, kind: str, more: int, is_killed: bool, restart_s: float) -> None:
     """The coordinator is killed after `more` operations, and comes again; or its znode is removed."""
     leader = world.ensemble.leader
     node = leader.tree.get(COORDINATOR) if leader is not None else None
@@ -254,22 +254,22 @@ def coordinator_ends(world: World, kind: str, more: int, is_killed: bool, restar
 # ---- changes
 
 
-def _resubscribe(world: World, group: str) -> bool:
+def _resubscribe(world: SimulatedWorld, group: str) -> bool:
     life = _leader(world, group)
-    if life is None or not isinstance(life.actor, Application):
+    if life is None or not isinstance(life.actor, ApplicationActor):
         return False
     _note(world, "resubscribed", process=life.process.life)
     life.actor.wanted = world.drawn_subscription(world.sides)
     return True
 
 
-def resubscribes(world: World) -> bool:
+def resubscribes(world: SimulatedWorld) -> bool:
     """A member, mostly the leader, subscribes to something else in place."""
     groups = _led(world)
     return _resubscribe(world, world.sides.choice(groups)) if groups else False
 
 
-def topic_while_asked(world: World) -> bool:
+def topic_while_asked(world: SimulatedWorld) -> bool:
     """A topic changes while an ask is out: before the leader reads it, or before its answer is judged."""
     groups = _led(world)
     if not groups:
@@ -288,7 +288,7 @@ def topic_while_asked(world: World) -> bool:
     return False
 
 
-def joins_while_asked(world: World) -> bool:
+def joins_while_asked(world: SimulatedWorld) -> bool:
     """Several members come, one after the other, behind an ask."""
     groups = _led(world)
     if not groups or len(world.alive("consumer")) > 2 * world.profile.consumers + 2:
@@ -313,7 +313,7 @@ def joins_while_asked(world: World) -> bool:
     return False
 
 
-def group_changes_side(world: World) -> bool:
+def group_changes_side(world: SimulatedWorld) -> bool:
     """A rolling change to the side beside the one that the group is on: each of its processes is started anew."""
     groups = [group for group in _led(world) if world.manners[group].side != MIXED]
     if not groups:
@@ -330,7 +330,7 @@ def group_changes_side(world: World) -> bool:
     return True
 
 
-def _restarted(world: World, life: Life) -> None:
+def _restarted(world: SimulatedWorld, life: SimulatedLife) -> None:
     if not world.is_calm and life.is_alive:
         life.actor.stop()
         world.scheduler.after(0.5, lambda: None if world.is_calm else again(world, life.process))
@@ -339,7 +339,7 @@ def _restarted(world: World, life: Life) -> None:
 # ---- hands below `sync`
 
 
-def ask_scribbled(world: World) -> bool:
+def ask_scribbled(world: SimulatedWorld) -> bool:
     """An ask, an entry or an answer holds nonsense, or is gone."""
     groups = [group for group in _led(world) if world.children(GroupPaths(group).sync)]
     if not groups:
@@ -355,7 +355,7 @@ def ask_scribbled(world: World) -> bool:
     return world.by_hand(SetData(path, sides.choice(NONSENSE)))
 
 
-def sync_removed(world: World) -> bool:
+def sync_removed(world: SimulatedWorld) -> bool:
     """Everything below `sync`, and itself."""
     groups = [group for group in _led(world) if world.children(GroupPaths(group).sync)]
     if not groups:
@@ -367,7 +367,7 @@ def sync_removed(world: World) -> bool:
     return world.by_hand(*(Delete(path) for path in (*below, *asks, paths.sync)))
 
 
-def state_removed(world: World) -> bool:
+def state_removed(world: SimulatedWorld) -> bool:
     """The state of a group that a member assigns is scribbled over, or removed."""
     groups = _led(world)
     if not groups:
@@ -378,7 +378,7 @@ def state_removed(world: World) -> bool:
     return world.by_hand(Delete(paths.state) if data is None else SetData(paths.state, data))
 
 
-def sync_requested(world: World) -> bool:
+def sync_requested(world: SimulatedWorld) -> bool:
     """A request that nobody has made, or that holds nonsense."""
     groups = _led(world)
     if not groups:
@@ -388,7 +388,7 @@ def sync_requested(world: World) -> bool:
     return world.by_hand(Create(path, world.sides.choice((*NONSENSE, b'{"version":1,"reason":"a hand"}'))))
 
 
-def deaf_leader(world: World) -> bool:
+def deaf_leader(world: SimulatedWorld) -> bool:
     """Events that the leader of a group waits for get lost, for a while."""
     found = _led(world)
     life = _leader(world, world.sides.choice(found)) if found else None

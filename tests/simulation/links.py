@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordinator.zk.store import Watch
-from tests.simulation.scheduler import Process, Thread
+from tests.simulation.scheduler import SimulatedProcess, Thread
 from tests.simulation.znodes import Event
 
 if TYPE_CHECKING:
-    from tests.simulation.servers import Server
-    from tests.simulation.sessions import Session
+    from tests.simulation.servers import SimulatedServer
+    from tests.simulation.sessions import SimulatedSession
 
 GET, LIST, EXISTS, READ, SYNC, COMMIT, CLOSE = range(7)
 """Kinds of requests. The first three read each of some paths and may leave a watch, the fourth is a multiRead."""
@@ -25,30 +25,30 @@ _STEP_S = 1e-9
 """So much later, at least, comes what comes behind something else."""
 
 
-class Client(Protocol):
+class LinkClient(Protocol):
     """What a connection knows of the one who holds it."""
 
-    process: Process
+    process: SimulatedProcess
     lose_watches: float
     late_watches_s: float
     slow_s: float
     slow_until: float
     slow_is_told: bool
 
-    def on_reply(self, request: Request) -> None:
+    def on_reply(self, request: LinkRequest) -> None:
         """An answer has come."""
 
-    def on_events(self, link: Link, events: list[Event]) -> None:
+    def on_events(self, link: SimulatedLink, events: list[Event]) -> None:
         """Watches have fired."""
 
-    def on_end(self, link: Link) -> None:
+    def on_end(self, link: SimulatedLink) -> None:
         """The connection is over."""
 
-    def loses_reply(self, request: Request) -> bool:
+    def loses_reply(self, request: LinkRequest) -> bool:
         """Whether this answer is to be lost, and the connection with it."""
 
 
-class Request:
+class LinkRequest:
     """One request on its way, and its answer.
 
     :ivar what: paths, or operations.
@@ -77,7 +77,7 @@ class Request:
         self.kind = kind
         self.what = what
         self.watch = watch
-        self.link: Link = None  # type: ignore[assignment]
+        self.link: SimulatedLink = None  # type: ignore[assignment]
         self.result: Any = None
         self.error: Exception | None = None
         self.waiter: Thread | None = None
@@ -105,7 +105,7 @@ class Request:
             link.client.on_reply(self)
 
 
-class Link:
+class SimulatedLink:
     """One connection.
 
     :ivar is_open: the server has it.
@@ -126,20 +126,20 @@ class Link:
         "waiting",
     )
 
-    def __init__(self, server: Server, session: Session, client: Client) -> None:
+    def __init__(self, server: SimulatedServer, session: SimulatedSession, client: LinkClient) -> None:
         self._ensemble = server.ensemble
         self.server = server
         self.session = session
         self.client = client
         self.is_open = True
         self.is_connected = True
-        self.waiting: deque[Request] = deque()
+        self.waiting: deque[LinkRequest] = deque()
         server.links[self] = None
         self._last_arrival = 0.0
         self._last_delivery = 0.0
         self._loses_all = False
 
-    def send(self, request: Request, later_s: float = 0.0) -> None:
+    def send(self, request: LinkRequest, later_s: float = 0.0) -> None:
         """Send a request to the server.
 
         :param later_s: how much more time goes by before it arrives.
@@ -153,13 +153,13 @@ class Link:
         self._last_arrival = at
         scheduler.after(at - now, request.arrive)
 
-    def lose(self, request: Request) -> None:
+    def lose(self, request: LinkRequest) -> None:
         """The request gets lost with all behind it, and the connection breaks when it should have arrived."""
         request.link = self
         self._loses_all = True
         self._ensemble.scheduler.after(self._hop_s(), self.break_off)
 
-    def reply(self, request: Request) -> None:
+    def reply(self, request: LinkRequest) -> None:
         """Send an answer to the client."""
         if self.is_open:
             request.zxid = self.server.tree.zxid
@@ -246,7 +246,7 @@ class _Events:
 
     __slots__ = ("_events", "_link")
 
-    def __init__(self, link: Link, events: list[Event]) -> None:
+    def __init__(self, link: SimulatedLink, events: list[Event]) -> None:
         self._link = link
         self._events = events
 

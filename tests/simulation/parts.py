@@ -13,7 +13,7 @@ import pyarrow as pa
 from consumer.errors import SegmentError
 from consumer.logs.base import LOG_SCHEMA, Fetched
 from consumer.logs.errors import LogError, UnknownTopic
-from consumer.segment_files import FoundFile
+from consumer.sealing.segment_files import FoundFile
 from tests.simulation.runtime import STARTED_MS
 from tests.simulation.scheduler import Scheduler
 
@@ -133,7 +133,7 @@ class _File:
 
 
 @dataclass
-class Disk:
+class SharedDisk:
     """The folder that all share. What is written is durable at once, and whole or not there.
 
     :ivar full_until: writes fail until then.  :ivar removed: files that somebody has removed.

@@ -9,29 +9,31 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import consumer.commands
-import consumer.operator.contributor
-import coordinator.channels
-import coordinator.plan
+import consumer.membership.command_drain
+import consumer.membership.contributor
+import coordinator.planning.plan
 import coordinator.planning.regional
+import coordinator.rebalance.plan_operations
 import coordinator.regions.copies
 import coordinator.regions.plan
 import coordinator.regions.turns
-from consumer.operator.contributor import Contributor
+from consumer.membership.contributor import Contributor
 from consumer.operator.cut import CutReader
 from consumer.operator.region import RegionMember
+from coordinator.planning.reconciliation import Waiting
 from coordinator.regions.handler import Regions
+from coordinator.regions.region_reader import RegionReader
 from coordinator.regions.turns import RegionTurns
-from coordinator.zk.commands import START_FETCHER
 from coordinator.zk.errors import Refused
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.regions import Progress
 from coordinator.zk.store import Check, Create, SetData
+from coordinator.zk.znodes.commands import START_FETCHER
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.regions import Progress
 from tests.simulation.fences import NO_SWEEP
 from tests.simulation.links import COMMIT
 from tests.simulation.mutation import Mutation, Patch, constant, replaced
 from tests.simulation.profile import Profile
-from tests.simulation.zookeeper import Ensemble
+from tests.simulation.zookeeper import SimulatedEnsemble
 
 regional = coordinator.planning.regional
 region_plan = coordinator.regions.plan
@@ -78,7 +80,7 @@ def _late_contributions(original: Any) -> Any:
     return receive_late
 
 
-RESENT: tuple[Patch, ...] = (replaced(Ensemble, "receive_late", _late_contributions),)
+RESENT: tuple[Patch, ...] = (replaced(SimulatedEnsemble, "receive_late", _late_contributions),)
 
 
 # ---- the member
@@ -173,9 +175,9 @@ APPLIED_AGAIN: tuple[Patch, ...] = (
 COMMITS: tuple[Patch, ...] = (replaced(RegionMember, "tend", _moves_offsets),)
 TAKES_AT_ONCE: tuple[Patch, ...] = (replaced(RegionMember, "may_take", _takes_at_once),)
 GOES_ON: tuple[Patch, ...] = (replaced(Contributor, "_look_for_the_end", _goes_on),)
-REMOVED_AT_ONCE: tuple[Patch, ...] = (replaced(consumer.commands, "acknowledgement", _by_name),)
+REMOVED_AT_ONCE: tuple[Patch, ...] = (replaced(consumer.membership.command_drain, "acknowledgement", _by_name),)
 CONTRIBUTES_ALONE: tuple[Patch, ...] = (replaced(Contributor, "drain", _contributes_alone),)
-END_UNCHECKED: tuple[Patch, ...] = (constant(consumer.operator.contributor, "Check", _any_version),)
+END_UNCHECKED: tuple[Patch, ...] = (constant(consumer.membership.contributor, "Check", _any_version),)
 NOT_RECORDED: tuple[Patch, ...] = (constant(CutReader, "_record", lambda *_: None),)
 OFFSETS_READ: tuple[Patch, ...] = (replaced(CutReader, "read", _reads_offsets),)
 TOPICS_NOT_COMPARED: tuple[Patch, ...] = (replaced(CutReader, "_offsets_of", _keeps_offsets),)
@@ -221,14 +223,15 @@ def _gone_to_all(original: Any) -> Any:
 def _in_part(original: Any) -> Any:
     """A start has what is free of what its member shall run."""
 
-    def regional_moves(snapshot: Any, membership: Any, want: Any, generation: int, region: Any) -> Any:
-        found, is_settled = original(snapshot, membership, want, generation, region)
+    def regional_moves(now: Any, region: Any) -> Any:
+        found, is_settled = original(now, region)
+        steps = dict(found.steps)
         for name, blocked in found.waiting.items():
-            command = regional._wanted(found, name, region)
+            command = regional._wanted(now, name, region)
             threads = {thread: parts - blocked for thread, parts in command.threads.items()}
             if command.option == START_FETCHER and any(threads.values()):
-                found.starts.append((name, replace(command, threads=threads)))
-        return found, is_settled
+                steps[name] = Waiting(blocked, replace(command, threads=threads))
+        return replace(found, steps=steps), is_settled
 
     return regional_moves
 
@@ -239,9 +242,9 @@ _present = [0]
 def _any_reset(original: Any) -> Any:
     """Whatever reset a member says is the present one."""
 
-    def regional_moves(snapshot: Any, membership: Any, want: Any, generation: int, region: Any) -> Any:
+    def regional_moves(now: Any, region: Any) -> Any:
         _present[0] = region.reset
-        return original(snapshot, membership, want, generation, region)
+        return original(now, region)
 
     return regional_moves
 
@@ -255,14 +258,14 @@ def _said_reset(original: Any) -> Any:
     return progress
 
 
-GENERATION_IS_NO_RESET: tuple[Patch, ...] = (replaced(coordinator.plan, "region_step", _no_reset),)
+GENERATION_IS_NO_RESET: tuple[Patch, ...] = (replaced(coordinator.planning.plan, "region_step", _no_reset),)
 BOUNCE_IS_NO_RESET: tuple[Patch, ...] = (constant(regional, "_has_bounced", lambda *_: False),)
-LEFT_OPEN: tuple[Patch, ...] = (replaced(coordinator.plan, "region_step", _left_open),)
+LEFT_OPEN: tuple[Patch, ...] = (replaced(coordinator.planning.plan, "region_step", _left_open),)
 GONE_FORGOTTEN: tuple[Patch, ...] = (replaced(regional, "_start_order", _without_gone),)
 GONE_TO_ALL: tuple[Patch, ...] = (replaced(regional, "_start_order", _gone_to_all),)
-IN_PART: tuple[Patch, ...] = (replaced(coordinator.plan, "regional_moves", _in_part),)
+IN_PART: tuple[Patch, ...] = (replaced(coordinator.planning.plan, "regional_moves", _in_part),)
 ANY_RESET: tuple[Patch, ...] = (
-    replaced(coordinator.plan, "regional_moves", _any_reset),
+    replaced(coordinator.planning.plan, "regional_moves", _any_reset),
     replaced(regional, "_progress", _said_reset),
 )
 
@@ -301,14 +304,14 @@ def _only_who_lives(original: Any) -> Any:
     """Who has gone is no member of the target any more, and nobody asks whether all others are ready."""
 
     def groups(self: Any, region: Any) -> Any:
-        checkpoint, states = original(self, region)
+        checkpoint, states, versions = original(self, region)
         found = {}
         for group, state in states.items():
             listing = self._store.children(GroupPaths(group).ids)
             there = set(listing.names if listing is not None else ())
             target = {name: one for name, one in state.target.items() if name in there}
             found[group] = replace(state, target=target, region=state.region._replace(ready=region.reset))
-        return checkpoint, found
+        return checkpoint, found, versions
 
     return groups
 
@@ -345,13 +348,15 @@ def _any_region(operations: Any) -> list[Any]:
 
 UNCHECKED_REGION: tuple[Patch, ...] = (
     replaced(
-        coordinator.channels, "_region", lambda original: lambda *args: [_any_region(unit) for unit in original(*args)]
+        coordinator.rebalance.plan_operations,
+        "_region",
+        lambda original: lambda *args: [_any_region(unit) for unit in original(*args)],
     ),
     replaced(RegionTurns, "_write", lambda original: lambda self, some: original(self, _any_region(some))),
 )
 INCOMPLETE: tuple[Patch, ...] = (replaced(region_plan, "_open", _incomplete),)
 DEPARTED: tuple[Patch, ...] = (
-    replaced(RegionTurns, "_groups", _only_who_lives),
+    replaced(RegionReader, "_groups", _only_who_lives),
     replaced(regional, "_may_wait", _may_wait_for_the_dead),
 )
 UNCOPIED: tuple[Patch, ...] = (constant(RegionTurns, "_copy", lambda *_: True),)
@@ -365,14 +370,13 @@ def _without_its_own(original: Any) -> Any:
 
 
 STATELESS: tuple[Patch, ...] = (replaced(coordinator.regions.copies, "_only", _without_its_own),)
-HEIRLESS: tuple[Patch, ...] = (constant(regional, "_heir_is_away", lambda *_: False),)
+HEIRLESS: tuple[Patch, ...] = (constant(regional, "_is_heir_away", lambda *_: False),)
 
 
 def _only_binds(original: Any) -> Any:
-    def after_turn(self: Any, group: str, turn: Any, *rest: Any) -> None:
-        if turn.region is not None:
-            with self._lock:
-                self._bound[group] = turn.region.name
+    def after_turn(self: Any, group: str, step: Any, *rest: Any) -> None:
+        with self._lock:
+            self._bound[group] = step.name
 
     return after_turn
 

@@ -10,16 +10,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.regions.admin import request
-from coordinator.zk.paths import RegionPaths, checkpoint_number
-from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.regions import COMPLETED, ENDS, INITIAL, RESETTING, RUNNING, Region
+from coordinator.admin.regions import request
 from coordinator.zk.store import Create, SetData
+from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
+from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.znodes.regions import COMPLETED, ENDS, INITIAL, RESETTING, RUNNING, Region
 from tests.simulation.aimed import _once, _sessions
 from tests.simulation.faults import NONSENSE, Fault, _lasting, _note, again
 from tests.simulation.leaders import coordinator_ends
 from tests.simulation.stateful import Stateful
-from tests.simulation.world import REGION, Life, World
+from tests.simulation.world import REGION, SimulatedLife, SimulatedWorld
 
 PATHS = RegionPaths(REGION)
 Operation = dict[str, Any]
@@ -69,34 +69,34 @@ STEPS: tuple[Is, ...] = (
 """Of a checkpoint and of a reset, in order."""
 
 
-def _region(world: World) -> Region | None:
+def _region(world: SimulatedWorld) -> Region | None:
     node = world.ensemble.leader.tree.get(PATHS.root) if world.ensemble.leader is not None else None
     return Region.parse(PATHS.root, node.data) if node is not None else None
 
 
-def _members(world: World) -> list[Life]:
+def _members(world: SimulatedWorld) -> list[SimulatedLife]:
     return [life for life in world.alive("consumer") if isinstance(life.actor, Stateful)]
 
 
-def _any_member(world: World) -> tuple[Life, Stateful] | None:
+def _any_member(world: SimulatedWorld) -> tuple[SimulatedLife, Stateful] | None:
     members = _members(world)
     life = world.regional.choice(members) if members else None
     return (life, life.actor) if life is not None and isinstance(life.actor, Stateful) else None
 
 
-def _groups(world: World) -> list[str]:
+def _groups(world: SimulatedWorld) -> list[str]:
     return sorted(group for group, is_in in world.in_region.items() if is_in)
 
 
 # ---- who asks
 
 
-def _ask_operator(world: World, what: str, sequence: int | None = None) -> None:
+def _ask_operator(world: SimulatedWorld, what: str, sequence: int | None = None) -> None:
     asked = RegionRequest(what, "operator", "a drill", sequence)
     world.run_tool(lambda store, _: request(store, REGION, asked))
 
 
-def checkpoint_wanted(world: World) -> bool:
+def checkpoint_wanted(world: SimulatedWorld) -> bool:
     """By the application, by an operator, or by hand."""
     found, lot = _any_member(world), world.regional.random()
     if found is None or _region(world) is None:
@@ -113,7 +113,7 @@ def checkpoint_wanted(world: World) -> bool:
     return True
 
 
-def reset_wanted(world: World) -> bool:
+def reset_wanted(world: SimulatedWorld) -> bool:
     """By the application, to the last cut; by an operator, to any that is kept, or to the initial state."""
     found, sides = _any_member(world), world.regional
     if found is None or _region(world) is None:
@@ -128,7 +128,7 @@ def reset_wanted(world: World) -> bool:
     return True
 
 
-def _nudge(world: World) -> None:
+def _nudge(world: SimulatedWorld) -> None:
     """Let the region take a checkpoint, or be reset, soon."""
     sides = world.regional
     delay_s, lot, name = sides.random(), sides.random(), f"c{sides.randrange(8)}"
@@ -152,7 +152,7 @@ def _nudge(world: World) -> None:
 # ---- death at each step
 
 
-def member_dies(world: World) -> bool:
+def member_dies(world: SimulatedWorld) -> bool:
     """Whoever has just done a step, or any other member, after so many more of its operations."""
     if not _groups(world):
         return False
@@ -171,13 +171,13 @@ def member_dies(world: World) -> bool:
         _note(world, "crash", process=life.process.life)
         life.process.observers.append(lambda: changed(life))
 
-    def changed(life: Life) -> None:
+    def changed(life: SimulatedLife) -> None:
         if life.process.is_dead and life.process.operations == life.process.crash_at:
             world.fire("member-dies-in-region")
             if is_needed:
                 world.scheduler.after(delay_s, lambda: restart(life))
 
-    def restart(life: Life) -> None:
+    def restart(life: SimulatedLife) -> None:
         if not world.is_calm and world.of_name(life.process.name) is life:
             again(world, life.process)
 
@@ -186,7 +186,7 @@ def member_dies(world: World) -> bool:
     return False
 
 
-def coordinator_dies(world: World) -> bool:
+def coordinator_dies(world: SimulatedWorld) -> bool:
     """The coordinator ends, or is replaced, right behind a step."""
     if not _groups(world):
         return False
@@ -207,7 +207,7 @@ def coordinator_dies(world: World) -> bool:
 # ---- at the moment at which it matters
 
 
-def _drained(world: World, kind: str, happen: Callable[[Life], bool]) -> bool:
+def _drained(world: SimulatedWorld, kind: str, happen: Callable[[SimulatedLife], bool]) -> bool:
     """Something happens to a member when it has just been sent `drain`."""
     if not _groups(world):
         return False
@@ -224,7 +224,7 @@ def _drained(world: World, kind: str, happen: Callable[[Life], bool]) -> bool:
     return False
 
 
-def contribution_is_late(world: World) -> bool:
+def contribution_is_late(world: SimulatedWorld) -> bool:
     """Its connection breaks right behind its next commit, which is still on its way; mostly an operator resets the
     region meanwhile."""
     delay_s, is_reset = 0.5 * world.regional.random(), world.regional.random() < 0.6
@@ -233,7 +233,7 @@ def contribution_is_late(world: World) -> bool:
         if not world.is_calm:
             _ask_operator(world, RESET)
 
-    def happen(life: Life) -> bool:
+    def happen(life: SimulatedLife) -> bool:
         stores = world.stores_of(life.process)
         if stores:
             _note(world, "late-commit", process=life.process.life)
@@ -245,10 +245,10 @@ def contribution_is_late(world: World) -> bool:
     return _drained(world, "contribution-is-late", happen)
 
 
-def contribution_is_lost(world: World) -> bool:
+def contribution_is_lost(world: SimulatedWorld) -> bool:
     """The reply to its next commit does not come."""
 
-    def happen(life: Life) -> bool:
+    def happen(life: SimulatedLife) -> bool:
         stores = world.stores_of(life.process)
         if stores:
             _note(world, "lose-reply", process=life.process.life)
@@ -258,11 +258,11 @@ def contribution_is_lost(world: World) -> bool:
     return _drained(world, "contribution-is-lost", happen)
 
 
-def hangs_draining(world: World) -> bool:
+def hangs_draining(world: SimulatedWorld) -> bool:
     """It neither polls nor ends for a while, perhaps for longer than a drain may take."""
     seconds = world.regional.uniform(1, 8)
 
-    def happen(life: Life) -> bool:
+    def happen(life: SimulatedLife) -> bool:
         app = life.actor
         if not isinstance(app, Stateful) or app.is_stuck:
             return False
@@ -274,7 +274,7 @@ def hangs_draining(world: World) -> bool:
     return _drained(world, "hangs-draining", happen)
 
 
-def change_while_draining(world: World) -> bool:
+def change_while_draining(world: SimulatedWorld) -> bool:
     """Somebody joins, leaves or comes again, or a topic grows or is made anew, while a checkpoint is open."""
     if not _groups(world):
         return False
@@ -312,7 +312,7 @@ def change_while_draining(world: World) -> bool:
 # ---- hands
 
 
-def scribbled(world: World) -> bool:
+def scribbled(world: SimulatedWorld) -> bool:
     """A request that is none, something below a checkpoint, or nonsense for a contribution that is not complete."""
     region, sides = _region(world), world.regional
     if region is None:

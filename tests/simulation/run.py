@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from coordinator.checker import Verdicts, check
+from drills.checker import Verdicts, check
 from tests.simulation.aimed import AIMED
 from tests.simulation.coverage import coverage, illegal
 from tests.simulation.faults import FAULTS
@@ -19,7 +19,7 @@ from tests.simulation.leaders import LEADERS
 from tests.simulation.profile import Profile
 from tests.simulation.regions import REGIONS
 from tests.simulation.scheduler import SimulationFailure
-from tests.simulation.world import Alarm, World, bounds, tuned
+from tests.simulation.world import Alarm, SimulatedWorld, bounds, tuned
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
@@ -63,14 +63,14 @@ def simulate(
     seed: int,
     profile: Profile,
     verbose: Callable[[dict[str, Any]], None] | None = None,
-    script: Callable[[World], None] | None = None,
+    script: Callable[[SimulatedWorld], None] | None = None,
 ) -> Outcome:
     """Run one seed.
 
     :param verbose: gets each event as it happens.
     :param script: says what is done to the world, and when, instead of faults that are drawn.
     """
-    world = World(seed, profile, verbose)
+    world = SimulatedWorld(seed, profile, verbose)
     alarm = Alarm(world)
     root = logging.getLogger()
     root.addHandler(alarm)
@@ -89,7 +89,7 @@ def simulate(
     return Outcome(seed, profile.name, check(history), world.problems, world.fired, history, seen, positions)
 
 
-def _run(world: World, script: Callable[[World], None]) -> None:
+def _run(world: SimulatedWorld, script: Callable[[SimulatedWorld], None]) -> None:
     profile = world.profile
     world.record(
         "server", "run", {"version": 1, "seed": world.seed, "profile": profile.name, "bounds": bounds(profile)}
@@ -107,7 +107,7 @@ def _run(world: World, script: Callable[[World], None]) -> None:
     world.record("server", "end", {})
 
 
-def draw(world: World) -> list[tuple[float, str]]:
+def draw(world: SimulatedWorld) -> list[tuple[float, str]]:
     """When which faults are tried."""
     profile, random = world.profile, world.random
     kinds, weights = list(profile.weights), list(profile.weights.values())
@@ -118,7 +118,7 @@ def draw(world: World) -> list[tuple[float, str]]:
 
 
 def draw_besides(
-    world: World, stream: str, weights: Mapping[str, float], least_and_most: tuple[int, int]
+    world: SimulatedWorld, stream: str, weights: Mapping[str, float], least_and_most: tuple[int, int]
 ) -> list[tuple[float, str]]:
     """The same of faults that have a stream of their own: those of client-side assignment, and of regions."""
     random = Random(f"{stream} {world.seed}")
@@ -130,7 +130,7 @@ def draw_besides(
     return sorted((random.uniform(FIRST_FAULT_S, last), random.choices(kinds, shares)[0]) for _ in range(count))
 
 
-def watch_progress(world: World, seen: int) -> None:
+def watch_progress(world: SimulatedWorld, seen: int) -> None:
     """Fail the run when nothing has been added to its history for too long.
 
     :raises SimulationFailure: from the scheduler, with every thread's position.
@@ -142,7 +142,7 @@ def watch_progress(world: World, seen: int) -> None:
     world.scheduler.after(LONGEST_STANDSTILL_S, lambda: watch_progress(world, now))
 
 
-def draw_faults(world: World) -> None:
+def draw_faults(world: SimulatedWorld) -> None:
     """Let faults that are drawn from the seed happen."""
     profile = world.profile
     of_leaders = draw_besides(world, "leaders", profile.leader_weights, profile.leader_faults)
@@ -151,7 +151,7 @@ def draw_faults(world: World) -> None:
         world.scheduler.after(at, lambda kind=kind: _do(world, kind))  # type: ignore[misc]
 
 
-def _do(world: World, kind: str) -> None:
+def _do(world: SimulatedWorld, kind: str) -> None:
     if ALL_FAULTS[kind](world):
         world.fire(kind)
 

@@ -9,21 +9,21 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from coordinator.zk.runtime import Condition, Event, Queue, Runtime, Task
-from tests.simulation.scheduler import LONGEST_FOR_A_LOCK_S, Process, Scheduler, SimulationFailure, Thread
+from tests.simulation.scheduler import LONGEST_FOR_A_LOCK_S, Scheduler, SimulatedProcess, SimulationFailure, Thread
 
 T = TypeVar("T")
 
 STARTED_MS = 1_700_000_000_000
 """What wall clocks say when virtual time begins."""
 
-Record = Callable[[Process, str, dict[str, Any]], None]
+Record = Callable[[SimulatedProcess, str, dict[str, Any]], None]
 """Puts an event of a process into the history."""
 
 
 class SimRuntime(Runtime):
     """What one process has of time, threads and queues."""
 
-    def __init__(self, scheduler: Scheduler, process: Process, record: Record) -> None:
+    def __init__(self, scheduler: Scheduler, process: SimulatedProcess, record: Record) -> None:
         self._scheduler = scheduler
         self._record = record
         self.process = process
@@ -64,7 +64,7 @@ class SimRuntime(Runtime):
 class SimEvent(Event):
     """A flag."""
 
-    def __init__(self, scheduler: Scheduler, process: Process) -> None:
+    def __init__(self, scheduler: Scheduler, process: SimulatedProcess) -> None:
         self._scheduler = scheduler
         self._process = process
         self._is_set = False
@@ -97,7 +97,7 @@ class SimEvent(Event):
 class SimQueue(Queue[T]):
     """A first-in first-out queue."""
 
-    def __init__(self, scheduler: Scheduler, process: Process) -> None:
+    def __init__(self, scheduler: Scheduler, process: SimulatedProcess) -> None:
         self._scheduler = scheduler
         self._process = process
         self._items: deque[T] = deque()
@@ -161,7 +161,7 @@ class SimLock(AbstractContextManager[bool]):
 class SimCondition(SimLock, Condition):
     """A lock with `wait` and `notify_all`."""
 
-    def __init__(self, scheduler: Scheduler, process: Process) -> None:
+    def __init__(self, scheduler: Scheduler, process: SimulatedProcess) -> None:
         super().__init__(scheduler)
         self._process = process
         self._sleepers: list[Thread] = []

@@ -28,7 +28,7 @@ class SimulationFailure(BaseException):
     """
 
 
-class Killed(greenlet.GreenletExit):
+class ProcessCrashed(greenlet.GreenletExit):
     """Thrown into the threads of a process that has crashed: nothing that they do from now on has an effect."""
 
 
@@ -45,7 +45,7 @@ class Timer:
         self.is_cancelled = True
 
 
-class Process:
+class SimulatedProcess:
     """A process of the simulated world: its threads crash together, stand still together, and share a clock.
 
     :ivar name: its name; a restart under the same name is another process.
@@ -141,7 +141,9 @@ class Thread:
         "waits_for",
     )
 
-    def __init__(self, scheduler: Scheduler, process: Process, function: Callable[[], None], name: str) -> None:
+    def __init__(
+        self, scheduler: Scheduler, process: SimulatedProcess, function: Callable[[], None], name: str
+    ) -> None:
         self._scheduler = scheduler
         self.process = process
         self.name = name
@@ -211,12 +213,12 @@ class Scheduler:
 
     # ---- what exists
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str) -> SimulatedProcess:
         """A new process under `name`."""
         self._lives[name] = self._lives.get(name, 0) + 1
-        return Process(self, name, f"{name}#{self._lives[name]}")
+        return SimulatedProcess(self, name, f"{name}#{self._lives[name]}")
 
-    def spawn(self, process: Process, function: Callable[[], None], name: str) -> Thread:
+    def spawn(self, process: SimulatedProcess, function: Callable[[], None], name: str) -> Thread:
         """A new thread, which runs as soon as it is drawn."""
         thread = Thread(self, process, function, name)
         process.threads.append(thread)
@@ -248,7 +250,7 @@ class Scheduler:
         thread = self._current or self.current
         process = thread.process
         if process.is_dead:
-            raise Killed
+            raise ProcessCrashed
         thread.is_parked = True
         thread.waits_for = waits_for
         thread.since = self.now
@@ -256,7 +258,7 @@ class Scheduler:
             thread._timer = self.after(timeout_s, thread.on_timeout)
         self._to_hub()
         if process.is_dead:
-            raise Killed
+            raise ProcessCrashed
         return thread._result
 
     def unpark(self, thread: Thread, result: bool = True) -> None:
@@ -280,7 +282,7 @@ class Scheduler:
         if process.operations == process.crash_at:
             self.kill(process)
         if process.is_dead:
-            raise Killed
+            raise ProcessCrashed
         if self._lot() < self.preemption:
             self.give_way()
 
@@ -291,7 +293,7 @@ class Scheduler:
         self.make_ready(thread)
         self._to_hub()
         if thread.process.is_dead:
-            raise Killed
+            raise ProcessCrashed
 
     def make_ready(self, thread: Thread) -> None:
         """Put a thread among those that may be drawn."""
@@ -355,7 +357,7 @@ class Scheduler:
         try:
             if not thread.process.is_dead:
                 function()
-        except Killed:
+        except ProcessCrashed:
             pass
         except Exception:  # noqa: BLE001  whatever it is, it is a finding
             self.crashed.append(f"{self.now:.6f} {thread.process.life} {thread.name}\n{traceback.format_exc()}")
@@ -363,7 +365,7 @@ class Scheduler:
         for joiner in thread.joiners:
             self.unpark(joiner)
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: SimulatedProcess) -> None:
         """See `Process.kill`. May be called by one of its own threads, which dies at its next seam."""
         if process.is_dead:
             return
@@ -377,7 +379,7 @@ class Scheduler:
         if not thread.is_over:
             thread.is_parked = False
             self._current = thread
-            thread.greenlet.throw(Killed)
+            thread.greenlet.throw(ProcessCrashed)
             self._current = None
 
     def close(self) -> None:

@@ -7,20 +7,20 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from coordinator.zk.store import Listing
-from tests.simulation.links import EXISTS, LIST, READ, SYNC, Link, Request
-from tests.simulation.sessions import Session
-from tests.simulation.znodes import CHILDREN, DELETED, Delta, Event, Tree
+from tests.simulation.links import EXISTS, LIST, READ, SYNC, LinkRequest, SimulatedLink
+from tests.simulation.sessions import SimulatedSession
+from tests.simulation.znodes import CHILDREN, DELETED, Delta, Event, ServerTree
 
 if TYPE_CHECKING:
-    from tests.simulation.zookeeper import Ensemble
+    from tests.simulation.zookeeper import SimulatedEnsemble
 
 _ROUNDING_S = 1e-9
 
-Pending = tuple[float, Delta | None, Request | None, Session | None]
+Pending = tuple[float, Delta | None, LinkRequest | None, SimulatedSession | None]
 """When it is due, a transaction (None for a sync), the request that waits for it here, the session that it ends."""
 
 
-class Server:
+class SimulatedServer:
     """A server. Faults are its public methods; each says whether it changed anything.
 
     :ivar lag_s: how much later than usual it applies what the leader sends.
@@ -28,11 +28,11 @@ class Server:
     :ivar has_given_up: it has noticed that it is cut off, and serves nobody.
     """
 
-    def __init__(self, ensemble: Ensemble, number: int) -> None:
+    def __init__(self, ensemble: SimulatedEnsemble, number: int) -> None:
         self.ensemble = ensemble
         self.number = number
-        self.tree = Tree()
-        self.links: dict[Link, None] = {}
+        self.tree = ServerTree()
+        self.links: dict[SimulatedLink, None] = {}
         self.is_running = True
         self.is_paused = False
         self.is_cut = False
@@ -43,10 +43,10 @@ class Server:
         self._pending: deque[Pending] = deque()
         self._last_due = 0.0
         self._is_armed = False
-        self._held: list[Request] = []
+        self._held: list[LinkRequest] = []
         self._epoch_heard = 0
-        self._data_watches: dict[str, dict[Link, None]] = {}
-        self._child_watches: dict[str, dict[Link, None]] = {}
+        self._data_watches: dict[str, dict[SimulatedLink, None]] = {}
+        self._child_watches: dict[str, dict[SimulatedLink, None]] = {}
 
     @property
     def is_in_touch(self) -> bool:
@@ -65,7 +65,7 @@ class Server:
 
     # ---- requests
 
-    def receive(self, request: Request) -> None:
+    def receive(self, request: LinkRequest) -> None:
         """A request has arrived."""
         link = request.link
         if not link.is_open:
@@ -90,7 +90,7 @@ class Server:
         else:
             self.ensemble.lead(request)
 
-    def done(self, request: Request) -> None:
+    def done(self, request: LinkRequest) -> None:
         """The outcome of a write or a sync stands, and this server has applied all up to it."""
         request.is_ready = True
         link = request.link
@@ -104,7 +104,7 @@ class Server:
             waiting.popleft()
             link.reply(first)
 
-    def _read(self, request: Request) -> None:
+    def _read(self, request: LinkRequest) -> None:
         kind, watch = request.kind, request.watch
         tree = self.tree
         for observer in tuple(self.ensemble.on_read):
@@ -136,7 +136,7 @@ class Server:
 
     # ---- following the leader
 
-    def follow(self, delta: Delta | None, request: Request | None, session: Session | None) -> None:
+    def follow(self, delta: Delta | None, request: LinkRequest | None, session: SimulatedSession | None) -> None:
         """The leader has committed something: it takes effect here a little later, in the leader's order."""
         if self.is_able:
             scheduler = self._scheduler
@@ -159,7 +159,7 @@ class Server:
             _, delta, request, session = pending.popleft()
             self.apply(delta, request, session)
 
-    def apply(self, delta: Delta | None, request: Request | None, session: Session | None) -> None:
+    def apply(self, delta: Delta | None, request: LinkRequest | None, session: SimulatedSession | None) -> None:
         """Let a transaction take effect here: events first, then the answer."""
         if delta is not None:
             self.tree.apply(delta)
@@ -192,7 +192,7 @@ class Server:
         return any(path in data or path in child for _, path in delta.events)
 
     def _fire(self, events: list[Event]) -> None:
-        told: dict[Link, list[Event]] = {}
+        told: dict[SimulatedLink, list[Event]] = {}
         for event in events:
             kind, path = event
             links = (self._child_watches if kind == CHILDREN else self._data_watches).pop(path, None)

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tests.simulation.scheduler import Process, Timer
+from tests.simulation.scheduler import SimulatedProcess, Timer
 
 if TYPE_CHECKING:
-    from tests.simulation.links import Link
-    from tests.simulation.zookeeper import Ensemble
+    from tests.simulation.links import SimulatedLink
+    from tests.simulation.zookeeper import SimulatedEnsemble
 
 
-class Session:
+class SimulatedSession:
     """One session, as the leader knows it.
 
     :ivar process: whose it is; None for a person's, which does not expire.
@@ -45,7 +45,9 @@ class Session:
         "who",
     )
 
-    def __init__(self, ensemble: Ensemble, number: int, process: Process | None, timeout_s: float) -> None:
+    def __init__(
+        self, ensemble: SimulatedEnsemble, number: int, process: SimulatedProcess | None, timeout_s: float
+    ) -> None:
         self._ensemble = ensemble
         self._timer: Timer | None = None
         self._due = math.inf
@@ -57,13 +59,13 @@ class Session:
         self.process = process
         self.who = process.life if process is not None else "hand"
         self.timeout_s = timeout_s
-        self.link: Link | None = None
+        self.link: SimulatedLink | None = None
         self.is_heard = process is None
         self.is_over = False
         if process is not None:
             self._arm()
 
-    def move(self, link: Link) -> None:
+    def move(self, link: SimulatedLink) -> None:
         """It has a new connection; the leader was asked, and so has heard of it."""
         self.link = link
         self.restart()

@@ -9,10 +9,10 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from coordinator.drills.proxy import Proxy
-from coordinator.drills.wire import MULTI
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.store import Store
+from drills.faults.packets import MULTI
+from drills.faults.proxy import Proxy
 from tests.simulation.alone import Alone, Heard
 from tests.simulation.store import SimStore
 from tests.support.wait import eventually

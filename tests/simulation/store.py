@@ -14,7 +14,6 @@ from coordinator.zk.errors import (
     TooLarge,
     ZooKeeperUnreachable,
 )
-from coordinator.zk.multi import MOST_PATHS
 from coordinator.zk.store import (
     Listing,
     Node,
@@ -25,16 +24,17 @@ from coordinator.zk.store import (
     Watch,
     operation_bytes,
 )
-from tests.simulation.callbacks import Callbacks, Watches
+from coordinator.zk.wire import MOST_PATHS
+from tests.simulation.callbacks import CallbackThread, Watches
 from tests.simulation.connecting import Connector
-from tests.simulation.links import CLOSE, COMMIT, EXISTS, GET, LIST, READ, SYNC, Link, Request
-from tests.simulation.scheduler import Process, Thread
-from tests.simulation.servers import Server
-from tests.simulation.sessions import Session
+from tests.simulation.links import CLOSE, COMMIT, EXISTS, GET, LIST, READ, SYNC, LinkRequest, SimulatedLink
+from tests.simulation.scheduler import SimulatedProcess, Thread
+from tests.simulation.servers import SimulatedServer
+from tests.simulation.sessions import SimulatedSession
 from tests.simulation.znodes import Event
 
 if TYPE_CHECKING:
-    from tests.simulation.zookeeper import Ensemble
+    from tests.simulation.zookeeper import SimulatedEnsemble
 
 _LARGEST_COMMIT = 1_000_000
 _LARGEST_PACKET = 1_048_575
@@ -53,12 +53,12 @@ class SimStore(Store):
     :ivar late_watches_s: events of watches, and all behind them, come up to this much later.
     """
 
-    def __init__(self, ensemble: Ensemble, process: Process, timeout_s: float) -> None:
+    def __init__(self, ensemble: SimulatedEnsemble, process: SimulatedProcess, timeout_s: float) -> None:
         self._ensemble = ensemble
         self._scheduler = ensemble.scheduler
         self.process = process
         self.wanted_timeout_s = timeout_s
-        self.session: Session | None = None
+        self.session: SimulatedSession | None = None
         self.last_zxid = 0
         self.lose_watches = 0.0
         self.late_watches_s = 0.0
@@ -67,16 +67,16 @@ class SimStore(Store):
         self.slow_is_told = True
         self._losing: list[tuple[str, bool]] = []
         self._connector = Connector(ensemble, self)
-        self._link: Link | None = None
+        self._link: SimulatedLink | None = None
         self._is_over = False
         self._is_closed = False
         self._waits_to_open: Thread | None = None
         self._waits_to_close: Thread | None = None
-        self._sent: deque[Request] = deque()
-        self._queue: deque[Request] = deque()
+        self._sent: deque[LinkRequest] = deque()
+        self._queue: deque[LinkRequest] = deque()
         self._has_limit = False
         self._listeners: list[StateListener] = []
-        self._callbacks = Callbacks(ensemble.scheduler, process)
+        self._callbacks = CallbackThread(ensemble.scheduler, process)
         self._watches = Watches(ensemble.scheduler, self._callbacks)
         self._paused_at: float | None = None
 
@@ -108,7 +108,7 @@ class SimStore(Store):
         return self._is_over
 
     @property
-    def server(self) -> Server | None:
+    def server(self) -> SimulatedServer | None:
         """The server that it is connected to."""
         return self._link.server if self._link is not None else None
 
@@ -124,7 +124,7 @@ class SimStore(Store):
         self._connector.stop()
         if self._link is not None:
             self._waits_to_close = scheduler.current
-            self._send(Request(CLOSE, ()))
+            self._send(LinkRequest(CLOSE, ()))
             longest_s = self.process.virtual_s(max(_LONGEST_CLOSE_S, self.negotiated_timeout_s))
             scheduler.park("the end of its session", longest_s)
             self._waits_to_close = None
@@ -149,7 +149,7 @@ class SimStore(Store):
         self._scheduler.seam()
         if watch is None and len(paths) > 1:
             chunks = [paths[first : first + MOST_PATHS] for first in range(0, len(paths), MOST_PATHS)]
-            return self._answers([self._sent_now(Request(READ, chunk)) for chunk in chunks])
+            return self._answers([self._sent_now(LinkRequest(READ, chunk)) for chunk in chunks])
         return self._watched(GET, paths, watch)
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
@@ -169,18 +169,18 @@ class SimStore(Store):
                     found[index] = self._watched(kind, [paths[index]], watch)[0]
         return found
 
-    def _pipelined(self, kind: int, paths: Sequence[str], watch: Watch | None) -> list[Request]:
+    def _pipelined(self, kind: int, paths: Sequence[str], watch: Watch | None) -> list[LinkRequest]:
         """Send a request for each path, one behind the other; mostly they arrive together."""
         if len(paths) == 1 or self._scheduler.random.random() >= self._ensemble.splitting:
-            return [self._sent_now(Request(kind, paths, watch))]
+            return [self._sent_now(LinkRequest(kind, paths, watch))]
         random = self._scheduler.random
         cuts = sorted({random.randrange(1, len(paths)) for _ in range(random.randint(1, 3))})
         chunks = [paths[first:last] for first, last in zip([0, *cuts], [*cuts, len(paths)], strict=True)]
-        return [self._sent_now(Request(kind, chunk, watch), random.random() * 0.005) for chunk in chunks]
+        return [self._sent_now(LinkRequest(kind, chunk, watch), random.random() * 0.005) for chunk in chunks]
 
     def sync(self) -> None:
         self._scheduler.seam()
-        self._answer(self._sent_now(Request(SYNC, ())))
+        self._answer(self._sent_now(LinkRequest(SYNC, ())))
 
     # ---- writing
 
@@ -189,12 +189,12 @@ class SimStore(Store):
         size = sum([operation_bytes(operation) for operation in operations])
         if size > _LARGEST_COMMIT:
             raise TooLarge(f"a commit of {len(operations)} operations has {size} bytes, over {_LARGEST_COMMIT}")
-        result: list[str] = self._answer(self._sent_now(Request(COMMIT, tuple(operations))))
+        result: list[str] = self._answer(self._sent_now(LinkRequest(COMMIT, tuple(operations))))
         return result
 
     # ---- requests
 
-    def _sent_now(self, request: Request, later_s: float = 0.0) -> Request:
+    def _sent_now(self, request: LinkRequest, later_s: float = 0.0) -> LinkRequest:
         """Send it, or queue it while there is no connection.
 
         :raises SessionLost: when the session is over.
@@ -204,7 +204,7 @@ class SimStore(Store):
         self._send(request, later_s)
         return request
 
-    def _send(self, request: Request, later_s: float = 0.0) -> None:
+    def _send(self, request: LinkRequest, later_s: float = 0.0) -> None:
         request.sent_at = self._scheduler.now
         if not self._has_limit:
             self._has_limit = True
@@ -224,13 +224,13 @@ class SimStore(Store):
         else:
             link.send(request, later_s)
 
-    def _answers(self, requests: list[Request]) -> list[Any]:
+    def _answers(self, requests: list[LinkRequest]) -> list[Any]:
         if len(requests) == 1:
             found: list[Any] = self._answer(requests[0])
             return found
         return [one for request in requests for one in self._answer(request)]
 
-    def _answer(self, request: Request) -> Any:
+    def _answer(self, request: LinkRequest) -> Any:
         if not request.is_over:
             request.waiter = self._scheduler.current
             self._scheduler.park("ZooKeeper's answer")
@@ -238,7 +238,7 @@ class SimStore(Store):
             raise request.error
         return request.result
 
-    def on_reply(self, request: Request) -> None:
+    def on_reply(self, request: LinkRequest) -> None:
         """An answer has come."""
         assert self._sent.popleft() is request, "answers come in the order of the requests"
         self.last_zxid = max(self.last_zxid, request.zxid)
@@ -249,7 +249,7 @@ class SimStore(Store):
         if not request.is_over:
             self._finish(request)
 
-    def _finish(self, request: Request, error: Exception | None = None) -> None:
+    def _finish(self, request: LinkRequest, error: Exception | None = None) -> None:
         request.is_over = True
         if error is not None:
             request.error = error
@@ -264,7 +264,7 @@ class SimStore(Store):
                 if not request.is_over:
                     self._finish(request, _over() if is_over else self._unanswered(request))
 
-    def _unanswered(self, request: Request) -> StoreError:
+    def _unanswered(self, request: LinkRequest) -> StoreError:
         if request.kind == COMMIT:
             return OutcomeUnknown("the reply to a commit was lost")
         return _over() if self._is_over else ConnectionLost("ZooKeeper did not answer: the connection was lost")
@@ -289,7 +289,7 @@ class SimStore(Store):
 
     # ---- what comes from the servers
 
-    def on_connected(self, link: Link) -> None:
+    def on_connected(self, link: SimulatedLink) -> None:
         """There is a connection."""
         self.session = link.session
         self._link = link
@@ -303,7 +303,7 @@ class SimStore(Store):
                 self._send(request)
                 request.sent_at = sent_at
 
-    def on_end(self, link: Link) -> None:
+    def on_end(self, link: SimulatedLink) -> None:
         """The connection is over."""
         if link is not self._link:
             return
@@ -332,7 +332,7 @@ class SimStore(Store):
         elif not self._is_closed:
             self._tell(SessionState.LOST)
 
-    def on_events(self, link: Link, events: list[Event]) -> None:
+    def on_events(self, link: SimulatedLink, events: list[Event]) -> None:
         """Watches have fired."""
         if not self._is_closed:
             self._watches.fire(events)
@@ -393,11 +393,11 @@ class SimStore(Store):
         """Forget what was to be lost."""
         self._losing.clear()
 
-    def loses_reply(self, request: Request) -> bool:
+    def loses_reply(self, request: LinkRequest) -> bool:
         """Whether this answer is to be lost."""
         return bool(self._losing) and self._loses("lose-reply", request)
 
-    def _loses(self, kind: str, request: Request) -> bool:
+    def _loses(self, kind: str, request: LinkRequest) -> bool:
         for order in self._losing:
             if order[0] == kind and (request.kind == COMMIT or not order[1]):
                 self._losing.remove(order)

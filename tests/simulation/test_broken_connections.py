@@ -137,7 +137,7 @@ def test_a_server_closes_the_connection_on_a_request_that_is_too_large(side: Sid
     assert side.ask(lambda: side.store.get("/a")) is not None
 
 
-def test_a_deleted_znode_is_told_once_for_its_data_and_once_for_its_children(side: Side) -> None:
+def test_deleted_znode_fires_once_for_its_data_and_once_for_its_children(side: Side) -> None:
     both = side.heard.watch("both")
     for _ in range(2):
         side.ask(lambda: side.store.get("/b", both))

@@ -6,7 +6,7 @@ import time
 
 from kazoo.client import KazooClient
 
-from coordinator.zk.ensemble import Ensemble, Server
+from coordinator.zk.embedded.ensemble import Ensemble, Server
 from tests.support.clients import connected
 from tests.support.wait import eventually
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 4.0
 TRIES = 3
 
 
-def test_a_sync_through_a_follower_that_is_cut_off_at_once_does_not_keep_the_session_alive(ensemble3: Ensemble) -> None:
+def test_sync_through_a_follower_cut_off_at_once_does_not_extend_the_session(ensemble3: Ensemble) -> None:
     """The leader never hears of it: the session ends a timeout after what the follower had reported before."""
     modes = {status.id: status.mode for status in ensemble3.status()}
     follower = next(server for server in ensemble3.servers if modes[server.id] == "follower")

@@ -72,7 +72,7 @@ def test_every_rule_of_the_model_has_a_case() -> None:
 # ---- regions of slots
 
 
-def test_what_slots_have_sealed_below_a_checkpoint_is_what_they_gave_in_every_interleaving() -> None:
+def test_sealed_segments_below_a_checkpoint_equal_contributions_in_any_interleaving() -> None:
     found = slots.run(slots.Config(progress=400))
     assert found.exhausted and not found.violation, "\n".join([found.violation, *found.trace])
 

@@ -8,31 +8,31 @@ from dataclasses import replace
 import pytest
 
 from coordinator.zk.lease import Lease
-from coordinator.zk.paths import GroupPaths
 from coordinator.zk.store import SetData
-from tests.simulation.actors import Application
+from coordinator.zk.znodes.paths import GroupPaths
+from tests.simulation.actors import ApplicationActor
 from tests.simulation.profile import CALM, Profile
 from tests.simulation.run import Outcome, simulate
-from tests.simulation.servers import Server
-from tests.simulation.world import Life, World
+from tests.simulation.servers import SimulatedServer
+from tests.simulation.world import SimulatedLife, SimulatedWorld
 
 APPLICATIONS = replace(CALM, name="applications", slots=0, tick_s=0.5, poll_intervals_ms=(5000, 8000), regions=0.0)
 STEP_S = 0.001
 
 
-def life_of(world: World, name: str) -> Life:
+def life_of(world: SimulatedWorld, name: str) -> SimulatedLife:
     life = world.of_name(name)
     assert life is not None
     return life
 
 
-def server_of(world: World, life: Life) -> Server | None:
+def server_of(world: SimulatedWorld, life: SimulatedLife) -> SimulatedServer | None:
     """The server that a process is connected to."""
     (store,) = world.stores_of(life.process)
     return store._link.server if store._link is not None else None
 
 
-def when(world: World, is_so: Callable[[], bool], then: Callable[[], None]) -> None:
+def when(world: SimulatedWorld, is_so: Callable[[], bool], then: Callable[[], None]) -> None:
     """Do `then` in the moment when `is_so`."""
     if is_so():
         then()
@@ -50,7 +50,7 @@ def passed(outcome: Outcome) -> bool:
 # ---- a follower that had not told the leader whom it has heard
 
 
-def cut_right_after_a_sync(world: World) -> None:
+def cut_right_after_a_sync(world: SimulatedWorld) -> None:
     """A consumer is silent for 0.85 of its session; the sync that ends that is answered, and its follower cut off."""
     session_s = world.profile.session_timeout_ms / 1000
 
@@ -65,16 +65,16 @@ def cut_right_after_a_sync(world: World) -> None:
         life.process.pause()
         world.scheduler.after(0.85 * session_s, lambda: go_on(life, server))
 
-    def go_on(life: Life, server: Server) -> None:
+    def go_on(life: SimulatedLife, server: SimulatedServer) -> None:
         leases = len(leases_of(life))
         life.process.resume()
         when(world, lambda: len(leases_of(life)) > leases, lambda: cut(server))
 
-    def cut(server: Server) -> None:
+    def cut(server: SimulatedServer) -> None:
         world.ensemble.cut(server)
         world.scheduler.after(2 * session_s, lambda: world.ensemble.heal(server))
 
-    def leases_of(life: Life) -> list[object]:
+    def leases_of(life: SimulatedLife) -> list[object]:
         return [e for e in world.history if e["event"] == "lease" and e["who"] == life.process.life]
 
     world.scheduler.after(8.0, begin)
@@ -83,7 +83,7 @@ def cut_right_after_a_sync(world: World) -> None:
 SCENARIO_SEEDS = range(24)
 
 
-def test_a_lease_does_not_outlive_a_session_whose_last_sync_the_leader_never_heard_of() -> None:
+def test_lease_does_not_outlive_a_session_whose_last_sync_missed_the_leader() -> None:
     for seed in SCENARIO_SEEDS:
         assert passed(simulate(seed, APPLICATIONS, script=cut_right_after_a_sync)), seed
 
@@ -107,10 +107,10 @@ def test_a_lease_that_counts_from_the_last_sync_would_outlive_it(monkeypatch: py
 # ---- a hanging application whose channel was destroyed
 
 
-def hangs_while_its_channel_is_scribbled_over(world: World) -> None:
+def hangs_while_its_channel_is_scribbled_over(world: SimulatedWorld) -> None:
     def hang() -> None:
         app = life_of(world, "g0-c0").actor
-        assert isinstance(app, Application)
+        assert isinstance(app, ApplicationActor)
         app.is_stuck = True
         world.by_hand(SetData(GroupPaths("g0").channel("g0-c0"), b"nonsense"))
 
@@ -118,7 +118,7 @@ def hangs_while_its_channel_is_scribbled_over(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_partitions_of_a_hanging_consumer_go_to_others_though_its_channel_was_destroyed(seed: int) -> None:
+def test_partitions_of_a_hanging_consumer_move_though_its_channel_was_overwritten(seed: int) -> None:
     profile = replace(APPLICATIONS, name="hanging")
 
     outcome = simulate(seed, profile, script=hangs_while_its_channel_is_scribbled_over)
@@ -130,7 +130,7 @@ def test_the_partitions_of_a_hanging_consumer_go_to_others_though_its_channel_wa
 # ---- a clock that nobody asks for long
 
 
-def leaves_late(world: World) -> None:
+def leaves_late(world: SimulatedWorld) -> None:
     world.scheduler.after(25.0, lambda: life_of(world, "g0-c0").actor.stop())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation import scheduler as scheduling
 from tests.simulation.runtime import SimRuntime
-from tests.simulation.scheduler import Process, Scheduler, SimulationFailure
+from tests.simulation.scheduler import Scheduler, SimulatedProcess, SimulationFailure
 
 
 class Machine:
@@ -20,7 +20,7 @@ class Machine:
         self.runtime = self.runtime_of(self.process)
         self.said: list[object] = []
 
-    def runtime_of(self, process: Process) -> SimRuntime:
+    def runtime_of(self, process: SimulatedProcess) -> SimRuntime:
         return SimRuntime(self.scheduler, process, lambda process, event, fields: self.said.append((event, fields)))
 
 
@@ -63,7 +63,7 @@ def test_threads_that_wait_for_each_other_are_a_deadlock_that_names_both(machine
     assert machine.said == []
 
 
-def test_a_world_in_which_nobody_will_ever_go_on_is_a_deadlock(machine: Machine) -> None:
+def test_world_without_a_runnable_process_is_a_deadlock(machine: Machine) -> None:
     machine.runtime.spawn(lambda: machine.runtime.event().wait() and None, "waiter")
 
     with pytest.raises(SimulationFailure, match=r"(?s)deadlock.*waiter: waits for an event"):
@@ -145,7 +145,7 @@ def test_the_order_of_threads_is_drawn_from_the_seed() -> None:
     assert len({tuple(order(seed)) for seed in range(10)}) > 5
 
 
-def test_a_condition_wakes_whoever_waits_and_hands_the_lock_over(machine: Machine) -> None:
+def test_condition_wakes_its_waiter_and_hands_the_lock_over(machine: Machine) -> None:
     condition = machine.runtime.condition()
     items: list[int] = []
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from consumer.spark import slot, sweep
-from coordinator import reading
-from coordinator.checker import check_file
+from consumer.spark.fetchers import orphan_sweep, slot
+from coordinator.rebalance import group_reader
+from drills.checker import check_file
 from tests.simulation.faults import FAULTS
 from tests.simulation.leaders import LEADERS
 from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
 from tests.simulation.regions import REGIONS
 from tests.simulation.run import Outcome, history_text, simulate, tidy, without_garbage_collection
-from tests.simulation.world import World
+from tests.simulation.world import SimulatedWorld
 
 pytestmark = pytest.mark.histories
 
@@ -122,11 +122,11 @@ def test_what_a_seed_has_found_before_is_not_there_any_more(seed: int, profile: 
     assert outcome.passed, said(outcome)
 
 
-def test_an_error_that_nobody_expected_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("somebody's mistake")
 
-    monkeypatch.setattr("coordinator.collect.Collector.collect", broken)
+    monkeypatch.setattr("coordinator.retention.channels.Collector.collect", broken)
 
     outcome = simulate(1, STORM)
 
@@ -135,7 +135,7 @@ def test_an_error_that_nobody_expected_fails_the_run(monkeypatch: pytest.MonkeyP
 
 
 def test_a_world_that_hangs_is_a_livelock_with_every_thread_s_position() -> None:
-    def stop_everything(world: World) -> None:
+    def stop_everything(world: SimulatedWorld) -> None:
         def stop() -> None:
             for life in world.lives:
                 life.process.pause()
@@ -155,8 +155,13 @@ def test_every_fault_that_a_profile_may_draw_is_known() -> None:
 
 
 def test_a_simulation_leaves_the_product_as_it_was() -> None:
-    before = (slot.LOOK_FOR_DATA_S, sweep.ORPHAN_AFTER_S, reading.UNKNOWN_LEASE_MS, socket.gethostname())
+    before = (slot.LOOK_FOR_DATA_S, orphan_sweep.ORPHAN_AFTER_S, group_reader.UNKNOWN_LEASE_MS, socket.gethostname())
 
     simulate(1, CALM)
 
-    assert (slot.LOOK_FOR_DATA_S, sweep.ORPHAN_AFTER_S, reading.UNKNOWN_LEASE_MS, socket.gethostname()) == before
+    assert (
+        slot.LOOK_FOR_DATA_S,
+        orphan_sweep.ORPHAN_AFTER_S,
+        group_reader.UNKNOWN_LEASE_MS,
+        socket.gethostname(),
+    ) == before

@@ -7,7 +7,7 @@ import pytest
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, SessionLost, ZooKeeperUnreachable
 from coordinator.zk.store import Create, Delete, Node, SetData
 from tests.simulation.alone import Alone, Heard, alone
-from tests.simulation.links import COMMIT, Link, Request
+from tests.simulation.links import COMMIT, LinkRequest, SimulatedLink
 from tests.simulation.store import SimStore
 from tests.simulation.znodes import Event, Znode
 
@@ -37,7 +37,7 @@ def _until_closed(world: Alone, store: SimStore, longest_s: float = 60.0) -> flo
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_session_of_the_dead_expires_when_its_timeout_is_over_and_the_tick_is_full(seed: int) -> None:
+def test_session_of_a_dead_client_expires_after_its_timeout_and_a_full_tick(seed: int) -> None:
     with alone(seed) as world:
         store = world.open(TIMEOUT_S)
         world.call(lambda: store.commit([Create("/e", b"", ephemeral=True)]), store.process)
@@ -169,7 +169,7 @@ def test_a_follower_that_lags_answers_from_its_past_until_it_has_synced() -> Non
         assert world.faults["lag"] == 1
 
 
-def test_who_writes_through_a_follower_that_lags_is_answered_when_it_can_read_what_it_wrote() -> None:
+def test_write_through_a_lagging_follower_is_answered_once_it_can_be_read_there() -> None:
     with alone() as world:
         store = world.open_at(0)
         world.followers[0].lag(1.0)
@@ -198,7 +198,7 @@ def test_the_event_of_a_watch_is_sent_before_an_answer_that_shows_what_happened(
             _events_come_first(log)
 
 
-def test_who_watches_what_it_writes_is_told_before_it_is_answered() -> None:
+def test_watcher_of_its_own_write_is_notified_before_the_reply() -> None:
     with alone() as world:
         world.ensemble.by_hand([Create("/a", b"0")])
         for place in (-1, 0):
@@ -214,14 +214,14 @@ def _wire_log(store: SimStore) -> list[str]:
     log: list[str] = []
     on_reply, on_events = store.on_reply, store.on_events
 
-    def reply(request: Request) -> None:
+    def reply(request: LinkRequest) -> None:
         if request.result and isinstance(request.result[0], Node):
             log.append(f"{'watched' if request.watch else 'read'} {int(request.result[0].data)}")
         elif request.kind == COMMIT:
             log.append("done")
         on_reply(request)
 
-    def events(link: Link, its: list[Event]) -> None:
+    def events(link: SimulatedLink, its: list[Event]) -> None:
         log.append("event")
         on_events(link, [])
 
@@ -280,7 +280,7 @@ def test_a_follower_that_notices_that_it_is_cut_off_sends_its_clients_away() -> 
         assert store.server in world.ensemble.servers and store.server is not world.followers[0]
 
 
-def test_nothing_is_written_on_a_session_that_is_over_though_its_server_does_not_know_yet() -> None:
+def test_expired_session_writes_nothing_though_its_server_does_not_know_yet() -> None:
     with alone() as world:
         store = world.open_at(0)
         heard = Heard(store)
@@ -370,7 +370,7 @@ def test_nothing_is_written_without_a_majority() -> None:
         assert outcome == [["/a"]]
 
 
-def test_nobody_is_let_in_by_a_server_that_is_behind_what_he_has_seen() -> None:
+def test_client_is_refused_by_a_server_behind_its_last_seen_zxid() -> None:
     with alone(3) as world:
         store, other = world.open_at(-1), world.open_at(0)
         world.wait(1.0)
@@ -393,7 +393,7 @@ def test_nobody_is_let_in_by_a_server_that_is_behind_what_he_has_seen() -> None:
         assert any(server in places for server in world.followers), "who has seen nothing new is let in there"
 
 
-def test_nobody_is_let_in_when_no_server_is_there() -> None:
+def test_client_cannot_connect_without_a_server() -> None:
     with alone() as world:
         world.ensemble.stop()
         process = world.scheduler.process("p")
@@ -406,7 +406,7 @@ def test_nobody_is_let_in_when_no_server_is_there() -> None:
 
 
 @pytest.mark.parametrize("is_reported", [False, True])
-def test_a_request_through_a_follower_counts_for_the_session_only_once_it_is_reported(is_reported: bool) -> None:
+def test_request_through_a_follower_renews_the_session_only_once_reported(is_reported: bool) -> None:
     left_s = []
     for seed in range(20):
         with alone(seed) as world:

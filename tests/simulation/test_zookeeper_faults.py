@@ -12,8 +12,8 @@ from coordinator.zk.errors import OutcomeUnknown, SessionLost, StoreError, ZooKe
 from coordinator.zk.store import Create, SetData
 from tests.property.effort import effort
 from tests.simulation.alone import Alone
-from tests.simulation.links import Request
-from tests.simulation.scheduler import Process
+from tests.simulation.links import LinkRequest
+from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.store import SimStore
 
 CLIENTS = 5
@@ -34,7 +34,7 @@ Fault = tuple[Callable[[], object], Callable[[], object] | None]
 class Client:
     """A process that counts up a znode of its own, and looks at everybody's."""
 
-    def __init__(self, storm: Storm, number: int, process: Process) -> None:
+    def __init__(self, storm: Storm, number: int, process: SimulatedProcess) -> None:
         self._storm = storm
         self._path = f"/{number}"
         self.number = number
@@ -127,7 +127,7 @@ class Storm:
         last: list[int] = [0]
         order = store._sent
 
-        def reply(request: Request) -> None:
+        def reply(request: LinkRequest) -> None:
             assert order[0] is request, "answers come in the order of the requests"
             assert request.zxid >= last[0], "nobody goes back in time"
             last[0] = request.zxid

@@ -17,7 +17,7 @@ SETTLE_S = 0.1
 Watches = dict[str, Watch]
 
 
-class Numbers:
+class TwinNumbers:
     """Pairs of numbers that stand for the same: they need not be equal, but are in the same order."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Twins:
         self.world = world
         self.all: list[Twin] = []
         self._open_real = open_real
-        self._zxids = Numbers()
+        self._zxids = TwinNumbers()
 
     def open(self) -> Twin:
         """A new session with either."""

@@ -12,42 +12,50 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-import consumer.assignment.client
 import consumer.consumer
-import consumer.fetcher
+import consumer.fetching.fetcher
+import consumer.membership.client_assignment
 import consumer.operator.states
 import consumer.operator.sweep
-import consumer.spark.slot
-import consumer.spark.sweep
+import consumer.spark.fetchers.orphan_sweep
+import consumer.spark.fetchers.slot
 import coordinator
 import coordinator.planning.asking
 import coordinator.planning.regional
-import coordinator.reading
+import coordinator.rebalance.group_reader
 from consumer.config import ConsumerConfig, Subscription
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.planner import SourceConfig
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.source.stream_planner import SourceConfig
+from coordinator.admin.regions import request
 from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN
-from coordinator.config import CoordinatorConfig
-from coordinator.regions.admin import request
+from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.lease import LEASE_SHARE
-from coordinator.zk.paths import Brokers, RegionPaths
-from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
-from coordinator.zk.region_requests import RESET, RegionRequest
-from coordinator.zk.regions import FAILED, Region
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
+from coordinator.zk.znodes.paths import Brokers, RegionPaths
+from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
+from coordinator.zk.znodes.region_requests import RESET, RegionRequest
+from coordinator.zk.znodes.regions import FAILED, Region
 from tests.property.test_convergence import CooperativeRange
-from tests.simulation.actors import Actor, Application, Checkpoint, Driver, Node, Query, SlotTask
+from tests.simulation.actors import (
+    Actor,
+    ApplicationActor,
+    DriverActor,
+    NodeActor,
+    QueryActor,
+    QueryCheckpoint,
+    SlotTask,
+)
 from tests.simulation.assignors import COORDINATOR, MadeUpFailure, Manner, Troubled, drawn_manner, installed
-from tests.simulation.parts import Disk, Production, SimLog
+from tests.simulation.parts import Production, SharedDisk, SimLog
 from tests.simulation.profile import Profile
 from tests.simulation.runtime import SimRuntime
-from tests.simulation.scheduler import Process, Scheduler, Thread
-from tests.simulation.servers import Server
+from tests.simulation.scheduler import Scheduler, SimulatedProcess, Thread
+from tests.simulation.servers import SimulatedServer
 from tests.simulation.stateful import Stateful
 from tests.simulation.store import SimStore
-from tests.simulation.zookeeper import Ensemble
+from tests.simulation.zookeeper import SimulatedEnsemble
 
 CONNECT_TIMEOUT_S = 15.0
 LOOKS_S = 0.3
@@ -106,7 +114,7 @@ OF_THE_SERVERS = {
 class Alarm(logging.Handler):
     """Collects what the product logs with a traceback: an error that nobody expected."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(logging.ERROR)
         self._world = world
 
@@ -119,13 +127,13 @@ class Alarm(logging.Handler):
 
 
 @dataclass
-class Life:
+class SimulatedLife:
     """A process and what runs in it.
 
     :ivar main: its first thread.  :ivar why: how it ended, None while it lives.
     """
 
-    process: Process
+    process: SimulatedProcess
     actor: Actor
     main: Thread | None = None
     why: str | None = None
@@ -136,7 +144,7 @@ class Life:
 
 
 @dataclass
-class World:
+class SimulatedWorld:
     """One run.
 
     :ivar history: its events, in order.
@@ -151,21 +159,21 @@ class World:
     history: list[dict[str, Any]] = field(default_factory=list)
     fired: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    lives: list[Life] = field(default_factory=list)
+    lives: list[SimulatedLife] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(self.seed)
         self.scheduler.preemption = self.profile.preemption
         self.random = Random(f"world {self.seed}")
-        self.ensemble = Ensemble(
+        self.ensemble = SimulatedEnsemble(
             self.scheduler, self.profile.servers, self.profile.tick_s, self._record_of_server, self.fire
         )
         self.log = SimLog(self.scheduler, self.fire)
-        self.disk = Disk(self.scheduler, self.fire)
+        self.disk = SharedDisk(self.scheduler, self.fire)
         self.topics: dict[str, Topic] = {}
-        self.checkpoints: dict[str, Checkpoint] = {}
+        self.checkpoints: dict[str, QueryCheckpoint] = {}
         self.is_calm = False
-        self.stores: list[tuple[Process, SimStore]] = []
+        self.stores: list[tuple[SimulatedProcess, SimStore]] = []
         self.observers: list[Callable[[str, dict[str, Any]], bool]] = []
         self.habits = Random(f"members {self.seed}")  # apart, so that the seeds drawn before still tell their story
         self.common = self.habits.choice(sorted(STRATEGIES))
@@ -177,7 +185,6 @@ class World:
         self.in_region: dict[str, bool] = {}
         self.pool_starts = self.starts.choice(self.profile.starts)
         self._topic_ids = 0
-        self._actors = 0
 
     # ---- the history
 
@@ -188,7 +195,7 @@ class World:
         if self.verbose is not None:
             self.verbose(entry)
 
-    def _record_of_process(self, process: Process, event: str, fields: dict[str, Any]) -> None:
+    def _record_of_process(self, process: SimulatedProcess, event: str, fields: dict[str, Any]) -> None:
         if "until" in fields:
             fields["until"] = round((fields["until"] - process.clock_offset) / process.clock_rate, 6)
         self.record(process.life, event, fields)
@@ -208,12 +215,12 @@ class World:
 
     # ---- processes
 
-    def start(self, actor: Actor, name: str) -> Life:
+    def start(self, actor: Actor, name: str) -> SimulatedLife:
         """A new process under `name`."""
         process = self.scheduler.process(name)
         process.clock_rate = 1 + self.random.uniform(-0.01, 0.01)
         process.clock_offset = self.random.uniform(0, 100_000)
-        life = Life(process, actor)
+        life = SimulatedLife(process, actor)
         self.lives.append(life)
         process.observers.append(lambda: self.note_crash(life) if process.is_dead else None)
         runtime = SimRuntime(self.scheduler, process, self._record_of_process)
@@ -232,33 +239,33 @@ class World:
         life.main = self.scheduler.spawn(process, main, "main")
         return life
 
-    def _open(self, process: Process) -> Store:
+    def _open(self, process: SimulatedProcess) -> Store:
         store = self.ensemble.open(process, self.profile.session_timeout_ms / 1000, CONNECT_TIMEOUT_S)
         self.stores = [(owner, other) for owner, other in self.stores if not other.lost and not owner.is_dead]
         self.stores.append((process, store))
         return store
 
-    def stores_of(self, process: Process) -> list[SimStore]:
+    def stores_of(self, process: SimulatedProcess) -> list[SimStore]:
         """The sessions that a process has open."""
         return [store for owner, store in self.stores if owner is process and not store.lost]
 
-    def crash(self, life: Life) -> None:
+    def crash(self, life: SimulatedLife) -> None:
         """The process ends without a word."""
         if life.is_alive:
             life.process.kill()
             self.note_crash(life)
 
-    def note_crash(self, life: Life) -> None:
+    def note_crash(self, life: SimulatedLife) -> None:
         """A process that crashed, now or before, is over."""
         if life.why is None:
             life.why = "killed"
             self.record(life.process.life, "exit", {"why": "killed"})
 
-    def alive(self, *kinds: str) -> list[Life]:
+    def alive(self, *kinds: str) -> list[SimulatedLife]:
         """Processes that live, of these kinds."""
         return [life for life in self.lives if life.is_alive and (not kinds or life.actor.kind in kinds)]
 
-    def of_name(self, name: str) -> Life | None:
+    def of_name(self, name: str) -> SimulatedLife | None:
         """The newest process under a name."""
         return next((life for life in reversed(self.lives) if life.process.name == name), None)
 
@@ -299,7 +306,7 @@ class World:
         for start in starts:
             self.scheduler.after(self.random.uniform(0, 2), start)  # type: ignore[arg-type]
 
-    def start_node(self, number: int) -> Life:
+    def start_node(self, number: int) -> SimulatedLife:
         """A coordinator service."""
         config = CoordinatorConfig(
             zk="model",
@@ -318,9 +325,9 @@ class World:
             max_backlog_segments=200,
             backlog_interval_ms=2000,
         )
-        return self.start(Node(config, self.disk, STRATEGIES), f"node-{number}")
+        return self.start(NodeActor(config, self.disk, STRATEGIES), f"node-{number}")
 
-    def start_application(self, group: str, name: str) -> Life:
+    def start_application(self, group: str, name: str) -> SimulatedLife:
         """An application with a consumer."""
         config = ConsumerConfig(
             zk="model",
@@ -334,7 +341,7 @@ class World:
             max_poll_interval_ms=self.random.choice(self.profile.poll_intervals_ms),
             offsets_interval_ms=5000,
         )
-        app = Application(
+        app = ApplicationActor(
             config, self._subscription(), self.log, self.random.choice((0.1, 0.3, 0.6)), self.random.choice((1, 3))
         )
         if self.profile.led:
@@ -350,7 +357,7 @@ class World:
             self.in_region[group] = self.regional.random() < share
         return self.in_region[group]
 
-    def _stateful(self, app: Application) -> Stateful:
+    def _stateful(self, app: ApplicationActor) -> Stateful:
         """The same application, with a state in memory."""
         slowness = self.regional.choice((0, 0, 1, 3))
         padding = 6000 if self.regional.random() < LARGE_STATES else 0
@@ -360,7 +367,7 @@ class World:
             assignors=app.assignors, troubles=app.troubles, padding=padding, slowness=slowness,
         )  # fmt: skip
 
-    def _take_side(self, group: str, app: Application) -> None:
+    def _take_side(self, group: str, app: ApplicationActor) -> None:
         """Whether the member leaves the assignment to the coordinator, may decide it itself, or both."""
         if group not in self.manners:
             self.manners[group] = drawn_manner(self.sides, self.profile.led, sorted(ASSIGNORS))
@@ -419,19 +426,19 @@ class World:
             driver_gone_ms=20_000,
         )
 
-    def start_driver(self) -> Life:
+    def start_driver(self) -> SimulatedLife:
         """What the pool's driver keeps in ZooKeeper. A restart under the name has the same run: slots stay."""
-        return self.start(Driver(self.slot_config(), self.disk, "run-1"), "driver")
+        return self.start(DriverActor(self.slot_config(), self.disk, "run-1"), "driver")
 
-    def start_slot(self, number: int) -> Life:
+    def start_slot(self, number: int) -> SimulatedLife:
         """A Spark task with a slot."""
         topics = {name: 1 for name in sorted(self.topics)[: max(1, len(self.topics) - 1)]} or {"t0": 1}
         spec = SlotSpec(self.slot_config(), Subscription(topics, STATIC), number, "run-1", coordinator.__version__)
         return self.start(SlotTask(spec, self.log, self.disk), f"slot-{number}")
 
-    def start_query(self, name: str = "q", checkpoint: Checkpoint | None = None) -> Life:
+    def start_query(self, name: str = "q", checkpoint: QueryCheckpoint | None = None) -> SimulatedLife:
         """A streaming query, from its checkpoint where it has one."""
-        held = checkpoint or self.checkpoints.get(name) or Checkpoint(name)
+        held = checkpoint or self.checkpoints.get(name) or QueryCheckpoint(name)
         self.checkpoints[name] = held
         config = SourceConfig(
             zk="model",
@@ -440,7 +447,7 @@ class World:
             session_timeout_ms=self.profile.session_timeout_ms,
             zk_wait_ms=30_000,
         )
-        return self.start(Query(config, held, self.disk, 1.0), f"query-{name}")
+        return self.start(QueryActor(config, held, self.disk, 1.0), f"query-{name}")
 
     # ---- topics, as a broker or an operator writes them
 
@@ -459,7 +466,7 @@ class World:
         leader = self.ensemble.leader
         return sorted(leader.tree.names(path)) if leader is not None else []
 
-    def followers(self) -> list[Server]:
+    def followers(self) -> list[SimulatedServer]:
         """The servers that do not lead."""
         return [server for server in self.ensemble.servers if server is not self.ensemble.leader]
 
@@ -508,7 +515,7 @@ class World:
         for life in list(self.lives):
             life.process.crash_at = 0
             life.process.resume()
-            if isinstance(life.actor, Application):
+            if isinstance(life.actor, ApplicationActor):
                 life.actor.troubles.be_calm()
             if isinstance(life.actor, Stateful):
                 life.actor.asks.clear()
@@ -541,12 +548,12 @@ class World:
 
     def stuck(self) -> list[str]:
         """Consumers that live and do not poll."""
-        apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, Application)]
+        apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, ApplicationActor)]
         return [app.config.consumer for app in apps if app.is_stuck]
 
     def broken(self) -> list[str]:
         """Consumers that live and whose assignors fail for good."""
-        apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, Application)]
+        apps = [life.actor for life in self.alive("consumer") if isinstance(life.actor, ApplicationActor)]
         return [app.config.consumer for app in apps if app.troubles.is_broken]
 
     def _is_running(self, name: str) -> bool:
@@ -555,19 +562,19 @@ class World:
 
 
 @contextmanager
-def tuned(disk: Disk) -> Iterator[None]:
+def tuned(disk: SharedDisk) -> Iterator[None]:
     """Meanwhile, constants of the product are other ones that would make a run long and show nothing more.
 
     :param disk: where states of applications go that are large.
     """
     with (
-        patch.object(consumer.spark.slot, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.spark.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
         patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.fetcher, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.spark.sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
-        patch.object(coordinator.reading, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
+        patch.object(consumer.fetching.fetcher, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.spark.fetchers.orphan_sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
+        patch.object(coordinator.rebalance.group_reader, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
         patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
-        patch.object(consumer.assignment.client, "ROOM", ROOM),
+        patch.object(consumer.membership.client_assignment, "ROOM", ROOM),
         patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
         patch.object(consumer.operator.sweep, "YOUNG_S", YOUNG_S),
         patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),

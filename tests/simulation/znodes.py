@@ -54,7 +54,7 @@ class Delta:
         self.versions: list[int] = []
 
 
-class Tree:
+class ServerTree:
     """One server's znodes.
 
     :ivar zxid: of the last transaction that was applied.

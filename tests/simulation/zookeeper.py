@@ -11,11 +11,11 @@ from typing import Any
 
 from coordinator.zk.errors import Refused, ZooKeeperUnreachable
 from coordinator.zk.store import Check, Create, Operation, SetData
-from tests.simulation.links import CLOSE, COMMIT, SYNC, Request
+from tests.simulation.links import CLOSE, COMMIT, SYNC, LinkRequest
 from tests.simulation.runtime import STARTED_MS
-from tests.simulation.scheduler import Process, Scheduler
-from tests.simulation.servers import Server
-from tests.simulation.sessions import Session, boundary_after
+from tests.simulation.scheduler import Scheduler, SimulatedProcess
+from tests.simulation.servers import SimulatedServer
+from tests.simulation.sessions import SimulatedSession, boundary_after
 from tests.simulation.store import SimStore
 from tests.simulation.znodes import Delta
 
@@ -25,7 +25,7 @@ Record = Callable[[str, str, dict[str, Any]], None]
 _FIRST_SESSION = 0x1000_0000_0000
 
 
-class Ensemble:
+class SimulatedEnsemble:
     """The servers.
 
     :param tick_s: a session lasts 2 to 20 of these.
@@ -56,10 +56,10 @@ class Ensemble:
         self.lag_spread_s = 0.002
         self.splitting = 0.05
         self.election_s = (0.2, 2.0)
-        self.sessions: dict[int, Session] = {}
-        self.servers = [Server(self, number) for number in range(servers)]
-        self.leader: Server | None = scheduler.random.choice(self.servers)
-        self.on_read: list[Callable[[Request], None]] = []
+        self.sessions: dict[int, SimulatedSession] = {}
+        self.servers = [SimulatedServer(self, number) for number in range(servers)]
+        self.leader: SimulatedServer | None = scheduler.random.choice(self.servers)
+        self.on_read: list[Callable[[LinkRequest], None]] = []
         self._record = record
         self._tick_phase_s = scheduler.random.random() * tick_s
         self._report_phase_s = scheduler.random.random() * tick_s
@@ -67,11 +67,11 @@ class Ensemble:
         self._zxid = 1 << 32
         self._is_electing = False
         self._next_session = _FIRST_SESSION
-        self._hand: Session | None = None
+        self._hand: SimulatedSession | None = None
 
     # ---- clients
 
-    def open(self, process: Process, timeout_s: float, connect_timeout_s: float = 15.0) -> SimStore:
+    def open(self, process: SimulatedProcess, timeout_s: float, connect_timeout_s: float = 15.0) -> SimStore:
         """Open a session; the calling thread waits for it.
 
         :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` of the process's clock.
@@ -80,11 +80,11 @@ class Ensemble:
         store.open(connect_timeout_s)
         return store
 
-    def new_session(self, process: Process | None, timeout_s: float) -> Session:
+    def new_session(self, process: SimulatedProcess | None, timeout_s: float) -> SimulatedSession:
         """A transaction that opens a session."""
         granted_s = min(max(timeout_s, 2 * self.tick_s), 20 * self.tick_s)
         self._next_session += 1
-        session = self.sessions[self._next_session] = Session(self, self._next_session, process, granted_s)
+        session = self.sessions[self._next_session] = SimulatedSession(self, self._next_session, process, granted_s)
         self._publish(Delta(self._next_zxid()), None, None)
         self._tell(session.who, "session", session=session.id, timeout=granted_s)
         return session
@@ -104,7 +104,7 @@ class Ensemble:
 
     # ---- the leader
 
-    def lead(self, request: Request) -> None:
+    def lead(self, request: LinkRequest) -> None:
         """A write or a sync has reached the leader."""
         link = request.link
         session = link.session
@@ -121,7 +121,7 @@ class Ensemble:
                 request.error = refused
                 self._publish(Delta(self._next_zxid()), request, None)
 
-    def receive_late(self, request: Request) -> None:
+    def receive_late(self, request: LinkRequest) -> None:
         """A request has come over a connection that is broken by now.
 
         A write may still be done, perhaps a good while later; but not once the session has another connection.
@@ -136,7 +136,7 @@ class Ensemble:
             request.is_late = True
             self.scheduler.after(random.random() ** 4 * request.link.session.timeout_s, request.arrive)
 
-    def end(self, session: Session, why: str, request: Request | None = None) -> None:
+    def end(self, session: SimulatedSession, why: str, request: LinkRequest | None = None) -> None:
         """A transaction that ends a session: `closed`, `killed` or `expired`."""
         assert self.leader is not None
         paths = self.leader.tree.ephemerals(session.id)
@@ -149,7 +149,7 @@ class Ensemble:
         self._tell(who, "closed", session=session.id, zxid=zxid, why=why, paths=paths)
         self._publish(delta, request, session)
 
-    def _commit(self, operations: Sequence[Operation], session: Session, request: Request | None) -> Delta:
+    def _commit(self, operations: Sequence[Operation], session: SimulatedSession, request: LinkRequest | None) -> Delta:
         assert self.leader is not None
         delta = self.leader.tree.transaction(operations, self._zxid + 1, self._now_ms(), session.id)
         self._zxid += 1
@@ -162,7 +162,7 @@ class Ensemble:
         self._publish(delta, request, None)
         return delta
 
-    def _publish(self, delta: Delta | None, request: Request | None, session: Session | None) -> None:
+    def _publish(self, delta: Delta | None, request: LinkRequest | None, session: SimulatedSession | None) -> None:
         leader = self.leader
         assert leader is not None
         own = request.link.server if request is not None else None
@@ -238,7 +238,7 @@ class Ensemble:
         self.on_fault("expire")
         return True
 
-    def cut(self, server: Server, gives_up_s: float | None = None) -> bool:
+    def cut(self, server: SimulatedServer, gives_up_s: float | None = None) -> bool:
         """Cut a server off from the others; its clients still reach it, and it answers reads from what it has.
 
         :param gives_up_s: after so long it notices, and serves nobody; None for never.
@@ -251,7 +251,7 @@ class Ensemble:
             self.scheduler.after(gives_up_s, server.give_up)
         return True
 
-    def heal(self, server: Server) -> bool:
+    def heal(self, server: SimulatedServer) -> bool:
         """Let it hear the others again. What was held up on its way to the leader goes on."""
         if not server.is_cut:
             return False

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from tests.support.applications import Application, application, delivered_exactly, total
-from tests.support.spark import Records
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from tests.support.applications import SparkApplication, application, delivered_exactly, total
+from tests.support.spark import ContinuousRecords
 from tests.support.wait import eventually
 from tests.support.world import World
 
@@ -41,12 +41,12 @@ def test_pools_and_a_query_in_applications_of_their_own_come_and_end_and_are_kil
     with (
         application(world, "g", tmp_path, *POOL, "one") as first,
         application(world, "g", tmp_path, "--query", "q") as query,
-        Records.produced(world, tmp_path / "log") as records,
+        ContinuousRecords.produced(world, tmp_path / "log") as records,
     ):
         before = world.stable("g", 2, timeout_s=300)
         assert held_by(world, "one") == everything
         flows_on(tmp_path)
-        for leave in (Application.end, Application.kill):
+        for leave in (SparkApplication.end, SparkApplication.kill):
             with application(world, "g", tmp_path, *POOL, "two") as second:  # which takes partitions
                 joined = world.stable("g", 4, timeout_s=300, above=before.generation)
                 assert len(held_by(world, "one")) == len(held_by(world, "two")) == 2

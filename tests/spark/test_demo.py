@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from coordinator.zk.embedded.processes import command_line
 from tests.support.kafka import require_kafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -23,16 +25,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 def processes_that_name(folder: Path) -> list[str]:
     """The command lines of the processes that have `folder` in theirs."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if str(folder) in command:
-                found.append(command)
-    return found
+    commands = [command_line(pid) for pid in psutil.pids() if pid != os.getpid()]
+    return [command for command in commands if str(folder) in command]
 
 
 def logs_below(folder: Path, most: int = 4000) -> str:
@@ -78,15 +72,17 @@ def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
     assert (verdict["records"], verdict["lost"], verdict["duplicated"]) == (336_776, 0, 0)
     assert verdict["executors_killed"] == 1
     assert verdict["coordinator_failover_ms"] > 0
+    assert verdict["rebalances"] >= 3
+    assert verdict["longest_standstill_ms"] > 0
     brokers = [path.name for path in tmp_path.glob("demo/*/kafka/broker/data/flights-?")]
     assert len(brokers) == (8 if options else 0)
 
 
-def test_a_demo_that_is_late_is_ended_in_order_and_what_it_said_is_told(tmp_path: Path) -> None:
+def test_late_demo_is_ended_in_order_and_its_output_is_reported(tmp_path: Path) -> None:
     with pytest.raises(pytest.fail.Exception) as late:
         demonstrated(tmp_path, timeout_s=4.0)
 
     assert "was not through after 4 s; it said" in str(late.value)
     assert "starting ZooKeeper" in str(late.value)
-    assert "interrupted; everything that was started has been stopped" in str(late.value)
+    assert "interrupted; all started processes are stopped" in str(late.value)
     assert processes_that_name(tmp_path) == []

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from consumer.spark import drill_reader
-from coordinator.zk.sealed import Segment
+from coordinator.zk.znodes.segments import Segment
+from drills.workloads import spark_reader
 from tests.drills.broken import plain_reader
 from tests.support.sealed import SealedGroup, batches
 from tests.support.world import World
@@ -22,11 +22,11 @@ def test_the_plain_reader_of_drills_says_what_spark_says(spark: SparkSession, wo
     for partition, values in ((0, [b"0", b"1", b"2"]), (1, [b"0", b"0", b"7"]), (2, [b"0", b"no number", b"2"])):
         sealed.name(numbered(sealed, partition, values))
     asked = {"zk": world.zk, "group": "g", "failOnDataLoss": "true"}
-    drill_reader.register(spark)
+    spark_reader.register(spark)
 
     plain = plain_reader.counted(asked)
 
-    by_spark = drill_reader.counted(drill_reader.frame_of(spark, asked))
+    by_spark = spark_reader.counted(spark_reader.frame_of(spark, asked))
     assert sorted(plain, key=str) == sorted(by_spark, key=str)
     assert {each["partition"]: (each["distinct"], each["misplaced"]) for each in plain} == {
         0: (3, 0),

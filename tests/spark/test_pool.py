@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from consumer.spark import FetcherPool
-from consumer.spark.ship import ship
+from consumer.spark.ship_modules import ship
 from coordinator.zk.errors import UsageError
 from tests.support.object_store import object_store
-from tests.support.spark import Delivered, Records, pool, produce, query, read
+from tests.support.spark import ContinuousRecords, Delivered, pool, produce, query, read
 from tests.support.spark_processes import executors, slots
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -56,7 +56,7 @@ def test_every_record_comes_out_of_a_query_exactly_once(spark: SparkSession, wor
         assert [status.state for status in fetchers.status()] == ["ended", "ended"]
 
 
-def test_a_slot_leads_a_pool_that_assigns_by_itself_and_no_record_is_lost_when_its_process_is_killed(
+def test_slot_leads_a_client_assigned_pool_and_its_kill_loses_no_record(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     world.coordinator()
@@ -132,10 +132,13 @@ def incarnations(world: World, slots: int) -> list[str]:
     return [channel.incarnation for channel in channels]
 
 
-def test_a_pool_is_resized_while_records_flow_and_the_slots_that_stay_are_not_disturbed(
+def test_pool_resized_under_load_leaves_the_remaining_slots_undisturbed(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    with running(spark, world, tmp_path) as (fetchers, sink), Records.produced(world, tmp_path / "log") as records:
+    with (
+        running(spark, world, tmp_path) as (fetchers, sink),
+        ContinuousRecords.produced(world, tmp_path / "log") as records,
+    ):
         before = world.stable("g", 2, timeout_s=90)
         lives = incarnations(world, 2)
 
@@ -247,10 +250,10 @@ def test_executors_run_the_drivers_own_modules(spark: SparkSession) -> None:
     assert name == ship(spark.sparkContext)
 
     def where(_: int) -> tuple[str, str]:
-        import consumer.spark.slot
+        import consumer.spark.fetchers.slot
         import coordinator.zk.store
 
-        return consumer.spark.slot.__file__, coordinator.zk.store.__file__
+        return consumer.spark.fetchers.slot.__file__, coordinator.zk.store.__file__
 
     for files in spark.sparkContext.parallelize(range(4), 4).map(where).collect():
         assert all(f"/{name}/" in file for file in files)

@@ -8,12 +8,12 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from consumer.logs.producer import Producer
+from consumer.logs.embedded.producer import Producer
 from consumer.spark import register
-from coordinator.zk.fenced import ensure
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.sealed import Query, Segment, SegmentsRecord
+from coordinator.zk.batching import ensure
 from coordinator.zk.store import Delete, SetData
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from tests.support.applications import application, batches, delivered_exactly, total
 from tests.support.spark import Delivered, pool, produce, query, read
 from tests.support.wait import eventually
@@ -118,7 +118,7 @@ def test_a_damaged_file_fails_the_query_with_its_name_and_offsets(
         running.awaitTermination(120)
 
 
-def test_a_pool_whose_backlog_is_full_pauses_and_goes_on_by_itself_when_a_query_has_read_it(
+def test_pool_with_a_full_backlog_pauses_and_resumes_once_a_query_has_read_it(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     world.coordinator(max_backlog_segments=5, backlog_interval_ms=100)
@@ -151,7 +151,7 @@ class StopsAfterOne(Delivered):
         super().__call__(frame, batch)
 
 
-def test_a_query_that_returns_after_its_segments_were_collected_fails_and_says_what_is_gone_and_what_to_do(
+def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_remedy(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
     slow = read(spark, sealed, "g", query="slow", maxRecordsPerTrigger="60")

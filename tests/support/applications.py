@@ -11,14 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.spark_processes import below
+import psutil
+
+from coordinator.zk.embedded.processes import descendants
 from tests.support.wait import eventually
 from tests.support.world import World
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-class Application:
+class SparkApplication:
     """One driver process and all that is below it."""
 
     def __init__(self, world: World, group: str, folder: Path, *options: str) -> None:
@@ -42,16 +44,16 @@ class Application:
         """Kill the driver; what is below it ends by itself."""
         if not self.is_running:
             return
-        family = [self.driver.pid, *below(self.driver.pid)]
+        family = [self.driver.pid, *descendants(self.driver.pid)]
         os.kill(self.driver.pid, signal.SIGKILL)
         self.driver.wait(10)
-        eventually(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], 30, "all of it is gone")
+        eventually(lambda: not [pid for pid in family if psutil.pid_exists(pid)], 30, "all of it is gone")
 
 
 @contextmanager
-def application(world: World, group: str, folder: Path, *options: str) -> Iterator[Application]:
+def application(world: World, group: str, folder: Path, *options: str) -> Iterator[SparkApplication]:
     """Killed at the end, if it has not ended by then."""
-    running = Application(world, group, folder, *options)
+    running = SparkApplication(world, group, folder, *options)
     try:
         yield running
     except BaseException:

@@ -9,28 +9,30 @@ from dataclasses import replace
 from typing import Any
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
-from consumer.assignment.client import ClientAssignment
 from consumer.assignment.consumers import ConsumerRole
 from consumer.assignment.metadata import ConsumerMetadata
 from consumer.assignment.registry import client_assignors
-from consumer.channel import FencedChannel
-from consumer.commands import CommandDrain
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.errors import AssignmentFailed
-from consumer.offsets import Offsets
-from coordinator.rebalance import Turn
-from coordinator.zk.commands import ASSIGN, Command
+from consumer.membership.channel import FencedChannel
+from consumer.membership.client_assignment import ClientAssignment
+from consumer.membership.command_drain import CommandDrain
+from consumer.membership.context import MemberContext
+from consumer.membership.extensions import Extensions
+from consumer.membership.offsets import CommittedOffsets
+from coordinator.rebalance.rebalancer import Turn
 from coordinator.zk.errors import SessionLost
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.partitions import PartitionSet
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import parsed_channel
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import STABLE, GroupState
 from coordinator.zk.store import Create, Operation, SetData, Store
-from coordinator.zk.sync import CLIENT, Ask, ClientProtocols, encoded
-from tests.support.hand import SESSION_MS, Hand, Stage
+from coordinator.zk.znodes.commands import ASSIGN, Command
+from coordinator.zk.znodes.group_state import STABLE, GroupState
+from coordinator.zk.znodes.partitions import PartitionSet
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import parsed_channel
+from coordinator.zk.znodes.sync import CLIENT, Ask, ClientProtocols, encoded
+from tests.support.hand import SESSION_MS, Hand, ManualStage
 from tests.support.memlog import MemoryLog
 from tests.support.starts import from_the_beginning
 from tests.support.stores import FrontStore
@@ -43,7 +45,7 @@ Action = Callable[[], None]
 Match = Callable[[Sequence[Operation]], bool]
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process ends here: nobody catches it."""
 
 
@@ -88,7 +90,7 @@ class Scripted(ClientAssignor):
         self.heard.append((member_state, generation))
 
 
-class Gate:
+class ThreadGate:
     """Where a thread stands until the test lets it go on."""
 
     def __init__(self) -> None:
@@ -171,7 +173,7 @@ class Polled(Callbacks):
 class HandStage:
     """Group `g` of members that the test polls, with a coordinator whose every turn it takes."""
 
-    def __init__(self, world: World, stage: Stage) -> None:
+    def __init__(self, world: World, stage: ManualStage) -> None:
         self.world = world
         self.stage = stage
         self.members: list[Polled] = []
@@ -259,7 +261,7 @@ class HandStage:
 
 
 @contextmanager
-def a_hand_stage(world: World, stage: Stage) -> Iterator[HandStage]:
+def a_hand_stage(world: World, stage: ManualStage) -> Iterator[HandStage]:
     """One whose members are closed at the end."""
     made = HandStage(world, stage)
     try:
@@ -400,9 +402,10 @@ class MadeLeader:
         channel = parsed_channel("channel", node.data)
         self.fenced = FencedChannel(store, runtime, PATHS, name, channel, node.stat.version)
         config = ConsumerConfig(zk="none", group="g", consumer=name, assignment="client")
-        client = ClientAssignment(PATHS, name, ConsumerRole(config, runtime, MemoryLog(), assignors, nothing))
+        context = MemberContext(config, runtime)
+        client = ClientAssignment(context, ConsumerRole(context, MemoryLog(), assignors))
         self._store = store
-        self._drain = CommandDrain(runtime, PATHS, name, Offsets(runtime, PATHS, from_the_beginning), client=client)
+        self._drain = CommandDrain(context, CommittedOffsets(runtime, PATHS, from_the_beginning), Extensions(client))
 
     def obey(self) -> None:
         """Apply every command that stands in the channel."""

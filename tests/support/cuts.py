@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coordinator.zk.fenced import ensure
-from coordinator.zk.paths import GroupPaths, RegionPaths
-from coordinator.zk.regions import ABORTED, COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region
-from coordinator.zk.state import GroupState
+from coordinator.zk.batching import ensure
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.paths import GroupPaths, RegionPaths
+from coordinator.zk.znodes.regions import ABORTED, COMPLETED, SLOTS, Checkpoint, CheckpointEnd, GroupRegion, Region
 
 REGION = RegionPaths("r")
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from consumer.logs.producer import Producer
+from consumer.logs.embedded.producer import Producer
 from tests.support.events import GroupEvents, replayed
-from tests.support.processes import Process, consumer_process, node_process
+from tests.support.processes import ProjectProcess, consumer_process, node_process
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
@@ -44,21 +44,21 @@ class Producing:
         return self._producer.written
 
 
-class Group:
+class EventGroup:
     """The consumers of group `g`, each a process, and a producer."""
 
     def __init__(self, world: World, folder: Path, processes: ExitStack) -> None:
         self.world = world
         self._folder = folder
         self._stack = processes
-        self._consumers: dict[str, Process] = {}
+        self._consumers: dict[str, ProjectProcess] = {}
         self.fenced: set[str] = set()
         self.everything = parts("t", *range(PARTITIONS))
         world.topic("t", PARTITIONS)
         self.producing = Producing(world, folder / "log")
         processes.callback(self.producing.stop)
 
-    def node(self, name: str) -> Process:
+    def node(self, name: str) -> ProjectProcess:
         """Start a coordinator node."""
         return self._stack.enter_context(node_process(self._folder, self.world.zk, name))
 
@@ -83,7 +83,7 @@ class Group:
         for process in self._consumers.values():
             process.signal(signal.SIGTERM)
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str) -> ProjectProcess:
         return self._consumers[name]
 
     def events(self) -> GroupEvents:

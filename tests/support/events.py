@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 
 DEAD, STARTED, JOINED, REBALANCING = "dead", "started", "joined", "rebalancing"
 Offsets = dict[TopicPartition, int]
@@ -19,7 +19,7 @@ class RuleBroken(AssertionError):
 
 
 @dataclass
-class Seen:
+class ConsumerEvents:
     """One consumer, as far as its lines tell.
 
     :ivar state: joined while it has been assigned something that it still has.
@@ -53,7 +53,7 @@ class GroupEvents:
 
     def __init__(self, fenced: Collection[str] = ()) -> None:
         self._fenced = fenced
-        self.consumers: dict[str, Seen] = {}
+        self.consumers: dict[str, ConsumerEvents] = {}
         self.position: Offsets = {}
         self.committed: Offsets = {}
 
@@ -81,7 +81,7 @@ class GroupEvents:
         """
         event = json.loads(line)
         _rule(isinstance(event.get("timestamp"), int), f"{consumer} prints an event without a timestamp: {line}")
-        seen = self.consumers.setdefault(consumer, Seen())
+        seen = self.consumers.setdefault(consumer, ConsumerEvents())
         name = event.get("name")
         if name == "startup_complete":
             seen.assignment, seen.position, seen.state = set(), {}, STARTED
@@ -102,13 +102,13 @@ class GroupEvents:
         else:
             _rule(name == "record_data", f"{consumer} prints an event that is not known: {line}")
 
-    def _given_up(self, consumer: str, seen: Seen, partitions: set[TopicPartition], is_lost: bool) -> None:
+    def _given_up(self, consumer: str, seen: ConsumerEvents, partitions: set[TopicPartition], is_lost: bool) -> None:
         _rule(partitions <= seen.assignment, f"{consumer} gives up {partitions - seen.assignment}, which it has not")
         seen.revoked += 1
         seen.lost += is_lost
         seen.forget(partitions)
 
-    def _consumed(self, consumer: str, seen: Seen, event: Mapping[str, Any]) -> None:
+    def _consumed(self, consumer: str, seen: ConsumerEvents, event: Mapping[str, Any]) -> None:
         _rule(seen.state == JOINED, f"{consumer} consumes while it is {seen.state}")
         _rule(event["count"] == sum(each["count"] for each in event["partitions"]), f"{consumer} cannot add: {event}")
         for each in event["partitions"]:
@@ -126,7 +126,7 @@ class GroupEvents:
             self.position[partition] = max(last + 1, self.position.get(partition, 0) if is_late else 0)
         seen.consumed += event["count"]
 
-    def _committed(self, consumer: str, seen: Seen, event: Mapping[str, Any]) -> None:
+    def _committed(self, consumer: str, seen: ConsumerEvents, event: Mapping[str, Any]) -> None:
         if not event["success"]:
             _rule(bool(event.get("error")), f"{consumer} fails to commit and does not say why")
             return

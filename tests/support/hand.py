@@ -7,29 +7,31 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from consumer.channel import FencedChannel
-from consumer.commands import CommandDrain
-from consumer.offsets import Offsets
-from consumer.registration import register
+from consumer.config import ConsumerConfig
+from consumer.membership.channel import FencedChannel
+from consumer.membership.command_drain import CommandDrain
+from consumer.membership.context import MemberContext
+from consumer.membership.offsets import CommittedOffsets
+from consumer.membership.registration import register
 from coordinator.assignors import Assignor
-from coordinator.elector import Elector
-from coordinator.membership import GroupRules
-from coordinator.metrics import CoordinatorMetrics
-from coordinator.problems import Problems
-from coordinator.rebalance import Rebalancer, Turn
+from coordinator.rebalance.rebalancer import Rebalancer, Turn
 from coordinator.regions.plan import RegionRules
 from coordinator.regions.turns import RegionTurns
-from coordinator.zk.commands import Command
+from coordinator.term.bad_data import Problems
+from coordinator.term.config import CoordinatorConfig
+from coordinator.term.elector import Elector
+from coordinator.term.term import Term
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.lease import Lease
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import STATIC, Registration, Topic
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import STABLE
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.commands import Command
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import STATIC, Registration, Topic
 from tests.support.starts import from_the_beginning
 from tests.support.strategies import RANGE, only
+from tests.support.terms import NO_DELAY
 from tests.support.wait import eventually
 
 SESSION_MS = 30_000
@@ -61,8 +63,9 @@ class Puppet:
         )
         channel, version = register(self.store, self.paths, name, self.registration, None)
         self.fenced = FencedChannel(self.store, runtime, self.paths, name, channel, version)
-        self._offsets = Offsets(runtime, self.paths, from_the_beginning)
-        self._drain = CommandDrain(runtime, self.paths, name, self._offsets)
+        context = MemberContext(ConsumerConfig(zk=zk, group=group, consumer=name), runtime)
+        self._offsets = CommittedOffsets(runtime, self.paths, from_the_beginning)
+        self._drain = CommandDrain(context, self._offsets)
         self.gave_up: list[PartitionSet] = []
 
     @property
@@ -140,11 +143,10 @@ class Hand:
         self.store: Store = wrap(open_kazoo(zk, SESSION_MS))
         self.topics = topics
         self.problems = Problems(self.runtime)
-        term = Elector(self.store, self.runtime, node, "host", self.runtime.event()).stand(self.runtime.event())
-        assert term is not None
-        self.term = term
-        self.lease = Lease(self.store, self.runtime, lambda: term.check(self.store), "coordinator")
-        self.lease.renew()
+        election = Elector(self.store, self.runtime, node, "host", self.runtime.event()).stand(self.runtime.event())
+        assert election is not None
+        self.term = Term(election, self.store, self.runtime, CoordinatorConfig(**NO_DELAY), self.problems)
+        self.term.lease.renew()
         self._assignors = RANGE if assignor is None else only(assignor)
         self._rebalancers: dict[str, Rebalancer] = {}
         self._regions: dict[str, RegionTurns] = {}
@@ -154,33 +156,14 @@ class Hand:
         """One turn of `group`."""
         if group not in self._rebalancers:
             self._rebalancers[group] = Rebalancer(
-                self.store,
-                self.runtime,
-                self.term,
-                self.lease,
-                group,
-                lambda: self.topics,
-                self._assignors,
-                GroupRules(),
-                self.acknowledged.append,
-                self.problems,
+                self.term, group, lambda: self.topics, self._assignors, self.acknowledged.append
             )
         return self._rebalancers[group].take_turn(trigger)
 
     def region_turn(self, region: str, wanted: str = "") -> tuple[str, ...]:
         """One turn of a region; the groups that it asks for a turn."""
         if region not in self._regions:
-            self._regions[region] = RegionTurns(
-                self.store,
-                self.runtime,
-                self.term,
-                self.lease,
-                region,
-                RegionRules(),
-                self.problems,
-                lambda group: False,
-                CoordinatorMetrics(),
-            )
+            self._regions[region] = RegionTurns(self.term, region, RegionRules(), lambda group: False)
         return self._regions[region].take_turn(wanted)[1]
 
     def settle(self, group: str, *puppets: Puppet) -> Turn:
@@ -212,7 +195,7 @@ class Hand:
         self.store.close()
 
 
-class Stage:
+class ManualStage:
     """Everything that a test moves by hand, closed at the end."""
 
     def __init__(self, zk: str) -> None:
@@ -248,9 +231,9 @@ class Stage:
 
 
 @contextmanager
-def a_stage(zk: str) -> Iterator[Stage]:
+def a_stage(zk: str) -> Iterator[ManualStage]:
     """A stage that is cleared whatever happens."""
-    stage = Stage(zk)
+    stage = ManualStage(zk)
     try:
         yield stage
     finally:

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from coordinator.checker import Verdicts, check_files
-from coordinator.checker.transactions import events_of
 from coordinator.zk.lease import LEASE_SHARE
+from drills.checker import Verdicts, check_files
+from drills.checker.replay.txn_log import events_of
 
 
 class HistoryOfTest:

@@ -13,10 +13,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection,
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from consumer.logs import Fetched, KafkaPlace, Log, LogError, open_log
-from consumer.logs.kafka import topic_id_text
-from coordinator.zk.ensemble_kafka import Broker, KafkaConfig
+from consumer.logs.kafka.client import topic_id_text
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig
+from coordinator.zk.embedded.kafka_jars import fetch_kafka
 from coordinator.zk.errors import MissingProgram
-from coordinator.zk.kafka_jars import fetch_kafka
 from tests.support.ci import in_ci
 from tests.support.wait import PATIENCE, eventually
 

@@ -6,15 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coordinator.asked import Asked
-from coordinator.interests import Interests
-from coordinator.listeners import Listeners
-from coordinator.problems import Problems
-from coordinator.term import Term
+from coordinator.listeners.interests import Interests
+from coordinator.listeners.listeners import Listeners
+from coordinator.term.operator_requests import Asked
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import Brokers
 from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Store
+from tests.support.terms import a_term
 from tests.support.wait import eventually
 
 
@@ -26,18 +24,11 @@ class Listening:
     def __init__(self, store: Store) -> None:
         runtime = ThreadRuntime()
         self.asked: list[tuple[str, str]] = []
-        self.problems = Problems(runtime)
+        term = a_term(store, runtime)
+        self.problems = term.problems
         self.interests = Interests(runtime)
-        self.by_operators = Asked(store, runtime, Term(1, 0), self.problems)
-        self.listeners = Listeners(
-            store,
-            runtime,
-            Brokers(),
-            self.interests,
-            lambda *asked: self.asked.append(asked),
-            self.problems,
-            self.by_operators,
-        )
+        self.by_operators = Asked(term)
+        self.listeners = Listeners(term, self.interests, lambda *asked: self.asked.append(asked), self.by_operators)
         self.thread = threading.Thread(target=self.listeners.run, name="listeners", daemon=True)
 
     def start(self) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, Command
-from coordinator.zk.fields import compact
-from coordinator.zk.paths import GroupPaths, ask_name
-from coordinator.zk.records import Registration
-from coordinator.zk.seats import Seat
-from coordinator.zk.state import COMPLETING, FAILED, ClientSide, GroupState
 from coordinator.zk.store import Create, Delete, Operation, SetData
-from coordinator.zk.sync import CLIENT, Answer, Ask, AskMember, ClientProtocols, MemberAnswer
-from tests.support.made_histories import Happening, History, Life, Made, Shares, parted
+from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, Command
+from coordinator.zk.znodes.group_state import COMPLETING, FAILED, ClientSide, GroupState
+from coordinator.zk.znodes.json_fields import compact
+from coordinator.zk.znodes.paths import GroupPaths, ask_name
+from coordinator.zk.znodes.records import Registration
+from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.sync import CLIENT, Answer, Ask, AskMember, ClientProtocols, MemberAnswer
+from tests.support.made_histories import Happening, History, Made, MadeLife, Shares, parted
 from tests.support.made_story import Enough
 
 G = GroupPaths("g")
@@ -61,13 +61,13 @@ class LedGroup(History):
 
     # ---- members
 
-    def member(self, name: str, life: int = 1, topics: tuple[str, ...] = ("flights",), **wants: Any) -> Life:
+    def member(self, name: str, life: int = 1, topics: tuple[str, ...] = ("flights",), **wants: Any) -> MadeLife:
         """A process that can do client-side assignment only registers."""
         found = self.consumer(f"{name}#{life}", "g", "consumer")
         self.register(found, f"{name}-{life}", subscription={}, pattern=CLIENT, client=offer(*topics), **wants)
         return found
 
-    def static_member(self, name: str, life: int = 1) -> Life:
+    def static_member(self, name: str, life: int = 1) -> MadeLife:
         """The same of a static one, with its seat."""
         found = self.member(name, life, instance_id=name)
         registration = Registration.parse("", self.tree[G.id(name)][0].encode())

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from coordinator.zk.fenced import batches, ensure
-from coordinator.zk.partitions import TopicPartition, by_topic
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel, OffsetRecord, OwnerRecord, Registration, Topic
-from coordinator.zk.state import EMPTY, GroupState, Target
+from coordinator.zk.batching import batches, ensure
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.znodes.group_state import EMPTY, GroupState, Target
+from coordinator.zk.znodes.partitions import TopicPartition, by_topic
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, Topic
 
 
 class MadeGroup:

@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk import ranges
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.partitions import PartitionSet, TopicPartition, by_topic, partition_set
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
-from coordinator.zk.records import (
+from coordinator.zk.store import Check, Create, Delete, Operation, SetData
+from coordinator.zk.znodes import ranges
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Target
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, by_topic, partition_set
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
+from coordinator.zk.znodes.records import (
     Channel,
     CoordinatorRecord,
     EpochRecord,
@@ -25,9 +27,7 @@ from coordinator.zk.records import (
     Registration,
     Topic,
 )
-from coordinator.zk.sealed import Query, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.state import COMPLETING, STABLE, GroupState, Mark, Target
-from coordinator.zk.store import Check, Create, Delete, Operation, SetData
+from coordinator.zk.znodes.segments import Query, SealedRange, Segment, SegmentsRecord
 
 BOUNDS = {
     "session_timeout": 6.0,
@@ -45,7 +45,7 @@ Shares = Mapping[str, Mapping[str, str]]
 """Consumer -> topic -> partition ranges."""
 
 
-class Life:
+class MadeLife:
     """One incarnation of a consumer, as its process knows it."""
 
     def __init__(self, who: str, group: str, name: str, kind: str) -> None:
@@ -75,7 +75,7 @@ class History:
         self.sequences: dict[str, int] = {}
         self.sessions: dict[str, int] = {}
         self.roles: dict[str, str] = {}
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, MadeLife] = {}
         self.states: dict[str, GroupState] = {}
         self.coordinator = ""
         self.epoch = 0
@@ -234,13 +234,13 @@ class History:
         life = self.lives[consumer]
         return self._command(life, STOP_FETCHER, dict(life.channel.topics), partitions=parted(share or {}), **more)
 
-    def _command(self, life: Life, option: str, topics: Mapping[str, str], **more: Any) -> Operation:
+    def _command(self, life: MadeLife, option: str, topics: Mapping[str, str], **more: Any) -> Operation:
         fields = {"incarnation": life.channel.incarnation, "epoch": self.epoch, **more}
         fields.setdefault("generation", self.states[life.group].generation)
         command = Command(option=option, topics=topics, **fields)
         return Create(life.paths.command_prefix(life.name), command.to_bytes(), sequential=True)
 
-    def end_of(self, life: Life, reason: str) -> list[Operation]:
+    def end_of(self, life: MadeLife, reason: str) -> list[Operation]:
         """The operations by which a coordinator ends an incarnation."""
         channel = replace(life.channel, running={}, topics={}, ended=reason)
         ended = [SetData(life.paths.channel(life.name), channel.to_bytes()), *self.released(life, life.channel.running)]
@@ -249,14 +249,14 @@ class History:
 
     # ---- consumers
 
-    def consumer(self, who: str, group: str, kind: str = "slot") -> Life:
+    def consumer(self, who: str, group: str, kind: str = "slot") -> MadeLife:
         """A process of a consumer, not yet registered."""
-        life = Life(who, group, who.partition("#")[0], kind)
+        life = MadeLife(who, group, who.partition("#")[0], kind)
         self.event("start", who, kind=kind, group=group, consumer=life.name)
         life.session = self.session(who)
         return life
 
-    def register(self, life: Life, incarnation: str, **wants: Any) -> Made:
+    def register(self, life: MadeLife, incarnation: str, **wants: Any) -> Made:
         """The one multi of a registration; whoever had the name has lost it."""
         paths, before = life.paths, self.lives.get(life.name)
         operations: list[Operation] = []
@@ -288,7 +288,7 @@ class History:
         self.lease(life.who, "consumer")
         return made
 
-    def released(self, life: Life, partitions: Any) -> list[Operation]:
+    def released(self, life: MadeLife, partitions: Any) -> list[Operation]:
         """Offsets written, owners removed."""
         found: list[Operation] = []
         for part in sorted(partitions):
@@ -298,7 +298,7 @@ class History:
         owners = [life.paths.owner(*part) for part in sorted(partitions)]
         return found + [Delete(path) for path in owners if path in self.tree]
 
-    def offset(self, life: Life, part: TopicPartition, offset: int) -> bytes:
+    def offset(self, life: MadeLife, part: TopicPartition, offset: int) -> bytes:
         channel = life.channel
         return OffsetRecord(offset, channel.topics.get(part.topic, ""), channel.generation).to_bytes()
 
@@ -307,7 +307,7 @@ class History:
         life = self.lives[consumer]
         return max(path for path in self.tree if path.startswith(f"{life.paths.channel(life.name)}/"))
 
-    def set_channel(self, life: Life, channel: Channel, *operations: Operation) -> Made:
+    def set_channel(self, life: MadeLife, channel: Channel, *operations: Operation) -> Made:
         life.channel = channel
         return self.commit(life.who, SetData(life.paths.channel(life.name), channel.to_bytes()), *operations)
 
@@ -332,7 +332,7 @@ class History:
             self.begin(life, missing)
         return made
 
-    def begin(self, life: Life, parts: Sequence[TopicPartition], at: int | None = None) -> Made:
+    def begin(self, life: MadeLife, parts: Sequence[TopicPartition], at: int | None = None) -> Made:
         """Offsets are read, and fetching begins; or `at` another one."""
         found: dict[str, dict[str, int]] = {}
         for part in parts:
@@ -345,14 +345,14 @@ class History:
             topics={topic: life.channel.topics.get(topic, "") for topic in found},
         )  # fmt: skip
 
-    def _stands(self, life: Life, part: TopicPartition) -> int:
+    def _stands(self, life: MadeLife, part: TopicPartition) -> int:
         path = life.paths.offset(*part)
         if path not in self.tree:
             return 0
         record = OffsetRecord.parse(path, self.tree[path][0].encode())
         return record.offset if record.topic_id == life.channel.topics.get(part.topic) else 0
 
-    def halt(self, life: Life, parts: PartitionSet, why: str) -> Made | None:
+    def halt(self, life: MadeLife, parts: PartitionSet, why: str) -> Made | None:
         if not parts:
             return None
         return self.event(
@@ -452,7 +452,7 @@ class History:
             *(Delete(path) for path in gone),
         )
 
-    def mark(self, life: Life) -> Mark:
+    def mark(self, life: MadeLife) -> Mark:
         return Mark(life.name, life.channel.incarnation, frozenset(life.channel.running), 4000, "evicted")
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from coordinator.checker.sketches import NOTHING, Sketch, of_range
-from coordinator.zk.commands import DRAIN, Command
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths, RegionPaths
-from coordinator.zk.records import OffsetRecord, OwnerRecord
-from coordinator.zk.regions import (
+from coordinator.zk.store import Check, Create, Delete, Operation
+from coordinator.zk.znodes.commands import DRAIN, Command
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths, RegionPaths
+from coordinator.zk.znodes.records import OffsetRecord, OwnerRecord
+from coordinator.zk.znodes.regions import (
     ABORTED,
     COMPLETED,
     RESETTING,
@@ -25,9 +26,8 @@ from coordinator.zk.regions import (
     Region,
     RegionMembership,
 )
-from coordinator.zk.state import GroupState
-from coordinator.zk.store import Check, Create, Delete, Operation
-from tests.support.made_histories import Happening, History, Life, Made, Shares
+from drills.checker.replay.sketches import NOTHING, Sketch, of_range
+from tests.support.made_histories import Happening, History, Made, MadeLife, Shares
 from tests.support.made_story import Enough
 
 G, R = GroupPaths("g"), RegionPaths("r")
@@ -36,7 +36,7 @@ TOPIC = "flights"
 Key = tuple[str, str, int]
 
 
-class Held:
+class MadeState:
     """What the application of a member has: of each partition, and as a member."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class RegionGroup(History):
         self._point, self._happening = point, happening
         self.reached: list[str] = []
         self.region = Region(groups=("g",), reset=0)
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, MadeState] = {}
         self.cuts: dict[int, dict[str, tuple[Contribution, dict[Key, Sketch]]]] = {}
         for chapter in (self.found, self.take_in, self.join, self.calm_down):
             try:
@@ -128,7 +128,7 @@ class RegionGroup(History):
 
     # ---- the coordinator
 
-    def member(self, name: str, life: int = 1) -> Life:
+    def member(self, name: str, life: int = 1) -> MadeLife:
         """A process of a stateful application registers."""
         found = self.consumer(f"{name}#{life}", "g", "consumer")
         self.events[-2]["region"] = "r"
@@ -257,7 +257,7 @@ class RegionGroup(History):
     def restore(self, name: str, is_recorded: bool = True, **more: Any) -> None:
         """A member applies its start, and its application has its state back."""
         self.claim(name)
-        life, held = self.lives[name], Held()
+        life, held = self.lives[name], MadeState()
         self.held[name] = held
         held.checkpoint = self.region.sequence
         cut = self.cuts.get(held.checkpoint, {})
@@ -289,9 +289,9 @@ class RegionGroup(History):
         said = {
             "reset": progress.reset,
             "checkpoint": held.checkpoint,
-            "states": [{"topic": TOPIC, "partition": number, **fields(each)} for number, each in held.states.items()],
+            "states": [{"topic": TOPIC, "partition": number, **each.to_json()} for number, each in held.states.items()],
             "member": [
-                {"topic": topic, "topic_id": topic_id, "partition": number, **fields(each)}
+                {"topic": topic, "topic_id": topic_id, "partition": number, **each.to_json()}
                 for (topic, topic_id, number), each in held.member.items()
             ],
         }
@@ -338,11 +338,6 @@ class RegionGroup(History):
         life = self.lives[name]
         moved = {**life.channel.running, TopicPartition(TOPIC, number): offset}
         return self.set_channel(life, replace(life.channel, running=moved))
-
-
-def fields(sketch: Sketch) -> dict[str, int]:
-    """As events have it."""
-    return {"count": sketch.records, "sum": sketch.sum, "squares": sketch.squares}
 
 
 def region_story(point: str = "", happening: Happening | None = None) -> list[Made]:

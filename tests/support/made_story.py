@@ -12,11 +12,11 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from coordinator.zk.paths import Brokers, GroupPaths
-from coordinator.zk.records import BLACK_LIST, WHITE_LIST
-from coordinator.zk.sealed import Query
-from coordinator.zk.state import PREPARING, GroupState
 from coordinator.zk.store import Check, Create, Delete, SetData
+from coordinator.zk.znodes.group_state import PREPARING, GroupState
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
+from coordinator.zk.znodes.records import BLACK_LIST, WHITE_LIST
+from coordinator.zk.znodes.segments import Query
 from tests.support.made_histories import Happening, History, Made, Shares, parted
 
 G, H = GroupPaths("g"), GroupPaths("h")
@@ -27,7 +27,7 @@ class Enough(Exception):
     """Raised by a happening after which the story ends, without an `end`."""
 
 
-class Story(History):
+class StoryHistory(History):
     """The story, told up to its end."""
 
     def __init__(self, point: str = "", happening: Happening | None = None) -> None:
@@ -311,7 +311,7 @@ class Story(History):
 
 def story(point: str = "", happening: Happening | None = None) -> list[Made]:
     """The events of the story, with what `happening` does at a point of it."""
-    told = Story(point, happening)
+    told = StoryHistory(point, happening)
     assert not point or point in told.reached, f"there is no point {point}"
     return told.events
 

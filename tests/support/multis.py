@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
-from coordinator.drills.wire import CHECK, CREATE, DELETE, MULTI, SET_DATA, op_code
+from drills.faults.packets import CHECK, CREATE, DELETE, MULTI, SET_DATA, op_code
 
 
-class Step(NamedTuple):
+class MultiStep(NamedTuple):
     """One operation of a multi: `CREATE`, `SET_DATA`, `DELETE` or `CHECK`, its path and its data."""
 
     code: int
@@ -37,7 +37,7 @@ class _Reader:
         return self._body[self._at - length : self._at]
 
 
-def steps_of(body: bytes) -> list[Step]:
+def steps_of(body: bytes) -> list[MultiStep]:
     """The operations of a request; empty when it is no multi."""
     if op_code(body) != MULTI:
         return []
@@ -55,7 +55,7 @@ def steps_of(body: bytes) -> list[Step]:
         if code not in (CREATE, SET_DATA, DELETE, CHECK):
             raise AssertionError(f"a multi with an operation of code {code}")
         reader.number()  # a version, or a create's flags
-        found.append(Step(code, path, data))
+        found.append(MultiStep(code, path, data))
 
 
 def has_step(code: int, path: str, data: bytes = b"") -> Callable[[bytes], bool]:

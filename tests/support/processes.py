@@ -12,13 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from coordinator.zk.ensemble import stands_still
+from coordinator.zk.embedded.processes import stands_still
 from tests.support.wait import eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-class Process:
+class ProjectProcess:
     """A command line of the project, its output in files. Ended, by force if it must be, at the end of the block."""
 
     def __init__(self, folder: Path, name: str, module: str, *arguments: str) -> None:
@@ -85,18 +85,18 @@ class Process:
         self._process.wait(5)
 
 
-def node_process(folder: Path, zk: str, node: str, session_timeout_ms: int = 1000, *options: str) -> Process:
+def node_process(folder: Path, zk: str, node: str, session_timeout_ms: int = 1000, *options: str) -> ProjectProcess:
     """`zk-coordinator run`."""
     timeout = str(session_timeout_ms)
     arguments = ["run", "--zk", zk, "--node", node, "--session-timeout-ms", timeout]
     arguments += ["--group-initial-rebalance-delay-ms", "0", *options]
-    return Process(folder, node, "coordinator.cli", *arguments)
+    return ProjectProcess(folder, node, "coordinator.cli", *arguments)
 
 
 def consumer_process(
     folder: Path, zk: str, group: str, consumer: str, log_dir: Path, *options: str, as_file: str = ""
-) -> Process:
+) -> ProjectProcess:
     """`zk-consumer run` of the topic `t`."""
     arguments = ["run", "--zk", zk, "--group", group, "--consumer", consumer, "--log-dir", str(log_dir)]
     arguments += ["--topics", "t", "--session-timeout-ms", "1500", *options]
-    return Process(folder, as_file or consumer, "consumer.cli", *arguments)
+    return ProjectProcess(folder, as_file or consumer, "consumer.cli", *arguments)

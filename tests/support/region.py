@@ -11,16 +11,16 @@ from typing import Any
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
+from consumer.fetching.records import Record
 from consumer.metrics import ConsumerMetrics
 from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State
-from consumer.records import Record
 from coordinator.zk.errors import CoordinatorError
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.paths import RegionPaths
-from coordinator.zk.region_requests import RegionRequest
-from coordinator.zk.regions import COMPLETED, Contribution, Region
 from coordinator.zk.store import Create
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.paths import RegionPaths
+from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import COMPLETED, Contribution, Region
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World

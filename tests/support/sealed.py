@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from consumer.segment_files import SegmentFolder
-from coordinator.zk.fenced import ensure
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
+from consumer.sealing.segment_files import SegmentFolder
+from coordinator.zk.batching import ensure
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Query, SealedRange, Segment
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.segments import Query, SealedRange, Segment
 from tests.support.memlog import MemoryLog
 
 

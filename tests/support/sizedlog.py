@@ -7,7 +7,7 @@ from collections import defaultdict
 import pyarrow as pa
 
 from consumer.logs.base import LOG_SCHEMA, Fetched
-from consumer.logs.embedded import fitting_rows
+from consumer.logs.columns import fitting_rows
 from consumer.logs.errors import LogError, OffsetOutOfRange
 from tests.unit.manual import ManualRuntime
 

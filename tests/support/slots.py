@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from consumer.config import Subscription
-from consumer.segment_files import SegmentFolder
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.post import PoolPost
-from consumer.spark.slot import Slot
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Slot
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.partitions import PartitionSet
-from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Segment
+from coordinator.zk.znodes.partitions import PartitionSet
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
 from tests.support.world import World
@@ -37,7 +37,7 @@ class _Full:
         """Nothing was written."""
 
 
-class Bench:
+class SlotBench:
     """A group `g` of slots in threads that fetch topic `t` from memory."""
 
     def __init__(self, world: World, folder: Path) -> None:
@@ -62,11 +62,11 @@ class Bench:
 
     def break_files(self, slot: Slot) -> None:
         """From now on this slot can write no file."""
-        slot.sealer._files = _Full()
+        slot.sealer._segments._files = _Full()
 
     def mend_files(self, slot: Slot) -> None:
         """It can again."""
-        slot.sealer._files = self.folder
+        slot.sealer._segments._files = self.folder
 
     def end(self, records: int) -> None:
         """So many records are in each partition by now."""

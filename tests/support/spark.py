@@ -13,7 +13,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from consumer.logs.producer import Producer
+from consumer.logs.embedded.producer import Producer
 from consumer.spark import FetcherPool, register
 from tests.support.world import World
 
@@ -36,7 +36,7 @@ def produce(world: World, log_dir: Path, topic: str, records: int, size: int = 2
             producer.send_batch(topic, partition, values)
 
 
-class Records:
+class ContinuousRecords:
     """Records that are added to each partition of topic `t` all the time, until `stop`.
 
     :ivar count: so many in each partition.
@@ -50,7 +50,7 @@ class Records:
 
     @classmethod
     @contextmanager
-    def produced(cls, world: World, log_dir: Path) -> Iterator[Records]:
+    def produced(cls, world: World, log_dir: Path) -> Iterator[ContinuousRecords]:
         """Stopped at the end."""
         records = cls(world, log_dir)
         try:

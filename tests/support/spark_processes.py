@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import psutil
 
-from coordinator.drills.processes import below
-from coordinator.zk.ensemble import command_line
+from coordinator.zk.embedded.processes import command_line, descendants
 
 EXECUTOR = "CoarseGrainedExecutorBackend"
 PYTHON = "pyspark.daemon"
@@ -14,23 +12,18 @@ PYTHON = "pyspark.daemon"
 
 def executors(root: int) -> list[int]:
     """The executor JVMs below a process."""
-    return [pid for pid in below(root) if EXECUTOR in command_line(pid)]
+    return [pid for pid in descendants(root) if EXECUTOR in command_line(pid)]
 
 
 def slots(root: int, zk_port: int) -> list[int]:
     """The Python workers below a process that talk to ZooKeeper: those that run fetcher slots."""
-    return [pid for pid in below(root) if PYTHON in command_line(pid) and zk_port in _remote_ports(pid)]
+    return [pid for pid in descendants(root) if PYTHON in command_line(pid) and zk_port in _remote_ports(pid)]
 
 
 def _remote_ports(pid: int) -> set[int]:
     """The ports that a process is connected to."""
     try:
-        links = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}  # noqa: PTH115  `socket:[1]` is no path
-        lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
-    except OSError:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
         return set()
-    found = set()
-    for fields in (line.split() for line in lines):
-        if f"socket:[{fields[9]}]" in links:
-            found.add(int(fields[2].rpartition(":")[2], 16))
-    return found
+    return {each.raddr.port for each in connections if each.raddr}

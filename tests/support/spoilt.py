@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.checker import Event, Finding, Verdicts, check
+from drills.checker import Event, Verdicts, Violation, check
 from tests.support.made_histories import Happening, Made
 from tests.support.made_story import story
 
@@ -22,7 +22,7 @@ def changed(change: Callable[[list[Made]], object]) -> Verdicts:
     return check(events)
 
 
-def only(verdicts: Verdicts, invariant: str) -> Finding:
+def only(verdicts: Verdicts, invariant: str) -> Violation:
     """The finding of a history that breaks one invariant, in one way."""
     assert [verdict.invariant for verdict in verdicts.broken] == [invariant], verdicts.text()
     findings = verdicts[invariant].findings
@@ -36,7 +36,7 @@ def held(verdicts: Verdicts) -> None:
     assert not verdicts.broken, verdicts.text()
 
 
-def names(finding: Finding) -> list[str]:
+def names(finding: Violation) -> list[str]:
     """The witness in short: who did what, in order."""
     times = [event["at"] for event in finding.witness]
     assert times == sorted(times)
@@ -52,6 +52,6 @@ def name_of(event: Event) -> str:
     return f"{name} {'/'.join(path.split('/')[-2:])}"
 
 
-def at(finding: Finding, *positions: int) -> list[Event]:
+def at(finding: Violation, *positions: int) -> list[Event]:
     """Some of the witness."""
     return [finding.witness[position] for position in positions]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from consumer.start_position import EARLIEST, StartRule
-from consumer.starts import Starts
+from consumer.membership.start_offsets import Starts
+from consumer.membership.start_position import EARLIEST, StartRule
 from tests.support.memlog import MemoryLog
 
 AT_THE_BEGINNING = Starts(MemoryLog(), StartRule(None, EARLIEST))

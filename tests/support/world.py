@@ -17,21 +17,21 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.errors import AssignmentFailed
 from consumer.logs import Log
+from coordinator.admin.topics import create_topic
 from coordinator.assignors import Assignor
-from coordinator.config import CoordinatorConfig
-from coordinator.metrics import CoordinatorMetrics
 from coordinator.service import CoordinatorService
-from coordinator.topics import create_topic
-from coordinator.zk.commands import Command
+from coordinator.term.config import CoordinatorConfig
+from coordinator.term.metrics import CoordinatorMetrics
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.fenced import ensure
 from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, Brokers, GroupPaths
-from coordinator.zk.records import Channel, CoordinatorRecord, OffsetRecord, Topic, parsed_channel
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import GroupState, Rebalance
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.znodes.commands import Command
+from coordinator.zk.znodes.group_state import GroupState, Rebalance
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
+from coordinator.zk.znodes.records import Channel, CoordinatorRecord, OffsetRecord, Topic, parsed_channel
 from tests.support.memlog import MemoryLog
 from tests.support.strategies import only
 from tests.support.wait import eventually

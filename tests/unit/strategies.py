@@ -10,8 +10,8 @@ from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from coordinator.assignors.range import RangeAssignor
 from coordinator.assignors.round_robin import RoundRobinAssignor
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.zk.partitions import PartitionSet, TopicPartition, partition_set
-from coordinator.zk.ranges import decode
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition, partition_set
+from coordinator.zk.znodes.ranges import decode
 
 STRATEGIES: dict[str, Assignor] = {
     each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())

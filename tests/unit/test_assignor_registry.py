@@ -120,7 +120,7 @@ def test_what_cannot_be_used_is_set_aside_with_the_reason_and_the_rest_is_there(
     assert reason in found.set_aside[name]
     assert found.set_aside[name].isprintable()
     (line,) = caplog.messages
-    assert f"strategy set aside: strategy={name} entry_point={THEIRS}:{what} reason=" in line
+    assert f"ignoring unusable strategy: strategy={name} entry_point={THEIRS}:{what} reason=" in line
 
 
 def test_of_two_with_one_name_neither_is_taken_as_nodes_might_choose_differently() -> None:

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from consumer.auto_commit import AutoCommit
 from consumer.config import ConsumerConfig
 from consumer.errors import CommitFailed
+from consumer.fetching.auto_commit import AutoCommit
 from tests.unit.manual import ManualRuntime
 
 
@@ -55,4 +55,4 @@ def test_a_commit_that_fails_is_said_and_tried_again_after_the_interval(caplog: 
 
     with caplog.at_level(logging.WARNING):
         assert [commits.polls_after(seconds) for seconds in (5, 1, 4)] == [1, 1, 2]
-    assert caplog.messages == ["not committed by itself: consumer=c1 reason=ZooKeeper does not answer"] * 2
+    assert caplog.messages == ["auto commit failed: consumer=c1 reason=ZooKeeper does not answer"] * 2

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.backlog import (
+from coordinator.planning.backpressure import (
     UNKNOWN,
     Backlog,
     Bounds,
@@ -16,7 +16,7 @@ from coordinator.backlog import (
     shortest_interval_ms,
     shown_bytes,
 )
-from coordinator.zk.sealed import SegmentsRecord
+from coordinator.zk.znodes.segments import SegmentsRecord
 
 BOUNDS = Bounds(segments=100, size=1000)
 FREE = SegmentsRecord(collected=7)
@@ -33,7 +33,7 @@ def paused(segments: int = 101, size: int = 0, **readers: int) -> SegmentsRecord
 
 
 @pytest.mark.parametrize(("segments", "size"), [(100, 1000), (0, 0)])
-def test_a_backlog_within_its_bounds_pauses_nobody(segments: int, size: int) -> None:
+def test_backlog_within_its_bounds_pauses_no_fetcher(segments: int, size: int) -> None:
     assert directed(FREE, segments, size, q=1) == FREE
 
 
@@ -82,7 +82,7 @@ def test_a_reason_stands_unchanged_while_its_cause_does() -> None:
     assert directed(before, 108, q=5) == before
 
 
-def test_a_reason_is_told_anew_when_its_cause_is_another() -> None:
+def test_reason_is_updated_when_its_cause_changes() -> None:
     assert "query q has" in str(directed(paused(), 108, q=0).paused)
 
 
@@ -93,7 +93,7 @@ def test_a_pause_by_hand_is_left_alone() -> None:
     assert directed(by_hand, 1000, q=1) == by_hand
 
 
-def test_what_was_collected_is_kept_whatever_else_changes() -> None:
+def test_collected_position_is_kept_through_other_changes() -> None:
     assert paused().collected == 7
     assert directed(paused(), 0).collected == 7
 
@@ -134,7 +134,7 @@ def test_a_fetcher_that_seals_seldom_by_itself_leaves_the_others_more() -> None:
     assert shortest_interval_ms([100, 10_000], 5) == 210
 
 
-def test_only_a_group_with_a_fetcher_that_would_seal_more_often_is_told() -> None:
+def test_seal_interval_is_published_only_to_groups_that_would_seal_more_often() -> None:
     assert published_interval_ms([200, 1000], 400) == 400
     assert published_interval_ms([400, 1000], 400) is None
     assert published_interval_ms([200], 0) is None
@@ -142,7 +142,7 @@ def test_only_a_group_with_a_fetcher_that_would_seal_more_often_is_told() -> Non
 
 
 @given(st.lists(st.integers(1, 60_000), max_size=50), st.integers(1, 1000))
-def test_with_the_shortest_interval_the_bound_holds_and_a_shorter_one_would_break_it(own: list[int], most: int) -> None:
+def test_shortest_interval_keeps_the_bound_and_a_shorter_one_would_break_it(own: list[int], most: int) -> None:
     def rate(shortest: float) -> float:
         return sum(1000 / max(interval, shortest) for interval in own)
 

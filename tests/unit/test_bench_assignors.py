@@ -45,7 +45,7 @@ class Worker:
         return took
 
 
-def test_a_peer_that_is_not_there_is_null_and_one_that_is_too_slow_is_more_than_its_limit(
+def test_missing_peer_is_null_and_a_slow_peer_is_more_than_its_limit(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "Worker", lambda name, partitions: Worker(bench, name, partitions))
@@ -53,7 +53,7 @@ def test_a_peer_that_is_not_there_is_null_and_one_that_is_too_slow_is_more_than_
 
     found = bench.measure(consumers=3, partitions=300, rounds=2, peer_limit_s=5.0, tell=said.append)
 
-    assert said[0] == "not installed, so not measured: aiokafka (pip install zk-group-coordinator[bench])"
+    assert said[0] == "not installed, skipped: aiokafka (pip install zk-group-coordinator[bench])"
     assert "kafka-python: join: an assignment took more than 5 s" in said
     for step in ("fresh", "join", "leave"):
         figures = found[f"ours_{step}_ms"]
@@ -78,7 +78,7 @@ def test_a_contender_that_does_not_answer_in_time_is_ended(bench: Any, monkeypat
         assert worker._process.exitcode is not None
 
 
-def test_a_peer_that_fails_is_told_and_the_others_are_measured(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_peer_is_reported_and_the_others_are_measured(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Worker):
         def seconds(self, names: list[str], is_first: bool, limit_s: float) -> float:
             if self._name != "ours":

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.channel_events import (
+from coordinator.admin.channel_events import (
     ACKNOWLEDGED,
     COMMAND,
     GONE_UNREAD,
     REMOVED,
     WITHDRAWN,
-    Seen,
+    SeenCommand,
     ended,
     registered,
     removed,
     sent,
 )
-from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import Channel, Registration
-from coordinator.zk.sync import ClientProtocols
+from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel, Registration
+from coordinator.zk.znodes.sync import ClientProtocols
 
 PARTS = frozenset(TopicPartition("t", number) for number in (0, 1, 2, 7))
 NAME = "command-0000000004"
 START = Command(START_FETCHER, 7, 3, "i1", {"c1-0": PARTS}, topics={"t": "t-1"})
-SEEN = Seen("c1", NAME, START, since_s=10.0)
+SEEN = SeenCommand("c1", NAME, START, since_s=10.0)
 LIVE = Channel("i1", 7, 2, "command-0000000003")
 
 
-def how(channel: Channel | None, seen: Seen = SEEN) -> tuple[str, str | None]:
+def how(channel: Channel | None, seen: SeenCommand = SEEN) -> tuple[str, str | None]:
     told = removed(seen, channel, 1000, 10.0125)
     return told.event, told.note
 
 
-def test_a_command_is_told_with_all_that_it_says() -> None:
+def test_command_is_reported_with_all_its_fields() -> None:
     told = sent(SEEN, 1000).to_json("g")
 
     assert told == {
@@ -43,7 +43,7 @@ def test_a_command_is_told_with_all_that_it_says() -> None:
     }  # fmt: skip
 
 
-def test_a_stop_of_everything_names_no_partitions_and_an_idle_start_names_none_of_them() -> None:
+def test_full_stop_names_no_partitions_and_an_idle_start_names_an_empty_set() -> None:
     stop = replace(SEEN, command=Command(STOP_FETCHER, 7, 3, "i1"))
     idle = replace(SEEN, command=Command(START_FETCHER, 7, 3, "i1"))
 
@@ -57,7 +57,7 @@ def test_a_command_that_the_channel_names_as_the_last_one_applied_was_acknowledg
     assert (told.event, told.took_ms, told.note) == (ACKNOWLEDGED, 12.5, None)
 
 
-def test_what_a_consumer_could_not_claim_is_told_with_its_acknowledgement() -> None:
+def test_refused_partitions_are_reported_with_the_acknowledgement() -> None:
     refused = replace(LIVE, command=NAME, refused=frozenset([TopicPartition("t", 7)]))
 
     assert how(refused) == (ACKNOWLEDGED, "refused, as an owner was in the way: t(7)")
@@ -71,7 +71,7 @@ def test_a_command_that_the_channel_does_not_name_was_withdrawn() -> None:
     assert how(LIVE) == (WITHDRAWN, None)
     assert how(replace(LIVE, command="")) == (WITHDRAWN, None)
     assert how(replace(LIVE, ended="evicted: it hangs")) == (WITHDRAWN, "evicted: it hangs")
-    assert how(replace(LIVE, incarnation="i2", command=NAME)) == (WITHDRAWN, "another incarnation lives there now")
+    assert how(replace(LIVE, incarnation="i2", command=NAME)) == (WITHDRAWN, "the channel is another incarnation's")
 
 
 def test_a_command_of_an_older_epoch_was_not_applied() -> None:
@@ -81,20 +81,20 @@ def test_a_command_of_an_older_epoch_was_not_applied() -> None:
     )
 
 
-def test_what_nobody_can_tell_is_not_guessed() -> None:
+def test_removed_command_with_an_unknown_outcome_is_not_guessed() -> None:
     assert how(None)[0] == REMOVED
     assert how(replace(LIVE, command="command-0000000009"))[0] == REMOVED
 
 
-def test_a_command_whose_channel_was_read_late_is_told_by_whether_both_went_in_one_multi() -> None:
+def test_command_with_a_channel_read_late_is_decided_by_their_shared_multi() -> None:
     late = replace(LIVE, generation=9, command="command-0000000009")
 
     assert removed(SEEN, late, 1, 11.0, with_channel=True).event == ACKNOWLEDGED
     assert removed(SEEN, late, 1, 11.0, with_channel=False).event == WITHDRAWN
 
 
-def test_a_command_that_was_gone_before_it_was_read_is_told_by_what_the_channel_knows() -> None:
-    unread = Seen("c1", NAME, None, 10.0, GONE_UNREAD)
+def test_command_removed_before_it_was_read_is_reported_from_the_channel() -> None:
+    unread = SeenCommand("c1", NAME, None, 10.0, GONE_UNREAD)
     channel = Channel("i1", 7, 3, NAME, {TopicPartition("t", 1): 5}, {"t": "t-1"})
 
     told = removed(unread, channel, 1000, 10.0125)
@@ -108,7 +108,7 @@ def test_a_command_that_was_gone_before_it_was_read_is_told_by_what_the_channel_
 def test_a_command_that_stood_there_before_has_no_time() -> None:
     before = replace(SEEN, since_s=None)
 
-    assert sent(before, 1).note == "it stood there already"
+    assert sent(before, 1).note == "it was there already"
     assert removed(before, LIVE, 1, 99.0).took_ms is None
 
 

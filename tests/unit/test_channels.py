@@ -6,15 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.channels import PARTITIONS_A_STEP, Step, fenced, steps
-from coordinator.plan import End, Plan
-from coordinator.snapshot import ChannelView, SentCommand, Snapshot
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.planning.plan import End, Plan
+from coordinator.planning.snapshot import ChannelView, SentCommand, Snapshot
+from coordinator.rebalance.plan_operations import PARTITIONS_A_STEP, Step, steps, with_state
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import BegunRecord, Channel, OffsetRecord, Topic, parsed_channel
-from coordinator.zk.state import GroupState, Mark, Rebalance, Target
 from coordinator.zk.store import (
     MAX_COMMIT_BYTES,
     MAX_OPERATIONS,
@@ -25,6 +20,14 @@ from coordinator.zk.store import (
     SetData,
     operation_bytes,
 )
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import BegunRecord, Channel, OffsetRecord, Topic, parsed_channel
+from tests.property.tree import MemoryTree, MemoryTreeStore
+from tests.support.terms import a_term
+from tests.unit.manual import ManualRuntime
 
 PATHS = GroupPaths("g")
 STATE = GroupState(state="PreparingRebalance", generation=2, epoch=5)
@@ -50,8 +53,25 @@ def snapshot(*views: ChannelView, **fields: object) -> Snapshot:
     return Snapshot("g", 5, before, 3, {each.consumer: each for each in views}, **known)  # type: ignore[arg-type]
 
 
+class Committed(MemoryTreeStore):
+    """Keeps what is committed, and does nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryTree(), 1, lambda: None, 3.0)
+        self.commits: list[list[Operation]] = []
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        self.commits.append(list(operations))
+        return [""] * len(operations)
+
+
 def multis(seen: Snapshot, plan: Plan) -> list[list[Operation]]:
-    return [fenced(seen, 9, nth, step) for nth, step in enumerate(steps(seen, plan))]
+    """What a term commits for the plan."""
+    store = Committed()
+    term = a_term(store, ManualRuntime(), seen.epoch, 9)
+    for nth, step in enumerate(steps(seen, plan)):
+        term.commit(with_state(seen, nth, step))
+    return store.commits
 
 
 def start(consumer: str, *parts: TopicPartition, topic_id: str = "t-1") -> tuple[str, Command]:
@@ -131,7 +151,7 @@ def test_a_large_end_moves_the_fence_before_anything_is_written_out() -> None:
     }
 
 
-def test_a_large_end_takes_its_partitions_off_the_channel_with_their_offsets_and_owners() -> None:
+def test_large_end_removes_partitions_from_the_channel_with_offsets_and_owners() -> None:
     count = 2 * PARTITIONS_A_STEP + 1
     seen = snapshot(view(count))
 
@@ -154,7 +174,7 @@ def test_a_large_end_takes_its_partitions_off_the_channel_with_their_offsets_and
     assert gone == {PATHS.owner(*part) for part in partitions(count)}
 
 
-def test_while_a_large_end_is_under_way_the_state_has_the_marks_but_not_the_new_target() -> None:
+def test_large_end_in_progress_keeps_marks_in_the_state_without_the_new_target() -> None:
     mark = Mark("a", "a1", frozenset(partitions(500)), 2000, "evicted")
     state = GroupState(generation=2, target={"b": Target("b1", {})}, marks=(mark,))
     seen = snapshot(view(500))
@@ -166,7 +186,7 @@ def test_while_a_large_end_is_under_way_the_state_has_the_marks_but_not_the_new_
     assert found[-1].state == state
 
 
-def test_ends_come_before_withdrawals_and_those_before_stops_and_those_before_starts() -> None:
+def test_ends_precede_withdrawals_which_precede_stops_which_precede_starts() -> None:
     other = ChannelView("b", 1, Channel("b1"), (SentCommand("command-0000000004", None),))
     seen = snapshot(view(1), other)
     stop = ("b", Command(STOP_FETCHER, 5, 2, "b1"))
@@ -205,9 +225,7 @@ def test_a_start_brings_the_parents_that_its_claims_need() -> None:
 @pytest.mark.parametrize(
     ("made_at", "there"), [(10, {0, 1, 2}), (30, set())], ids=["made before the group", "made after the group"]
 )
-def test_the_first_start_of_a_topic_notes_with_which_of_its_partitions_the_group_begins(
-    made_at: int, there: set[int]
-) -> None:
+def test_first_start_of_a_topic_records_the_partitions_the_group_begins_with(made_at: int, there: set[int]) -> None:
     topic = Topic("t", "t-1", (0, 1, 2), made_at)
     seen = snapshot(offset_parents=frozenset(), topics={"t": topic}, czxid=20)
 
@@ -289,7 +307,7 @@ def test_a_state_that_no_znode_can_hold_fails_the_rebalance_with_a_reason() -> N
     step = Step(GroupState(topics=topics), [])
 
     with pytest.raises(RebalanceFailed, match="over what a znode may hold"):
-        fenced(snapshot(), 9, 0, step)
+        with_state(snapshot(), 0, step)
 
 
 def test_a_command_that_no_multi_can_hold_fails_the_rebalance_with_a_reason() -> None:

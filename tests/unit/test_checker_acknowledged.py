@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.zk.commands import Command
-from coordinator.zk.partitions import TopicPartition
 from coordinator.zk.store import Check, Create, Delete, SetData
+from coordinator.zk.znodes.commands import Command
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.made_histories import Made
-from tests.support.made_story import Enough, G, Story
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 P3 = TopicPartition("flights", 3)
 
 
-def acknowledges(history: Story, consumer: str, **more: object) -> str:
+def acknowledges(history: StoryHistory, consumer: str, **more: object) -> str:
     """A consumer removes the command in its channel and names it, but does nothing else than `more`; gives its name."""
     life, path = history.lives[consumer], history.command_of(consumer)
     command = Command.parse(path, history.tree[path][0].encode())
@@ -25,7 +25,7 @@ def acknowledges(history: Story, consumer: str, **more: object) -> str:
 
 
 def test_a_stop_that_is_acknowledged_while_its_partition_runs_on_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         acknowledges(history, "s1")
         raise Enough
 
@@ -36,7 +36,7 @@ def test_a_stop_that_is_acknowledged_while_its_partition_runs_on_breaks_it() -> 
 
 
 def test_a_stop_of_everything_that_leaves_something_running_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.fenced("g", history.states["g"], history.stop("s2"))
         acknowledges(history, "s2")
         raise Enough
@@ -58,7 +58,7 @@ def test_a_stop_that_is_acknowledged_while_its_partition_is_fetched_breaks_it() 
 
 
 def test_a_start_that_is_acknowledged_and_does_not_run_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         acknowledges(history, "s2")
         raise Enough
 
@@ -69,15 +69,15 @@ def test_a_start_that_is_acknowledged_and_does_not_run_breaks_it() -> None:
 
 
 def test_a_start_may_be_refused() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         acknowledges(history, "s2", refused=frozenset({P3}))
         raise Enough
 
     held(spoilt("start sent", happen))
 
 
-def test_a_command_that_its_consumer_removes_unapplied_though_it_is_for_it_breaks_it() -> None:
-    def happen(history: Story) -> None:
+def test_command_removed_unapplied_by_its_own_consumer_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
         history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
         raise Enough
 
@@ -88,7 +88,7 @@ def test_a_command_that_its_consumer_removes_unapplied_though_it_is_for_it_break
 
 
 def test_a_stale_command_may_be_removed_unapplied() -> None:
-    def remove(history: Story, **fields: object) -> None:
+    def remove(history: StoryHistory, **fields: object) -> None:
         history.fenced("g", history.states["g"], history.start("s2", {"flights": "3"}, **fields))
         history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
         raise Enough
@@ -98,8 +98,8 @@ def test_a_stale_command_may_be_removed_unapplied() -> None:
     held(spoilt("joined", lambda history: remove(history, generation=1)))
 
 
-def test_a_command_that_nobody_can_read_may_be_removed_unapplied() -> None:
-    def happen(history: Story) -> None:
+def test_unreadable_command_may_be_removed_unapplied() -> None:
+    def happen(history: StoryHistory) -> None:
         create = Create(G.command_prefix("s2"), b"{}", sequential=True)
         history.fenced("g", history.states["g"], create)
         history.commit("s2#1", Check(G.channel("s2"), 1), Delete(history.command_of("s2")))
@@ -109,7 +109,7 @@ def test_a_command_that_nobody_can_read_may_be_removed_unapplied() -> None:
 
 
 def test_a_command_that_was_withdrawn_and_is_applied_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         path = history.command_of("s2")
         history.fenced("g", history.states["g"], Delete(path))
         life = history.lives["s2"]
@@ -125,7 +125,7 @@ def test_a_command_that_was_withdrawn_and_is_applied_breaks_it() -> None:
 def test_a_command_may_be_withdrawn_while_it_is_applied_bit_by_bit() -> None:
     """The channel names it from its first commit on, and goes on naming it."""
 
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         path = history.command_of("s2")
         life = history.lives["s2"]
         begun = replace(life.channel, command=path.rpartition("/")[2], epoch=2, generation=2)
@@ -138,7 +138,7 @@ def test_a_command_may_be_withdrawn_while_it_is_applied_bit_by_bit() -> None:
 
 
 def test_a_process_that_takes_a_name_removes_what_was_sent_to_the_one_before() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.register(history.consumer("s2#2", "g"), "s2-x")
         raise Enough
 
@@ -146,7 +146,7 @@ def test_a_process_that_takes_a_name_removes_what_was_sent_to_the_one_before() -
 
 
 def test_what_a_hand_has_made_or_removed_is_not_judged() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.hand(history.start("s0", {"flights": "0-1"}))
         history.commit("s0#1", Check(G.channel("s0"), 1), Delete(history.command_of("s0")))
         history.hand(Delete(history.command_of("s2")))

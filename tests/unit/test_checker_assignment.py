@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.checker import HELD, Verdicts, check
-from coordinator.zk.commands import ASSIGNMENT_FAILED, Command
-from coordinator.zk.paths import ask_name
 from coordinator.zk.store import Create, Delete, SetData
-from coordinator.zk.sync import MemberAnswer
+from coordinator.zk.znodes.commands import ASSIGNMENT_FAILED, Command
+from coordinator.zk.znodes.paths import ask_name
+from coordinator.zk.znodes.sync import MemberAnswer
+from drills.checker import HELD, Verdicts, check
 from tests.support.made_asks import G, LedGroup, led, offer
 from tests.support.made_histories import edited, parted
 from tests.support.made_story import Enough
@@ -67,7 +67,7 @@ def test_an_ask_that_is_out_is_waited_for() -> None:
     assert "ask-0000000002 of group g was made" in among("asked", ask_again)
 
 
-def test_another_ask_may_follow_when_the_leader_has_gone_or_has_failed_or_was_not_asked_in_this_life() -> None:
+def test_further_ask_may_follow_when_the_leader_left_failed_or_restarted() -> None:
     def leader_gone(history: LedGroup) -> None:
         history.pass_(20)
         history.leave("m0")
@@ -215,7 +215,7 @@ def test_another_life_of_a_member_is_not_in_the_target() -> None:
     assert "for incarnation m0-2 of m0, and the ask is about m0-1" in broken("answered", another_life)
 
 
-def test_another_life_of_a_static_member_is_the_same_member_unless_its_seat_is_another() -> None:
+def test_restarted_static_member_is_the_same_member_unless_its_seat_is_another() -> None:
     def another_life(history: LedGroup) -> None:
         history.member("m1", 2, instance_id="m1")
         history.adopt(TWO)
@@ -229,7 +229,7 @@ def test_another_life_of_a_static_member_is_the_same_member_unless_its_seat_is_a
     assert "with m1, whose seat is another" in broken("answered", another_seat)
 
 
-def test_who_has_gone_is_left_out_of_the_target_and_nobody_else() -> None:
+def test_target_leaves_out_departed_members_only() -> None:
     def without(history: LedGroup, leaves: bool) -> None:
         if leaves:
             history.leave("m1")
@@ -320,7 +320,7 @@ def test_the_generation_stays_unless_an_owner_was_lost() -> None:
     held(spoilt("stable", lambda history: move(history, is_lost=True)))
 
 
-def test_a_state_that_a_hand_has_written_begins_everything_anew() -> None:
+def test_state_written_by_hand_resets_the_check() -> None:
     def scribble(history: LedGroup) -> None:
         state = history.states["g"]
         history.hand(SetData(G.state, b"{"))
@@ -452,7 +452,7 @@ def test_a_leader_s_topics_are_those_of_the_metadata() -> None:
 
     for happening in (other_topic, wildcard):
         verdicts = check(led("bounced", happening))
-        assert "cities-0 is assigned to nobody, group g" in str(verdicts["L2"].why)
+        assert "cities-0 is unassigned, group g" in str(verdicts["L2"].why)
     opaque = check(led("bounced", lambda history: resubscribe(history, ("c(",), "opaque")))
     assert "L2" not in {verdict.invariant for verdict in opaque.broken}
 
@@ -470,7 +470,7 @@ def test_what_a_leader_leaves_out_the_state_names() -> None:
         history.pass_(5)
 
     held(spoilt("bounced", lambda history: leave_out(history, says_why=True)))
-    assert "flights-3 assigned to nobody" in broken("bounced", lambda h: leave_out(h, says_why=False), "S2")
+    assert "flights-3 unassigned" in broken("bounced", lambda h: leave_out(h, says_why=False), "S2")
 
 
 def test_no_ask_remains_but_the_one_that_the_target_came_from() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import Brokers
 from coordinator.zk.store import Delete, SetData
-from tests.support.made_story import Enough, G, Story
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 P1, P3 = TopicPartition("flights", 1), TopicPartition("flights", 3)
@@ -16,7 +16,7 @@ SHARES = {"s0": {"flights": "0"}, "s2": {"flights": "3"}, "s3": {"flights": "1-2
 """What runs after the eviction."""
 
 
-def give_up(history: Story, **more: str) -> None:
+def give_up(history: StoryHistory, **more: str) -> None:
     """s2 gives up what it runs, and nobody else gets it; `more` is what the state says of it."""
     shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {}}
     state = replace(history.rebalance("g", shares), topics={"flights": "T1"}, left_out=more)
@@ -30,7 +30,7 @@ def give_up(history: Story, **more: str) -> None:
 
 
 def test_a_partition_that_two_get_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2-3"}, "s2": {"flights": "3"}}
         history.fenced("g", history.rebalance("g", shares))
         history.stable("g")
@@ -43,7 +43,7 @@ def test_a_partition_that_two_get_breaks_it() -> None:
 
 
 def test_a_partition_that_two_threads_of_one_consumer_get_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         state = history.states["g"]
         share = state.target["s0"]
         twice = replace(share, threads={**share.threads, "s0-1": frozenset({P1})})
@@ -56,20 +56,20 @@ def test_a_partition_that_two_threads_of_one_consumer_get_breaks_it() -> None:
     assert names(finding) == ["b#1 commit g/state"]
 
 
-def test_a_partition_that_nobody_gets_breaks_it() -> None:
+def test_unassigned_partition_breaks_it() -> None:
     finding = only(spoilt("joined", give_up), "S2")
 
     assert names(finding) == ["hand commit topics/flights", "s0#1 commit channel/s0", "b#1 commit g/state"]
-    assert "flights-3 assigned to nobody" in finding.why
+    assert "flights-3 unassigned" in finding.why
 
 
-def test_a_partition_may_go_to_nobody_when_the_state_says_why() -> None:
+def test_partition_may_stay_unassigned_when_the_state_gives_a_reason() -> None:
     held(spoilt("joined", lambda history: give_up(history, **{"flights-3": "no room"})))
     held(spoilt("joined", lambda history: give_up(history, flights="the topic has no partitions")))
 
 
 def test_a_partition_that_has_just_come_need_not_have_been_seen() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.topic("flights", "T1", 5)
         history.fenced("g", history.rebalance("g", SHARES))
         history.stable("g")
@@ -78,8 +78,8 @@ def test_a_partition_that_has_just_come_need_not_have_been_seen() -> None:
     held(spoilt("handed on", happen))
 
 
-def test_a_partition_that_came_long_before_must_have_been_seen_unless_faults_went_on() -> None:
-    def happen(history: Story, after: float, fault: bool) -> None:
+def test_partition_created_long_before_must_be_seen_unless_faults_continued() -> None:
+    def happen(history: StoryHistory, after: float, fault: bool) -> None:
         history.topic("flights", "T1", 5)
         if fault:
             history.event("fault", "server", kind="partition", servers=["1"], until=history.now + 5)
@@ -95,7 +95,7 @@ def test_a_partition_that_came_long_before_must_have_been_seen_unless_faults_wen
 
 
 def test_a_subscription_by_wildcard_counts() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.topic("cities-2", "C9", 1)
         history.pass_(14)
         share = {"cities-1": "0-1"}
@@ -106,11 +106,11 @@ def test_a_subscription_by_wildcard_counts() -> None:
 
     finding = spoilt("handed on", happen)["S2"].findings[0]
 
-    assert "group h" in finding.why and "cities-2-0 assigned to nobody" in finding.why
+    assert "group h" in finding.why and "cities-2-0 unassigned" in finding.why
 
 
 def test_a_stable_group_whose_consumer_does_not_run_its_share_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
         state = history.rebalance("g", shares)
         history.fenced("g", state, history.stop("s2"))
@@ -125,7 +125,7 @@ def test_a_stable_group_whose_consumer_does_not_run_its_share_breaks_it() -> Non
 
 
 def test_a_stable_group_whose_consumer_runs_more_than_its_share_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s0"]
         history.set_channel(life, replace(life.channel, running={**life.channel.running, P3: None}))
         raise_stable(history)
@@ -136,13 +136,13 @@ def test_a_stable_group_whose_consumer_runs_more_than_its_share_breaks_it() -> N
     assert "while s0 still runs flights-3" in finding.why
 
 
-def raise_stable(history: Story) -> None:
+def raise_stable(history: StoryHistory) -> None:
     history.stable("g", left_out={"flights-3": "no room"})
     raise Enough
 
 
 def test_what_a_consumer_was_refused_it_need_not_run() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, generation=2, epoch=2, refused=frozenset({P3})))
         history.stable("g")
@@ -152,7 +152,7 @@ def test_what_a_consumer_was_refused_it_need_not_run() -> None:
 
 
 def test_a_state_that_a_hand_makes_stable_is_not_judged() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         state = replace(history.states["g"], state="Stable", generation=9, target={})
         history.hand(SetData(G.state, state.to_bytes()))
         raise Enough
@@ -163,7 +163,7 @@ def test_a_state_that_a_hand_makes_stable_is_not_judged() -> None:
 def test_a_topic_that_is_gone_or_cannot_be_read_needs_no_cover() -> None:
     for operation in (Delete(Brokers().topic("flights")), SetData(Brokers().topic("flights"), b"?")):
 
-        def happen(history: Story, operation: Delete | SetData = operation) -> None:
+        def happen(history: StoryHistory, operation: Delete | SetData = operation) -> None:
             history.hand(operation)
             history.pass_(2)
             give_up(history)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.checker import Verdicts
 from coordinator.zk.store import Delete
+from drills.checker import Verdicts
 from tests.support.made_histories import Made
-from tests.support.made_story import Enough, G, Story
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 
@@ -79,7 +79,7 @@ def test_a_batch_that_leaves_out_more_or_fewer_or_delivers_some_twice_breaks_it(
     finding = only(with_gaps(3, *pieces), "S5")
 
     assert names(finding) == ["s0#1 commit channel/s0", "q#1 batch"]
-    assert "sealed was 0 to 100, of which 3 have no record" in finding.why
+    assert "sealed was 0 to 100, 3 of them without a record" in finding.why
 
 
 def test_a_batch_without_one_of_its_segments_breaks_it() -> None:
@@ -121,7 +121,7 @@ def test_a_replay_that_delivers_something_else_than_the_first_time_breaks_it() -
 
 
 def test_a_run_that_begins_again_from_an_old_checkpoint_replaces_what_came_after() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
         history.query("q#1", "g", "q", "r3", history.finished_by("q"))
         history.batch("q#1", "g", "q", "r3", 2, history.finished_by("q"))
@@ -129,8 +129,8 @@ def test_a_run_that_begins_again_from_an_old_checkpoint_replaces_what_came_after
     held(spoilt("joined", happen))
 
 
-def test_a_query_that_begins_anew_begins_where_it_likes() -> None:
-    def happen(history: Story) -> None:
+def test_query_with_a_new_run_may_begin_anywhere() -> None:
+    def happen(history: StoryHistory) -> None:
         history.query("q#2", "g", "q", "r3", history.zxid)
         after = history.zxid
         history.seal("s0", 10, 0)
@@ -141,7 +141,7 @@ def test_a_query_that_begins_anew_begins_where_it_likes() -> None:
 
 
 def test_batches_over_what_a_hand_has_removed_are_not_judged() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.hand(Delete(max(path for path in history.tree if path.startswith(G.segment_prefix))))
         history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
         raise Enough

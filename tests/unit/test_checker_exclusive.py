@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.checker import check
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.sealed import SealedRange
 from coordinator.zk.store import Delete, SetData
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.segments import SealedRange
+from drills.checker import check
 from tests.support.made_histories import BOUNDS, Made, parted
-from tests.support.made_story import Enough, G, Story
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 P2, P3 = TopicPartition("flights", 2), TopicPartition("flights", 3)
 
 
-def begins_early(history: Story) -> None:
+def begins_early(history: StoryHistory) -> None:
     """The newcomer fetches a partition before its holder has stopped."""
     life = history.lives["s2"]
     life.channel = replace(life.channel, topics={"flights": "T1"})
@@ -33,7 +33,7 @@ def test_two_processes_that_fetch_a_partition_at_the_same_time_break_it() -> Non
 
 
 def test_a_partition_may_be_begun_in_the_instant_in_which_its_holder_halts() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         life.channel = replace(life.channel, topics={"flights": "T1"})
         history.begin(life, [P3])
@@ -45,7 +45,7 @@ def test_a_partition_may_be_begun_in_the_instant_in_which_its_holder_halts() -> 
 
 
 def test_two_that_meet_in_one_instant_break_it_when_both_fetch_in_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         life.channel = replace(life.channel, topics={"flights": "T1"})
         history.begin(life, [P3])
@@ -61,7 +61,7 @@ def test_two_that_meet_in_one_instant_break_it_when_both_fetch_in_it() -> None:
 
 
 def test_records_that_come_to_one_that_has_given_the_partition_up_break_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
         history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
         raise Enough
@@ -72,15 +72,15 @@ def test_records_that_come_to_one_that_has_given_the_partition_up_break_it() -> 
     assert "flights-3 of group g was fetched by s1#1" in finding.why and "which does not run it" in finding.why
 
 
-def test_records_that_come_late_to_one_whose_name_or_lease_is_gone_are_nobodys() -> None:
-    def happen(history: Story) -> None:
+def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None:
+    def happen(history: StoryHistory) -> None:
         ranges = [SealedRange("flights", "T1", 3, 60, 64)._asdict()]
         history.event("fetch", "s2#1", group="g", consumer="s2", incarnation="s2-a", ranges=ranges)
         raise Enough
 
     held(spoilt("taken over", happen))
 
-    def lapsed(history: Story) -> None:
+    def lapsed(history: StoryHistory) -> None:
         del history.roles["s1#1"]
         history.pass_(5)
         ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
@@ -115,8 +115,8 @@ def test_a_lease_that_runs_for_longer_than_the_mark_breaks_it() -> None:
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s3#1 lease", "s3#1 begin"]
 
 
-def test_a_killed_process_fetches_no_more_whatever_its_lease_says() -> None:
-    def happen(history: Story) -> None:
+def test_killed_process_does_not_fetch_even_under_a_valid_lease() -> None:
+    def happen(history: StoryHistory) -> None:
         history.event("exit", "s1#1", why="killed")
         begins_early(history)
         raise Enough
@@ -147,8 +147,8 @@ def test_a_name_that_another_process_has_taken_over_fetches_no_more() -> None:
     assert names(finding) == ["s2#1 begin", "s2#1 lease", "s2#2 lease", "s2#2 begin"]
 
 
-def test_a_process_that_begins_anew_without_giving_up_what_it_fetched_breaks_it() -> None:
-    def happen(history: Story) -> None:
+def test_process_that_registers_again_without_releasing_partitions_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s1"]
         history.register(life, "s1-x")
         shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
@@ -164,8 +164,8 @@ def test_a_process_that_begins_anew_without_giving_up_what_it_fetched_breaks_it(
     assert "incarnation s1-a" in finding.why and "incarnation s1-x" in finding.why
 
 
-def test_a_consumer_that_has_left_in_zookeeper_fetches_no_more_though_its_application_hangs() -> None:
-    def happen(history: Story) -> None:
+def test_consumer_that_left_in_zookeeper_does_not_fetch_though_its_process_hangs() -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s1"]
         ended = replace(life.channel, running={}, topics={}, ended="poll was not called")
         history.set_channel(life, ended, *history.released(life, [P2]), Delete(G.id("s1")))
@@ -180,7 +180,7 @@ def test_a_consumer_that_has_left_in_zookeeper_fetches_no_more_though_its_applic
 
 
 def test_two_channels_that_run_a_partition_after_a_commit_break_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s0"]
         running = {**life.channel.running, P2: None}
         history.set_channel(life, replace(life.channel, running=running))
@@ -193,7 +193,7 @@ def test_two_channels_that_run_a_partition_after_a_commit_break_it() -> None:
 
 
 def test_an_ended_channel_that_still_runs_a_partition_keeps_it_from_others() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         torn = replace(history.lives["s1"].channel, ended="evicted")
         history.commit(history.coordinator, SetData(G.channel("s1"), torn.to_bytes()))
         life = history.lives["s0"]
@@ -206,7 +206,7 @@ def test_an_ended_channel_that_still_runs_a_partition_keeps_it_from_others() -> 
 
 
 def test_what_a_hand_has_put_into_a_channel_is_not_judged() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s0"]
         running = {**life.channel.running, P2: 7}
         history.hand(SetData(G.channel("s0"), replace(life.channel, running=running).to_bytes()))
@@ -215,10 +215,10 @@ def test_what_a_hand_has_put_into_a_channel_is_not_judged() -> None:
     held(spoilt("joined", happen))
 
 
-def test_what_a_consumer_fetches_after_a_hand_has_removed_its_registration_is_not_judged() -> None:
+def test_fetches_after_a_registration_was_removed_by_hand_are_not_judged() -> None:
     """It is ended as if its session had: the coordinator cannot know that its lease runs on."""
 
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.hand(Delete(G.id("s1")))
         life = history.lives["s1"]
         shares = {"s0": {"flights": "0-1"}, "s2": {"flights": "2-3"}}
@@ -254,7 +254,7 @@ def in_order(*events: Made) -> list[Made]:
     return [RUN, *sorted([*events, later], key=lambda event: event["at"])]
 
 
-def test_what_a_process_fetches_after_somebody_has_ended_its_session_does_not_count() -> None:
+def test_fetches_after_a_session_was_ended_by_another_do_not_count() -> None:
     before = in_order(*fetcher("a#1", 1, 1.0), killed(1, 2.0, "killed"), *fetcher("b#1", 2, 2.5))
     just_after = in_order(*fetcher("a#1", 1, 2.1), killed(1, 2.0, "killed"), *fetcher("b#1", 2, 2.5))
 
@@ -268,7 +268,7 @@ def test_an_expired_session_is_no_excuse_for_fetching_within_a_lease() -> None:
     assert names(finding) == ["a#1 lease", "a#1 begin", "b#1 lease", "b#1 begin"]
 
 
-def test_what_a_consumer_begins_after_a_hand_removed_its_registration_is_not_judged_until_it_registers_again() -> None:
+def test_fetches_begun_after_removal_by_hand_are_not_judged_until_reregistration() -> None:
     ids = "/consumers/groups/g/ids/a"
     made = {"at": 0.85, "who": "a#1", "event": "commit", "session": 1, "zxid": 2,
             "ops": [{"op": "create", "path": ids, "data": "{}", "ephemeral": True}]}  # fmt: skip
@@ -283,7 +283,7 @@ def test_what_a_consumer_begins_after_a_hand_removed_its_registration_is_not_jud
 
 
 def test_a_consumer_that_has_left_and_begins_again_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s1"]
         history.halt(life, frozenset(life.channel.running), "lost")
         history.commit("s1#1", SetData(G.channel("s1"), replace(life.channel, ended="left by itself").to_bytes()))

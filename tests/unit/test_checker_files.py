@@ -9,9 +9,12 @@ from random import Random
 
 import pytest
 
-from coordinator.checker import HELD, check, check_file, lines
-from coordinator.checker.__main__ import main
+from drills.checker import HELD, check, check_file
+from drills.checker.__main__ import main
+from drills.checker.replay import history_files
+from drills.checker.replay.history_files import merged
 from tests.support.made_histories import Made
+from tests.support.made_regions import region_story
 from tests.support.made_story import G, story
 from tests.support.spoilt import changed
 
@@ -34,6 +37,7 @@ MALFORMED = [
     "1",
     '{"at":1}',
     '{"at":"soon","who":"a#1","event":"exit"}',
+    '{"at":1,"who":"a#1","event":"exit","heard":"all"}',
     '{"at":1,"who":"a#1","event":"commit"}',
     '{"at":1,"who":"a#1","event":"commit","zxid":1,"ops":[{"op":"dance","path":"/"}]}',
     '{"at":1,"who":"a#1","event":"commit","zxid":1,"ops":[{"op":"set","path":"/","data":7}]}',
@@ -60,7 +64,7 @@ def test_a_line_that_cannot_be_read_is_set_aside_and_the_verdicts_say_so(tmp_pat
     assert (verdicts.set_aside, len(verdicts.problems)) == (1, 1)
     assert verdicts.problems[0].startswith(f"{path}:6: ")
     assert {(v.outcome, v.is_due) for v in verdicts.verdicts.values()} == {("not decided", True)}
-    assert verdicts["S1"].why == "1 events could not be read and were set aside"
+    assert verdicts["S1"].why == "1 unreadable events were ignored"
     assert verdicts.is_inconclusive and "1 set aside" in verdicts.text()
 
 
@@ -73,7 +77,7 @@ def test_empty_lines_are_no_events(tmp_path: Path) -> None:
 def test_a_line_that_is_too_long_is_set_aside_and_the_next_one_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(history_files, "LONGEST_LINE", 10_000)
     events: list[Made | str] = [*story()]
     events.insert(3, " " * 35_000)
     path = write(tmp_path / "history.jsonl", events)
@@ -84,7 +88,7 @@ def test_a_line_that_is_too_long_is_set_aside_and_the_next_one_is_read(
     assert verdicts.events == len(events) - 1
 
 
-def test_no_more_than_ten_problems_are_told(tmp_path: Path) -> None:
+def test_at_most_ten_problems_are_reported(tmp_path: Path) -> None:
     verdicts = check_file(write(tmp_path / "history.jsonl", ["?"] * 30))
 
     assert (verdicts.set_aside, len(verdicts.problems)) == (30, 10)
@@ -108,7 +112,7 @@ def test_unknown_events_and_fields_are_ignored() -> None:
     assert {verdict.outcome for verdict in changed(add).verdicts.values()} == {HELD}
 
 
-def test_whatever_a_history_lacks_or_mixes_up_a_verdict_comes_of_it() -> None:
+def test_incomplete_or_shuffled_history_still_gives_a_verdict() -> None:
     events, random = story(), Random(7)
     for round_ in range(30):
         some = [event for event in events if random.random() < 0.8]
@@ -123,7 +127,7 @@ def test_a_history_without_bounds_decides_nothing_that_needs_them() -> None:
 
     undecided = [v.invariant for v in verdicts.verdicts.values() if v.outcome == "not decided"]
     assert undecided == ["S2", "S7", "L1", "L2", "L3", "L4", "L5", "L6"]
-    assert verdicts["S2"].why == "there is no `run` event, so no bounds are known"
+    assert verdicts["S2"].why == "there is no `run` event, so the bounds are unknown"
     assert verdicts.is_inconclusive
 
 
@@ -149,6 +153,29 @@ def test_a_commit_that_was_heard_of_late_happened_before_those_that_came_after_i
     late["at"] = after["at"] + 0.3
 
     assert main(parted(tmp_path, events)) == 0
+
+
+SAYS = ("restored", "taken", "saved", "state")
+
+
+@pytest.mark.parametrize(("tells", "broken"), [(SAYS, set()), ((), {"S10", "S11"})])
+def test_what_a_process_had_heard_of_had_happened_when_it_said_what_it_is(
+    tmp_path: Path, tells: Iterable[str], broken: set[str]
+) -> None:
+    """As on real processes: ZooKeeper's log says of a transaction only in which millisecond it was."""
+    zookeeper, processes, heard = [], [], 0
+    for number, event in enumerate(region_story()):
+        event["at"] += number * 1e-6
+        if event["event"] in ("commit", "closed"):
+            zookeeper.append({**event, "at": event["at"] + 0.001})
+            heard = event["zxid"]
+        else:
+            processes.append({**event, "heard": heard} if event["event"] in tells else event)
+    files = [write(tmp_path / f"{number}.jsonl", events) for number, events in enumerate((processes, zookeeper))]
+
+    found = {verdict.invariant for verdict in check(merged([history_files.Lines(file) for file in files])).broken}
+
+    assert found & {"S10", "S11"} == broken
 
 
 def test_the_command_says_that_everything_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

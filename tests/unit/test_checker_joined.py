@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import BegunRecord, OffsetRecord
-from coordinator.zk.sealed import Query, SealedRange
 from coordinator.zk.store import Create, Delete, SetData
-from tests.support.made_story import Enough, G, Story
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import BegunRecord, OffsetRecord
+from coordinator.zk.znodes.segments import Query, SealedRange
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 P2 = TopicPartition("flights", 2)
@@ -21,7 +21,7 @@ def part(number: int, first: int, following: int, topic_id: str = "T1") -> Seale
     return SealedRange("flights", topic_id, number, first, following)
 
 
-def stands(history: Story, consumer: str, partition: TopicPartition, offset: int | None) -> None:
+def stands(history: StoryHistory, consumer: str, partition: TopicPartition, offset: int | None) -> None:
     """What a consumer believes of its own position."""
     life = history.lives[consumer]
     life.channel = replace(life.channel, running={**life.channel.running, partition: offset})
@@ -31,19 +31,19 @@ def stands(history: Story, consumer: str, partition: TopicPartition, offset: int
 def test_a_seal_by_the_next_holder_that_does_not_join_breaks_it(first: int, kind: str) -> None:
     """s1 has sealed flights-2 up to 100; s3, which has it after the eviction, goes on elsewhere."""
 
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.sealed("s3", [part(2, first, first + 5)])
         raise Enough
 
     finding = only(spoilt("handed on, unsealed", happen), "S5")
 
     assert names(finding) == ["s1#1 commit channel/s1", "s3#1 commit channel/s3"]
-    assert kind in finding.why and f"{first} to {first + 5} was made somebody's" in finding.why
+    assert kind in finding.why and f"{first} to {first + 5} was committed" in finding.why
     assert "100 was reached at 3.02 s" in finding.why
 
 
 def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120)])
         stands(history, "s1", P2, 130)
         history.sealed("s1", [part(2, 130, 140)])
@@ -56,7 +56,7 @@ def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it() -> None:
 
 
 def test_a_segment_that_does_not_say_what_its_commit_advances_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120)], to=[part(2, 100, 150)])
         raise Enough
 
@@ -67,7 +67,7 @@ def test_a_segment_that_does_not_say_what_its_commit_advances_breaks_it() -> Non
 
 
 def test_a_segment_whose_commit_advances_nothing_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120)], to=[])
         raise Enough
 
@@ -77,7 +77,7 @@ def test_a_segment_whose_commit_advances_nothing_breaks_it() -> None:
 
 
 def test_a_segment_of_another_topic_id_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120, topic_id="T0")])
         raise Enough
 
@@ -85,7 +85,7 @@ def test_a_segment_of_another_topic_id_breaks_it() -> None:
 
 
 def test_a_slot_that_advances_without_a_segment_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.advance("s1", 20, 2)
         raise Enough
 
@@ -96,7 +96,7 @@ def test_a_slot_that_advances_without_a_segment_breaks_it() -> None:
 
 
 def test_two_segments_in_one_commit_break_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s0"]
         some = [part(0, 110, 120), part(1, 130, 140)]
         history.sealed("s0", some[:1])
@@ -116,8 +116,8 @@ def test_two_segments_in_one_commit_break_it() -> None:
     assert names(finding) == ["s0#1 commit channel/s0"]
 
 
-def test_the_first_seal_of_a_partition_that_does_not_begin_at_its_beginning_breaks_it() -> None:
-    def happen(history: Story) -> None:
+def test_first_seal_of_a_partition_after_its_beginning_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 4, 20)])
         raise Enough
 
@@ -128,7 +128,7 @@ def test_the_first_seal_of_a_partition_that_does_not_begin_at_its_beginning_brea
 
 
 def test_the_first_seal_of_a_partition_may_begin_where_the_log_does() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=4)
         history.sealed("s1", [part(2, 4, 20)])
         raise Enough
@@ -136,7 +136,7 @@ def test_the_first_seal_of_a_partition_may_begin_where_the_log_does() -> None:
     held(spoilt("stable", happen))
 
 
-def again(history: Story, offset: int) -> None:
+def again(history: StoryHistory, offset: int) -> None:
     """c1 gives up what it has, gets it again, and begins at an offset; it stood at 7."""
     share = {"cities-1": "0-2"}
     history.fenced("h", history.states["h"], history.stop("c1"))
@@ -148,7 +148,7 @@ def again(history: Story, offset: int) -> None:
     raise Enough
 
 
-def back(history: Story, offset: int, to: int) -> None:
+def back(history: StoryHistory, offset: int, to: int) -> None:
     """c1, which stood at 7, says that it will commit an offset, and commits another, or the same."""
     life = history.lives["c1"]
     own = {"group": "h", "consumer": "c1", "incarnation": life.channel.incarnation}
@@ -177,7 +177,7 @@ def test_a_plain_consumer_that_goes_on_elsewhere_breaks_it(offset: int, kind: st
 
 
 def test_a_plain_consumer_that_goes_back_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["c1"]
         history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: 5}))
         raise Enough
@@ -188,7 +188,7 @@ def test_a_plain_consumer_that_goes_back_breaks_it() -> None:
 
 
 def test_a_hold_that_ends_without_its_offset_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s1"]
         ended = replace(life.channel, running={}, topics={}, ended="gone")
         history.halt(life, frozenset(life.channel.running), "lost")
@@ -197,12 +197,12 @@ def test_a_hold_that_ends_without_its_offset_breaks_it() -> None:
 
     finding = only(spoilt("joined", happen), "S5")
 
-    assert "s1 of group g gave up flights-2 at 100" in finding.why and "`offsets` says nothing" in finding.why
+    assert "s1 of group g gave up flights-2 at 100" in finding.why and "`offsets` has none" in finding.why
     assert names(finding) == ["b#1 commit channel/s1"]
 
 
 def test_an_offset_that_is_written_wrong_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         data = OffsetRecord(99, "T1", 2).to_bytes()
         history.commit("s1#1", Create(G.offset("flights", 2), data))
         raise Enough
@@ -213,10 +213,10 @@ def test_an_offset_that_is_written_wrong_breaks_it() -> None:
     assert names(finding) == ["s1#1 commit channel/s1", "s1#1 commit flights/2"]
 
 
-def test_under_another_topic_id_a_partition_begins_anew() -> None:
+def test_partition_under_another_topic_id_starts_over() -> None:
     """In the story it does; here it goes on where the old topic was."""
 
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.obey("c1", begins=False)
         history.begin(history.lives["c1"], [CITIES], at=7)
         history.advance("c1", 3, 0, topic="cities-1")
@@ -228,7 +228,7 @@ def test_under_another_topic_id_a_partition_begins_anew() -> None:
 
 
 def test_what_a_hand_has_made_of_an_offset_is_where_it_goes_on_from() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s1"]
         history.halt(life, frozenset(life.channel.running), "lost")
         history.register(life, "s1-x")
@@ -249,7 +249,7 @@ def test_what_a_hand_has_made_of_an_offset_is_where_it_goes_on_from() -> None:
 
 
 def test_a_segment_that_is_collected_before_a_query_has_finished_it_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.collect("g", history.zxid)
         raise Enough
 
@@ -260,7 +260,7 @@ def test_a_segment_that_is_collected_before_a_query_has_finished_it_breaks_it() 
 
 
 def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.collect("g", history.zxid)
         raise Enough
 
@@ -271,7 +271,7 @@ def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() 
 
 
 def test_a_query_that_cannot_be_read_holds_everything_back() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.hand(SetData(G.query("q"), b"?"))
         history.collect("g", history.zxid)
         raise Enough
@@ -283,7 +283,7 @@ def test_a_query_that_cannot_be_read_holds_everything_back() -> None:
 
 
 def test_an_expired_query_holds_nothing_back() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.query("p#1", "g", "p", "r9", 0)
         expired = Query("r9", 0, 0, 1).to_bytes()
         history.commit(history.coordinator, SetData(G.queries, b""), SetData(G.query("p"), expired))
@@ -292,7 +292,7 @@ def test_an_expired_query_holds_nothing_back() -> None:
 
 
 def test_what_a_hand_removes_of_the_segments_is_not_judged() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         first = min(path for path in history.tree if path.startswith(G.segment_prefix))
         history.hand(Delete(first))
         history.query("p#1", "g", "p", "r9", 0)
@@ -305,14 +305,16 @@ def test_what_a_hand_removes_of_the_segments_is_not_judged() -> None:
 # ---- where a group begins
 
 
-def begins_at(history: Story, offset: int, start: str = "end", there: frozenset[int] = frozenset({0, 1, 2})) -> None:
+def begins_at(
+    history: StoryHistory, offset: int, start: str = "end", there: frozenset[int] = frozenset({0, 1, 2})
+) -> None:
     """s1 records where the group begins with flights-2; the coordinator has noted what was there before."""
     history.commit(history.coordinator, history.put(G.offsets_of("flights"), BegunRecord("T1", there).to_bytes()))
     history.commit("s1#1", history.put(G.offset("flights", 2), OffsetRecord(offset, "T1", 2, start).to_bytes()))
 
 
 def test_a_partition_that_was_there_may_begin_where_its_start_was_recorded() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         begins_at(history, 40)
         history.sealed("s1", [part(2, 40, 60)])
         raise Enough
@@ -321,7 +323,7 @@ def test_a_partition_that_was_there_may_begin_where_its_start_was_recorded() -> 
 
 
 def test_a_start_that_is_resolved_again_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         begins_at(history, 40)
         begins_at(history, 60)
         raise Enough
@@ -332,7 +334,7 @@ def test_a_start_that_is_resolved_again_breaks_it() -> None:
 
 
 def test_a_partition_that_begins_elsewhere_than_its_start_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         begins_at(history, 40)
         history.sealed("s1", [part(2, 60, 70)])
         raise Enough
@@ -343,8 +345,8 @@ def test_a_partition_that_begins_elsewhere_than_its_start_breaks_it() -> None:
 @pytest.mark.parametrize(
     ("start", "there"), [("end", frozenset({0, 1})), ("beginning", frozenset({0, 1, 2}))], ids=["came later", "no end"]
 )
-def test_a_start_after_records_that_nobody_chose_to_leave_out_breaks_it(start: str, there: frozenset[int]) -> None:
-    def happen(history: Story) -> None:
+def test_start_after_records_that_were_not_deliberately_skipped_breaks_it(start: str, there: frozenset[int]) -> None:
+    def happen(history: StoryHistory) -> None:
         begins_at(history, 40, start, there)
         raise Enough
 
@@ -353,7 +355,7 @@ def test_a_start_after_records_that_nobody_chose_to_leave_out_breaks_it(start: s
 
 @pytest.mark.parametrize("is_said", [True, False], ids=["said", "silent"])
 def test_a_gap_in_the_log_may_be_gone_over_when_it_is_said(is_said: bool) -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120)])
         life = history.lives["s1"]
         where = {"topic": "flights", "topic_id": "T1", "partition": 2, "before": 120, "after": 200}

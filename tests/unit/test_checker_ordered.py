@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.zk.store import Create, Delete, SetData
-from tests.support.made_story import Enough, G, Story
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 SHARE = {"flights": "0-1"}
 
 
 def test_a_channel_whose_generation_goes_back_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, generation=1))
         raise Enough
@@ -24,7 +24,7 @@ def test_a_channel_whose_generation_goes_back_breaks_it() -> None:
 
 
 def test_a_channel_whose_epoch_goes_back_breaks_it_though_its_generation_rises() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, epoch=1, generation=7))
         raise Enough
@@ -35,14 +35,14 @@ def test_a_channel_whose_epoch_goes_back_breaks_it_though_its_generation_rises()
 
 
 def test_another_incarnation_begins_at_nothing() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.register(history.lives["s2"], "s2-x")
         raise Enough
 
     held(spoilt("joined", happen))
 
 
-def applied(history: Story, name: str, **fields: object) -> None:
+def applied(history: StoryHistory, name: str, **fields: object) -> None:
     """s0's channel comes to name a command."""
     life = history.lives["s0"]
     history.set_channel(life, replace(life.channel, command=name, **fields))  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def applied(history: Story, name: str, **fields: object) -> None:
 
 
 def test_a_command_that_is_applied_twice_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s0"]
         first = life.channel.command
         history.fenced("g", history.states["g"], history.start("s0", SHARE))
@@ -64,7 +64,7 @@ def test_a_command_that_is_applied_twice_breaks_it() -> None:
 
 
 def test_a_command_that_takes_several_commits_is_applied_once() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.fenced("g", history.states["g"], history.start("s0", SHARE))
         life, path = history.lives["s0"], history.command_of("s0")
         begun = replace(life.channel, command=path.rpartition("/")[2], generation=2, epoch=2)
@@ -83,7 +83,7 @@ def test_a_command_that_never_stood_in_the_channel_breaks_it() -> None:
 
 
 def test_a_command_for_another_incarnation_that_is_applied_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.fenced("g", history.states["g"], history.start("s0", SHARE, incarnation="s0-old"))
         history.obey("s0")
         raise Enough
@@ -95,7 +95,7 @@ def test_a_command_for_another_incarnation_that_is_applied_breaks_it() -> None:
 
 
 def test_a_command_of_an_older_epoch_that_is_applied_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         start = history.start("s2", {"flights": "3"}, epoch=1, generation=9)
         history.fenced("g", history.states["g"], start)
         life, path = history.lives["s2"], history.command_of("s2")
@@ -108,8 +108,8 @@ def test_a_command_of_an_older_epoch_that_is_applied_breaks_it() -> None:
     assert "is of epoch 1, generation 9 and was applied after epoch 2, generation 2" in finding.why
 
 
-def test_a_command_that_nobody_can_read_and_is_applied_breaks_it() -> None:
-    def happen(history: Story) -> None:
+def test_unreadable_command_that_is_applied_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
         create = Create(G.command_prefix("s0"), b'{"option":"dance"}', sequential=True)
         history.fenced("g", history.states["g"], create)
         path = history.command_of("s0")
@@ -124,7 +124,7 @@ def test_a_command_that_nobody_can_read_and_is_applied_breaks_it() -> None:
 
 
 def test_a_command_that_a_hand_has_made_is_not_judged() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.hand(history.start("s0", SHARE, incarnation="s0-old"))
         history.obey("s0")
         raise Enough
@@ -132,8 +132,8 @@ def test_a_command_that_a_hand_has_made_is_not_judged() -> None:
     held(spoilt("joined", happen))
 
 
-def test_a_channel_that_a_hand_has_set_back_is_not_judged_until_the_next_incarnation() -> None:
-    def happen(history: Story) -> None:
+def test_channel_set_back_by_hand_is_not_judged_until_the_next_incarnation() -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.hand(SetData(G.channel("s2"), replace(life.channel, generation=99).to_bytes()))
         history.set_channel(life, life.channel)
@@ -147,8 +147,8 @@ def test_a_channel_that_a_hand_has_set_back_is_not_judged_until_the_next_incarna
     assert "incarnation s2-x" in finding.why
 
 
-def test_the_commands_of_a_channel_that_was_made_anew_are_other_commands() -> None:
-    def happen(history: Story) -> None:
+def test_commands_of_a_recreated_channel_are_other_commands() -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         ended = replace(life.channel, running={}, topics={}, ended="left")
         history.set_channel(life, ended, *history.released(life, life.channel.running), Delete(G.id("s2")))

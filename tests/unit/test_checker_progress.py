@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinator.checker import Verdicts
-from coordinator.zk.asked import Pause, PausedRecord
-from coordinator.zk.paths import PAUSED
-from coordinator.zk.state import STABLE
 from coordinator.zk.store import Create, Delete
-from tests.support.made_story import Enough, G, Story
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.znodes.paths import PAUSED
+from drills.checker import Verdicts
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 
-def waits(meanwhile: Callable[[Story], object], seconds: float) -> Verdicts:
+def waits(meanwhile: Callable[[StoryHistory], object], seconds: float) -> Verdicts:
     """s1 hangs with a command since 20.02 s; 9 s and 7 s are allowed."""
 
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         meanwhile(history)
         history.to(20.02 + seconds)
         raise Enough
@@ -25,11 +25,11 @@ def waits(meanwhile: Callable[[Story], object], seconds: float) -> Verdicts:
     return spoilt("stuck", happen)
 
 
-def nothing(history: Story) -> None:
+def nothing(history: StoryHistory) -> None:
     """Nobody does anything."""
 
 
-def replace_command(history: Story) -> None:
+def replace_command(history: StoryHistory) -> None:
     """A turn withdraws what s1 was sent; the next sends another."""
     history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
     history.pass_(0.3)
@@ -46,7 +46,7 @@ def test_a_consumer_that_is_not_evicted_in_time_breaks_it() -> None:
 
 
 def test_churn_that_replaces_its_commands_does_not_postpone_an_eviction() -> None:
-    def churn(history: Story) -> None:
+    def churn(history: StoryHistory) -> None:
         for _ in range(5):
             history.pass_(3)
             replace_command(history)
@@ -54,8 +54,8 @@ def test_churn_that_replaces_its_commands_does_not_postpone_an_eviction() -> Non
     only(waits(churn, 18), "L4")
 
 
-def test_who_has_no_command_for_a_while_waits_anew() -> None:
-    def pause(history: Story) -> None:
+def test_consumer_without_a_command_for_a_while_restarts_the_wait() -> None:
+    def pause(history: StoryHistory) -> None:
         history.pass_(10)
         history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
         history.pass_(3)
@@ -64,8 +64,8 @@ def test_who_has_no_command_for_a_while_waits_anew() -> None:
     held(waits(pause, 18))
 
 
-def test_who_applies_one_of_them_waits_anew() -> None:
-    def apply(history: Story) -> None:
+def test_consumer_that_applies_a_command_restarts_the_wait() -> None:
+    def apply(history: StoryHistory) -> None:
         history.pass_(10)
         history.obey("s1")
         history.fenced("g", history.states["g"], history.start("s1", {}))
@@ -73,8 +73,8 @@ def test_who_applies_one_of_them_waits_anew() -> None:
     held(waits(apply, 18))
 
 
-def test_who_begins_anew_waits_anew() -> None:
-    def register(history: Story) -> None:
+def test_consumer_that_registers_again_restarts_the_wait() -> None:
+    def register(history: StoryHistory) -> None:
         history.pass_(10)
         life = history.lives["s1"]
         history.halt(life, frozenset(life.channel.running), "lost")
@@ -87,7 +87,7 @@ def test_who_begins_anew_waits_anew() -> None:
 
 
 def test_a_coordinator_that_was_away_has_its_own_time() -> None:
-    def fail_over(history: Story) -> None:
+    def fail_over(history: StoryHistory) -> None:
         history.pass_(10)
         history.die("b#1")
         history.pass_(6)
@@ -100,13 +100,13 @@ def test_a_coordinator_that_was_away_has_its_own_time() -> None:
 
 
 def test_a_consumer_of_a_paused_group_is_not_evicted() -> None:
-    def pause(history: Story) -> None:
+    def pause(history: StoryHistory) -> None:
         history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
 
     assert not waits(pause, 30)["L4"].findings
 
 
-def next_generation(history: Story) -> None:
+def next_generation(history: StoryHistory) -> None:
     """A generation that changes nothing."""
     state = history.states["g"]
     history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1))
@@ -122,13 +122,13 @@ def test_a_generation_that_begins_without_a_change_long_after_calm_breaks_it() -
 def test_a_generation_may_begin_soon_after_calm_or_after_a_change() -> None:
     held(spoilt("calm", next_generation))
 
-    def removed(history: Story) -> None:
+    def removed(history: StoryHistory) -> None:
         history.hand(Delete(G.owner("flights", 0)))
         next_generation(history)
 
     held(spoilt("collecting", removed))
 
-    def given_up(history: Story) -> None:
+    def given_up(history: StoryHistory) -> None:
         state = history.states["g"]
         history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1), Delete(G.seat("s9")))
 

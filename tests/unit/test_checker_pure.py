@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tests.support.made_story import Enough, Story
+from tests.support.made_story import Enough, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 
-def computed(history: Story, group: str, strategy: str, text: object, share: str) -> None:
+def computed(history: StoryHistory, group: str, strategy: str, text: object, share: str) -> None:
     target = {"s0": {"s0-0": {"flights": share}}}
     history.event("assignment", "b#1", group=group, strategy=strategy, input=text, target=target)
 
 
-def test_another_target_for_the_same_input_breaks_it_whatever_the_group() -> None:
-    def happen(history: Story) -> None:
+def test_different_target_for_the_same_input_in_any_group_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
         computed(history, "g", "range", "the same", "0-1")
         history.pass_(3)
         computed(history, "h", "range", "the same", "0")
@@ -21,11 +21,11 @@ def test_another_target_for_the_same_input_breaks_it_whatever_the_group() -> Non
     finding = only(spoilt("joined", happen), "S8")
 
     assert names(finding) == ["b#1 assignment", "b#1 assignment"]
-    assert "strategy range gave s0 something else for group h at" in finding.why
+    assert "strategy range gave s0 another share in group h at" in finding.why
 
 
-def test_inputs_that_are_no_text_are_the_same_whatever_the_order_of_their_keys() -> None:
-    def happen(history: Story) -> None:
+def test_non_text_inputs_are_equal_in_any_key_order() -> None:
+    def happen(history: StoryHistory) -> None:
         computed(history, "g", "range", {"members": ["s0"], "topics": {"a": 1, "b": 2}}, "0-1")
         computed(history, "g", "range", {"topics": {"b": 2, "a": 1}, "members": ["s0"]}, "0")
         raise Enough
@@ -34,7 +34,7 @@ def test_inputs_that_are_no_text_are_the_same_whatever_the_order_of_their_keys()
 
 
 def test_other_inputs_and_other_strategies_may_give_other_targets() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         computed(history, "g", "range", "one", "0-1")
         computed(history, "g", "range", "another", "0")
         computed(history, "g", "sticky", "one", "0")

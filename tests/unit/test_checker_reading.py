@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.checker.channel_data import ChannelData, read_channel
-from coordinator.checker.reading import (
+from coordinator.zk.errors import BadData
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import GroupState, Mark, Target
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel, OffsetRecord, parsed_channel
+from coordinator.zk.znodes.segments import SealedRange, Segment
+from drills.checker.replay.channel_data import ChannelData, read_channel
+from drills.checker.replay.reading import (
     StateData,
     read_command,
     read_offset,
     read_segment,
     read_state,
 )
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.errors import BadData
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import Channel, OffsetRecord, parsed_channel
-from coordinator.zk.sealed import SealedRange, Segment
-from coordinator.zk.state import GroupState, Mark, Target
 
 P0, P1, P2 = (TopicPartition("flights", number) for number in range(3))
 CHANNEL = Channel("c1-a", 7, 12, "command-0000000003", {P0: 10, P1: None}, {"flights": "T1"})
@@ -74,7 +74,7 @@ def strictly(data: bytes) -> object:
 
 
 @pytest.mark.parametrize("name", CHANNELS)
-def test_a_channel_is_read_as_its_record_does_whatever_stood_there_before(name: str) -> None:
+def test_channel_is_parsed_like_its_record_after_any_previous_one(name: str) -> None:
     data = CHANNELS[name].to_bytes()
 
     for before in [None, *CHANNELS.values()]:
@@ -91,7 +91,7 @@ def test_odd_data_of_a_channel_is_read_as_its_record_does(data: bytes) -> None:
     assert shown(read_channel("p", CHANNEL.to_bytes().decode(), after)) == strictly(CHANNEL.to_bytes())
 
 
-def test_a_channel_without_data_is_one_in_which_nobody_has_lived() -> None:
+def test_channel_without_data_has_no_incarnation() -> None:
     assert shown(read_channel("p", "")) == strictly(b"")
 
 
@@ -110,7 +110,7 @@ def told(state: StateData | None) -> object:
     )  # fmt: skip
 
 
-def test_a_state_is_read_whatever_form_it_has() -> None:
+def test_state_is_read_in_every_form() -> None:
     wanted = (
         "Stable", 3, 2, "range", {"c1": ("c1-a", {P0, P1, P2})}, {"flights": "T1"}, {("c2", "c2-a"): {P2}},
         {"cities": "no such topic (yet)"}, None,

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.checker import HELD, Verdicts, check
-from coordinator.checker.sketches import NOTHING, of_range
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.regions import COMPLETED, FAILED, GroupRegion, Order, Progress
 from coordinator.zk.store import Create, Delete, SetData
-from tests.support.made_regions import CALM_AT, END_AT, R, RegionGroup, fields, region_story
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.regions import COMPLETED, FAILED, GroupRegion, Order, Progress
+from drills.checker import HELD, Verdicts, check
+from drills.checker.replay.sketches import NOTHING, of_range
+from tests.support.made_regions import CALM_AT, END_AT, R, RegionGroup, region_story
 from tests.support.made_story import Enough
 
 P0 = TopicPartition("flights", 0)
@@ -39,7 +39,7 @@ def test_in_a_region_that_is_checkpointed_and_reset_every_invariant_holds() -> N
 
 
 def lacks_a_record(history: RegionGroup) -> None:
-    history.restore("m0", states=[{"topic": "flights", "partition": 0, **fields(of_range(1, 7))}])
+    history.restore("m0", states=[{"topic": "flights", "partition": 0, **of_range(1, 7).to_json()}])
 
 
 def begins_elsewhere(history: RegionGroup) -> None:
@@ -78,7 +78,7 @@ def forgets_its_own_state(history: RegionGroup) -> None:
 def is_given_what_another_has(history: RegionGroup) -> None:
     for name in ("m0", "m1", "m2"):
         own = history.cuts[history.region.sequence]["m0"][1]
-        member = [{"topic": t, "topic_id": i, "partition": n, **fields(each)} for (t, i, n), each in own.items()]
+        member = [{"topic": t, "topic_id": i, "partition": n, **each.to_json()} for (t, i, n), each in own.items()]
         history.restore(name, **({"member": member} if name == "m2" else {}))
     history.run()
 
@@ -133,12 +133,12 @@ def removed_at_once(history: RegionGroup) -> None:
 
 OF_STATES = [
     ("resetting", lacks_a_record, "was given back 6 records (offsets add up to 21) of flights-0"),
-    ("resetting", begins_elsewhere, "began flights-0 at 5, as its channel says"),
+    ("resetting", begins_elsewhere, "began flights-0 at 5, by its channel"),
     ("one restored", was_not_recorded, "no initial offset was recorded"),
     ("resetting", takes_in_before_its_state_is_back, "its state of reset 2 was not back"),
     ("running", takes_in_twice, "took in flights-0 from 6 at"),
     ("running", leaves_out, "took in flights-0 from 8 at"),
-    ("running", says_something_else, "that it has 0 records"),
+    ("running", says_something_else, "the state 0 records"),
     ("resetting", forgets_its_own_state, "the members of group g were given back 0 records"),
     ("resetting", is_given_what_another_has, "the members of group g were given back 14 records"),
     ("resetting", is_given_nothing, "m2 of group g was given no state in it"),
@@ -170,7 +170,7 @@ def test_a_sketch_shows_a_record_that_is_missing_twice_or_another() -> None:
     assert all(each != whole for each in (*others, swapped))
 
 
-def test_a_process_that_has_lost_its_name_and_does_not_know_is_not_asked_what_it_was_given() -> None:
+def test_process_unaware_of_its_lost_name_is_not_checked_for_its_restored_state() -> None:
     def speaks_late(history: RegionGroup) -> None:
         for name in ("m0", "m1", "m2"):
             history.restore(name)
@@ -292,7 +292,7 @@ OF_CUTS = [
     ("taken", completes_without_one, "is complete without a contribution of m1"),
     ("drained", completes_and_stays, "is complete, and the region does not stand on it"),
     ("running", goes_back, "has other offsets of m0 than its state has taken in"),
-    ("running", copies_something_else, "has flights-0 at 1 copied from checkpoint 1, which does not say so"),
+    ("running", copies_something_else, "has flights-0 at 1 copied from checkpoint 1, which differs"),
     ("running", writes_for_a_member, "has a contribution of m0 that a coordinator has made"),
     ("running", stands_on_nothing, "stands on checkpoint 7 instead of 1"),
     ("running", stands_on_another, "stands on checkpoint 0 instead of 1"),
@@ -316,7 +316,7 @@ def test_a_cut_has_what_the_one_before_has() -> None:
     assert any("has flights-0 of group g at 1, and checkpoint 1 at 5" in each.why for each in found.findings), found
 
 
-def test_a_partition_that_nobody_runs_is_copied_as_it_was() -> None:
+def test_partition_without_an_owner_is_copied_unchanged() -> None:
     def copies(history: RegionGroup) -> None:
         number = history.begin_checkpoint()
         same = replace(history.contribution("m0"), offsets={P0: 5}).to_bytes()
@@ -423,7 +423,7 @@ def test_a_region_comes_to_a_new_cut_within_an_interval_and_a_drain() -> None:
     assert found.why is not None and "region r stands on checkpoint 2 from" in found.why, found
 
 
-def test_a_region_that_waits_for_an_operator_or_for_somebody_stuck_is_not_late() -> None:
+def test_region_that_waits_for_an_operator_or_a_stuck_member_is_not_late() -> None:
     def fails(history: RegionGroup) -> None:
         history.coordinate(history.root(replace(history.region, state=FAILED, reason="a test")))
         history.to(END_AT)

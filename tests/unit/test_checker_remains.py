@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from coordinator.checker import check
-from coordinator.zk.asked import Pause, PausedRecord
-from coordinator.zk.paths import PAUSED
-from coordinator.zk.records import OwnerRecord
 from coordinator.zk.store import Create
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.znodes.paths import PAUSED
+from coordinator.zk.znodes.records import OwnerRecord
+from drills.checker import check
 from tests.support.made_histories import Made, edited
-from tests.support.made_story import G, H, Story, story
+from tests.support.made_story import G, H, StoryHistory, story
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 
@@ -27,7 +27,7 @@ def without(*paths: str, verb: str = "delete", skip: int = 0) -> Callable[[list[
 
 
 def test_an_ephemeral_that_outlives_its_session_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.session("x#1")
         history.commit("x#1", Create(G.owner("flights", 9), b"{}", ephemeral=True))
         del history.tree[G.owner("flights", 9)]
@@ -40,7 +40,7 @@ def test_an_ephemeral_that_outlives_its_session_breaks_it() -> None:
 
 
 def test_a_registration_that_outlives_its_session_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.session("x#1")
         history.commit("x#1", Create(G.id("x"), b"{}", ephemeral=True))
         del history.tree[G.id("x")]
@@ -50,7 +50,7 @@ def test_a_registration_that_outlives_its_session_breaks_it() -> None:
 
 
 def test_an_owner_of_an_incarnation_that_is_over_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         owner = OwnerRecord("s1-0", "s1", "s1-a", 3).to_bytes()
         history.commit("s0#1", Create(G.owner("flights", 9), owner, ephemeral=True))
 
@@ -100,7 +100,7 @@ def test_a_segment_that_every_query_has_finished_breaks_it() -> None:
 
 
 def test_a_segment_that_one_query_has_not_finished_may_stay() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.query("p#1", "g", "p", "r1", 0)
 
     events = story("queried", happen)
@@ -109,7 +109,7 @@ def test_a_segment_that_one_query_has_not_finished_may_stay() -> None:
     held(check(events))
 
 
-def test_what_nobody_could_clear_away_is_not_judged_and_that_is_said() -> None:
+def test_uncollectable_znodes_are_reported_as_not_decided() -> None:
     def sleep(events: list[Made]) -> None:
         without(H.channel("c2"))(events)
         for event in [e for e in events if e["event"] == "lease" and e["role"] == "coordinator" and e["at"] > 80]:
@@ -118,11 +118,11 @@ def test_what_nobody_could_clear_away_is_not_judged_and_that_is_said() -> None:
     verdict = changed(sleep)["S7"]
 
     assert (verdict.outcome, verdict.is_due) == ("not decided", False)
-    assert verdict.why == "the channel of c2 in group h remains, and nobody could act for long enough"
+    assert verdict.why == "the channel of c2 in group h remains, and no coordinator could act for long enough"
 
 
 def test_what_only_a_turn_clears_away_may_stay_while_the_group_is_paused() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         pause = PausedRecord(groups={"h": Pause("ann", 0)})
         history.hand(Create(PAUSED, pause.to_bytes()))
 
@@ -131,7 +131,8 @@ def test_what_only_a_turn_clears_away_may_stay_while_the_group_is_paused() -> No
     verdict = check(events)["S7"]
 
     assert (verdict.outcome, verdict.why) == (
-        "not decided", "old-0 in `running` of c2, ended, in group h remains, and nobody could act for long enough",
+        "not decided",
+        "old-0 in `running` of c2, ended, in group h remains, and no coordinator could act for long enough",
     )  # fmt: skip
 
 
@@ -142,7 +143,7 @@ def test_a_history_that_does_not_end_tells_nothing_of_what_remains() -> None:
 
 
 def test_what_a_hand_has_put_there_may_stay() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.hand(Create(f"{H.channel('c2')}/command-0000000088", json.dumps({"option": "dance"}).encode()))
 
     events = story("left", happen)

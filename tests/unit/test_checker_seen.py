@@ -7,22 +7,22 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.checker import Verdicts
-from coordinator.zk.asked import Pause, PausedRecord
-from coordinator.zk.paths import PAUSED, Brokers
-from coordinator.zk.records import Channel, Registration
 from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.znodes.paths import PAUSED, Brokers
+from coordinator.zk.znodes.records import Channel, Registration
+from drills.checker import Verdicts
 from tests.support.made_histories import Made
-from tests.support.made_story import Enough, G, Story
+from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
-Change = Callable[[Story], object]
+Change = Callable[[StoryHistory], object]
 
 
 def overlooked(change: Change, seconds: float = 8.0, point: str = "joined") -> Verdicts:
     """A change, and nobody does anything about it for a while; the bound is 7 s."""
 
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         change(history)
         history.pass_(seconds)
         raise Enough
@@ -30,11 +30,11 @@ def overlooked(change: Change, seconds: float = 8.0, point: str = "joined") -> V
     return spoilt(point, happen)
 
 
-def more_partitions(history: Story) -> None:
+def more_partitions(history: StoryHistory) -> None:
     history.topic("flights", "T1", 5)
 
 
-def leaves(history: Story) -> None:
+def leaves(history: StoryHistory) -> None:
     """s2 is gone; what it ran has been written out."""
     life = history.lives["s2"]
     ended = replace(life.channel, running={}, topics={}, ended="left")
@@ -42,17 +42,17 @@ def leaves(history: Story) -> None:
     history.set_channel(life, ended, *history.released(life, life.channel.running), Delete(G.id("s2")))
 
 
-def subscribes(history: Story) -> None:
+def subscribes(history: StoryHistory) -> None:
     """s0 wants another topic, in place."""
     registration = Registration("s0-a", {"flights": 1, "cities-1": 1}, lease_ms=4000, max_poll_interval_ms=9000)
     history.commit("s0#1", SetData(G.id("s0"), registration.to_bytes()))
 
 
 CHANGES: list[tuple[str, Change, str, str]] = [
-    ("partitions are added", more_partitions, "flights-4 is assigned to nobody", "hand commit topics/flights"),
+    ("partitions are added", more_partitions, "flights-4 is unassigned", "hand commit topics/flights"),
     (
         "a topic is removed", lambda history: history.hand(Delete(Brokers().topic("flights"))),
-        "flights-0 is assigned, and there is no such partition", "hand commit topics/flights",
+        "flights-0 is assigned, but does not exist", "hand commit topics/flights",
     ),
     (
         "a topic is made anew", lambda history: history.topic("flights", "T2", 4),
@@ -60,7 +60,7 @@ CHANGES: list[tuple[str, Change, str, str]] = [
     ),
     (
         "a topic comes that a wildcard means", lambda history: history.topic("cities-2", "C9", 1),
-        "cities-2-0 is assigned to nobody, group h", "hand commit topics/cities-2",
+        "cities-2-0 is unassigned, group h", "hand commit topics/cities-2",
     ),
     (
         "a member comes", lambda history: history.register(history.consumer("s9#1", "g"), "s9-a"),
@@ -70,11 +70,11 @@ CHANGES: list[tuple[str, Change, str, str]] = [
         "a name has another incarnation", lambda history: history.register(history.consumer("s2#2", "g"), "s2-x"),
         "s2 (incarnation s2-x) has no part in the target", "s2#2 commit channel/s2",
     ),
-    ("a member leaves", leaves, "s2 (incarnation s2-a) is gone", "s2#1 commit channel/s2"),
+    ("a member leaves", leaves, "s2 (incarnation s2-a) has left", "s2#1 commit channel/s2"),
     (
-        "a session ends", lambda history: history.close("s2#1"), "s2 (incarnation s2-a) is gone", "server closed",
+        "a session ends", lambda history: history.close("s2#1"), "s2 (incarnation s2-a) has left", "server closed",
     ),
-    ("a subscription changes", subscribes, "cities-1-0 is assigned to nobody, group g", "s0#1 commit ids/s0"),
+    ("a subscription changes", subscribes, "cities-1-0 is unassigned, group g", "s0#1 commit ids/s0"),
 ]  # fmt: skip
 
 
@@ -88,18 +88,18 @@ def test_a_change_that_is_not_in_the_target_in_time_breaks_it(change: Change, wh
 
 
 def test_a_static_member_that_has_left_may_keep_its_part_for_a_session_timeout_more() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         history.commit("s2#1", Create(G.seat("s2"), b"{}"))
         leaves(history)
 
     finding = only(overlooked(change, seconds=14.0), "L2")
 
-    assert "s2 (incarnation s2-a) is gone" in finding.why
+    assert "s2 (incarnation s2-a) has left" in finding.why
     held(overlooked(change, seconds=12.5))
 
 
 def test_a_static_member_whose_session_ended_has_no_more_time_than_others() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         history.commit("s2#1", Create(G.seat("s2"), b"{}"))
         history.close("s2#1")
 
@@ -109,7 +109,7 @@ def test_a_static_member_whose_session_ended_has_no_more_time_than_others() -> N
 def test_a_seat_that_is_left_over_excuses_nothing_that_is_not_its_members() -> None:
     left = Channel(incarnation="s8-a", ended="left").to_bytes()
 
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         history.commit("s2#1", Create(G.channel("s8"), left), Create(G.seat("s8"), b"{}"))
         history.hand(Delete(Brokers().topic("flights")))
 
@@ -124,7 +124,7 @@ def test_a_group_that_gets_no_state_at_all_breaks_it() -> None:
 
 
 def test_a_change_is_overlooked_though_others_are_seen_meanwhile() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.pass_(4)
         shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
@@ -132,11 +132,11 @@ def test_a_change_is_overlooked_though_others_are_seen_meanwhile() -> None:
 
     finding = only(overlooked(change, seconds=4), "L2")
 
-    assert "flights-4 is assigned to nobody, group g: so since 15.09 s" in finding.why
+    assert "flights-4 is unassigned, group g: so since 15.09 s" in finding.why
 
 
 def test_each_change_has_its_own_time() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.pass_(4)
         shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3-4"}}
@@ -155,7 +155,7 @@ def test_each_change_has_its_own_time() -> None:
     ],
 )
 def test_while_a_fault_lasts_nothing_is_judged(name: str, fault: Made) -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.event("fault", "server", **fault)
 
@@ -164,7 +164,7 @@ def test_while_a_fault_lasts_nothing_is_judged(name: str, fault: Made) -> None:
 
 
 def test_while_a_consumer_hangs_everything_is_judged() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.event("fault", "server", kind="pause", process="s1#1", until=30.0)
 
@@ -172,7 +172,7 @@ def test_while_a_consumer_hangs_everything_is_judged() -> None:
 
 
 def test_while_there_is_no_coordinator_nothing_is_judged() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         more_partitions(history)
         del history.roles["b#1"]
 
@@ -180,7 +180,7 @@ def test_while_there_is_no_coordinator_nothing_is_judged() -> None:
 
 
 def test_who_is_elected_later_has_the_session_timeout_more() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.close("b#1")
         history.pass_(5)
@@ -192,13 +192,13 @@ def test_who_is_elected_later_has_the_session_timeout_more() -> None:
 
 
 def test_while_a_group_is_paused_it_is_not_judged() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
 
     held(overlooked(change, seconds=20))
 
-    def resumed(history: Story) -> None:
+    def resumed(history: StoryHistory) -> None:
         change(history)
         history.pass_(5)
         history.hand(Delete(PAUSED))
@@ -207,18 +207,18 @@ def test_while_a_group_is_paused_it_is_not_judged() -> None:
 
 
 def test_after_calm_no_fault_excuses_anything() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         history.event("fault", "server", kind="partition", servers=["1"], until=200.0)
         history.topic("flights", "T1", 5)
         del history.roles["b#1"]
 
     finding = only(spoilt("before calm", change), "L2")
 
-    assert "flights-4 is assigned to nobody" in finding.why
+    assert "flights-4 is unassigned" in finding.why
 
 
 def test_a_target_that_a_hand_has_written_is_not_judged() -> None:
-    def change(history: Story) -> None:
+    def change(history: StoryHistory) -> None:
         history.hand(SetData(G.state, replace(history.states["g"], target={}).to_bytes()))
 
     held(overlooked(change))
@@ -229,13 +229,11 @@ def test_a_topic_that_a_hand_has_made_unreadable_is_as_it_was() -> None:
 
 
 def test_changes_that_are_not_due_yet_when_the_history_ends_are_said() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.to(105)
         history.topic("flights", "T1", 5)
 
     verdict = spoilt("collecting", happen)["L2"]
 
     assert (verdict.outcome, verdict.is_due) == ("not decided", False)
-    assert verdict.why == (
-        "flights-4 is assigned to nobody, group g, since 105.01 s: the history ends before that is due"
-    )
+    assert verdict.why == ("flights-4 is unassigned, group g, since 105.01 s: the history ends before that is due")

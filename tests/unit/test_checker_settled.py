@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.checker import Verdicts
-from coordinator.zk.asked import Pause, PausedRecord
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import PAUSED
-from coordinator.zk.state import COMPLETING, STABLE
 from coordinator.zk.store import Create, Delete, SetData
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import PAUSED
+from drills.checker import Verdicts
 from tests.support.made_histories import Made
-from tests.support.made_story import G, Story
+from tests.support.made_story import G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
 
 P3 = TopicPartition("flights", 3)
 
 
-def begin(history: Story) -> None:
+def begin(history: StoryHistory) -> None:
     """Something is begun, and not finished."""
     history.fenced("g", replace(history.states["g"], state=COMPLETING))
 
@@ -27,7 +27,7 @@ def begin(history: Story) -> None:
 def until(at: float, stuck: list[str] | None = None) -> Verdicts:
     """The story with group g unsettled from `calm` to `at`; some may be stuck."""
 
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.events[-1]["stuck"] = stuck or []
         begin(history)
         history.to(at)
@@ -51,7 +51,7 @@ def test_a_group_has_the_session_timeout_two_ticks_and_a_second() -> None:
     assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
 
 
-def test_a_group_with_a_stuck_consumer_has_its_rebalance_timeout_its_lease_and_a_second() -> None:
+def test_group_with_a_stuck_consumer_has_rebalance_timeout_lease_and_one_second() -> None:
     held(until(83.9, stuck=["s1#1"]))
     only(until(84.1, stuck=["s1#1"]), "L1")
     held(until(83.9, stuck=["g/s1"]))
@@ -59,7 +59,7 @@ def test_a_group_with_a_stuck_consumer_has_its_rebalance_timeout_its_lease_and_a
 
 
 def test_a_group_that_does_not_stay_stable_breaks_it() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         begin(history)
         history.stable("g")
 
@@ -70,7 +70,7 @@ def test_a_group_that_does_not_stay_stable_breaks_it() -> None:
 
 def test_a_group_that_gives_a_seat_up_has_the_time_again() -> None:
     def given_up(seconds: float) -> Verdicts:
-        def happen(history: Story) -> None:
+        def happen(history: StoryHistory) -> None:
             history.fenced("g", replace(history.states["g"], state=COMPLETING), Delete(G.seat("s9")))
             history.pass_(seconds)
             history.stable("g")
@@ -82,7 +82,7 @@ def test_a_group_that_gives_a_seat_up_has_the_time_again() -> None:
 
 
 def test_a_seat_that_is_given_up_after_the_group_had_to_be_settled_excuses_nothing() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         begin(history)
         history.to(89.0)
         history.fenced("g", replace(history.states["g"], state=STABLE), Delete(G.seat("s9")))
@@ -93,8 +93,8 @@ def test_a_seat_that_is_given_up_after_the_group_had_to_be_settled_excuses_nothi
 
 
 @pytest.mark.parametrize("is_static", [False, True])
-def test_a_member_that_is_evicted_again_and_again_breaks_it_whether_or_not_it_has_a_seat(is_static: bool) -> None:
-    def happen(history: Story) -> None:
+def test_repeatedly_evicted_member_breaks_it_with_or_without_a_seat(is_static: bool) -> None:
+    def happen(history: StoryHistory) -> None:
         for number in range(7):
             life = history.lives["s3"]
             seat = [Delete(G.seat("s3"))] if is_static else []
@@ -110,8 +110,8 @@ def test_a_member_that_is_evicted_again_and_again_breaks_it_whether_or_not_it_ha
     assert spoilt("calm", happen)["L1"].findings
 
 
-def test_a_consumer_that_does_not_run_its_target_breaks_it_though_the_state_says_stable() -> None:
-    def happen(history: Story) -> None:
+def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state() -> None:
+    def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.halt(life, frozenset({P3}), "revoked")
         history.set_channel(life, life.channel.without([P3]), *history.released(life, [P3]))
@@ -123,7 +123,7 @@ def test_a_consumer_that_does_not_run_its_target_breaks_it_though_the_state_says
 
 
 def test_a_member_that_comes_late_must_be_given_its_part_in_time() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.register(history.consumer("s9#1", "g"), "s9-a")
 
     verdicts = spoilt("late", happen)
@@ -156,7 +156,7 @@ def test_a_history_without_an_end_decides_nothing() -> None:
 
 
 def test_a_paused_group_is_not_judged() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         begin(history)
         history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
 
@@ -169,7 +169,7 @@ def test_a_group_is_not_judged_while_its_state_is_as_a_hand_has_left_it(data: by
 
 
 def test_after_a_lost_state_everybody_waits_for_forty_seconds_more() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.to(40.0)
         before = history.states["g"]
         history.hand(SetData(G.state, b"?"))
@@ -182,7 +182,7 @@ def test_after_a_lost_state_everybody_waits_for_forty_seconds_more() -> None:
 
 
 def test_a_group_with_a_registration_that_a_hand_has_made_unreadable_is_not_judged() -> None:
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         history.hand(SetData(G.id("s3"), b"?"))
         begin(history)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.checker import HELD, check
+from drills.checker import HELD, check
 from tests.support.made_story import story
 
 

@@ -1,4 +1,4 @@
-"""L3: a stuck group or consumer delays nobody else's partitions."""
+"""L3: a stuck group or consumer delays no partitions of others."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.checker import Verdicts
-from coordinator.zk.asked import Pause, PausedRecord
-from coordinator.zk.paths import PAUSED
-from coordinator.zk.state import PREPARING, Mark
 from coordinator.zk.store import Create
+from coordinator.zk.znodes.group_state import PREPARING, Mark
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord
+from coordinator.zk.znodes.paths import PAUSED
+from drills.checker import Verdicts
 from tests.support.made_histories import Happening, parted
-from tests.support.made_story import Enough, Story
+from tests.support.made_story import Enough, StoryHistory
 from tests.support.spoilt import held, names, only, spoilt
 
 SHARES = {"s0": {"flights": "0"}, "s1": {}, "s2": {"flights": "3"}, "s3": {"flights": "1-2"}}
@@ -23,7 +23,7 @@ SHARES = {"s0": {"flights": "0"}, "s1": {}, "s2": {"flights": "3"}, "s3": {"flig
 def waits(begin: Happening, seconds: float = 10.0, point: str = "stuck") -> Verdicts:
     """Something is begun while s1 hangs, and left alone; 8 s are allowed, and a second for the checker to look."""
 
-    def happen(history: Story) -> None:
+    def happen(history: StoryHistory) -> None:
         begin(history)
         history.pass_(seconds)
         raise Enough
@@ -31,18 +31,18 @@ def waits(begin: Happening, seconds: float = 10.0, point: str = "stuck") -> Verd
     return spoilt(point, happen)
 
 
-def grow_h(history: Story) -> None:
+def grow_h(history: StoryHistory) -> None:
     """Group h shall run one partition more, and nobody tells it."""
     history.topic("cities-1", "C1", 4)
     history.fenced("h", history.rebalance("h", {"c1": {"cities-1": "0-3"}}))
 
 
-def free_one(history: Story, **more: Any) -> None:
+def free_one(history: StoryHistory, **more: Any) -> None:
     """Group g shall run flights-1, which is free, and nobody starts it."""
     history.fenced("g", replace(history.rebalance("g", SHARES), state=PREPARING, **more))
 
 
-def test_another_group_that_waits_while_somebody_is_stuck_breaks_it() -> None:
+def test_another_group_that_waits_while_a_consumer_is_stuck_breaks_it() -> None:
     finding = only(waits(grow_h), "L3")
 
     assert names(finding) == ["server fault", "b#1 commit h/state"]
@@ -61,7 +61,7 @@ def test_a_free_partition_of_the_same_group_that_waits_breaks_it() -> None:
 def test_what_the_stuck_one_has_may_wait() -> None:
     """flights-2 too goes to s3, which runs flights-1 by then."""
 
-    def begin(history: Story) -> None:
+    def begin(history: StoryHistory) -> None:
         free_one(history)
         history.fenced("g", history.states["g"], history.start("s3", {"flights": "1"}))
         history.obey("s3")
@@ -76,7 +76,7 @@ def test_what_a_mark_covers_may_wait() -> None:
 
 
 def test_what_a_command_to_another_names_may_wait() -> None:
-    def begin(history: Story) -> None:
+    def begin(history: StoryHistory) -> None:
         free_one(history)
         history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
 
@@ -85,7 +85,7 @@ def test_what_a_command_to_another_names_may_wait() -> None:
 
 @pytest.mark.parametrize("begin", [grow_h, free_one])
 def test_while_something_else_goes_on_nothing_is_judged(begin: Happening) -> None:
-    def with_another(history: Story) -> None:
+    def with_another(history: StoryHistory) -> None:
         begin(history)
         history.event("fault", "server", kind="drop", servers=["1"])
 
@@ -93,8 +93,8 @@ def test_while_something_else_goes_on_nothing_is_judged(begin: Happening) -> Non
 
 
 @pytest.mark.parametrize("begin", [grow_h, free_one])
-def test_when_nobody_is_stuck_it_does_not_apply(begin: Happening) -> None:
-    def recover(history: Story) -> None:
+def test_invariant_does_not_apply_without_a_stuck_consumer(begin: Happening) -> None:
+    def recover(history: StoryHistory) -> None:
         history.events[next(n for n, e in enumerate(history.events) if e.get("kind") == "hang")]["until"] = 20.1
         begin(history)
 
@@ -106,15 +106,15 @@ def test_the_own_group_of_the_stuck_one_may_wait_for_it() -> None:
 
 
 def test_a_stuck_node_is_no_stuck_consumer() -> None:
-    def begin(history: Story) -> None:
+    def begin(history: StoryHistory) -> None:
         grow_h(history)
         history.event("fault", "server", kind="hang", process="a#1", until=45.0)
 
     held(waits(begin))
 
 
-def test_each_change_begins_the_wait_anew() -> None:
-    def begin(history: Story) -> None:
+def test_every_change_restarts_the_wait() -> None:
+    def begin(history: StoryHistory) -> None:
         grow_h(history)
         history.pass_(5)
         history.topic("cities-1", "C1", 5)
@@ -123,8 +123,8 @@ def test_each_change_begins_the_wait_anew() -> None:
     held(waits(begin, seconds=7))
 
 
-def test_a_group_that_becomes_stable_in_between_waits_anew() -> None:
-    def begin(history: Story) -> None:
+def test_group_that_becomes_stable_in_between_restarts_the_wait() -> None:
+    def begin(history: StoryHistory) -> None:
         grow_h(history)
         history.fenced("h", history.states["h"], history.start("c1", {"cities-1": "0-3"}))
         history.pass_(5)
@@ -136,15 +136,15 @@ def test_a_group_that_becomes_stable_in_between_waits_anew() -> None:
 
 
 def test_a_paused_group_may_wait() -> None:
-    def begin(history: Story) -> None:
+    def begin(history: StoryHistory) -> None:
         grow_h(history)
         history.hand(Create(PAUSED, PausedRecord(everything=Pause("ann", 0)).to_bytes()))
 
     held(waits(begin))
 
 
-def test_one_that_is_still_stuck_when_all_is_calm_delays_nobody_either() -> None:
-    def happen(history: Story) -> None:
+def test_consumer_still_stuck_at_calm_may_delay_no_other_group() -> None:
+    def happen(history: StoryHistory) -> None:
         history.events[-1]["stuck"] = ["s1#1"]
         history.to(80)
         history.fenced("h", replace(history.states["h"], state=PREPARING))

@@ -14,7 +14,7 @@ from coordinator import assignors
 from coordinator.assignors import Subscriber
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.strategies import STRATEGIES
 from tests.unit.test_client_cluster import assigned_by, subscribes, texts
 
@@ -50,7 +50,7 @@ def test_a_strategy_gets_what_it_gets_on_a_coordinator() -> None:
     assert noting.members == [Subscriber("a", {"t": 2}, frozenset({part}), 4, "é", "i1", {part: "a-1"})]
 
 
-def test_wildcards_are_resolved_and_topics_without_partitions_or_subscribers_dropped() -> None:
+def test_wildcards_are_resolved_and_empty_or_unsubscribed_topics_are_dropped() -> None:
     noting = Noting()
     metadata = {"a": ConsumerMetadata({"t.*": 1}, "white_list").to_bytes(), "b": subscribes("empty u")}
 

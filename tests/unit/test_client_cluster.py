@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster, Held
 from consumer.assignment.metadata import ConsumerMetadata
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.records import Topic
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import Topic
 from tests.unit.strategies import parts
 
 Racks = Mapping[TopicPartition, frozenset[str]]
@@ -125,7 +125,7 @@ def test_nothing_is_looked_up_before_an_assignor_asks() -> None:
     assert lookup.asked == []
 
 
-def test_a_partition_is_looked_up_once_and_has_the_same_end_for_the_whole_assignment() -> None:
+def test_partition_end_is_looked_up_once_and_kept_for_the_whole_assignment() -> None:
     ends = {T0: 10, T1: 20}
     lookup = KnownOffsets(ends=ends)
     cluster = Cluster(there("t:3"), {}, lookup)

@@ -9,7 +9,7 @@ import pytest
 from consumer.assignment.base import Assignment
 from consumer.assignment.lag import LagAssignor
 from coordinator.zk.errors import UsageError
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.test_client_cluster import (
     KnownOffsets,
     assigned_by,

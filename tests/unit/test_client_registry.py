@@ -131,7 +131,7 @@ def test_an_unusable_one_is_set_aside_with_the_reason_and_the_rest_is_there(
     assert set(found) >= {*BUILT_IN, "second"}
     assert not isinstance(found.get(name), Local)
     (line,) = caplog.messages
-    assert "strategy set aside: strategy=" in line
+    assert "ignoring unusable strategy: strategy=" in line
     assert f"entry_point={THEIRS}:{what} reason={reason}" in line
     assert line.isprintable()
 
@@ -164,7 +164,7 @@ def test_a_packages_client_assignor_goes_before_its_strategy_of_the_same_name(in
     assert isinstance(client_assignors()["theirs"], Named)
 
 
-def test_a_coordinator_side_package_cannot_take_the_name_of_a_built_in_client_assignor(
+def test_coordinator_side_package_cannot_take_a_built_in_client_assignors_name(
     install: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Theirs, "name", "lag")
@@ -208,7 +208,7 @@ def test_two_given_assignors_with_one_name_are_refused() -> None:
         (Silent(), "client assignor local cannot be used: it has no method `on_assignment`"),
     ],
 )
-def test_an_assignor_of_the_applications_that_cannot_be_used_is_refused_when_the_consumer_is_made(
+def test_unusable_application_assignor_is_refused_when_the_consumer_is_created(
     given: ClientAssignor, reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):

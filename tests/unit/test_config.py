@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from consumer.config import ConsumerConfig, Subscription
-from coordinator.config import CoordinatorConfig
-from coordinator.zk.config import load
+from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import UsageError
+from coordinator.zk.process.config import load
 
 ZK = {"zk": "localhost:2181"}
 
@@ -198,14 +198,14 @@ def test_a_file_with_something_wrong_is_refused_with_one_sentence(tmp_path: Path
     refused(CoordinatorConfig, {} if text.startswith("zk") else ZK, written(tmp_path, text))
 
 
-def test_an_unknown_option_in_a_file_is_told_with_those_that_there_are(tmp_path: Path) -> None:
+def test_unknown_option_in_a_file_is_reported_with_the_known_ones(tmp_path: Path) -> None:
     message = refused(CoordinatorConfig, ZK, written(tmp_path, "sesion_timeout_ms = 1\n"))
 
     assert "'sesion_timeout_ms'" in message
     assert "session_timeout_ms" in message
 
 
-def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported_with_its_name(tmp_path: Path) -> None:
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe\x00")
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from consumer.consumer import records_of
-from consumer.fetcher import Fetch
 from consumer.logs.base import LOG_SCHEMA
-from coordinator.zk.partitions import TopicPartition
+from consumer.types import Fetch
+from coordinator.zk.znodes.partitions import TopicPartition
 
 
 @pytest.fixture

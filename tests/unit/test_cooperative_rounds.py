@@ -14,11 +14,11 @@ import pytest
 from coordinator.assignors import Assignor
 from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.plan import Plan, plan
-from coordinator.snapshot import ChannelView, Member, Snapshot
-from coordinator.zk.partitions import NONE, PartitionSet
-from coordinator.zk.records import Channel, Registration, Topic
-from coordinator.zk.state import STABLE, GroupState
+from coordinator.planning.plan import Plan, plan
+from coordinator.planning.snapshot import ChannelView, Member, Snapshot
+from coordinator.zk.znodes.group_state import STABLE, GroupState
+from coordinator.zk.znodes.partitions import NONE, PartitionSet
+from coordinator.zk.znodes.records import Channel, Registration, Topic
 from tests.support.strategies import only
 from tests.unit.strategies import numbered, parts
 
@@ -114,14 +114,14 @@ def wanted(**table: str) -> dict[str, PartitionSet]:
     return {name: parts(text) for name, text in table.items()}
 
 
-def test_what_two_run_in_one_generation_is_stopped_at_both_before_the_third_starts_it() -> None:
+def test_partition_run_by_two_members_stops_at_both_before_a_third_starts_it() -> None:
     group = Group("t:3")
     group.run(c1="t:0-1", c2="t:0,2", c3="")
 
     assert group.rebalance(dict.fromkeys(("c1", "c2", "c3"), "t")) == wanted(c1="t:1", c2="t:2", c3="t:0")
 
 
-def test_what_is_new_besides_waits_for_nobody() -> None:
+def test_new_partition_waits_for_no_other_member() -> None:
     group = Group("t:4")
     group.run(c1="t:0-1", c2="t:0,2", c3="")
 
@@ -153,7 +153,7 @@ def test_topics_stay_evenly_spread_while_consumers_come_and_go() -> None:
         assert [len(has) for has in found.values()] == [24 // count] * count
 
 
-def test_who_keeps_what_it_has_hears_nothing_and_a_partition_it_gets_does_not_stop_the_others() -> None:
+def test_unchanged_member_gets_no_command_and_a_new_partition_stops_no_other() -> None:
     group = Group("t:6")
     group.rebalance({"c1": "t", "c2": "t", "c3": "t"})
 
@@ -198,7 +198,7 @@ def test_unequal_subscriptions_settle_in_four_rounds_and_everything_is_run_once(
     assert all(part.topic in after[name].split() for name, has in found.items() for part in has)
 
 
-def test_a_consumer_that_comes_back_before_anybody_has_noticed_gets_its_partitions_back() -> None:
+def test_consumer_that_returns_unnoticed_gets_its_partitions_back() -> None:
     group = Group("t:6")
     before = dict(group.rebalance({"c1": "t", "c2": "t", "c3": "t"}))
     group.running["c2"], group.generations["c2"] = NONE, 0
@@ -224,11 +224,11 @@ def test_a_turn_amid_a_rebalance_keeps_its_generation(assignor: Assignor) -> Non
     assert second.state.target == first.state.target
 
 
-def test_where_a_session_bears_no_more_nobody_gives_up_what_it_has_for_what_others_left(
+def test_sessions_at_their_limit_give_up_no_partition_for_those_others_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor does the next turn come to another end, and begin a generation for it."""
-    monkeypatch.setattr("coordinator.target.OWNER_PATHS_A_SESSION", 200)
+    monkeypatch.setattr("coordinator.planning.target.OWNER_PATHS_A_SESSION", 200)
     group = Group("t:40")
     group.rebalance({"c1": "t", "c2": "t", "c3": "t"})
 

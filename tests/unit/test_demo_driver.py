@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import threading
@@ -40,19 +41,19 @@ def told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
 
 
 def run(driver: Any, monkeypatch: pytest.MonkeyPatch, *reasons: str | None) -> Any:
-    """The query with which it ends; it is asked to end when one runs, or when it is waited for."""
+    """The query with which it ends; the application is stopped when one runs, or when it waits."""
     given = queries(*reasons)
-    asked = threading.Event()
+    stopping = threading.Event()
 
     def start(spark: Any, config: Any) -> Any:
         query = next(given)
         if query.isActive:
-            asked.set()
+            stopping.set()
         return query
 
     monkeypatch.setattr(driver, "start_query", start)
-    monkeypatch.setattr(asked, "wait", lambda timeout=None: asked.is_set())
-    return driver.run_query(None, {}, asked)
+    monkeypatch.setattr(stopping, "wait", lambda timeout=None: stopping.is_set())
+    return driver.run_query(None, {}, stopping)
 
 
 def test_a_query_whose_python_process_came_too_late_is_started_again(
@@ -63,10 +64,24 @@ def test_a_query_whose_python_process_came_too_late_is_started_again(
 
 
 @pytest.mark.parametrize("reasons", [["out of memory"], [LATE] * 5], ids=["another reason", "too often"])
-def test_a_query_that_fails_is_told_and_not_started_for_ever(
+def test_failing_query_is_reported_and_not_restarted_forever(
     reasons: list[str], driver: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(driver, monkeypatch, *reasons)
     events = told(capsys)
     assert events[-1] == ("failed", reasons[-1])
     assert [event for event, _ in events].count("query") == len(reasons)
+
+
+def test_the_pool_is_resized_until_the_application_is_stopped(
+    driver: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes: list[int] = []
+    stopping = threading.Event()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("resize 6\nresize 4\nstop\nresize 9\n"))
+
+    driver.obey(SimpleNamespace(resize=sizes.append), stopping)
+
+    assert sizes == [6, 4]
+    assert stopping.is_set()
+    assert told(capsys) == [("resized", ""), ("resized", "")]

@@ -10,37 +10,30 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
-from consumer.cli import main as consumer_main
 from consumer.config import ConsumerConfig
-from consumer.spark.config import SlotConfig
-from consumer.spark.planner import SourceConfig
-from coordinator.cli import main as coordinator_main
-from coordinator.config import CoordinatorConfig
-from coordinator.zk.config import load
+from consumer.spark.fetchers.config import SlotConfig
+from consumer.spark.source.stream_planner import SourceConfig
+from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import MissingProgram, UsageError
+from coordinator.zk.process.config import load
+from tests.support.pages import parse, rows, shown_commands
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCUMENT = (ROOT / "docs" / "deploy.md").read_text()
 COLUMNS: tuple[Any, ...] = (CoordinatorConfig, ConsumerConfig, SlotConfig, SourceConfig)
-PROGRAMS: dict[str, click.Command] = {"zk-coordinator": coordinator_main, "zk-consumer": consumer_main}
 SECTIONS = {"Unit", "Service", "Install"}
 
 
-def rows(title: str) -> Iterator[list[str]]:
-    """The rows of the tables below a heading, their cells stripped."""
-    section = DOCUMENT.split(f"\n## {title}\n")[1].split("\n## ")[0]
-    for line in section.splitlines():
-        if line.startswith("| ") or line.startswith("| `"):
-            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+def section(title: str) -> list[list[str]]:
+    """The rows of the tables below a heading."""
+    return list(rows(DOCUMENT.split(f"\n## {title}\n")[1].split("\n## ")[0]))
 
 
 def defaults(kind: Any) -> dict[str, object]:
@@ -51,7 +44,7 @@ def defaults(kind: Any) -> dict[str, object]:
 
 
 def test_every_default_in_the_table_of_timeouts_is_the_codes_own() -> None:
-    options = [row for row in rows("Timeouts") if len(row) == 6 and row[0].startswith("`")]
+    options = [row for row in section("Timeouts") if len(row) == 6 and row[0].startswith("`")]
     assert len(options) >= 12
     for name, *cells, _ in options:
         for cell, kind in zip(cells, COLUMNS, strict=True):
@@ -61,7 +54,7 @@ def test_every_default_in_the_table_of_timeouts_is_the_codes_own() -> None:
 
 
 def test_every_timeout_that_can_be_configured_is_in_the_table() -> None:
-    named = {row[0].strip("`") for row in rows("Timeouts")}
+    named = {row[0].strip("`") for row in section("Timeouts")}
 
     known = {name for kind in COLUMNS for name in defaults(kind) if name.endswith("_ms")}
 
@@ -80,7 +73,7 @@ def test_every_other_option_that_is_named_exists() -> None:
 
 @pytest.mark.parametrize("title", ["Timeouts", "Sizing"])
 def test_every_figure_beside_a_name_of_the_code_is_its_value(title: str) -> None:
-    found = [(row[1], match) for row in rows(title) if (match := re.search(r"\(`([\w.]+)\.([A-Z_]+)`\)", row[1]))]
+    found = [(row[1], match) for row in section(title) if (match := re.search(r"\(`([\w.]+)\.([A-Z_]+)`\)", row[1]))]
     assert len(found) >= 5
     for cell, match in found:
         value = getattr(importlib.import_module(match[1]), match[2])
@@ -100,51 +93,13 @@ def test_every_test_that_the_page_names_exists() -> None:
         assert not function or f"def {function}(" in (ROOT / file).read_text(), f"{file}::{function}"
 
 
-def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", DOCUMENT):
-        path, _, anchor = target.partition("#")
-        file = ROOT / "docs" / path
-        assert file.exists(), target
-        headings = {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in lines(file)}
-        assert not anchor or anchor in headings, target
-
-
-def lines(file: Path) -> list[str]:
-    return [line for line in file.read_text().splitlines() if line.startswith("#")] if file.is_file() else []
-
-
 # ---- commands
 
 
-def shown_commands() -> list[str]:
-    """Every command of ours in the page: in code blocks, and between backticks."""
-    text = re.sub(r"```.*?```", "", DOCUMENT, flags=re.DOTALL)
-    blocks = re.findall(r"^    .*?(?<![\w./_-])((?:zk-coordinator|zk-consumer) .*)$", text, re.MULTILINE)
-    prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
-    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
-    return sorted({text for text in (*blocks, *spans) if text.split()[0] in PROGRAMS})
-
-
-def parse(words: list[str]) -> None:
-    """As click parses it, without running anything.
-
-    :raises click.UsageError: when it is wrong.
-    """
-    command: click.Command = PROGRAMS[words[0]]
-    context, rest = click.Context(command, info_name=words[0]), words[1:]
-    while isinstance(command, click.Group) and rest:
-        found = command.get_command(context, rest[0])
-        if found is None:
-            raise LookupError(rest[0])
-        command, context, rest = found, click.Context(found, parent=context, info_name=rest[0]), rest[1:]
-    if rest or not isinstance(command, click.Group):
-        command.make_context(words[0], rest, parent=context.parent, resilient_parsing=False)
-
-
-@pytest.mark.parametrize("text", shown_commands())
+@pytest.mark.parametrize("text", shown_commands(DOCUMENT))
 def test_every_command_that_the_page_shows_parses(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
-    parse(shlex.split(text))
+    parse(text)
 
 
 # ---- the application
@@ -209,7 +164,7 @@ def test_systemd_finds_nothing_to_say_about_a_unit(unit: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.name)
-def test_what_a_unit_starts_parses_and_is_not_started_again_where_that_helps_nothing(
+def test_unit_command_parses_and_is_not_restarted_after_a_permanent_error(
     unit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
@@ -217,7 +172,7 @@ def test_what_a_unit_starts_parses_and_is_not_started_again_where_that_helps_not
     words = shlex.split(found["Service.ExecStart"][0].replace("%i", "c1").replace("${TOPICS}", "flights:2"))
     assert words[0].startswith("/opt/zk-group/bin/")
 
-    parse([Path(words[0]).name, *words[1:]])
+    parse(shlex.join([Path(words[0]).name, *words[1:]]))
 
     assert found["Service.KillSignal"] == ["SIGTERM"]
     assert found["Service.RestartPreventExitStatus"] == [f"{UsageError.exit_code} {MissingProgram.exit_code}"]
@@ -242,7 +197,7 @@ def test_what_the_container_runs_parses(monkeypatch: pytest.MonkeyPatch) -> None
     text = (DEPLOY / "Containerfile").read_text()
     (command,) = re.findall(r"^CMD \[(.*)\]$", text, re.MULTILINE)
 
-    parse([word.strip(' "') for word in command.split(",")])
+    parse(shlex.join(word.strip(' "') for word in command.split(",")))
 
     for line in re.findall(r"^#   (.*)$", text, re.MULTILINE):
         assert f"    {line}\n" in DOCUMENT, "the page shows how it is built"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.asked import NO_ASKS, asked, asks_of
-from coordinator.drills.holds import holds
-from coordinator.drills.settled import changes_of_members, settled_after_kills_s
-from coordinator.zk.commands import ASSIGNMENT_FAILED, Command
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.state import COMPLETING, FAILED, STABLE, ClientSide, GroupState, Target
-from coordinator.zk.sync import Ask, AskMember
+from coordinator.zk.znodes.commands import ASSIGNMENT_FAILED, Command
+from coordinator.zk.znodes.group_state import COMPLETING, FAILED, STABLE, ClientSide, GroupState, Target
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.sync import Ask, AskMember
+from drills.evidence.asks import NO_ASKS, asked, asks_of
+from drills.evidence.fetch_intervals import holds
+from drills.evidence.settled import changes_of_members, settled_after_kills_s
 
 Made = dict[str, Any]
 GROUP = GroupPaths("g")
@@ -160,7 +160,7 @@ def killed() -> list[Made]:
     ]
 
 
-def test_the_group_is_settled_when_it_is_stable_with_all_who_are_registered_and_without_the_dead(
+def test_group_is_settled_when_stable_with_all_registered_and_no_dead_members(
     killed: list[Made],
 ) -> None:
     assert settled_after_kills_s(killed) == pytest.approx(3.0)
@@ -180,7 +180,7 @@ def test_a_coordinator_that_is_killed_in_a_group_that_is_stable_leaves_it_settle
     assert settled_after_kills_s(killed[:4]) == 0.0
 
 
-def test_where_nobody_is_killed_there_is_nothing_to_settle(killed: list[Made]) -> None:
+def test_run_without_kills_has_nothing_to_settle(killed: list[Made]) -> None:
     killed[3]["kind"] = "pause"
 
     assert settled_after_kills_s(killed) is None

@@ -12,14 +12,14 @@ import pytest
 from consumer.assignment.base import Cluster
 from consumer.assignment.metadata import ConsumerMetadata
 from consumer.assignment.registry import ENTRY_POINTS, client_assignors
-from consumer.drill import assignor
-from consumer.drill.assignor import DrillAssignor
 from coordinator.zk.errors import UsageError
-from coordinator.zk.records import Topic
+from coordinator.zk.znodes.records import Topic
+from drills.workloads import assignor
+from drills.workloads.assignor import DrillAssignor
 
 
 class Gate:
-    """As `consumer.drill.process.Gate`, which takes signals."""
+    """As `drills.workloads.process.Gate`, which takes signals."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.drills.catalog import DRILLS
-from coordinator.drills.drill import Drill
-from coordinator.drills.settings import Settings
+from drills.base.settings import Settings
+from drills.catalog import DRILLS
+from drills.scenarios.definition import Drill
 
 PAGE = (Path(__file__).parents[2] / "docs" / "drills.md").read_text()
 SECONDS = Settings().bounds(0.2)
@@ -35,7 +35,7 @@ def test_the_page_knows_no_other_drill() -> None:
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=DRILLS.keys())
-def test_a_promise_is_a_function_of_the_session_timeout_where_something_must_be_noticed(drill: Drill) -> None:
+def test_promise_depends_on_the_session_timeout_where_a_failure_must_be_detected(drill: Drill) -> None:
     longer = Settings(session_timeout_ms=4000).bounds(0.2)
 
     for promise in drill.promises:

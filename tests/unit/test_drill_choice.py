@@ -4,56 +4,72 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.cli.drill import _chosen
-from coordinator.drills.catalog import DRILLS
-from coordinator.drills.containers import Containers
-from coordinator.drills.ground import BROKER, Embedded
 from coordinator.zk.errors import UsageError
+from drills.catalog import DRILLS
+from drills.options import DrillOptions
 
-NOTHING: frozenset[str] = frozenset()
-NO_ROOM = "zookeeper-leader-cut-off needs servers that can be cut off from each other: give --docker or --namespaces"
+NO_ROOM = "zookeeper-leader-cut-off needs servers that can be cut off from each other: use --docker or --namespaces"
+OWN = "zk1:2181/test"
 
 
 def test_a_drill_that_was_named_and_has_no_room_there_is_a_mistake() -> None:
     with pytest.raises(UsageError) as mistake:
-        _chosen(["zookeeper-leader-cut-off"], False, False, 3, Embedded.can)
+        DrillOptions(("zookeeper-leader-cut-off",)).chosen()
 
     assert str(mistake.value) == NO_ROOM
 
 
-def test_of_all_drills_those_without_room_are_left_out_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = _chosen([], False, True, 3, Embedded.can | {BROKER})
+def test_of_all_drills_those_without_room_are_left_out_and_that_is_said() -> None:
+    chosen, left_out = DrillOptions(is_all=True, kafka=True).chosen()
 
     assert set(DRILLS) - {one.name for one in chosen} == {"zookeeper-leader-cut-off"}
-    assert capsys.readouterr().err == f"left out: {NO_ROOM}\n"
+    assert left_out == [NO_ROOM]
 
 
-def test_in_containers_every_drill_has_room(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _chosen([], False, True, 3, Containers.can | {BROKER}) == list(DRILLS.values())
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("in_docker", [True, False])
+def test_in_containers_and_in_namespaces_every_drill_has_room(in_docker: bool) -> None:
+    options = DrillOptions(is_all=True, kafka=True, in_docker=in_docker, in_namespaces=not in_docker)
+
+    assert options.chosen() == (list(DRILLS.values()), [])
 
 
-def test_where_no_server_may_be_touched_no_drill_that_touches_one_is_run(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = _chosen([], False, True, 3, NOTHING)
+def test_where_no_server_may_be_touched_no_drill_that_touches_one_is_run() -> None:
+    chosen, left_out = DrillOptions(is_all=True, zk=OWN).chosen()
 
     assert {name for name in DRILLS if name.startswith(("zookeeper-", "kafka-"))} == {
-        line.split()[2] for line in capsys.readouterr().err.splitlines()
+        sentence.split()[0] for sentence in left_out
     }
     assert not any(one.needs for one in chosen)
 
 
 @pytest.mark.parametrize(("short", "is_all"), [(True, False), (False, True)])
-def test_without_a_broker_the_drills_on_kafka_are_left_out_and_that_is_said(
-    short: bool, is_all: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without = _chosen([], short, is_all, 3, Containers.can)
+def test_without_a_broker_the_drills_on_kafka_are_left_out_and_that_is_said(short: bool, is_all: bool) -> None:
+    without, left_out = DrillOptions(short=short, is_all=is_all, in_docker=True).chosen()
+    with_broker, _ = DrillOptions(short=short, is_all=is_all, in_docker=True, kafka=True).chosen()
 
-    assert capsys.readouterr().err == "left out: kafka-broker-sigkill needs a Kafka broker: give --kafka\n"
-    assert [*without, DRILLS["kafka-broker-sigkill"]] == _chosen([], short, is_all, 3, Containers.can | {BROKER})
+    assert left_out == ["kafka-broker-sigkill needs a Kafka broker: use --kafka"]
+    assert [*without, DRILLS["kafka-broker-sigkill"]] == with_broker
 
 
 def test_at_the_operators_own_servers_no_broker_is_started() -> None:
     with pytest.raises(UsageError) as mistake:
-        _chosen(["kafka-broker-sigkill"], False, False, 3, NOTHING)
+        DrillOptions(("kafka-broker-sigkill",), zk=OWN).chosen()
 
-    assert str(mistake.value) == "kafka-broker-sigkill needs a Kafka broker: no broker is started at --zk"
+    assert str(mistake.value) == "kafka-broker-sigkill needs a Kafka broker: no broker is started with --zk"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"is_all": True, "in_docker": True, "zk": OWN}, "--docker, --namespaces and --zk are mutually exclusive"),
+        ({"is_all": True, "group": "g"}, "--group needs --zk, and --execute needs --group"),
+        ({"is_all": True, "zk": OWN, "execute": True}, "--group needs --zk, and --execute needs --group"),
+        ({"is_all": True, "short": True}, "name the drills to run, or give one of --short and --all (see: drill list)"),
+        ({}, "name the drills to run, or give one of --short and --all (see: drill list)"),
+    ],
+)
+def test_options_that_exclude_each_other_are_a_mistake(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError) as mistake:
+        DrillOptions(**options)  # type: ignore[arg-type]
+
+    assert str(mistake.value) == sentence

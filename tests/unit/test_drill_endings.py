@@ -14,16 +14,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from coordinator.cli import main
-from coordinator.drills import containers
-from coordinator.drills.catalog import DRILLS
-from coordinator.drills.ground import Embedded
-from coordinator.drills.runner import Run
-from coordinator.drills.settings import Settings
-from coordinator.drills.waiting import NotReached
-from coordinator.zk.ensemble_files import EnsembleError
+from coordinator.zk.embedded.directory import EnsembleError
 from coordinator.zk.errors import MissingProgram, ZooKeeperUnreachable
+from drills.base.waiting import NotReached
+from drills.catalog import DRILLS
+from drills.environments import containers
+from drills.environments.base import Embedded, Ground
+from drills.options import DrillOptions
+from drills.runner import DrillRun
+from drills.scenarios.definition import Drill
+from drills.testbed.dataframe_reader import DataFrameReader
 
-cli = importlib.import_module("coordinator.cli.drill")
+cli = importlib.import_module("drills.cli")
 STAND = cli._stand
 NAME = "coordinator-sigkill"
 TIMED_OUT = subprocess.TimeoutExpired(["docker", "compose", "up"], 120.0)
@@ -48,7 +50,7 @@ class NoReader:
 
 @pytest.fixture(autouse=True)
 def standing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "Reader", NoReader)
+    monkeypatch.setattr(cli, "DataFrameReader", NoReader)
     monkeypatch.setattr(cli, "_stand", lambda *_: nullcontext((Standing(), None)))
 
 
@@ -65,17 +67,19 @@ def ran(runs: Path, *words: str) -> Result:
     return CliRunner().invoke(main, ["drill", "run", NAME, "--runs", str(runs), "--json", *words])
 
 
-def concluding(*verdicts: str, then: Exception | None = None) -> Callable[..., Run]:
+def concluding(*verdicts: str, then: Exception | None = None) -> Callable[..., DrillRun]:
     """A `run_drill` that comes to these verdicts, and raises in the end."""
     left: Iterator[str] = iter(verdicts)
 
-    def run_drill(_drill: object, _ground: object, runs: Path, settings: Settings, seed: int, *_: object) -> Run:
+    def run_drill(
+        _drill: Drill, _ground: Ground, _reader: DataFrameReader, options: DrillOptions, seed: int, *_: object
+    ) -> DrillRun:
         verdict = next(left, None)
         if verdict is None and then is not None:
             raise then
         unknown: dict[str, Any] = {"seconds": 1.0, "why": [], "numbers": None, "promises": [], "records": {}}
         document = {**unknown, "verdict": verdict, "invariants": {}}
-        return Run(DRILLS[NAME], runs / str(seed), settings, seed, document=document)
+        return DrillRun(DRILLS[NAME], options.runs / str(seed), options.settings, seed, document=document)
 
     return run_drill
 
@@ -95,7 +99,7 @@ def test_an_ensemble_that_does_not_stand_up_is_inconclusive_and_one_sentence(
 
     assert done.exit_code == 3
     assert json.loads(done.stdout.splitlines()[-1]) == {"verdict": "INCONCLUSIVE", "drills": []}
-    assert done.stderr.splitlines() == [f"error: broken off after 0 drills: {error}"]
+    assert done.stderr.splitlines() == [f"error: aborted after 0 drills: {error}"]
 
 
 @pytest.mark.parametrize(("error", "code"), [(ZooKeeperUnreachable("nobody"), 4), (MissingProgram("no java"), 69)])
@@ -122,7 +126,7 @@ def test_a_runs_folder_that_cannot_be_written_ends_the_run_with_what_was_done(
     said = json.loads(done.stdout.splitlines()[-1])
     assert (done.exit_code, said["verdict"]) == (code, verdict)
     assert [each["verdict"] for each in said["drills"]] == [first]
-    assert "error: broken off after 1 drills: " in done.stderr
+    assert "error: aborted after 1 drills: " in done.stderr
     assert "Traceback" not in done.stderr
 
 

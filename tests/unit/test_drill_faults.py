@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.drills.catalog import DRILLS
-from coordinator.drills.containers import EngineError
-from coordinator.drills.stage import Stage
+from drills.catalog import DRILLS
+from drills.environments.containers import EngineError
+from drills.testbed.testbed import Stage
 
 SESSION_S = 0.2
 
@@ -102,7 +102,7 @@ def test_zookeeper_is_away_for_no_less_than_was_noted() -> None:
     ("name", "take", "give_back"),
     [("zookeeper-leader-pause", "pause", "resume"), ("zookeeper-leader-cut-off", "cut_off", "join")],
 )
-def test_what_was_half_done_to_the_leader_is_given_back_and_the_first_error_is_told(
+def test_half_done_fault_on_the_leader_is_undone_and_the_first_error_is_raised(
     name: str, take: str, give_back: str, surprise: BaseException
 ) -> None:
     stage = Recorded(**{take: surprise, give_back: EngineError("it was not done")})

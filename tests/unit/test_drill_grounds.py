@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.drills import containers, namespaces
-from coordinator.drills.containers import Containers, EngineError
-from coordinator.drills.namespaces import Namespaces
-from coordinator.zk.ensemble_files import EnsembleError
+from coordinator.zk.embedded.directory import EnsembleError
+from drills.environments import containers, namespaces
+from drills.environments.containers import Containers, EngineError
+from drills.environments.namespaces import Namespaces
 
 Answer = Callable[[str], str]
 """What is said to the words of a command; it may refuse."""
@@ -64,7 +64,7 @@ def test_containers_are_removed_though_none_can_be_unpaused(
     assert len(asked) == (2 if refused == "docker ps" else 4)
 
 
-def test_the_first_error_is_told_though_nothing_can_be_removed_which_is_told_too(
+def test_first_error_is_raised_and_a_failed_removal_is_logged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def answer(words: str) -> str:
@@ -88,9 +88,7 @@ def test_a_container_without_a_network_is_healed(monkeypatch: pytest.MonkeyPatch
     assert sum(words.startswith("docker start") for words in asked) == 3
 
 
-def test_an_engine_that_does_not_answer_in_time_is_told_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unresponsive_engine_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(containers, "_compose_command", lambda: ("docker", "compose"))
     docker = tmp_path / "docker"
     docker.write_text("#!/bin/sh\nexec sleep 60\n")

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coordinator.checker import check
-from coordinator.drills.histories import merged_history, with_strangers
-from coordinator.zk.state import GroupState
+from coordinator.zk.znodes.group_state import GroupState
+from drills.checker import check
+from drills.evidence.histories import merged_history, with_strangers
 from tests.support.made_histories import BOUNDS
 
 NODE, DRILL, NOBODYS = 1, 2, 255
@@ -38,7 +38,7 @@ def test_the_drill_itself_is_a_hand_and_a_process_is_itself() -> None:
     assert with_strangers(events, {NODE, DRILL}) == events
 
 
-def test_a_session_of_which_nobody_has_told_is_a_stranger() -> None:
+def test_unreported_session_is_a_stranger() -> None:
     closed = {"at": 4.0, "who": "hand", "event": "closed", "session": NOBODYS, "zxid": 10, "why": "closed", "paths": []}
 
     commits, closes = with_strangers([commit(NOBODYS), closed], {NODE, DRILL})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.drills.holds import doubly_held_s, gaps, holders, holds, last_holders, read_elsewhere
+from drills.evidence.fetch_intervals import doubly_held_s, gaps, holders, holds, last_holders, read_elsewhere
 
 Made = dict[str, Any]
 FOREVER = float("inf")
@@ -64,7 +64,7 @@ def test_a_hold_ends_when_its_lease_lapses_although_its_process_says_so_later() 
     assert spans(events) == [("a", 1.1, 3.5)]
 
 
-def test_a_hold_stands_still_while_its_lease_has_lapsed_and_goes_on_when_it_is_renewed() -> None:
+def test_hold_pauses_while_its_lease_has_expired_and_resumes_on_renewal() -> None:
     events = [lease(1.0, "a#1", 2.5), begin(1.1, "a#1", "x", 0), lease(6.0, "a#1", 9.5)]
 
     assert spans(events) == [("a", 1.1, 2.5), ("a", 6.0, 9.5)]
@@ -81,7 +81,7 @@ def test_a_hold_goes_on_while_its_lease_is_renewed_in_time() -> None:
     assert spans(events) == [("a", 1.0, 4.0)]
 
 
-def test_a_hold_ends_when_another_process_registers_under_its_name_and_begins_no_more() -> None:
+def test_hold_ends_for_good_when_another_process_registers_under_its_name() -> None:
     events = [
         begin(1.0, "a#1", "x", 0),
         {"at": 2.0, "who": "a#2", "event": "registered", "consumer": "a", "incarnation": "y"},
@@ -92,13 +92,13 @@ def test_a_hold_ends_when_another_process_registers_under_its_name_and_begins_no
     assert spans(events) == [("a", 1.0, 2.0), ("a", 3.0, FOREVER)]
 
 
-def test_gaps_are_the_times_in_which_nobody_fetched() -> None:
+def test_gaps_are_the_times_without_a_fetching_consumer() -> None:
     events = [begin(0.0, "a#1", "x", 0, 1), halt(2.0, "a#1", "x", 0), begin(2.5, "b#1", "z", 0)]
 
     assert gaps(holds(events), 1.0, 5.0) == {("t", 0): [(2.0, 2.5)], ("t", 1): []}
 
 
-def test_a_partition_that_nobody_takes_up_stands_still_to_the_end() -> None:
+def test_abandoned_partition_stands_still_to_the_end() -> None:
     events = [begin(0.0, "a#1", "x", 0), halt(2.0, "a#1", "x", 0)]
 
     assert gaps(holds(events), 1.0, 5.0) == {("t", 0): [(2.0, 5.0)]}

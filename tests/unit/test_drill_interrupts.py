@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import cast
 
+import psutil
 import pytest
 
-from coordinator.drills.interrupts import ENDINGS, finished, held, ignore, taken
-from coordinator.drills.processes import Process, end_all
-from coordinator.zk.ensemble import command_line
+from coordinator.zk.embedded.processes import command_line
+from drills.base.processes import Process, end_all
+from drills.base.signals import ENDINGS, finished, held, ignore, taken
 from tests.support.wait import eventually
 
 NOBODY = 1 << 30
@@ -127,8 +127,8 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_has_started() -> Non
     with pytest.raises(subprocess.TimeoutExpired):
         finished(sys.executable, "-c", STUBBORN.format(mark), timeout_s=1.0)
 
-    def left() -> list[Path]:
-        return [each for each in Path("/proc").glob("[0-9]*") if mark in command_line(int(each.name))]
+    def left() -> list[int]:
+        return [pid for pid in psutil.pids() if mark in command_line(pid)]
 
     eventually(lambda: not left(), 10, "both are gone")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.measure import BROKER_RETURNS, least_moved, measured
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.paths import COORDINATOR, GroupPaths
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.paths import COORDINATOR, GroupPaths
+from drills.evidence.measurements import BROKER_RETURNS, least_moved, measured
 
 Made = dict[str, Any]
 GROUP = GroupPaths("g")
@@ -60,7 +60,7 @@ def killed() -> list[Made]:
     ]
 
 
-def test_the_marks_are_the_fault_the_ephemeral_the_first_stop_the_last_start_and_all_fetched(
+def test_marks_are_fault_ephemeral_first_stop_last_start_and_all_fetched(
     killed: list[Made],
 ) -> None:
     assert measured(killed, 10.0).marks == {"T0": 10.0, "T1": 12.0, "T3": 12.5, "T4": 12.9, "T5": 13.0}
@@ -73,7 +73,7 @@ def test_each_partition_stands_still_from_its_end_to_its_new_beginning(killed: l
     assert (found.moved, found.least, found.doubly_held_s) == (2, 2, 0.0)
 
 
-def test_a_partition_that_nobody_fetches_in_the_end_leaves_no_t5(killed: list[Made]) -> None:
+def test_partition_not_fetched_in_the_end_leaves_no_t5(killed: list[Made]) -> None:
     found = measured([e for e in killed if e["at"] != 13.0], 10.0)
 
     assert "T5" not in found.marks
@@ -184,7 +184,7 @@ def broker_away(*later: Made) -> list[Made]:
         ([fetch(15.2, 0)], 5.0),  # at least: to the end
     ],
 )
-def test_fetching_goes_on_when_records_of_every_partition_have_come_since_the_broker_was_back(
+def test_fetching_resumes_once_every_partition_had_records_after_broker_return(
     later: list[Made], seconds: float
 ) -> None:
     assert measured(broker_away(*later), 10.0).resumed_s == pytest.approx(seconds)

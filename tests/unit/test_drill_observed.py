@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills import tap
-from coordinator.drills.observed import Observed, observed
-from coordinator.drills.observer import somebody_else
-from coordinator.drills.tap import Link, Tap
-from coordinator.drills.wire import CREATE, SET_DATA
 from coordinator.zk.store import Check, Create, Delete, Operation, SetData
-from tests.support import packets
+from drills.evidence.reconstruction import Observed, observed
+from drills.evidence.watch_observer import somebody_else
+from drills.faults import traffic_capture
+from drills.faults.packets import CREATE, SET_DATA
+from drills.faults.traffic_capture import CapturedLink, Tap
+from tests.support import made_packets
 
 ROOT = "/drill"
 WHO = {1: "a#1", 2: "b#2"}
@@ -28,36 +28,36 @@ class Wire:
         self._xids = iter(range(1, 1000))
         self.a, self.b, self.observer = self.link(1), self.link(2), self.link(9, is_observer=True)
 
-    def link(self, session: int, is_observer: bool = False) -> Link:
+    def link(self, session: int, is_observer: bool = False) -> CapturedLink:
         link = self.tap.link(is_observer)
-        link.request(0, packets.connect(50_000))
-        link.reply(0, packets.connected(session, 40_000))
+        link.request(0, made_packets.connect(50_000))
+        link.reply(0, made_packets.connected(session, 40_000))
         return link
 
-    def asks(self, link: Link, *operations: Operation) -> int:
+    def asks(self, link: CapturedLink, *operations: Operation) -> int:
         xid = next(self._xids)
-        link.request(1, packets.multi(xid, operations, ROOT))
+        link.request(1, made_packets.multi(xid, operations, ROOT))
         return xid
 
-    def closes(self, link: Link) -> int:
+    def closes(self, link: CapturedLink) -> int:
         xid = next(self._xids)
-        link.request(1, packets.close(xid))
+        link.request(1, made_packets.close(xid))
         return xid
 
-    def answers(self, link: Link, xid: int, zxid: int, *results: bytes) -> None:
-        link.reply(1, packets.reply(xid, zxid, 0, b"".join(results) + (packets.DONE if results else b"")))
+    def answers(self, link: CapturedLink, xid: int, zxid: int, *results: bytes) -> None:
+        link.reply(1, made_packets.reply(xid, zxid, 0, b"".join(results) + (made_packets.DONE if results else b"")))
 
     def tells(self, zxid: int, *changes: str) -> None:
         """The observer is told of changes, each as `created /a`."""
         for change in changes:
             kind, path = change.split()
-            self.observer.reply(1, packets.event(zxid, kind, ROOT + path))
+            self.observer.reply(1, made_packets.event(zxid, kind, ROOT + path))
 
     def reads(self, path: str, data: str, mzxid: int, version: int = 0, owner: int = 0) -> None:
         xid = next(self._xids)
-        self.observer.request(1, packets.get(xid, ROOT + path))
-        body = packets.text(data) + packets.stat(mzxid, version, owner)
-        self.observer.reply(1, packets.reply(xid, mzxid, 0, body))
+        self.observer.request(1, made_packets.get(xid, ROOT + path))
+        body = made_packets.text(data) + made_packets.stat(mzxid, version, owner)
+        self.observer.reply(1, made_packets.reply(xid, mzxid, 0, body))
 
     def observed(self) -> Observed:
         return observed(self.tap.taken(), WHO, [ROOT], ROOT, 0, 1000)
@@ -70,11 +70,11 @@ class Wire:
 
 
 def made(path: str) -> bytes:
-    return packets.result(CREATE, packets.text(ROOT + path))
+    return made_packets.result(CREATE, made_packets.text(ROOT + path))
 
 
 def was_set(version: int) -> bytes:
-    return packets.result(SET_DATA, packets.stat(version=version))
+    return made_packets.result(SET_DATA, made_packets.stat(version=version))
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def wire() -> Wire:
     return Wire()
 
 
-def created(wire: Wire, link: Link, path: str, zxid: int, ephemeral: bool = True) -> None:
+def created(wire: Wire, link: CapturedLink, path: str, zxid: int, ephemeral: bool = True) -> None:
     xid = wire.asks(link, Create(path, b"x", ephemeral=ephemeral))
     wire.tells(zxid, f"created {path}")
     wire.answers(link, xid, zxid, made(path))
@@ -91,7 +91,7 @@ def created(wire: Wire, link: Link, path: str, zxid: int, ephemeral: bool = True
 def test_a_transaction_is_what_was_asked_for_in_the_request_whose_reply_names_it(wire: Wire) -> None:
     xid = wire.asks(wire.a, Create("/c-", b"1", sequential=True), SetData("/s", b"2"), Check("/f", 3))
     wire.tells(10, "created /c-0000000007", "changed /s")
-    wire.answers(wire.a, xid, 10, made("/c-0000000007"), was_set(5), packets.result(13))
+    wire.answers(wire.a, xid, 10, made("/c-0000000007"), was_set(5), made_packets.result(13))
 
     (event,) = wire.done()
 
@@ -105,7 +105,7 @@ def test_a_transaction_is_what_was_asked_for_in_the_request_whose_reply_names_it
 
 def test_it_had_happened_when_the_first_packet_passed_that_knows_of_it(wire: Wire) -> None:
     xid = wire.asks(wire.a, Create("/n"))
-    wire.b.reply(1, packets.reply(-2, 12))
+    wire.b.reply(1, made_packets.reply(-2, 12))
     before = wire.tap.taken().marks[-1][0]
     wire.tells(11, "created /n")
     wire.answers(wire.a, xid, 11, made("/n"))
@@ -117,7 +117,7 @@ def test_it_had_happened_when_the_first_packet_passed_that_knows_of_it(wire: Wir
 
 def test_a_refused_request_is_no_transaction(wire: Wire) -> None:
     xid = wire.asks(wire.a, Create("/n"))
-    wire.answers(wire.a, xid, 10, packets.result(-1, b"\xff\xff\xff\x92"))
+    wire.answers(wire.a, xid, 10, made_packets.result(-1, b"\xff\xff\xff\x92"))
 
     assert wire.done() == []
 
@@ -161,7 +161,7 @@ def test_two_requests_of_which_either_may_have_been_it_are_said_to_be_unknown(wi
 
     found = wire.observed()
 
-    assert "2 requests without a reply would have changed just this" in found.problem
+    assert "2 requests without a reply match these changes" in found.problem
     assert [event["zxid"] for event in found.events if event["event"] == "commit"] == [9]
     assert found.events[-1]["event"] == "end"
 
@@ -203,7 +203,7 @@ def test_an_ephemeral_that_goes_while_its_session_lives_was_removed_by_a_hand(wi
     created(wire, wire.b, "/g", 7)
     wire.tells(10, "deleted /e")
     wire.tells(11, "deleted /f")
-    wire.a.reply(1, packets.reply(500, 12))
+    wire.a.reply(1, made_packets.reply(500, 12))
 
     events = wire.done()[-2:]
 
@@ -220,13 +220,13 @@ def test_a_session_that_its_client_ends_is_closed_with_what_it_had(wire: Wire) -
 
 
 @pytest.mark.parametrize(("late_s", "why"), [(0, "closed"), (60, "expired")])
-def test_an_end_that_was_asked_for_and_not_answered_counts_if_nothing_else_could_end_the_session_so_soon(
+def test_unanswered_close_counts_if_nothing_else_could_end_the_session_so_soon(
     wire: Wire, late_s: int, why: str
 ) -> None:
     created(wire, wire.a, "/e", 5)
     wire.closes(wire.a)
     for _ in range(late_s):
-        wire.b.reply(1, packets.reply(-2, 6 + _))
+        wire.b.reply(1, made_packets.reply(-2, 6 + _))
     wire.tells(100, "deleted /e")
 
     assert wire.done()[-1]["why"] == why
@@ -250,13 +250,11 @@ def test_what_a_stranger_wrote_is_what_was_read_of_it(wire: Wire) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ("created /other", "told something else"),
-        ("deleted /n", "told something else"),
+        ("created /other", "do not match the request"),
+        ("deleted /n", "do not match the request"),
     ],
 )
-def test_an_observer_that_was_told_something_else_than_was_asked_for_is_not_believed(
-    wire: Wire, change: str, why: str
-) -> None:
+def test_observer_notified_of_another_change_than_requested_is_not_believed(wire: Wire, change: str, why: str) -> None:
     xid = wire.asks(wire.a, Create("/n"))
     wire.tells(10, change)
     wire.answers(wire.a, xid, 10, made("/n"))
@@ -264,11 +262,11 @@ def test_an_observer_that_was_told_something_else_than_was_asked_for_is_not_beli
     assert why in wire.observed().problem
 
 
-def test_a_reply_to_a_change_that_the_observer_was_never_told_of_is_not_believed(wire: Wire) -> None:
+def test_reply_to_a_change_without_a_watch_event_is_not_believed(wire: Wire) -> None:
     xid = wire.asks(wire.a, Create("/n"))
     wire.answers(wire.a, xid, 10, made("/n"))
 
-    assert "told something else" in wire.observed().problem
+    assert "do not match the request" in wire.observed().problem
 
 
 def test_a_server_that_names_no_transactions_is_too_old(wire: Wire) -> None:
@@ -283,11 +281,11 @@ def test_a_packet_that_cannot_be_read_ends_what_is_known(wire: Wire) -> None:
 
     found = wire.observed()
 
-    assert "a reply cannot be read" in found.problem
+    assert "unreadable reply" in found.problem
     assert [event["event"] for event in found.events].count("end") == 1
 
 
-def test_what_nobody_of_the_drill_wrote_is_named_since_the_checker_excuses_it(wire: Wire) -> None:
+def test_foreign_writes_are_named_since_the_checker_excuses_them(wire: Wire) -> None:
     created(wire, wire.a, "/mine", 9)
     assert somebody_else(wire.observed().events) == ""
 
@@ -295,7 +293,7 @@ def test_what_nobody_of_the_drill_wrote_is_named_since_the_checker_excuses_it(wi
     wire.tells(11, "changed /m", "deleted /o")
     wire.reads("/m", "more", 11, 4)
 
-    assert somebody_else(wire.observed().events) == "somebody else wrote /m and 1 more"
+    assert somebody_else(wire.observed().events) == "a stranger wrote /m and 1 more"
 
 
 def test_what_an_unknown_session_wrote_past_a_proxy_is_a_strangers_and_not_named(wire: Wire) -> None:
@@ -305,13 +303,13 @@ def test_what_an_unknown_session_wrote_past_a_proxy_is_a_strangers_and_not_named
 
 
 @pytest.mark.parametrize("what", ["told", "reads", "marks"])
-def test_what_the_observer_is_told_and_reads_has_a_bound_too_and_over_it_the_history_ends(
+def test_observer_capture_has_a_bound_and_the_history_ends_beyond_it(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr(tap, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(traffic_capture, "MOST_BYTES", 10_000)
     for zxid in range(10, 210):
         if what == "marks":
-            wire.a.reply(1, packets.reply(-2, zxid))
+            wire.a.reply(1, made_packets.reply(-2, zxid))
         elif what == "told":
             wire.tells(10, "created /n")
         else:
@@ -319,7 +317,7 @@ def test_what_the_observer_is_told_and_reads_has_a_bound_too_and_over_it_the_his
 
     found = wire.observed()
 
-    assert "MiB were written, or told" in found.problem
+    assert "the capture exceeds" in found.problem
     assert len(getattr(wire.tap.taken(), what)) <= 50
     assert "end" in [event["event"] for event in found.events]
 
@@ -329,7 +327,7 @@ def test_a_write_whose_reply_there_was_no_room_for_is_still_its_processes(
 ) -> None:
     xid = wire.asks(wire.a, Create("/n"))
     wire.tells(10, "created /n")
-    monkeypatch.setattr(tap, "MOST_BYTES", 0)
+    monkeypatch.setattr(traffic_capture, "MOST_BYTES", 0)
     wire.answers(wire.a, xid, 10, made("/n"))
 
     (event,) = [event for event in wire.observed().events if event["event"] == "commit"]

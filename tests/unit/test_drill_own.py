@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.drills import own
-from coordinator.drills.catalog import DRILLS
-from coordinator.drills.histories import granted_otherwise
-from coordinator.drills.own import Own, parsed_hosts
-from coordinator.drills.settings import Settings
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+from drills.base.settings import Settings
+from drills.catalog import DRILLS
+from drills.environments import external
+from drills.environments.external import Own, parsed_hosts
+from drills.evidence.histories import granted_otherwise
 
 Servers = Callable[..., None]
 SERVERS = {name for name in DRILLS if name.startswith(("zookeeper-", "kafka-"))}
@@ -28,9 +28,9 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
 
     def answer(least_ms: int, most_ms: int, conf: str = "", version: str = "3.9.5") -> None:
         words = {"conf": conf, "srvr": f"Zookeeper version: {version}-abc, built on" if version else ""}
-        monkeypatch.setattr(own, "granted_ms", lambda address, asked_ms: min(max(asked_ms, least_ms), most_ms))
-        monkeypatch.setattr(own, "four_letter_word", lambda host, port, word="srvr": words[word])
-        monkeypatch.setattr(own, "open_kazoo", lambda *arguments, **options: NoStore())
+        monkeypatch.setattr(external, "granted_ms", lambda address, asked_ms: min(max(asked_ms, least_ms), most_ms))
+        monkeypatch.setattr(external, "four_letter_word", lambda host, port, word="srvr": words[word])
+        monkeypatch.setattr(external, "open_kazoo", lambda *arguments, **options: NoStore())
 
     return answer
 
@@ -70,7 +70,7 @@ def test_the_tick_is_what_the_server_says(servers: Servers) -> None:
     assert "conf" in str(ground.told["tick"])
 
 
-def test_a_tick_that_no_server_says_is_told_from_the_sessions_that_are_granted(servers: Servers) -> None:
+def test_unreported_tick_is_derived_from_the_granted_sessions(servers: Servers) -> None:
     servers(1000, 10_000)
 
     ground = Own("zk1:2181", 1000)
@@ -79,7 +79,7 @@ def test_a_tick_that_no_server_says_is_told_from_the_sessions_that_are_granted(s
     assert ground.session_timeout_ms == 2000, "four ticks"
 
 
-def test_where_bounds_were_set_promises_take_the_shorter_tick_and_sessions_the_longer(servers: Servers) -> None:
+def test_configured_bounds_give_promises_the_shorter_tick_and_sessions_the_longer(servers: Servers) -> None:
     servers(400, 40_000)
 
     ground = Own("zk1:2181", 1000)
@@ -116,7 +116,7 @@ def test_sessions_that_are_too_long_to_wait_for_are_refused(servers: Servers) ->
 
 
 def test_an_ensemble_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "granted_ms", lambda address, asked_ms: None)
+    monkeypatch.setattr(external, "granted_ms", lambda address, asked_ms: None)
 
     with pytest.raises(ZooKeeperUnreachable):
         Own("zk1:2181", 2000)
@@ -136,7 +136,7 @@ def test_a_process_that_was_granted_another_session_makes_a_run_inconclusive() -
     assert granted_otherwise(events, 2.0) == ["node-1#5 was granted a session of 4 s, not 2"]
 
 
-def test_every_session_counts_also_an_earlier_one_and_one_of_a_process_that_tells_of_none() -> None:
+def test_every_session_counts_also_earlier_ones_and_those_of_silent_processes() -> None:
     events = [
         {"event": "session", "session": 1, "who": "a#5", "timeout": 4.0, "asked": 2.0},
         {"event": "session", "session": 2, "who": "a#5", "timeout": 2.0, "asked": 2.0},

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.reports.axis import Axis, Label, gathered, placed, stream, thinned, ticks, window
-from coordinator.drills.reports.facts import MINUS, readable
-from coordinator.drills.reports.lanes import (
+from drills.reports.axis import Axis, Label, gathered, placed, stream, thinned, ticks, window
+from drills.reports.facts import MINUS, readable, text
+from drills.reports.lanes import (
     CONSUMER,
     ELECTED,
     FETCH,
@@ -28,15 +28,15 @@ from coordinator.drills.reports.lanes import (
     Bar,
     Flow,
     Lane,
-    Mark,
+    LaneMark,
     gaps,
     overlaps,
     tracked,
 )
-from coordinator.drills.reports.markdown import markdown
-from coordinator.drills.reports.page import page
-from coordinator.drills.reports.story import story
-from coordinator.drills.reports.svg import tag, words
+from drills.reports.markdown import markdown
+from drills.reports.page import environment, page
+from drills.reports.shapes import shape, words
+from drills.reports.timeline import timeline_of
 from tests.support.made_drill import begin, consumer, event, fetch, halt, history, run
 
 NASTY = "<script>alert(1)</script>\"'&<b>`|*"
@@ -80,7 +80,7 @@ class Page(HTMLParser):
 
 
 def lanes_of(events: Sequence[Any], kind: str = PARTITION) -> dict[str, Lane]:
-    return {lane.name: lane for lane in story(run(), events)[0].lanes if lane.kind == kind}
+    return {lane.name: lane for lane in timeline_of(run(), events)[0].lanes if lane.kind == kind}
 
 
 def bars(lane: Lane, kind: str) -> list[tuple[float, float, str]]:
@@ -100,17 +100,17 @@ def test_a_partition_is_drawn_from_begin_to_the_exit_of_its_process_and_by_whom(
 def test_between_two_who_fetch_a_partition_its_standstill_is_drawn() -> None:
     lanes = lanes_of(history())
 
-    assert bars(lanes["t-2"], GAP) == [(10.0, 15.0, "nobody")]
+    assert bars(lanes["t-2"], GAP) == [(10.0, 15.0, "no fetcher")]
     assert lanes["t-2"].standstill == 5.0
     assert bars(lanes["t-0"], GAP) == []
 
 
-def test_a_partition_that_nobody_takes_again_stands_still_until_the_end_while_anybody_of_its_group_lives() -> None:
+def test_abandoned_partition_stands_still_while_its_group_has_live_members() -> None:
     left = [each for each in history() if not (each["event"] == "begin" and each["at"] == 15.0)]
     nobody = [each for each in left if each["event"] != "end"]
     nobody += [event(18.0, "c1#11", "exit", why="left"), event(20.0, "drill", "end")]
 
-    assert bars(lanes_of(left)["t-2"], GAP) == [(10.0, 20.0, "nobody")]
+    assert bars(lanes_of(left)["t-2"], GAP) == [(10.0, 20.0, "no fetcher")]
     assert bars(lanes_of(nobody)["t-2"], GAP) == []
 
 
@@ -120,7 +120,7 @@ def test_an_overlap_is_marked_and_its_bars_stand_one_below_the_other() -> None:
 
     lane = lanes_of(events)["t-0"]
 
-    assert bars(lane, OVERLAP) == [(17.0, 18.5, "two at once")]
+    assert bars(lane, OVERLAP) == [(17.0, 18.5, "two fetchers")]
     assert [bar.note for bar in lane.bars if bar.kind == OVERLAP] == ["c1 and c3"]
     assert lane.tracks == 2
     assert {bar.label: bar.track for bar in lane.bars if bar.kind == FETCH} == {"c1": 0, "c3": 1}
@@ -135,7 +135,7 @@ def test_a_handover_in_one_instant_is_no_overlap_and_no_standstill() -> None:
     assert bars(lane, OVERLAP) == bars(lane, GAP) == []
 
 
-def test_a_topic_made_anew_under_its_name_is_no_overlap() -> None:
+def test_recreated_topic_is_no_overlap() -> None:
     other = begin(16.0, "c3#13", 0)
     other["topics"] = {"t": "another"}
 
@@ -154,7 +154,7 @@ def test_whose_lease_has_lapsed_does_not_fetch_until_it_is_renewed() -> None:
     lane = lanes_of(events)["t-0"]
 
     assert bars(lane, FETCH) == [(2.0, 6.0, "c1"), (8.0, 20.0, "c1")]
-    assert bars(lane, GAP) == [(6.0, 8.0, "nobody")]
+    assert bars(lane, GAP) == [(6.0, 8.0, "no fetcher")]
     assert bars(lanes_of(events, CONSUMER)["c1"], LEASE) == [(2.0, 6.0, ""), (8.0, 20.0, "")]
 
 
@@ -204,7 +204,7 @@ def test_a_pause_is_drawn_on_whom_it_hit_for_as_long_as_it_lasted() -> None:
 
     assert bars(consumers["c1"], PAUSE) == [(16.0, 18.0, "paused")]
     assert bars(consumers["c2"], PAUSE) == []
-    assert [(each.start, each.end, each.label) for each in story(run(), events)[0].shades] == [
+    assert [(each.start, each.end, each.label) for each in timeline_of(run(), events)[0].shades] == [
         (10.0, 10.0, "sigkill node-1"),
         (16.0, 18.0, "pause c1"),
     ]
@@ -218,7 +218,7 @@ def test_a_server_is_away_until_it_returns() -> None:
     ]
     events[-1:-1] = away
 
-    assert [(each.start, each.end, each.label) for each in story(run(), events)[0].shades] == [
+    assert [(each.start, each.end, each.label) for each in timeline_of(run(), events)[0].shades] == [
         (10.0, 10.0, "sigkill node-1"),
         (16.0, 18.5, "pause-server server 2"),
     ]
@@ -230,7 +230,7 @@ def test_commands_are_marked_on_the_node_that_sent_them() -> None:
     events = history()
     events.insert(-1, event(14.5, "node-2#2", "commit", session=2, zxid=8, ops=[op]))
 
-    assert lanes_of(events, NODE)["node-2"].marks == (Mark(14.5, "stop", note="stop-fetcher to c1"),)
+    assert lanes_of(events, NODE)["node-2"].marks == (LaneMark(14.5, "stop", note="stop-fetcher to c1"),)
 
 
 def test_consumers_are_ordered_by_their_number() -> None:
@@ -252,18 +252,18 @@ def test_overlaps_gaps_and_tracks_of_bars() -> None:
 
 def test_the_picture_begins_before_the_fault_and_ends_when_all_is_well_again() -> None:
     long = [*history()[:-1], event(600.0, "drill", "end")]
-    told, _ = story(run(), long)
+    timeline, _ = timeline_of(run(), long)
 
-    assert window(run(), told) == (8.5, 17.5)
+    assert window(run(), timeline) == (8.5, 17.5)
 
 
-def test_a_run_that_is_hardly_longer_is_shown_whole_and_so_is_one_whose_marks_are_elsewhere() -> None:
-    told, _ = story(run(), [each for each in history() if 6 < each["at"] < 19])
+def test_short_run_is_shown_whole_and_so_is_one_with_marks_elsewhere() -> None:
+    timeline, _ = timeline_of(run(), [each for each in history() if 6 < each["at"] < 19])
     long = [*history()[:-1], event(600.0, "drill", "end")]
     elsewhere = run(marks={"T0": {"at": 5e6}})
 
-    assert window(run(), told) == (told.start, told.end)
-    assert window(elsewhere, story(elsewhere, long)[0]) == (0.1, 600.0)
+    assert window(run(), timeline) == (timeline.start, timeline.end)
+    assert window(elsewhere, timeline_of(elsewhere, long)[0]) == (0.1, 600.0)
 
 
 def test_labels_never_touch_each_other_and_stay_inside() -> None:
@@ -290,7 +290,7 @@ def test_ticks_are_round_and_far_enough_apart(length: float) -> None:
 def test_what_is_too_narrow_or_too_close_together_becomes_one() -> None:
     axis = Axis(0, 1000, 1000)
     narrow = [Bar(number / 20, number / 20 + 0.02, FETCH, f"c{number}") for number in range(20_000)]
-    marks = [Mark(number / 20, "batch") for number in range(20_000)]
+    marks = [LaneMark(number / 20, "batch") for number in range(20_000)]
     flow = [Flow(number / 20, (number + 1) / 20, 1, 1) for number in range(20_000)]
 
     assert len(thinned(narrow, axis)) <= 1000
@@ -316,7 +316,7 @@ def test_the_page_tells_what_happened_in_words_and_shape() -> None:
         "node-1 was killed; node-2 acted 4.1 s later (5.5 s promised). 2 partitions stood still for 5 s at most."
         in said
     )
-    assert "12,000 records came once each." in said
+    assert "12,000 records delivered once." in said
     assert "zk-coordinator drill run coordinator-sigkill --seed 7" in said
     assert "2026-11-21 17:00:00 UTC, took 20.5 s, embedded ensemble of 3 servers" in said
     assert [attrs for attrs in found.of("verdict") if "PASS" in (attrs["class"] or "")]
@@ -334,7 +334,7 @@ def test_each_verdict_has_a_shape_of_its_own() -> None:
 def test_who_points_at_a_bar_reads_exact_times_from_the_fault() -> None:
     titles = Page(page(run(), history())).titles()
 
-    assert "nobody fetches t-2, 0 s to +5 s (5 s)" in titles
+    assert "t-2 has no fetcher, 0 s to +5 s (5 s)" in titles
     assert any(each.startswith(f"t-2 is fetched by c2, {MINUS}8 s to 0 s (8 s); by c2#12") for each in titles)
     assert any("coordinator, epoch 2, +4.1 s to the end of the history" in each for each in titles)
 
@@ -358,8 +358,8 @@ def test_an_overlap_is_framed_and_said() -> None:
     events = [*history()[:-1], begin(15.5, "c3#13", 0), halt(17.0, "c3#13", 0), event(20.0, "drill", "end")]
     found = Page(page(run(), events))
 
-    assert "t-0 is fetched twice, by c1 and c3, +5.5 s to +7 s (1.5 s)" in found.titles()
-    assert "two at once 1.5 s" in found.words()
+    assert "t-0 has two fetchers: c1 and c3, +5.5 s to +7 s (1.5 s)" in found.titles()
+    assert "two fetchers 1.5 s" in found.words()
     assert len(found.of("overlap")) > len(Page(page(run(), history())).of("overlap"))
 
 
@@ -422,10 +422,12 @@ def test_every_text_from_outside_is_escaped() -> None:
 
 
 def test_what_goes_into_an_attribute_or_a_text_is_escaped() -> None:
-    found = Page(words(1, 2, NASTY, NASTY) + tag("g", "", NASTY, aria_label=NASTY))
+    some = [words(1, 2, NASTY, NASTY, NASTY), shape("g", NASTY, data=NASTY)]
+    template = environment(text).from_string('{% from "picture.html.jinja" import shapes %}{{ shapes(some) }}')
+    found = Page(template.render(some=some))
 
-    assert [name for name, _ in found.elements] == ["text", "g", "title"]
-    assert found.elements[0][1]["class"] == found.elements[1][1]["aria-label"] == NASTY
+    assert [name for name, _ in found.elements] == ["text", "title", "g", "title"]
+    assert found.elements[0][1]["class"] == found.elements[2][1]["data"] == NASTY
 
 
 def test_the_page_names_no_external_resource_and_its_policy_forbids_one() -> None:
@@ -448,11 +450,11 @@ def test_the_same_run_gives_the_same_page_byte_for_byte() -> None:
 def test_what_a_run_that_broke_off_lacks_is_said_in_its_place() -> None:
     said = Page(page({}, [])).words()
 
-    assert "The run broke off before it had a verdict." in said
+    assert "The run was aborted before it had a verdict." in said
     assert "INCONCLUSIVE" in said
-    for what in ("the history", "the promises", "the numbers", "the count of the records", "what the checker found",
-                 "what the drill set out to show", "the versions", "which drill it was"):  # fmt: skip
-        assert f"Not there: {what}" in said
+    for what in ("the history", "the promises", "the numbers", "the record counts", "the verdicts of the checker",
+                 "the plan of the drill", "the versions", "the name of the drill"):  # fmt: skip
+        assert f"Missing: {what}" in said
 
 
 def strange() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -488,7 +490,7 @@ def test_events_that_cannot_be_read_are_set_aside_and_counted() -> None:
     found = Page(page(run(), [*history(), *odd]))
 
     assert "6 events could not be read" in found.words()
-    assert "nobody fetches t-2, 0 s to +5 s (5 s)" in found.titles()
+    assert "t-2 has no fetcher, 0 s to +5 s (5 s)" in found.titles()
 
 
 def test_a_history_cut_off_anywhere_gives_a_page() -> None:
@@ -519,10 +521,10 @@ def test_of_very_many_partitions_those_are_drawn_in_which_something_changed() ->
     events = history()
     events[10:10] = [begin(2.5, "c1#11", *range(100, 400))]
 
-    told, _ = story(run(), events)
-    drawn = [lane.name for lane in told.lanes if lane.kind == PARTITION]
+    timeline, _ = timeline_of(run(), events)
+    drawn = [lane.name for lane in timeline.lanes if lane.kind == PARTITION]
 
     assert len(drawn) == 160
     assert {"t-2", "t-3"} <= set(drawn)
-    assert told.left_out == {PARTITION: 144}
-    assert "144 partitions more, in which less happened, not drawn" in Page(page(run(), events)).words()
+    assert timeline.left_out == {PARTITION: 144}
+    assert "144 partitions more with fewer changes, not drawn" in Page(page(run(), events)).words()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.drills.remnants import remnants
-from coordinator.groups import ShownCommand, ShownGroup, ShownMember, ShownPartition
-from coordinator.zk.commands import STOP_FETCHER, Command
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import Channel
-from coordinator.zk.state import GroupState
+from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember, ShownPartition
+from coordinator.zk.znodes.commands import STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel
+from drills.evidence.leftovers import remnants
 
 PART = TopicPartition("t", 0)
 LIVE = Channel(incarnation="i2", running={PART: 5}, topics={"t": "id"})

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from coordinator.drills.reports.facts import MINUS, amount, moment, seconds
-from coordinator.drills.reports.markdown import code, markdown, plain
-from coordinator.drills.reports.summary import sentences
+from drills.reports.facts import MINUS, amount, moment, seconds
+from drills.reports.markdown import code, markdown, plain
+from drills.reports.summary import sentences
 from tests.support.made_drill import begin, event, halt, history, run
 
 
@@ -21,9 +21,9 @@ def rows(text: str, heading: str) -> list[list[str]]:
 
 
 def test_the_report_says_who_fetched_each_partition_when() -> None:
-    found = rows(markdown(run(), history()), "What happened")
+    found = rows(markdown(run(), history()), "Timeline")
 
-    assert ["g", "t-2", f"c2 {MINUS}8 s to 0 s; nobody 0 s to +5 s; c1 +5 s to end"] in found
+    assert ["g", "t-2", f"c2 {MINUS}8 s to 0 s; no fetcher 0 s to +5 s; c1 +5 s to end"] in found
     assert ["T2", "+4.1 s", "next coordinator"] in found
     assert ["T1", "did not happen", ""] in found
 
@@ -31,17 +31,17 @@ def test_the_report_says_who_fetched_each_partition_when() -> None:
 def test_an_overlap_stands_out() -> None:
     events = [*history()[:-1], begin(15.5, "c3#13", 0), halt(17.0, "c3#13", 0), event(20.0, "drill", "end")]
 
-    assert "**two at once** +5.5 s to +7 s" in markdown(run(), events)
+    assert "**two fetchers** +5.5 s to +7 s" in markdown(run(), events)
 
 
 def test_the_report_has_promises_numbers_records_and_how_to_do_it_again() -> None:
     text = markdown(run(), history())
 
     assert ["the next coordinator acts", "session timeout + 2 ticks", "5.5 s", "4.1 s", "held"] in rows(
-        text, "What was promised"
+        text, "Promises"
     )
-    assert ["nobody writes late", "lease", "2.7 s", "not measured", "not measured"] in rows(text, "What was promised")
-    measured = rows(text, "What was measured")
+    assert ["nobody writes late", "lease", "2.7 s", "not measured", "not measured"] in rows(text, "Promises")
+    measured = rows(text, "Measurements")
     assert ["partitions that moved", "2"] in measured
     assert ["produced", "12,000"] in measured
     assert ["t-2", "5 s"] in measured
@@ -55,19 +55,19 @@ def test_a_broken_invariant_has_its_witness_below() -> None:
 
     text = markdown(broken, history())
 
-    assert ["S1", "What S1 says.", "**broken**", "by two"] in rows(text, "What must always hold")
+    assert ["S1", "What S1 says.", "**broken**", "by two"] in rows(text, "Invariants")
     assert "### Witness of S1" in text
-    assert any(row[:3] == ["+5.5 s", "c3\\#13", "begin"] for row in rows(text, "What must always hold"))
+    assert any(row[:3] == ["+5.5 s", "c3\\#13", "begin"] for row in rows(text, "Invariants"))
 
 
 def test_what_a_run_that_broke_off_lacks_is_said_in_its_place() -> None:
     text = markdown({}, [])
 
-    assert text.startswith("# INCONCLUSIVE: A drill without a name\n")
-    assert "The run broke off before it had a verdict." in text
-    for what in ("T0 to T5", "who fetched which partition", "the promises", "the numbers", "the count of the records",
-                 "what the checker found", "what the drill set out to show", "the versions"):  # fmt: skip
-        assert f"Not there: {what}" in text
+    assert text.startswith("# INCONCLUSIVE: Unnamed drill\n")
+    assert "The run was aborted before it had a verdict." in text
+    for what in ("T0 to T5", "the fetchers of the partitions", "the promises", "the numbers", "the record counts",
+                 "the verdicts of the checker", "the plan of the drill", "the versions"):  # fmt: skip
+        assert f"Missing: {what}" in text
 
 
 def test_texts_from_outside_make_no_markup_and_no_other_lines() -> None:
@@ -92,20 +92,20 @@ def counts(*numbers: int) -> dict[str, int]:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"records": counts(9, 11, 1, 3)}, "Of 9 records 1 were lost and 3 came twice."),
-        ({"records": counts(9, 8, 0, 0)}, "Of 9 records 0 were lost and 0 came twice."),
-        ({"records": counts(9, 9, 0, 0)}, "9 records came once each."),
+        ({"records": counts(9, 11, 1, 3)}, "Of 9 records 1 were lost and 3 were duplicated."),
+        ({"records": counts(9, 8, 0, 0)}, "Of 9 records 0 were lost and 0 were duplicated."),
+        ({"records": counts(9, 9, 0, 0)}, "9 records delivered once."),
         ({"numbers": {"standstill": {"max_s": 0, "by_partition": {"t-0": 0}}}}, "No partition stood still."),
         ({"numbers": {"standstill": {"max_s": 2, "by_partition": {"t-0": 2}}}}, "1 partition stood still for 2 s."),
         ({"promises": []}, "node-1 was killed; node-2 acted 4.1 s later."),
         ({"marks": {"T0": {"at": 10.0}}}, "node-1 was killed."),
     ],
 )  # fmt: skip
-def test_what_happened_is_told_from_what_was_measured(changes: dict[str, object], sentence: str) -> None:
+def test_summary_is_derived_from_the_measurements(changes: dict[str, object], sentence: str) -> None:
     assert sentence in sentences(run(**changes), history())
 
 
-def test_a_fault_that_lasted_and_one_that_hit_several_are_told_so() -> None:
+def test_lasting_fault_and_fault_on_several_targets_are_described_as_such() -> None:
     events = [each for each in history() if each["event"] != "fault"]
     pause = event(10.0, "drill", "fault", kind="pause", process="c1#11", until=16.0)
     kills = [event(10.0 + n / 10, "drill", "fault", kind="sigkill", process=f"c{n}#1") for n in (1, 2)]
@@ -118,7 +118,7 @@ def test_a_fault_that_lasted_and_one_that_hit_several_are_told_so() -> None:
     assert sentences(marks, [odd, *events])[0] == "The fault was full-disk."
 
 
-def test_a_fault_of_a_server_is_told_of_the_server() -> None:
+def test_server_fault_is_described_for_the_server() -> None:
     events = [event(10.0, "server", "fault", kind="cut-server", server=2)]
 
     assert sentences(run(), events)[0].startswith("server 2 was cut off from its peers")

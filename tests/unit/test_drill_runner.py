@@ -7,12 +7,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-from coordinator.drills.catalog import DRILLS
-from coordinator.drills.ground import Ground
-from coordinator.drills.reader import Reader
-from coordinator.drills.runner import run_drill
-from coordinator.drills.settings import Settings
+import pytest
+
 from coordinator.zk.errors import ZooKeeperUnreachable
+from drills.base.settings import Settings
+from drills.catalog import DRILLS
+from drills.environments.base import Ground
+from drills.options import DrillOptions
+from drills.runner import DrillRun, _window, run_drill
+from drills.testbed.dataframe_reader import DataFrameReader
+
+NAME = "coordinator-sigkill"
 
 
 class Away:
@@ -31,6 +36,9 @@ class Away:
     def heal(self) -> None:
         raise ZooKeeperUnreachable("no ZooKeeper server answers")
 
+    def adjust(self, settings: Settings) -> Settings:
+        return settings
+
     def chroot_of(self, name: str) -> str:
         return f"/{name}"
 
@@ -42,13 +50,23 @@ class Away:
 
 
 def test_a_drill_that_breaks_off_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
-    reader = cast(Reader, None)  # nobody comes to ask it
+    reader = cast(DataFrameReader, None)  # nobody comes to ask it
+    options = DrillOptions((NAME,), runs=tmp_path)
 
-    run = run_drill(
-        DRILLS["coordinator-sigkill"], cast(Ground, Away()), tmp_path, Settings(), 1, reader, lambda _: None, False
-    )
+    run = run_drill(DRILLS[NAME], cast(Ground, Away()), reader, options, 1, lambda _: None)
 
     assert run.verdict == "INCONCLUSIVE"
-    assert run.document["why"][0] == "broken off: no ZooKeeper server answers"
-    assert json.loads((tmp_path / "coordinator-sigkill" / "latest" / "run.json").read_text()) == run.document
+    assert run.document["why"][0] == "aborted: no ZooKeeper server answers"
+    assert json.loads((tmp_path / NAME / "latest" / "run.json").read_text()) == run.document
     assert "INCONCLUSIVE" in (run.folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("name", "is_shown"), [("consumer-sigkill", True), ("region-reset-to-initial", False)])
+def test_a_region_s_drill_shows_nothing_where_its_applications_say_nothing(
+    tmp_path: Path, name: str, is_shown: bool
+) -> None:
+    run = DrillRun(DRILLS[name], tmp_path, DRILLS[name].adjust(Settings()), 1)
+    fetched = {"at": 2.0, "event": "fetch", "ranges": [{"first": 0, "next": 100}]}
+
+    assert (_window(run, [fetched], 1.0) == []) == is_shown
+    assert _window(run, [fetched, {**fetched, "event": "taken"}], 1.0) == []

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.drills.verdict import FAIL, INCONCLUSIVE, PASS, Records, counted, decided, together
+from drills.evidence.verdict import FAIL, INCONCLUSIVE, PASS, RecordCounts, counted, decided, together
 
-WHOLE = Records(produced=100, delivered=100, lost=0, duplicated=0, misplaced=0)
+WHOLE = RecordCounts(produced=100, delivered=100, lost=0, duplicated=0, misplaced=0)
 HELD: dict[str, Any] = {"S1": {"outcome": "held", "why": None, "is_due": False}}
 KEPT = [{"name": "it acts", "rule": "2 s", "unit": "s", "bound": 2.0, "measured": 1.0, "held": True}]
 
@@ -44,7 +44,7 @@ def test_what_the_drill_itself_has_seen_go_wrong_fails_it() -> None:
 def test_a_record_that_is_lost_or_comes_twice_fails_it(what: str) -> None:
     counts = {"lost": 0, "duplicated": 0, "misplaced": 0} | {what: 1}
 
-    assert decided(HELD, KEPT, Records(100, 0, 100, **counts), []) == (FAIL, [f"1 records {what}"])
+    assert decided(HELD, KEPT, RecordCounts(100, 0, 100, **counts), []) == (FAIL, [f"1 records {what}"])
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_record_that_is_lost_or_comes_twice_fails_it(what: str) -> None:
     [
         (HELD, KEPT, WHOLE, ["the fault did not fire"]),
         (HELD, [{**KEPT[0], "measured": None, "held": None}], WHOLE, []),
-        (HELD, KEPT, Records(100), []),
+        (HELD, KEPT, RecordCounts(100), []),
         ({"S7": {"outcome": "not decided", "why": "no lease", "is_due": True}}, KEPT, WHOLE, []),
     ],
     ids=["no fault", "no number", "no DataFrame", "undecided"],
@@ -84,10 +84,10 @@ def test_records_are_held_against_what_was_produced() -> None:
 
     found = counted(produced, [row(0, 11, 9, 9), row(1, 5, 5, 4)])
 
-    assert found == Records(produced=15, delivered=16, lost=1, duplicated=2, misplaced=0)
+    assert found == RecordCounts(produced=15, delivered=16, lost=1, duplicated=2, misplaced=0)
 
 
-def test_what_applications_have_read_is_not_lost_and_what_came_all_the_same_came_twice() -> None:
+def test_records_read_by_applications_are_not_lost_and_are_duplicates_if_repeated() -> None:
     produced = {"t": {"i": {"0": 10}}}
 
     assert counted(produced, [row(0, 6, 6, 9)], elsewhere={("t", 0): 4}).lost == 0
@@ -104,12 +104,12 @@ def test_what_one_partition_has_twice_does_not_make_up_for_what_another_has_lost
 
 
 def test_what_was_still_on_its_way_is_not_lost() -> None:
-    late = Records(100, 0, 90, lost=10, duplicated=0, misplaced=0)
+    late = RecordCounts(100, 0, 90, lost=10, duplicated=0, misplaced=0)
 
     assert decided(HELD, KEPT, late, ["not every record was sealed in time"])[0] == INCONCLUSIVE
 
 
-def test_records_of_a_topic_that_was_made_anew_are_told_apart_by_its_id() -> None:
+def test_records_of_a_recreated_topic_are_distinguished_by_topic_id() -> None:
     produced = {"t": {"old": {"0": 10}, "new": {"0": 10}}}
 
     found = counted(produced, [row(0, 10, 10, 9, topic_id="old")])
@@ -117,7 +117,7 @@ def test_records_of_a_topic_that_was_made_anew_are_told_apart_by_its_id() -> Non
     assert (found.lost, found.duplicated) == (10, 0)
 
 
-def test_records_that_nobody_produced_are_misplaced() -> None:
+def test_unproduced_records_are_misplaced() -> None:
     assert counted({"t": {"i": {"0": 3}}}, [row(0, 3, 3, 7)]).misplaced == 3
     assert counted({}, [row(0, 3, 3, 2)]).misplaced == 3
 

@@ -1,4 +1,4 @@
-"""What packets say, on bytes; and that bytes which are no packets are refused, whatever they are."""
+"""Packets are parsed from bytes, and all bytes that are no packet are refused."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.drills import wire
-from coordinator.drills.wire import CREATE, CREATE2, SET_DATA, Found, Head, Opened, Part, Result, Told
 from coordinator.zk.errors import BadData
 from coordinator.zk.store import Check, Create, Delete, SetData
-from tests.support import packets
+from drills.faults import packets
+from drills.faults.packets import CREATE, CREATE2, SET_DATA, Head, Opened, OperationResult, Part, ReadZnode, WatchEvent
+from tests.support import made_packets
 
-REQUEST = packets.multi(
+REQUEST = made_packets.multi(
     7,
     [
         Create("/é", b"\xff", ephemeral=True),
@@ -24,24 +24,24 @@ REQUEST = packets.multi(
         Check("/e", 9),
     ],
 )
-REPLY = packets.reply(
+REPLY = made_packets.reply(
     7,
     99,
     0,
-    packets.result(CREATE, packets.text("/é"))
-    + packets.result(CREATE2, packets.text("/b/c-0000000004") + packets.stat(version=0))
-    + packets.result(SET_DATA, packets.stat(version=4))
-    + packets.result(2)
-    + packets.result(13)
-    + packets.DONE,
+    made_packets.result(CREATE, made_packets.text("/é"))
+    + made_packets.result(CREATE2, made_packets.text("/b/c-0000000004") + made_packets.stat(version=0))
+    + made_packets.result(SET_DATA, made_packets.stat(version=4))
+    + made_packets.result(2)
+    + made_packets.result(13)
+    + made_packets.DONE,
 )
-EVENT = packets.event(0x100000002, "deleted", "/a")
-READ = packets.reply(3, 50, 0, packets.text("data") + packets.stat(mzxid=41, version=2, owner=77))
+EVENT = made_packets.event(0x100000002, "deleted", "/a")
+READ = made_packets.reply(3, 50, 0, made_packets.text("data") + made_packets.stat(mzxid=41, version=2, owner=77))
 
 
 def test_a_multi_is_what_its_sender_asked_for() -> None:
-    assert (wire.xid(REQUEST), wire.op_code(REQUEST)) == (7, wire.MULTI)
-    assert wire.parts_of(REQUEST) == (
+    assert (packets.xid(REQUEST), packets.op_code(REQUEST)) == (7, packets.MULTI)
+    assert packets.parts_of(REQUEST) == (
         Part("create", "/é", "\\xff", ephemeral=True),
         Part("create", "/b/c-", "", sequential=True),
         Part("set", "/a", "x", 3),
@@ -51,65 +51,70 @@ def test_a_multi_is_what_its_sender_asked_for() -> None:
 
 
 def test_the_reply_to_a_multi_has_the_paths_and_versions_that_came_of_it() -> None:
-    assert wire.head(REPLY) == Head(7, 99, 0)
-    assert wire.results_of(REQUEST, REPLY) == (
-        Result("/é"), Result("/b/c-0000000004", 0), Result("", 4), Result(), Result(),
+    assert packets.head(REPLY) == Head(7, 99, 0)
+    assert packets.results_of(REQUEST, REPLY) == (
+        OperationResult("/é"), OperationResult("/b/c-0000000004", 0), OperationResult("", 4), OperationResult(),
+        OperationResult(),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        packets.reply(7, 99, -101),
-        packets.reply(7, 99, 0, packets.result(-1, struct.pack(">i", -103)) + packets.DONE),
+        made_packets.reply(7, 99, -101),
+        made_packets.reply(7, 99, 0, made_packets.result(-1, struct.pack(">i", -103)) + made_packets.DONE),
     ],
     ids=["in its head", "in a part"],
 )
 def test_a_refused_multi_has_no_results(reply: bytes) -> None:
-    assert wire.results_of(REQUEST, reply) is None
+    assert packets.results_of(REQUEST, reply) is None
 
 
 @pytest.mark.parametrize(
     ("code", "body", "part"),
     [
-        (1, packets.text("/") + packets.text("x") + struct.pack(">ii", 0, 3), Part("create", "/", "x", -1, True, True)),
-        (15, packets.text("/a") + packets.text("") + struct.pack(">ii", 0, 0), Part("create", "/a", "")),
-        (5, packets.text("/a") + packets.text("x") + struct.pack(">i", 2), Part("set", "/a", "x", 2)),
-        (2, packets.text("/a") + struct.pack(">i", -1), Part("delete", "/a")),
+        (
+            1,
+            made_packets.text("/") + made_packets.text("x") + struct.pack(">ii", 0, 3),
+            Part("create", "/", "x", -1, True, True),
+        ),
+        (15, made_packets.text("/a") + made_packets.text("") + struct.pack(">ii", 0, 0), Part("create", "/a", "")),
+        (5, made_packets.text("/a") + made_packets.text("x") + struct.pack(">i", 2), Part("set", "/a", "x", 2)),
+        (2, made_packets.text("/a") + struct.pack(">i", -1), Part("delete", "/a")),
     ],
 )  # fmt: skip
 def test_an_operation_alone_is_read_as_one_part(code: int, body: bytes, part: Part) -> None:
-    assert wire.parts_of(struct.pack(">ii", 1, code) + body) == (part,)
+    assert packets.parts_of(struct.pack(">ii", 1, code) + body) == (part,)
 
 
 def test_the_end_of_a_session_asks_for_nothing_and_gives_nothing() -> None:
-    assert wire.parts_of(packets.close(4)) == ()
-    assert wire.results_of(packets.close(4), packets.reply(4, 12)) == ()
+    assert packets.parts_of(made_packets.close(4)) == ()
+    assert packets.results_of(made_packets.close(4), made_packets.reply(4, 12)) == ()
 
 
 def test_a_connection_is_for_a_session_or_for_one_that_is_over() -> None:
-    assert wire.opened(packets.connected(0x1234, 4000)) == Opened(0x1234, 4000)
-    assert wire.opened(packets.connected(0, 0)) is None
+    assert packets.opened(made_packets.connected(0x1234, 4000)) == Opened(0x1234, 4000)
+    assert packets.opened(made_packets.connected(0, 0)) is None
 
 
 def test_a_watch_event_names_its_transaction_unless_it_is_of_no_znodes_data() -> None:
-    assert wire.told(EVENT) == Told(0x100000002, "deleted", "/a")
-    assert wire.told(packets.event(-1, "created", "/a")) == Told(-1, "created", "/a")
-    assert wire.told(packets.event(5, "children", "/a")) is None
+    assert packets.told(EVENT) == WatchEvent(0x100000002, "deleted", "/a")
+    assert packets.told(made_packets.event(-1, "created", "/a")) == WatchEvent(-1, "created", "/a")
+    assert packets.told(made_packets.event(5, "children", "/a")) is None
 
 
 def test_a_read_has_the_transaction_that_wrote_what_it_found() -> None:
-    assert wire.asked_path(packets.get(3, "/a")) == "/a"
-    assert wire.found(READ) == Found("data", 41, 2, 77)
-    assert wire.found(packets.reply(3, 50, -101)) is None
+    assert packets.asked_path(made_packets.get(3, "/a")) == "/a"
+    assert packets.found(READ) == ReadZnode("data", 41, 2, 77)
+    assert packets.found(made_packets.reply(3, 50, -101)) is None
 
 
 PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
-    "request": (wire.parts_of, REQUEST),
-    "reply": (lambda body: wire.results_of(REQUEST, body), REPLY),
-    "event": (wire.told, EVENT),
-    "read": (wire.found, READ),
-    "session": (wire.opened, packets.connected(1, 2)[:16]),
+    "request": (packets.parts_of, REQUEST),
+    "reply": (lambda body: packets.results_of(REQUEST, body), REPLY),
+    "event": (packets.told, EVENT),
+    "read": (packets.found, READ),
+    "session": (packets.opened, made_packets.connected(1, 2)[:16]),
 }
 
 
@@ -135,4 +140,4 @@ def test_a_packet_with_any_bytes_in_it_is_read_or_refused(parse: Callable[[bytes
         except BadData:
             refused += 1
 
-    assert refused > 0 or parse is wire.opened
+    assert refused > 0 or parse is packets.opened

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -24,11 +25,11 @@ from consumer.logs import (
     UnknownTopic,
     open_log,
 )
-from consumer.logs.append import ABANDONED_AFTER_S, Appender, sweep
-from consumer.logs.columns import Records, stored_batches
-from consumer.logs.embedded import EmbeddedLog
-from consumer.logs.layout import file_name
-from consumer.logs.remove import remove_topic
+from consumer.logs.columns import PendingRecords, stored_batches
+from consumer.logs.embedded.append import ABANDONED_AFTER_S, Appender, sweep
+from consumer.logs.embedded.layout import file_name
+from consumer.logs.embedded.log import EmbeddedLog
+from consumer.logs.embedded.remove import remove_topic
 from coordinator.zk.errors import UsageError
 
 TOPIC, ID = "flights", "0kqJ7XyNT_aWnRk5bWq8Zg"
@@ -55,10 +56,10 @@ def values(log: Log, offset: int, max_bytes: int = LARGE, max_records: int = LAR
 FIRST_FETCH = """
 import sys
 from consumer.consumer import records_of
-from consumer.fetcher import Fetch
+from consumer.fetching.fetcher import Fetch
 from consumer.logs import open_log
-from consumer.segment_files import SegmentFolder
-from coordinator.zk.partitions import TopicPartition
+from consumer.sealing.segment_files import SegmentFolder
+from coordinator.zk.znodes.partitions import TopicPartition
 
 _, log_dir, segments_dir, topic, topic_id = sys.argv
 log = open_log(log_dir)
@@ -86,8 +87,8 @@ def folder(log_dir: Path) -> Path:
     return log_dir / TOPIC / ID / "0"
 
 
-def test_a_batch_that_is_appended_is_fetched_with_the_columns_of_sparks_kafka_source(tmp_path: Path, log: Log) -> None:
-    records = Records()
+def test_appended_batch_is_fetched_with_the_columns_of_sparks_kafka_source(tmp_path: Path, log: Log) -> None:
+    records = PendingRecords()
     records.add(b"v", b"k", 1_700_000_000_123, [("h", b"1"), ("h", None)])
     records.add(None, None, 0, ())
     Appender(tmp_path, TOPIC, ID, 3).append(records.batches())
@@ -132,7 +133,7 @@ def test_the_schema_is_what_spark_demands_of_its_sources() -> None:
     assert wanted.equals(LOG_SCHEMA, check_metadata=True)
 
 
-def test_offsets_go_on_where_the_last_batch_ended_whoever_appended_it(tmp_path: Path, log: Log) -> None:
+def test_offsets_continue_after_the_last_batch_of_any_appender(tmp_path: Path, log: Log) -> None:
     assert [append(tmp_path, b"a", b"b"), append(tmp_path, b"c"), append(tmp_path, b"d")] == [0, 2, 3]
 
     assert values(log, 1) == [b"b", b"c", b"d"]
@@ -169,14 +170,14 @@ def test_a_fetch_at_the_end_costs_well_under_100_microseconds(tmp_path: Path, lo
     assert best < 100e-6, f"{best * 1e6:.0f} microseconds"
 
 
-def test_a_partition_that_nobody_wrote_to_is_empty(tmp_path: Path, log: Log) -> None:
+def test_unwritten_partition_is_empty(tmp_path: Path, log: Log) -> None:
     append(tmp_path, b"a")
 
     assert log.fetch(TOPIC, ID, 7, 0, LARGE, LARGE) == ([], 0)
     assert (log.earliest(TOPIC, ID, 7), log.latest(TOPIC, ID, 7)) == (0, 0)
 
 
-def test_a_partition_is_fetched_once_somebody_writes_to_it(tmp_path: Path, log: Log) -> None:
+def test_partition_is_fetched_once_it_is_written(tmp_path: Path, log: Log) -> None:
     (tmp_path / TOPIC / ID).mkdir(parents=True)
     assert values(log, 0) == []
 
@@ -216,7 +217,7 @@ def test_an_offset_before_the_earliest_or_after_the_latest_is_out_of_range(tmp_p
     assert values(log, 1) == [b"b"]
 
 
-def test_a_log_that_was_removed_and_begun_anew_is_read_from_its_own_beginning(tmp_path: Path, log: Log) -> None:
+def test_recreated_log_is_read_from_its_own_beginning(tmp_path: Path, log: Log) -> None:
     append(tmp_path, b"old", b"old")
     assert values(log, 0) == [b"old", b"old"]
     shutil.rmtree(folder(tmp_path))
@@ -240,12 +241,12 @@ def test_batches_that_were_fetched_outlive_the_log_and_its_files(tmp_path: Path)
 def test_reading_keeps_no_file_open(tmp_path: Path, log: Log) -> None:
     for partition in range(20):
         Appender(tmp_path, TOPIC, ID, partition).append(stored_batches([b"a"]))
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = psutil.Process().num_fds()
 
     held = [log.fetch(TOPIC, ID, partition, 0, LARGE, LARGE) for partition in range(20)]
 
     assert len(held) == 20
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert psutil.Process().num_fds() == before
 
 
 def test_values_are_slices_of_the_mapped_file(tmp_path: Path, log: Log) -> None:
@@ -268,8 +269,8 @@ def test_a_reader_of_many_partitions_keeps_few_files_mapped(tmp_path: Path, log:
             assert log.fetch(TOPIC, ID, partition, 0, LARGE, LARGE).next_offset == 1
             assert log.latest(TOPIC, ID, partition) == 1
 
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    assert 1 <= len([line for line in maps if str(tmp_path) in line]) <= 16
+    mapped = [each.path for each in psutil.Process().memory_maps(grouped=False) if str(tmp_path) in each.path]
+    assert 1 <= len(mapped) <= 16
 
 
 def test_records_that_wait_to_be_read_in_an_open_file_take_no_memory(tmp_path: Path, log: Log) -> None:

@@ -12,7 +12,7 @@ from consumer.cli import main
 from consumer.cli.output import EventLines, RecordLines
 from consumer.consumer import Record
 from consumer.errors import AssignmentFailed, CommitFailed
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.events import DEAD, JOINED, REBALANCING, STARTED, GroupEvents, RuleBroken, replayed
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -77,7 +77,7 @@ def test_a_consumer_that_joins_consumes_commits_and_leaves_keeps_the_rules() -> 
     assert (group.position, group.joined(), group.owners()) == ({T0: 15}, set(), {})
 
 
-def test_a_cooperative_consumer_that_keeps_some_stays_joined_and_keeps_its_place_in_them() -> None:
+def test_cooperative_consumer_that_keeps_partitions_stays_joined_at_its_offsets() -> None:
     group = told(*JOINS, *by("a", consumed(1, 0, 4), revoked(0), consumed(1, 5, 6)), *by("b", START, assigned(0)))
 
     assert group.owners() == {T0: ["b"], T1: ["a"]}

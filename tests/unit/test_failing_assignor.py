@@ -8,23 +8,21 @@ from typing import Any
 
 import pytest
 
-from consumer.registration import register
-from coordinator.asked import Asked
-from coordinator.assignors import LONGEST_FAULT, Assignment, Subscriber, assigned
+from consumer.membership.registration import register
+from coordinator.assignors import Assignment, Subscriber, assigned
 from coordinator.assignors.range import RangeAssignor
-from coordinator.config import CoordinatorConfig
-from coordinator.handlers import Handlers
-from coordinator.problems import Problems
-from coordinator.requests import Request
-from coordinator.term import Term
+from coordinator.rebalance.handlers import Handlers
+from coordinator.term.operator_requests import Asked
+from coordinator.term.request_queue import Request
 from coordinator.zk.errors import EpochOver, RebalanceFailed
-from coordinator.zk.lease import Lease
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
-from coordinator.zk.records import EpochRecord, Registration, Topic
-from coordinator.zk.state import GroupState
-from tests.property.tree import Tree
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.names import LONGEST_FAULT
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
+from coordinator.zk.znodes.records import EpochRecord, Registration, Topic
+from tests.property.tree import MemoryTree
 from tests.support.strategies import only
+from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime
 
 Assign = Callable[[Sequence[Subscriber], Mapping[str, Sequence[int]]], Any]
@@ -61,7 +59,7 @@ class Untellable(Exception):
 FAULTS: dict[str, tuple[Assign, str]] = {
     "an error": (raises(ValueError("no luck")), "assignor made failed: ValueError: no luck"),
     "an error without a word": (raises(KeyError()), "assignor made failed: KeyError"),
-    "an error that cannot be told": (raises(Untellable()), "assignor made failed: Untellable"),
+    "an error that cannot be error_text": (raises(Untellable()), "assignor made failed: Untellable"),
     "one of the project's errors": (raises(EpochOver("1 is over")), "assignor made failed: EpochOver: 1 is over"),
     "the project's error for this": (raises(RebalanceFailed("no")), "assignor made failed: RebalanceFailed: no"),
     "the end of the process": (raises(SystemExit(3)), "assignor made failed: SystemExit: 3"),
@@ -80,7 +78,7 @@ FAULTS: dict[str, tuple[Assign, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_an_assignor_does_is_told_with_its_name(fault: str) -> None:
+def test_every_assignor_fault_is_reported_with_its_name(fault: str) -> None:
     assign, reason = FAULTS[fault]
 
     with pytest.raises(RebalanceFailed) as failed:
@@ -100,20 +98,11 @@ def test_what_it_says_is_cut_where_it_is_too_long() -> None:
 # ---- one group's, and the others
 
 
-class _Held(Lease):
-    def __init__(self) -> None:
-        pass
-
-    @property
-    def is_held(self) -> bool:
-        return True
-
-
 class Node:
     """An elected coordinator's handlers on a tree, with a group for each of `members`."""
 
     def __init__(self, assignor: Made, members: Mapping[str, str]) -> None:
-        self.tree = Tree()
+        self.tree = MemoryTree()
         self.over: list[str] = []
         runtime = ManualRuntime()
         self.tree.ensure("/consumers/groups")
@@ -124,12 +113,8 @@ class Node:
         for group, name in members.items():
             registration = Registration(f"{name}-life", {"t": 1}, "static", protocols=("made",), lease_ms=1000)
             register(self.tree.open(), GroupPaths(group), name, registration, None)
-        store, term, problems = self.tree.open(), Term(1, node.stat.version), Problems(runtime)
-        asked = Asked(store, runtime, term, problems)
-        config = CoordinatorConfig(zk="nobody:1", max_rebalance_retries=RETRIES, group_initial_rebalance_delay_ms=0)
-        self.handlers = Handlers(
-            config, store, runtime, term, _Held(), only(assignor), problems, self.over.append, asked
-        )
+        term = a_term(self.tree.open(), runtime, 1, node.stat.version, max_rebalance_retries=RETRIES)
+        self.handlers = Handlers(term, only(assignor), self.over.append, Asked(term))
         self.handlers.start(lambda: {"t": Topic("t", "t-1", (0, 1))})
 
     def turn(self, group: str) -> GroupState:

@@ -6,23 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from consumer.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, Fetcher, Looks
-from consumer.holder import Start
+from consumer.fetching.fetcher import LONGEST_WAIT_S, LOOK_FOR_DATA_S, Fetcher, Looks
 from consumer.logs import LogError, OffsetOutOfRange
-from consumer.logs.append import Appender
 from consumer.logs.base import Fetched
 from consumer.logs.columns import stored_batches
-from consumer.logs.embedded import EmbeddedLog
-from consumer.logs.layout import topic_folder
+from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.layout import topic_folder
+from consumer.logs.embedded.log import EmbeddedLog
+from consumer.membership.offsets import CommittedOffsets
+from consumer.membership.start_offsets import StartOffset
+from consumer.membership.start_position import OffsetSpec
 from consumer.metrics import ConsumerMetrics
-from consumer.offsets import Offsets
-from consumer.out_of_range import Jump
-from consumer.start_position import Place
-from consumer.starts import Found
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
-from tests.property.tree import Tree
+from consumer.types import Jump, Position
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel
+from tests.property.tree import MemoryTree
 from tests.support.timedlog import TimedLog
 from tests.unit.manual import ManualRuntime
 
@@ -47,56 +46,56 @@ def test_a_partition_whose_folder_cannot_be_listed_is_reported_and_the_others_go
     (folder / "0").write_text("a file where the partition's folder should be")
     Appender(tmp_path, "t", "id", 1).append(stored_batches([b"1", b"2"]))
     fetcher = Fetcher(EmbeddedLog(tmp_path))
-    fetcher.begin({BROKEN: Start("id", 0), WHOLE: Start("id", 0)})
+    fetcher.begin({BROKEN: Position("id", 0), WHOLE: Position("id", 0)})
 
     assert [(fetch.partition, fetch.rows) for fetch in fetcher.fetch(100, 1 << 20)] == [(WHOLE, 2)]
     assert "Not a directory" in fetcher.complaints[BROKEN]
 
 
 def test_a_partition_whose_first_offset_cannot_be_found_waits_and_the_others_do_not() -> None:
-    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> Found:
+    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
         if partition == BROKEN:
             raise PermissionError("no access")
-        return Found(7, Place("beginning"))
+        return StartOffset(7, OffsetSpec("beginning"))
 
-    offsets = Offsets(ManualRuntime(), GroupPaths("g"), find)
+    offsets = CommittedOffsets(ManualRuntime(), GroupPaths("g"), find)
     running = Channel("abc", running={BROKEN: None, WHOLE: None}, topics={"t": "id"})
 
-    read = offsets.read(Tree().open(), running, running.running, lambda operations: None)
+    read = offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
 
     assert read.running == {BROKEN: None, WHOLE: 7}
     assert offsets.complaints == {BROKEN: "no access"}
 
 
-def test_a_log_that_is_away_is_not_waited_for_at_each_partition_before_the_consumer_goes_on() -> None:
+def test_unavailable_log_is_not_waited_for_at_each_partition() -> None:
     runtime, asked = ManualRuntime(), []
 
-    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> Found:
+    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
         asked.append(partition)
         runtime.now += 0.6
         raise LogError("no answer")
 
-    offsets = Offsets(runtime, GroupPaths("g"), find)
+    offsets = CommittedOffsets(runtime, GroupPaths("g"), find)
     running = Channel("abc", running={TopicPartition("t", n): None for n in range(100)}, topics={"t": "id"})
 
-    offsets.read(Tree().open(), running, running.running, lambda operations: None)
+    offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
     first = len(asked)
-    offsets.read(Tree().open(), running, running.running, lambda operations: None)
+    offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
 
     assert (first, asked) == (2, [TopicPartition("t", n) for n in range(4)]), "and the next time others have their turn"
 
 
-def test_starts_that_take_long_to_find_are_found_in_several_steps_and_the_consumer_goes_on_between() -> None:
+def test_slow_start_lookups_are_split_into_steps_between_which_the_consumer_runs() -> None:
     runtime = ManualRuntime()
 
-    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> Found:
+    def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
         runtime.now += 0.3
-        return Found(7, Place("end"))
+        return StartOffset(7, OffsetSpec("end"))
 
-    offsets = Offsets(runtime, GroupPaths("g"), find)
+    offsets = CommittedOffsets(runtime, GroupPaths("g"), find)
     running = Channel("abc", running={TopicPartition("t", n): None for n in range(10)}, topics={"t": "id"})
 
-    read = offsets.read(Tree().open(), running, running.running, lambda operations: None)
+    read = offsets.read(MemoryTree().open(), running, running.running, lambda operations: None)
 
     assert [n for (_, n), offset in read.running.items() if offset == 7] == [0, 1, 2, 3], "recorded after a second"
 
@@ -112,9 +111,9 @@ class LogThatBreaks(TimedLog):
         return super().fetch(topic, topic_id, partition, offset, max_bytes, max_records)
 
 
-def test_what_was_fetched_before_an_error_that_nobody_expected_is_fetched_again() -> None:
+def test_records_fetched_before_an_unexpected_error_are_fetched_again() -> None:
     fetcher = Fetcher(LogThatBreaks(end=50))
-    fetcher.begin({WHOLE: Start("id", 30), TopicPartition("t", 2): Start("id", 40)})
+    fetcher.begin({WHOLE: Position("id", 30), TopicPartition("t", 2): Position("id", 40)})
 
     with pytest.raises(RuntimeError):
         fetcher.fetch(100, 1 << 20)
@@ -134,7 +133,7 @@ def test_an_offset_out_of_range_is_said_counted_and_moved_and_the_others_go_on(
 ) -> None:
     metrics = ConsumerMetrics()
     fetcher = Fetcher(TimedLog(end=50, begin=30), metrics.of("g", "c"), reset)
-    fetcher.begin({BROKEN: Start("id", before), WHOLE: Start("id", 40)})
+    fetcher.begin({BROKEN: Position("id", before), WHOLE: Position("id", 40)})
 
     first = fetcher.fetch(100, 1 << 20)
     jumps = fetcher.out_of_range.jumps
@@ -149,9 +148,9 @@ def test_an_offset_out_of_range_is_said_counted_and_moved_and_the_others_go_on(
     assert metrics.registry.get_sample_value("zk_group_consumer_offset_resets_total", labels) == 1
 
 
-def test_an_offset_out_of_range_is_an_error_with_none_but_what_was_fetched_is_handed_out_first() -> None:
+def test_out_of_range_with_reset_none_raises_after_fetched_records_are_returned() -> None:
     fetcher = Fetcher(TimedLog(end=50, begin=30), auto_offset_reset="none")
-    fetcher.begin({BROKEN: Start("id", 10), WHOLE: Start("id", 40)})
+    fetcher.begin({BROKEN: Position("id", 10), WHOLE: Position("id", 40)})
 
     assert [fetch.partition for fetch in fetcher.fetch(100, 1 << 20)] == [WHOLE]
     assert fetcher.complaints == {BROKEN: "offset 10 of t-0: there is 30 to 50"}
@@ -162,10 +161,21 @@ def test_an_offset_out_of_range_is_an_error_with_none_but_what_was_fetched_is_ha
     assert [fetch.first for fetch in fetcher.fetch(100, 1 << 20)] == [30]
 
 
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_lost_offset_in_a_region_is_an_error_with_a_remedy_and_never_a_jump(reset: str) -> None:
+    fetcher = Fetcher(TimedLog(end=50, begin=30), None, reset, "r")
+    fetcher.begin({BROKEN: Position("id", 10)})
+
+    assert not fetcher.fetch(100, 1 << 20) and not fetcher.out_of_range.jumps
+    with pytest.raises(OffsetOutOfRange, match=r"offset 10 of t-0: .*t-0 waits: .* regions reset r --to") as raised:
+        fetcher.out_of_range.refuse({BROKEN})
+    assert "auto_offset_reset" not in str(raised.value)
+
+
 @pytest.mark.parametrize("given_up", [True, False], ids=["given up", "somebody has moved it"])
 def test_a_jump_that_was_not_taken_is_forgotten_with_the_position(given_up: bool) -> None:
     fetcher = Fetcher(TimedLog(end=50, begin=30))
-    fetcher.begin({BROKEN: Start("id", 10)})
+    fetcher.begin({BROKEN: Position("id", 10)})
     fetcher.fetch(100, 1 << 20)
 
     if given_up:
@@ -186,8 +196,8 @@ class LogThatIsAway(TimedLog):
 
 def test_a_log_that_cannot_tell_where_to_go_on_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     fetcher = Fetcher(LogThatIsAway(end=50, begin=30))
-    fetcher.begin({BROKEN: Start("id", 10)})
+    fetcher.begin({BROKEN: Position("id", 10)})
 
     assert fetcher.fetch(100, 1 << 20) == []
     assert (fetcher.complaints, fetcher.out_of_range.jumps) == ({BROKEN: "the log is away"}, {})
-    assert "partition cannot be fetched: partition=t-0 problem=the log is away" in caplog.text
+    assert "partition fetch failed: partition=t-0 problem=the log is away" in caplog.text

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from coordinator.zk.ensemble import LONGEST_ANSWER, four_letter_word
+from coordinator.zk.embedded.ensemble import LONGEST_ANSWER, four_letter_word
 
 Answers = Callable[[Iterator[bytes]], int]
 

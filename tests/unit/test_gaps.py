@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from consumer.fetcher import Fetch
-from consumer.logs.kafka_batches import Columns, runs
-from consumer.logs.kafka_partition import Partition
-from consumer.open_segment import OpenSegment
-from consumer.segment_check import SegmentCheck
-from consumer.segment_files import SegmentFolder
+from consumer.logs.kafka.arrow_batches import Columns, runs
+from consumer.logs.kafka.partition import Partition
+from consumer.sealing.open_segment import OpenSegment
+from consumer.sealing.segment_check import SegmentCheck
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.types import Fetch
 from coordinator.zk.errors import BadData
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.sealed import Missing, SealedRange, Segment
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.segments import Missing, SealedRange, Segment
 
 PART = TopicPartition("t", 0)
 

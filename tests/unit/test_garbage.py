@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from consumer.spark import source
-from consumer.spark.garbage import fewer_collections
+from consumer.spark.gc_tuning import fewer_collections
+from consumer.spark.source import data_source
 
 IN_A_WORKER = """
 import gc
-from consumer.spark.source import records
+from consumer.spark.source.data_source import records
 
 assert not list(records([], True))
 frozen, left = gc.get_freeze_count(), len(gc.get_objects())
@@ -39,8 +39,8 @@ def test_a_worker_that_has_read_once_collects_only_what_came_after_its_modules()
 
 def test_a_task_that_reads_spares_the_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
-    monkeypatch.setattr(source, "spare_modules", lambda: calls.append(None))
-    assert not list(source.records([], True))
+    monkeypatch.setattr(data_source, "spare_modules", lambda: calls.append(None))
+    assert not list(data_source.records([], True))
     assert calls == [None]
 
 

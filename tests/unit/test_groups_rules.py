@@ -7,14 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from coordinator.admin.groups import ShownAsk, ShownGroup, ShownMember, ShownPartition, by_holder, parse_states
 from coordinator.cli.groups import assignment_text, offered, state_message
 from coordinator.cli.watching import Shot, show
-from coordinator.groups import ShownAsk, ShownGroup, ShownMember, ShownPartition, by_holder, parse_states
 from coordinator.zk.errors import ConnectionLost, UsageError
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import Registration
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import (
+from coordinator.zk.znodes.group_state import (
     COMPLETING,
     DEAD,
     EMPTY,
@@ -25,7 +23,9 @@ from coordinator.zk.state import (
     ClientSide,
     GroupState,
 )
-from coordinator.zk.sync import ClientProtocols
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Registration
+from coordinator.zk.znodes.sync import Ask, AskMember, ClientProtocols
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_an_assignment_is_written_in_the_order_of_numbers_not_of_digits() -> Non
     assert assignment_text([]) is None
 
 
-def test_whoever_has_most_partitions_comes_first_and_what_nobody_has_last() -> None:
+def test_members_are_listed_by_partition_count_and_unassigned_partitions_last() -> None:
     def part(number: int, consumer: str | None = None, runner: str | None = None) -> ShownPartition:
         return ShownPartition(TopicPartition("t", number), "id", consumer, consumer, 0, None, runner)
 
@@ -196,3 +196,18 @@ def test_an_ask_is_pending_until_it_is_adopted_or_has_failed() -> None:
     assert group("").pending == group("ask-0000000001").pending == asks[1]
     assert group("ask-0000000002").pending is None and group("ask-0000000001", "ask-0000000002").pending is None
     assert group("ask-0000000001").adopted == asks[0] and group("").adopted is None
+
+
+@pytest.mark.parametrize(
+    ("identity", "life", "leader"), [("life", "life", "a"), ("life", "another", None), ("seat-7", "another", "a")]
+)
+def test_a_group_is_led_by_the_incarnation_or_the_seat_that_was_asked(
+    identity: str, life: str, leader: str | None
+) -> None:
+    ask = Ask("lag", "a", "life", {"a": AskMember(identity, "")})
+    member = ShownMember("a", Registration(life, {"t": 1}), None, ())
+    state = GroupState(client=ClientSide("consumer", "ask-0000000001"))
+
+    assert ShownGroup("g", state, (member,), (), asks=(ShownAsk("ask-0000000001", ask),)).leader == leader
+    assert ShownGroup("g", state, (), (), asks=(ShownAsk("ask-0000000001", ask),)).leader is None
+    assert ShownGroup("g", state, (member,), ()).leader is None

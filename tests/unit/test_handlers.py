@@ -9,26 +9,25 @@ from typing import Any
 
 import pytest
 
-from coordinator.config import CoordinatorConfig
-from coordinator.handlers import Handlers
-from coordinator.problems import Problems
-from coordinator.rebalance import LeaseLapsed
+from coordinator.rebalance.group_turns import GroupTurns
+from coordinator.rebalance.handlers import Handlers
+from coordinator.term.term import LeaseLapsed
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.strategies import RANGE
+from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime
 
 PATHS = GroupPaths("g")
 ELSEWHERE: Any = None
-"""What no acknowledgement touches: the store, the term, the lease, what operators asked for."""
+"""What no acknowledgement touches: the store, what operators asked for."""
 
 
 def waits_s(acknowledged: str, outstanding: set[str]) -> float:
     """Seconds until the group's turn, once `acknowledged` has removed its command and `outstanding` had some."""
     runtime = ManualRuntime()
-    config = CoordinatorConfig(zk="nobody:1")
-    handlers = Handlers(config, ELSEWHERE, runtime, ELSEWHERE, ELSEWHERE, RANGE, Problems(runtime), print, ELSEWHERE)
-    handlers._outstanding["g"] = outstanding
+    handlers = Handlers(a_term(ELSEWHERE, runtime), RANGE, print, ELSEWHERE)
+    handlers._groups["g"] = GroupTurns(outstanding=outstanding)
     began = runtime.now
     handlers.on_acknowledge(PATHS.channel(acknowledged))
     assert handlers.requests.take() is not None
@@ -39,11 +38,11 @@ def test_acknowledgements_that_others_may_follow_make_one_wave() -> None:
     assert waits_s("c1", {"c1", "c2"}) == 0.01
 
 
-def test_the_last_acknowledgement_waits_for_nobody() -> None:
+def test_last_acknowledgement_is_handled_at_once() -> None:
     assert waits_s("c1", {"c1"}) == 0.0
 
 
-def test_an_acknowledgement_that_nobody_knows_of_is_looked_at_all_the_same() -> None:
+def test_unexpected_acknowledgement_is_still_handled() -> None:
     assert waits_s("c1", set()) == 0.01
     assert waits_s("c1", {"c2"}) == 0.01
 
@@ -75,19 +74,17 @@ class NothingAsked:
 def test_a_log_record_of_a_turn_that_failed_keeps_nothing_of_the_group(
     error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
-    runtime, asked, elsewhere = ManualRuntime(), NothingAsked(), ELSEWHERE
-    config = CoordinatorConfig(zk="nobody:1")
-    handlers = Handlers(config, elsewhere, runtime, elsewhere, elsewhere, RANGE, Problems(runtime), print, asked)  # type: ignore[arg-type]
+    handlers = Handlers(a_term(ELSEWHERE, ManualRuntime()), RANGE, print, NothingAsked())  # type: ignore[arg-type]
     rebalancer = FailingRebalancer(error("it is said"))
     kept = weakref.ref(rebalancer)
-    handlers._rebalancers["g"] = rebalancer  # type: ignore[assignment]
+    handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
     handlers.ask("g", "joined c1")
     request = handlers.requests.take()
     assert request is not None
 
     with caplog.at_level(logging.INFO):
         handlers._take_turn(request)
-    del handlers._rebalancers["g"], rebalancer
+    del handlers._groups["g"], rebalancer
     gc.collect()
 
     assert "reason=it is said" in caplog.text

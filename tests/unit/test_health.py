@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from coordinator.groups import ShownCommand, ShownGroup, ShownMember
-from coordinator.health import Finding, findings, summary
-from coordinator.regions.admin import ShownCheckpoint, ShownRegion
-from coordinator.status import GroupStatus, Status
-from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
-from coordinator.zk.commands import START_FETCHER, Command
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import CoordinatorRecord, Topic
-from coordinator.zk.regions import CheckpointEnd, Region
-from coordinator.zk.sealed import SegmentsRecord
-from coordinator.zk.state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
+from coordinator.admin.groups import ShownCommand, ShownGroup, ShownMember
+from coordinator.admin.health import HealthFinding, findings, summary
+from coordinator.admin.regions import ShownCheckpoint, ShownRegion
+from coordinator.admin.status import GroupStatus, Status
+from coordinator.zk.znodes.commands import START_FETCHER, Command
+from coordinator.zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import CoordinatorRecord, Topic
+from coordinator.zk.znodes.regions import CheckpointEnd, Region
+from coordinator.zk.znodes.segments import SegmentsRecord
 
 NOW_MS = 1_000_000
 BOUND_MS = 60_000
@@ -44,7 +44,7 @@ def in_state(**changes: Any) -> ShownGroup:
     return replace(GROUP, state=replace(GROUP.state, **changes))
 
 
-def found(status: Status) -> list[Finding]:
+def found(status: Status) -> list[HealthFinding]:
     return findings(status, NOW_MS, BOUND_MS)
 
 
@@ -59,7 +59,7 @@ def test_a_stable_group_under_an_elected_coordinator_is_healthy() -> None:
     assert summary(HEALTHY) == "node a elected, epoch 7, 1 groups (1 with members), 1 topics"
 
 
-def test_nobody_elected_is_unhealthy() -> None:
+def test_missing_coordinator_is_unhealthy() -> None:
     assert the_one(replace(HEALTHY, coordinator=None, coordinator_session=None)) == ("nobody-elected", None)
 
 
@@ -113,15 +113,15 @@ def test_what_is_left_out_is_unhealthy_one_line_a_reason() -> None:
     ]
 
 
-def test_partitions_that_nobody_is_assigned_are_unhealthy() -> None:
+def test_unassigned_partitions_are_unhealthy() -> None:
     target = {"c1": Target("i1", {"c1-0": ALL - {TopicPartition("t", 2)}})}
 
     (finding,) = found(of_group(in_state(target=target)))
 
-    assert str(finding) == "group g: nobody is assigned t(2)"
+    assert str(finding) == "group g: t(2) unassigned"
 
 
-def test_partitions_of_a_topic_made_anew_or_of_an_empty_group_are_not_missing() -> None:
+def test_partitions_of_a_recreated_topic_or_an_empty_group_are_not_missing() -> None:
     assert found(of_group(in_state(target={}, topics={"t": "t-0"}))) == []
     assert found(of_group(in_state(target={}))) == []
 
@@ -133,7 +133,7 @@ def test_an_eviction_whose_mark_stands_is_unhealthy() -> None:
 
 
 @pytest.mark.parametrize(("sent_ms", "expected"), [(LONG_AGO_MS, ["unacknowledged"]), (JUST_NOW_MS, [])])
-def test_a_command_is_unhealthy_when_nobody_acknowledges_it_for_too_long(sent_ms: int, expected: list[str]) -> None:
+def test_command_is_unhealthy_when_unacknowledged_for_too_long(sent_ms: int, expected: list[str]) -> None:
     command = ShownCommand("c1", "command-0000000004", Command(START_FETCHER, 7, 3, "i1"), sent_ms)
     group = replace(GROUP, members=(ShownMember("c1", None, None, (command,)),))
 
@@ -192,16 +192,16 @@ def test_a_region_that_has_failed_is_unhealthy_and_says_why() -> None:
     assert str(finding) == "region r: Failed, its members have stopped (it has no offset)"
 
 
-def test_three_checkpoints_aborted_in_a_row_are_unhealthy_with_how_many_and_why_and_fewer_are_not() -> None:
+def test_three_checkpoints_aborted_in_a_row_are_unhealthy_with_count_and_reason() -> None:
     assert found(of_region("aborted", "completed", "aborted", "aborted", "open")) == []
 
     (finding,) = found(of_region("completed", "aborted", "aborted", "aborted", "aborted"))
 
     assert finding.check == "checkpoints-aborted"
-    assert finding.message == "the last 4 checkpoints were aborted, 5 the last (why 5)"
+    assert finding.message == "the last 4 checkpoints were aborted, last 5 (why 5)"
 
 
-def test_a_region_that_runs_without_a_checkpoint_for_over_three_intervals_is_unhealthy_unless_it_is_paused() -> None:
+def test_unpaused_region_without_a_checkpoint_for_three_intervals_is_unhealthy() -> None:
     late = of_region("completed", cut_ms=NOW_MS - 3001)
 
     assert [each.check for each in found(late)] == ["checkpoint-late"]

@@ -5,10 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from coordinator.history import history_of, in_order, replaced_of
-from coordinator.snapshot import AskView, Snapshot
-from coordinator.zk.state import COMPLETING, EMPTY, PREPARING, STABLE, ClientSide, GroupState, Rebalance, Target
-from coordinator.zk.sync import Ask
+from coordinator.planning.rebalance_history import history_of, in_order, replaced_of
+from coordinator.planning.snapshot import AskView, Snapshot
+from coordinator.zk.znodes.group_state import (
+    COMPLETING,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    ClientSide,
+    GroupState,
+    Rebalance,
+    Target,
+)
+from coordinator.zk.znodes.sync import Ask
 
 
 def seen(now_ms: int, rebalance: Rebalance | None = None, generation: int = 1) -> Snapshot:
@@ -28,7 +37,7 @@ def begun(now_ms: int, stopping: bool, before: Rebalance | None = None, generati
     return record
 
 
-def test_a_standstill_counts_from_the_first_stop_sent_to_the_last_start_acknowledged() -> None:
+def test_standstill_lasts_from_the_first_stop_sent_to_the_last_start_acknowledged() -> None:
     record = begun(1000, stopping=True)
     stopped = history_of(seen(1030, record, 2), state(COMPLETING, 2), False, False, "")
     assert stopped is not None
@@ -69,7 +78,7 @@ def test_rebalances_that_replace_each_other_stand_still_from_the_first_of_them()
     )
 
 
-def test_a_rebalance_that_was_through_is_replaced_by_none_and_hands_no_standstill_on() -> None:
+def test_finished_rebalance_is_replaced_by_none_and_passes_no_standstill_on() -> None:
     record = history_of(seen(1050, begun(1000, stopping=True), 2), state(STABLE, 2), False, False, "")
     assert record is not None
 
@@ -79,7 +88,7 @@ def test_a_rebalance_that_was_through_is_replaced_by_none_and_hands_no_standstil
     assert after.standing_since_ms is None
 
 
-def test_a_group_that_everybody_leaves_stands_still_for_nobody() -> None:
+def test_group_that_becomes_empty_has_no_standstill() -> None:
     first = begun(1000, stopping=True)
     empty = history_of(seen(1100, first, 2), GroupState(EMPTY, 3, 5), True, False, "left a")
 

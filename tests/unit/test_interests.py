@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.interests import Interests
-from coordinator.zk.records import Registration
+from coordinator.listeners.interests import Interests
+from coordinator.zk.znodes.records import Registration
 from tests.unit.manual import ManualRuntime
 
 
@@ -35,7 +35,7 @@ def test_a_topic_concerns_the_groups_whose_members_name_it(interests: Interests)
     assert interests.consumer_groups_per_topic == {"t": {"g"}, "u": {"g", "h"}}
 
 
-def test_a_topic_that_nobody_wants_concerns_nobody(interests: Interests) -> None:
+def test_topic_without_subscribers_affects_no_group(interests: Interests) -> None:
     interests.update("g", [static("t")])
 
     assert interests.groups_of("other") == set()

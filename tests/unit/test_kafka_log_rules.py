@@ -14,25 +14,25 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.control import Control
-from consumer.fetcher import Fetcher
-from consumer.holder import Start
+from consumer.fetching.fetcher import Fetcher
+from consumer.fetching.polling import Polling
 from consumer.logs import LogError, OffsetOutOfRange, UnknownTopic
-from consumer.logs.kafka import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OTHER, OUT_OF_RANGE, Described, Signal
-from consumer.logs.kafka_batches import Columns
-from consumer.logs.kafka_log import KafkaLog
-from consumer.logs.kafka_room import make_room
-from consumer.polling import Polling
-from consumer.start_position import StartRule
-from consumer.starts import Starts
+from consumer.logs.kafka.arrow_batches import Columns
+from consumer.logs.kafka.client import AWAY, CORRUPT, CREDENTIALS, EARLIEST, END, OTHER, OUT_OF_RANGE, Described, Signal
+from consumer.logs.kafka.fairness import make_room
+from consumer.logs.kafka.log import KafkaLog
+from consumer.membership.start_offsets import Starts
+from consumer.membership.start_position import StartRule
+from consumer.types import Position
 from coordinator.zk.errors import UsageError
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.allocated import allocated_bytes
 from tests.support.kafka import fetched
 from tests.support.wait import PATIENCE, eventually
 from tests.unit.manual import ManualRuntime
 
 IDLE = 1
-"""A partition of every topic that has no records: to fetch it is to look, and to get nothing."""
+"""A partition of every topic that has no records: to fetch it is to poll, and to get nothing."""
 
 
 class Cluster:
@@ -44,7 +44,7 @@ class Cluster:
     :ivar leaderless: topics of which no broker tells an offset.
     :ivar refuses: whether they refuse the credentials.
     :ivar asked: the topics of each question for offsets.
-    :ivar spoil: is called with each look that has taken something out of the queue.
+    :ivar spoil: is called with each poll that has taken something out of the queue.
     :ivar ahead: how many records a client fetches ahead of what is taken out of its queue.
     :ivar taken: how many records clients have fetched from the brokers.
     :ivar lost: what librdkafka says of having lost all brokers, behind what stands in the queue now; "" for nothing.
@@ -55,7 +55,7 @@ class Cluster:
     :ivar damaged: partitions whose first record is damaged.
     :ivar cut: partitions that were cut off at an offset, behind which clients had fetched.
     :ivar failing: partitions of which the brokers have only errors behind what they have given.
-    :ivar failures: what librdkafka says at each look of connections that failed.
+    :ivar failures: what librdkafka says at each poll of connections that failed.
     :ivar described: the topics of each question what is known of them.
     """
 
@@ -101,7 +101,7 @@ class Answered:
 
 
 class Client:
-    """What `KafkaClient` does: each look brings up to five records of each partition that is assigned."""
+    """What `KafkaClient` does: each poll brings up to five records of each partition that is assigned."""
 
     def __init__(self, cluster: Cluster, servers: str) -> None:
         self.servers = servers
@@ -267,9 +267,9 @@ def records(topic: str, partition: int, offsets: range, size: int) -> Columns:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr("consumer.logs.kafka_log.KafkaClient", made.client)
-    monkeypatch.setattr("consumer.logs.kafka_log.LOOKED_S", 0.0)
-    monkeypatch.setattr("consumer.logs.kafka_log.CREDENTIALS_RETRY_S", 0.0)
+    monkeypatch.setattr("consumer.logs.kafka.log.KafkaClient", made.client)
+    monkeypatch.setattr("consumer.logs.kafka.log.EMPTY_POLL_BACKOFF_S", 0.0)
+    monkeypatch.setattr("consumer.logs.kafka.log.CREDENTIALS_RETRY_S", 0.0)
     return made
 
 
@@ -285,10 +285,10 @@ def offsets_of(rows: list[dict[str, Any]]) -> list[int]:
 # ---- records
 
 
-def test_what_waited_when_a_connection_ended_takes_no_room_from_what_comes_over_the_next(
+def test_buffered_records_of_a_closed_connection_take_no_room_from_the_next(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.logs.kafka_log.BUFFER_BYTES", 8_000)
+    monkeypatch.setattr("consumer.logs.kafka.log.BUFFER_BYTES", 8_000)
     cluster.counts["t", 0] = 10
     cluster.size = 1000
     log = opened()
@@ -303,7 +303,7 @@ def test_what_waited_when_a_connection_ended_takes_no_room_from_what_comes_over_
     assert offsets_of(fetched(log, "t", "id", upto=10)) == list(range(10))
 
 
-def test_records_that_an_error_nobody_expected_has_swallowed_are_fetched_again(cluster: Cluster) -> None:
+def test_records_lost_to_an_unexpected_error_are_fetched_again(cluster: Cluster) -> None:
     cluster.counts = {("t", 0): 15, ("u", 0): 15}
     log = opened()
     for topic in ("t", "u"):
@@ -321,7 +321,7 @@ def test_records_that_an_error_nobody_expected_has_swallowed_are_fetched_again(c
         assert offsets_of(fetched(log, topic, "id", upto=15)) == list(range(15))
 
 
-def test_records_that_an_error_has_swallowed_are_fetched_again_though_no_partition_can_be_given_up_either(
+def test_records_lost_to_an_error_are_refetched_though_no_partition_is_released(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where there is no memory."""
@@ -343,7 +343,7 @@ def test_records_that_an_error_has_swallowed_are_fetched_again_though_no_partiti
         assert offsets_of(fetched(log, topic, "id", upto=15)) == list(range(15))
 
 
-def test_what_is_heard_of_a_topic_concerns_no_partition_of_the_one_that_has_its_name_now(cluster: Cluster) -> None:
+def test_metadata_of_a_deleted_topic_affects_no_partition_of_its_successor(cluster: Cluster) -> None:
     log = opened()
     log.fetch("t", "old", 0, 0, 1 << 20, 10)  # the brokers are asked, and the answer is on its way
     cluster.counts["t", 0] = 5
@@ -361,14 +361,14 @@ RECORD = 1100
 class Desk:
     """An application that asks for a partition when it has nothing of it any more, in a time that is made up.
 
-    The client holds 100 records ahead, and the log 400; a look brings ten.
+    The client holds 100 records ahead, and the log 400; a poll brings ten.
     """
 
     def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr("consumer.logs.kafka_log.time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr("consumer.logs.kafka_log.BUFFER_BYTES", 400 * RECORD)
-        monkeypatch.setattr("consumer.logs.kafka_log.RECORDS_A_LOOK", 10)
+        monkeypatch.setattr("consumer.logs.kafka.log.time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr("consumer.logs.kafka.log.BUFFER_BYTES", 400 * RECORD)
+        monkeypatch.setattr("consumer.logs.kafka.log.POLL_RECORDS", 10)
         cluster.size, cluster.ahead, cluster.now = 1000, 100, lambda: self.now
         self.log = opened()
         self.offsets: dict[int, int] = {}
@@ -411,7 +411,7 @@ def desk(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Desk:
     return Desk(cluster, monkeypatch)
 
 
-def test_a_slow_application_takes_what_it_returns_while_it_asks_for_an_idle_partition_again_and_again(
+def test_slow_application_fetches_each_record_once_while_polling_an_idle_partition(
     cluster: Cluster, desk: Desk
 ) -> None:
     cluster.counts["t", 0] = 4000
@@ -422,9 +422,7 @@ def test_a_slow_application_takes_what_it_returns_while_it_asks_for_an_idle_part
     assert desk.most <= 410 * RECORD
 
 
-def test_a_slow_application_that_alternates_between_partitions_takes_what_it_returns(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_slow_application_that_alternates_partitions_fetches_little_extra(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", partition): 400 for partition in range(12)}
     while desk.returned < 12 * 400:
         desk.poll(range(13), 1.0)
@@ -434,9 +432,7 @@ def test_a_slow_application_that_alternates_between_partitions_takes_what_it_ret
     assert (desk.log._room.size, desk.log._room.held) == (0, 0)
 
 
-def test_a_slow_application_takes_little_more_than_it_returns_though_a_second_partition_has_a_record_now_and_then(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_slow_application_fetches_little_extra_despite_a_sparse_second_partition(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", 0): 4000, ("t", IDLE): 0}
     late = 0
     while desk.offsets.get(0, 0) < 4000:
@@ -463,7 +459,7 @@ def test_a_partition_that_is_soon_worked_off_gives_way_to_no_other(cluster: Clus
 
 
 @pytest.mark.parametrize("most", [20, 400])
-def test_each_of_many_partitions_has_its_records_though_the_first_fill_what_is_fetched_ahead(
+def test_every_partition_is_served_though_the_first_ones_fill_the_prefetch_queue(
     cluster: Cluster, desk: Desk, most: int
 ) -> None:
     """Whenever it had too much librdkafka begins with the same ones again; before a slow reader it always has."""
@@ -525,9 +521,7 @@ def test_a_pause_of_the_application_makes_no_partition_unasked(cluster: Cluster,
     assert cluster.taken == 3 * 100
 
 
-def test_records_behind_those_of_a_partition_that_is_asked_for_a_record_at_a_time_come_soon(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_records_behind_a_partition_polled_one_record_at_a_time_arrive_soon(cluster: Cluster, desk: Desk) -> None:
     cluster.counts["t", 0] = 4000
     for _ in range(100):
         desk.ask(IDLE)
@@ -542,9 +536,7 @@ def test_records_behind_those_of_a_partition_that_is_asked_for_a_record_at_a_tim
     assert desk.most <= 410 * RECORD
 
 
-def test_a_partition_that_was_given_up_is_fetched_no_more_and_its_memory_is_free_when_it_is_needed(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_released_partition_is_not_fetched_and_its_memory_is_freed_when_needed(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", 0): 4000, ("t", IDLE): 8000}
     desk.ask(0)
     while desk.offsets.get(IDLE, 0) < 8000:
@@ -557,13 +549,13 @@ def test_a_partition_that_was_given_up_is_fetched_no_more_and_its_memory_is_free
     assert desk.ask(0) <= 10  # and goes on where it stood
 
 
-def test_what_waits_of_a_paused_partition_keeps_no_memory_of_others_that_came_with_it(
+def test_buffered_records_of_a_paused_partition_hold_no_memory_of_other_ones(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = 1 << 20
-    monkeypatch.setattr("consumer.logs.kafka_log.BUFFER_BYTES", bound)
+    monkeypatch.setattr("consumer.logs.kafka.log.BUFFER_BYTES", bound)
     monkeypatch.setattr(cluster, "client", lambda servers, options: Mixed(cluster, servers))
-    monkeypatch.setattr("consumer.logs.kafka_log.KafkaClient", cluster.client)
+    monkeypatch.setattr("consumer.logs.kafka.log.KafkaClient", cluster.client)
     cluster.size = 1000
     log = opened()
     before = allocated_bytes()
@@ -582,9 +574,7 @@ def test_what_waits_of_a_paused_partition_keeps_no_memory_of_others_that_came_wi
 # ---- brokers that are away
 
 
-def test_that_the_brokers_went_is_heard_while_the_buffer_is_full_and_what_is_asked_for_waits_in_it(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_outage_is_noticed_while_a_full_buffer_holds_the_requested_partition(cluster: Cluster, desk: Desk) -> None:
     cluster.counts["t", 0] = 450
     desk.ask(0, 1)
     while desk.log._room.size < 400 * RECORD:
@@ -611,9 +601,7 @@ def test_that_the_brokers_went_is_said_also_when_it_comes_beside_records(cluster
     assert desk.log.outages == 1
 
 
-def test_that_the_brokers_went_is_heard_also_while_enough_waits_that_nobody_has_confirmed(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_outage_is_noticed_while_enough_unconfirmed_records_are_buffered(cluster: Cluster, desk: Desk) -> None:
     """Else those that have all moved would never be looked up again."""
     cluster.counts["t", 0] = 4000
     desk.ask(0, 1)
@@ -626,9 +614,7 @@ def test_that_the_brokers_went_is_heard_also_while_enough_waits_that_nobody_has_
     assert desk.most <= 410 * RECORD
 
 
-def test_brokers_that_have_all_moved_are_looked_up_again_though_more_has_come_than_there_is_room_for(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_moved_brokers_are_looked_up_again_though_the_queue_is_overfull(cluster: Cluster, desk: Desk) -> None:
     """Several brokers send more at once than the queue shall hold, and what is said behind that is not heard."""
     places = ["a:1"]
     desk.log = KafkaLog(lambda: places[-1], {})
@@ -645,9 +631,7 @@ def test_brokers_that_have_all_moved_are_looked_up_again_though_more_has_come_th
     assert desk.most <= 410 * RECORD
 
 
-def test_brokers_that_confirm_nothing_are_not_said_to_be_away_because_nobody_tells_where_else_they_are(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_unconfirming_brokers_are_not_reported_down_when_their_lookup_fails(cluster: Cluster, desk: Desk) -> None:
     def find() -> str:
         if cluster.known:
             raise LogError("ZooKeeper does not answer")
@@ -678,7 +662,7 @@ def test_that_brokers_went_which_have_come_back_since_is_not_said(
         cluster.is_mute = is_mute
 
     assert desk.log.outages == is_mute
-    assert ("kafka is away" in caplog.text, "kafka is back" in caplog.text) == (is_mute, False)
+    assert ("all Kafka brokers down" in caplog.text, "Kafka brokers available" in caplog.text) == (is_mute, False)
 
 
 def test_brokers_that_are_back_are_noticed_though_nothing_new_has_come(
@@ -694,13 +678,13 @@ def test_brokers_that_are_back_are_noticed_though_nothing_new_has_come(
     cluster.lost = "1/1 brokers are down"
     for _ in range(5):
         desk.ask(0, passes_s=1.0)
-    assert (desk.log.outages, "kafka is back" in caplog.text) == (1, False)
+    assert (desk.log.outages, "Kafka brokers available" in caplog.text) == (1, False)
 
     cluster.is_mute = False
     for _ in range(5):
         desk.ask(0, passes_s=1.0)
 
-    assert "kafka is back" in caplog.text
+    assert "Kafka brokers available" in caplog.text
     assert desk.log.outages == 1
 
 
@@ -735,9 +719,7 @@ def test_brokers_that_have_all_moved_are_looked_up_again_while_none_answers(clus
     assert desk.log.outages == 1
 
 
-def test_nobody_waits_while_zookeeper_takes_its_time_to_tell_where_the_brokers_are(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_fetching_does_not_wait_for_a_slow_broker_lookup_in_zookeeper(cluster: Cluster, desk: Desk) -> None:
     places, answer = ["a:1"], threading.Event()
 
     def find() -> str:
@@ -766,7 +748,7 @@ def test_nobody_waits_while_zookeeper_takes_its_time_to_tell_where_the_brokers_a
     assert cluster.known[-1] == "b:2"
 
 
-def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_closed_one_behind(
+def test_failed_client_creation_for_moved_brokers_leaves_no_closed_client_behind(
     cluster: Cluster, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places = ["a:1"]
@@ -776,7 +758,7 @@ def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_clos
             raise UsageError("a certificate cannot be read")
         return cluster.client(servers, options)
 
-    monkeypatch.setattr("consumer.logs.kafka_log.KafkaClient", client)
+    monkeypatch.setattr("consumer.logs.kafka.log.KafkaClient", client)
     desk.log = KafkaLog(lambda: places[-1], {})
     cluster.counts["t", 0] = 10
     while desk.offsets.get(0, 0) < 10:
@@ -795,9 +777,7 @@ def test_a_client_that_cannot_be_made_where_the_brokers_have_gone_leaves_no_clos
 # ---- offsets out of range
 
 
-def test_an_offset_that_was_out_of_range_is_not_said_of_another_that_is_reached_again(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_out_of_range_offset_is_not_reported_for_another_that_is_reached_again(cluster: Cluster, desk: Desk) -> None:
     """What came before it gave way to records of others: fetching stands before it."""
     cluster.counts["t", 0], cluster.cut = 8, {("t", 0): 4}
     desk.ask(0, 1)
@@ -818,7 +798,7 @@ def test_a_broker_that_cannot_be_reached_for_long_is_said_once_while_others_answ
     """Partitions that it leads have nothing, and there is no outage."""
 
     def said() -> list[str]:
-        return [message for message in caplog.messages if "cannot be reached" in message]
+        return [message for message in caplog.messages if "broker unreachable" in message]
 
     first, second = (f"ssl://b:2/{name}: SSL handshake failed: wrong version number" for name in ("bootstrap", "2"))
     cluster.counts["t", 0] = 10
@@ -830,7 +810,7 @@ def test_a_broker_that_cannot_be_reached_for_long_is_said_once_while_others_answ
     assert said() == []
     for _ in range(100):
         desk.ask(0, passes_s=1.0)
-    assert said() == [f"kafka broker cannot be reached: servers=a:1 reason={first}"]
+    assert said() == [f"Kafka broker unreachable: servers=a:1 reason={first}"]
 
     cluster.failures = []
     for _ in range(60):
@@ -838,11 +818,11 @@ def test_a_broker_that_cannot_be_reached_for_long_is_said_once_while_others_answ
     cluster.failures = [second]
     for _ in range(20):
         desk.ask(0, passes_s=1.0)
-    assert said()[1:] == [f"kafka broker cannot be reached: servers=a:1 reason={second}"]
+    assert said()[1:] == [f"Kafka broker unreachable: servers=a:1 reason={second}"]
     assert desk.log.outages == 0
 
 
-def test_two_connections_that_end_within_half_a_minute_are_no_broker_that_cannot_be_reached(
+def test_two_disconnections_within_half_a_minute_are_no_unreachable_broker(
     cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.counts["t", 0] = 10
@@ -852,7 +832,7 @@ def test_two_connections_that_end_within_half_a_minute_are_no_broker_that_cannot
         cluster.failures = []
         desk.ask(0, passes_s=7.0)
 
-    assert "cannot be reached" not in caplog.text
+    assert "broker unreachable" not in caplog.text
 
 
 def test_a_broker_that_cannot_be_reached_is_not_said_beside_that_all_are_away(
@@ -867,10 +847,10 @@ def test_a_broker_that_cannot_be_reached_is_not_said_beside_that_all_are_away(
         desk.ask(0, passes_s=1.0)
 
     assert (desk.log.outages, desk.log._outage.since) == (1, None)
-    assert "cannot be reached" not in caplog.text
+    assert "broker unreachable" not in caplog.text
 
 
-def test_that_a_topic_is_not_confirmed_for_long_is_said_with_the_reason_unless_all_brokers_are_away(
+def test_unconfirmed_topic_is_reported_with_the_reason_unless_all_brokers_are_down(
     cluster: Cluster, desk: Desk
 ) -> None:
     """As where no broker that is reached may be asked, or may tell: what has come waits."""
@@ -897,9 +877,7 @@ def test_that_a_topic_is_not_confirmed_for_long_is_said_with_the_reason_unless_a
     assert desk.log.outages == 1
 
 
-def test_an_offset_that_is_there_is_not_said_to_be_out_of_range_for_one_that_was_found_behind_it(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_valid_offset_is_not_reported_out_of_range_for_a_later_one(cluster: Cluster, desk: Desk) -> None:
     """What came before that gave way before the brokers had said what they hold."""
     cluster.counts["t", 0], cluster.cut = 10, {("t", 0): 8}
     desk.ask(0, 1)
@@ -918,9 +896,7 @@ def test_an_offset_that_is_there_is_not_said_to_be_out_of_range_for_one_that_was
 # ---- errors of a partition
 
 
-def test_any_error_of_a_partition_is_said_until_records_come_again_and_has_none_fetched_twice(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_partition_error_is_reported_until_records_return_and_refetches_none(cluster: Cluster, desk: Desk) -> None:
     cluster.counts["t", 0] = 10
     cluster.failing = {("t", 0)}
     while desk.offsets.get(0, 0) < 10:
@@ -943,12 +919,10 @@ def test_any_error_of_a_partition_is_said_until_records_come_again_and_has_none_
 # ---- partitions that are given up
 
 
-def test_a_partition_that_is_given_up_is_fetched_no_more_at_once_and_nothing_waits_of_it(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_released_partition_is_unassigned_at_once_and_buffers_no_records(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", 0): 4000, ("t", IDLE): 50}
     fetcher = Fetcher(desk.log)
-    fetcher.begin({TopicPartition("t", number): Start("id", 0) for number in (0, IDLE)})
+    fetcher.begin({TopicPartition("t", number): Position("id", 0) for number in (0, IDLE)})
     for _ in range(10):
         fetcher.fetch(10, 10 * RECORD)
         desk.now += 0.1
@@ -996,7 +970,7 @@ def test_a_topic_that_is_asked_for_no_more_is_not_asked_after_for_ever(cluster: 
 # ---- questions
 
 
-def test_a_topic_without_leaders_keeps_no_other_from_its_start_and_is_not_asked_for_again_at_once(
+def test_leaderless_topic_blocks_no_other_start_and_is_not_queried_again_at_once(
     cluster: Cluster,
 ) -> None:
     cluster.counts = {("bad", 0): 3, ("good", 0): 3}
@@ -1044,11 +1018,11 @@ def test_a_topic_that_a_broker_does_not_know_yet_has_no_start_rather_than_one_at
     assert starts.find(t0, "id", came_later=False).offset == 100
 
 
-def test_the_end_of_a_topic_that_a_broker_does_not_know_yet_is_not_told_as_0_nor_sought(cluster: Cluster) -> None:
+def test_end_of_a_topic_unknown_to_a_broker_is_neither_reported_as_0_nor_sought(cluster: Cluster) -> None:
     cluster.counts["t", 0] = 100
     cluster.unknown = {"t"}
     t0 = TopicPartition("t", 0)
-    consumer = Asking(opened(), {t0: Start("id", 40)})
+    consumer = Asking(opened(), {t0: Position("id", 40)})
 
     with pytest.raises(UnknownTopic):
         consumer.end_offsets([t0])
@@ -1063,7 +1037,7 @@ def test_the_end_of_a_topic_that_a_broker_does_not_know_yet_is_not_told_as_0_nor
 class Asking(Control):
     """A consumer that holds partitions, and is only asked."""
 
-    def __init__(self, log: KafkaLog, held: Mapping[TopicPartition, Start]) -> None:
+    def __init__(self, log: KafkaLog, held: Mapping[TopicPartition, Position]) -> None:
         config = ConsumerConfig("zk:2181", "g", "c1")
         self._config = config
         self._log = log

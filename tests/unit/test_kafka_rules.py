@@ -13,15 +13,15 @@ from confluent_kafka import KafkaError, Uuid
 
 from consumer.config import ConsumerConfig
 from consumer.logs.errors import LogError, UnknownTopic
-from consumer.logs.kafka import AWAY, CREDENTIALS, OTHER, KafkaClient, topic_id_text
-from consumer.logs.kafka_batches import Columns, runs
-from consumer.logs.kafka_finder import Finder
-from consumer.logs.kafka_open import bootstrap_servers
-from consumer.logs.kafka_options import kafka_options, without_secrets
-from consumer.logs.kafka_topics import Described, KnownTopic, Topics, checked
-from coordinator.zk.config import load
+from consumer.logs.kafka.arrow_batches import Columns, runs
+from consumer.logs.kafka.broker_lookup import BrokerLookup
+from consumer.logs.kafka.client import AWAY, CREDENTIALS, OTHER, KafkaClient, topic_id_text
+from consumer.logs.kafka.open import bootstrap_servers
+from consumer.logs.kafka.options import kafka_options, without_secrets
+from consumer.logs.kafka.topics import Described, KnownTopic, TopicLookup, checked
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.kafka_broker import addresses
+from coordinator.zk.process.config import load
+from coordinator.zk.znodes.brokers import addresses
 
 
 def test_options_pass_through_with_their_prefix_and_from_the_environment() -> None:
@@ -195,24 +195,24 @@ class Answers:
         return dict.fromkeys(self._topics, self._answers.pop(0))
 
 
-def test_a_question_that_nobody_answered_tells_of_no_topic_and_of_no_broker() -> None:
+def test_unanswered_query_reports_no_topic_and_no_broker() -> None:
     there = Described("id", frozenset({0}), "")
-    topics = Topics(cast(KafkaClient, Answers(there, LogError("timed out"), there)))
+    topics = TopicLookup(cast(KafkaClient, Answers(there, LogError("timed out"), there)))
     known = topics.of("t", "id")
 
-    heard = []
-    for look, now in enumerate((10.0, 20.0, 30.0)):
-        topics.ask({"t": look}, look, now)
-        heard.append((topics.hear(now + 5), topics.answered))
+    results = []
+    for poll, now in enumerate((10.0, 20.0, 30.0)):
+        topics.ask({"t": poll}, poll, now)
+        results.append((topics.collect(now + 5), topics.answered))
 
-    assert heard == [([known], 10.0), ([], 10.0), ([known], 30.0)]
+    assert results == [([known], 10.0), ([], 10.0), ([known], 30.0)]
 
 
 def test_a_question_that_could_not_be_put_is_put_again() -> None:
     """As where the client for questions cannot be made while a certificate is replaced."""
     there = Described("", frozenset(), "Kafka has no such topic")
     answers = Answers(there)
-    topics = Topics(cast(KafkaClient, answers))
+    topics = TopicLookup(cast(KafkaClient, answers))
     known = topics.of("t", "id")
     put = answers.describe
 
@@ -225,7 +225,7 @@ def test_a_question_that_could_not_be_put_is_put_again() -> None:
         topics.ask({}, 0, 10.0)
     topics.ask({}, 0, 11.0)
 
-    assert topics.hear(11.1) == [known]
+    assert topics.collect(11.1) == [known]
     assert known.missing is not None
 
 
@@ -233,20 +233,20 @@ def test_a_lookup_whose_thread_could_not_be_started_is_begun_again(monkeypatch: 
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    finder = Finder(lambda: "a:1")
+    lookup = BrokerLookup(lambda: "a:1")
     with monkeypatch.context() as patched, pytest.raises(RuntimeError):
         patched.setattr(threading.Thread, "start", fail)
-        finder.found(10.0)
+        lookup.found(10.0)
 
-    assert finder.found(11.0) is None
-    assert finder.found(21.0, None) == "a:1"
+    assert lookup.found(11.0) is None
+    assert lookup.found(21.0, None) == "a:1"
 
 
 BROKEN = "ssl://h:1/bootstrap: SSL handshake failed: error:0A00010B:SSL routines::wrong version number"
 NOT_VERIFIED = "ssl://h:1/bootstrap: SSL handshake failed: error:0A000086:SSL routines::certificate verify failed"
 
 
-def test_a_broken_handshake_is_why_the_brokers_are_away_and_only_a_certificate_that_is_not_trusted_is_final() -> None:
+def test_broken_handshake_is_an_outage_and_an_untrusted_certificate_is_final() -> None:
     client = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
     try:
         client._on_error(KafkaError(KafkaError._SSL, BROKEN))
@@ -260,8 +260,8 @@ def test_a_broken_handshake_is_why_the_brokers_are_away_and_only_a_certificate_t
     assert said[1].text == f"1/1 brokers are down: {BROKEN}"
 
 
-def test_that_all_brokers_are_away_is_heard_behind_any_number_of_connections_that_failed() -> None:
-    """Many brokers fail ten times a second each, and an application may be slow to look."""
+def test_all_brokers_down_is_reported_despite_any_number_of_failed_connections() -> None:
+    """Many brokers fail ten times a second each, and an application may be slow to poll."""
     client = KafkaClient("h:1", {"group.id": "g", "log_level": "0"})
     try:
         client._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "50/50 brokers are down"))

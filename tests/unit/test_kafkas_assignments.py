@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from coordinator.assignors import Assignment, Subscriber
-from coordinator.zk.partitions import PartitionSet
+from coordinator.zk.znodes.partitions import PartitionSet
 from tests.unit.strategies import (
     STICKY,
     STRATEGIES,
@@ -117,7 +117,7 @@ STATIC_SHARES = {
 
 
 @pytest.mark.parametrize("strategy", STATIC_SHARES)
-def test_static_consumers_keep_their_shares_whatever_their_names_are(strategy: str) -> None:
+def test_static_consumers_keep_their_shares_under_any_names(strategy: str) -> None:
     for names in permutations(("c1", "c2", "c3")):
         instances = dict(zip(names, ("i1", "i2", "i3"), strict=True))
 
@@ -196,7 +196,7 @@ def test_sticky_ones_keep_what_is_claimed_as_kafkas_do(strategy: str, case: str)
 
 
 @pytest.mark.parametrize("strategy", STICKY)
-def test_claims_that_conflict_over_three_generations_with_unequal_subscriptions_end_in_balance(strategy: str) -> None:
+def test_conflicting_claims_of_three_generations_and_unequal_subscriptions_balance(strategy: str) -> None:
     for generations in permutations((8, 9, 10)):
         topics = ("t1 t2", "t1 t2 t3", "t2 t3")
         members = [
@@ -380,7 +380,7 @@ def test_a_partition_stays_on_its_thread(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STICKY)
-def test_a_thread_that_is_no_more_leaves_its_partitions_to_the_others_of_its_consumer(strategy: str) -> None:
+def test_removed_thread_leaves_its_partitions_to_other_threads_of_its_consumer(strategy: str) -> None:
     on_thread = {part: "a-1" for part in parts("t:0-1")}
     members = [Subscriber("a", {"t": 1}, on_thread=on_thread), Subscriber("b", {"t": 1})]
 
@@ -400,7 +400,7 @@ def test_a_member_levels_its_own_threads_before_anybody_else_gets_something(stra
     assert sorted(map(len, found["a"].values())) == [2, 2]
 
 
-def test_round_robin_deals_to_threads_and_passes_over_those_without_a_part_in_the_topic() -> None:
+def test_round_robin_deals_to_threads_and_skips_those_not_subscribed_to_the_topic() -> None:
     members = [Subscriber("a", {"t": 2, "u": 1}), Subscriber("b", {"t": 1})]
 
     found = given("round-robin", members, numbered("t:4 u:2"))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from coordinator.assignors.range import RangeAssignor
-from coordinator.channels import PARTITIONS_A_STEP
-from coordinator.zk.records import Channel
-from tests.property.group_world import World
+from coordinator.rebalance.plan_operations import PARTITIONS_A_STEP
+from coordinator.zk.znodes.records import Channel
+from tests.property.group_world import GroupWorld
 from tests.property.test_convergence import assert_everything_is_assigned, settle
 
 MANY = 2 * PARTITIONS_A_STEP + 30
@@ -22,26 +22,26 @@ class FailOverAfter:
     def __init__(self, requests: int) -> None:
         self.left = requests
 
-    def __call__(self, world: World) -> None:
+    def __call__(self, world: GroupWorld) -> None:
         self.left -= 1
         if self.left == 0:
             world.elect()
             world.turn()
 
 
-def a_large_world() -> World:
-    world = World(RangeAssignor())
+def a_large_world() -> GroupWorld:
+    world = GroupWorld(RangeAssignor())
     world.topic("t", MANY)
     world.start("a", {"t": 1})
     settle(world)
     return world
 
 
-def channel(world: World, name: str) -> Channel:
+def channel(world: GroupWorld, name: str) -> Channel:
     return world.channels()[name]
 
 
-def commits_of_the_end(world: World) -> int:
+def commits_of_the_end(world: GroupWorld) -> int:
     """How many requests a turn takes that ends `a`, by trying."""
     world.processes[0].expire()
     asked: list[int] = []
@@ -71,7 +71,7 @@ def test_a_consumer_that_dies_with_more_than_one_multi_bears_is_ended_in_one_tur
 
 
 @pytest.mark.parametrize("before_the_last", range(5))
-def test_a_coordinator_that_fails_over_in_the_middle_of_a_large_end_leaves_it_to_the_next(before_the_last: int) -> None:
+def test_coordinator_failing_over_amid_a_large_end_leaves_the_rest_to_the_next(before_the_last: int) -> None:
     requests = commits_of_the_end(a_large_world())
     world = a_large_world()
     world.processes[0].expire()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +50,95 @@ def imports_of(path: Path) -> Iterator[Import]:
             yield from (Import(file, node.lineno, f"{module}.{alias.name}") for alias in node.names)
 
 
-IMPORTS = [found for package in ("coordinator", "consumer") for path in sources(package) for found in imports_of(path)]
+PACKAGES = ("coordinator", "consumer", "drills")
+
+CONSUMER_BASE = ("consumer.config", "consumer.errors", "consumer.history", "consumer.metrics", "consumer.types")
+"""Modules at the root of `consumer` that every room of it uses."""
+
+MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
+    "coordinator.zk": (),
+    "coordinator.zk.znodes": ("coordinator.zk",),
+    "coordinator.zk.embedded": ("coordinator.zk",),
+    "coordinator.zk.process": ("coordinator.zk", "coordinator.zk.znodes"),
+    "coordinator.assignors": ("coordinator.zk", "coordinator.zk.znodes"),
+    "coordinator.planning": ("coordinator.assignors", "coordinator.zk", "coordinator.zk.znodes"),
+    "coordinator.term": ("coordinator.planning", "coordinator.zk.**"),
+    "coordinator.regions": ("coordinator.term", "coordinator.planning", "coordinator.zk.**"),
+    "coordinator.retention": ("coordinator.term", "coordinator.planning", "coordinator.zk.**"),
+    "coordinator.listeners": ("coordinator.regions", "coordinator.term", "coordinator.planning", "coordinator.zk.**"),
+    "coordinator.rebalance": (
+        "coordinator.regions", "coordinator.term", "coordinator.planning", "coordinator.assignors", "coordinator.zk.**",
+    ),
+    "coordinator.service": (
+        "coordinator.rebalance", "coordinator.listeners", "coordinator.retention", "coordinator.term",
+        "coordinator.planning", "coordinator.assignors", "coordinator.zk.**",
+    ),
+    "coordinator.admin": ("coordinator.planning", "coordinator.zk.**"),
+    "coordinator.cli": (
+        "coordinator.service", "coordinator.admin", "coordinator.term", "coordinator.zk.**", "consumer.logs.**",
+        "consumer.sealing.segment_check",
+    ),
+    "consumer.config": (
+        "consumer.errors", "consumer.membership.start_position", "consumer.fetching.poll_order",
+        "consumer.fetching.prefetch", "consumer.logs", "coordinator.zk.**",
+    ),
+    "consumer.errors": ("coordinator.zk.**",),
+    "consumer.types": ("coordinator.zk.**",),
+    "consumer.metrics": ("coordinator.zk.**",),
+    "consumer.history": ("consumer.config", "consumer.types", "coordinator.zk.**"),
+    "consumer.logs": ("consumer.logs.**", "coordinator.zk", "coordinator.zk.znodes"),
+    "consumer.logs.embedded": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
+    "consumer.logs.kafka": ("consumer.logs", "coordinator.zk", "coordinator.zk.znodes"),
+    "consumer.membership": (*CONSUMER_BASE, "consumer.logs", "coordinator.zk.**"),
+    "consumer.fetching": (*CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.zk.**"),
+    "consumer.sealing": (
+        *CONSUMER_BASE, "consumer.fetching", "consumer.membership", "consumer.logs", "coordinator.zk.**",
+    ),
+    "consumer.assignment": (
+        *CONSUMER_BASE, "consumer.membership", "consumer.logs", "coordinator.assignors", "coordinator.zk.**",
+    ),
+    "consumer.operator": ("consumer", "consumer.**", "coordinator.zk.**"),
+    "consumer": ("consumer.**", "coordinator.zk.**"),
+    "consumer.spark": ("consumer.spark.**", "consumer.**", "coordinator.zk.**"),
+    "consumer.spark.fetchers": ("consumer.**", "coordinator.zk.**"),
+    "consumer.spark.source": ("consumer.**", "coordinator.zk.**"),
+    "consumer.cli": ("consumer.**", "coordinator.zk.**"),
+    "drills.checker": ("drills.checker.**", "coordinator.zk", "coordinator.zk.znodes"),
+    "drills.checker.replay": ("coordinator.zk", "coordinator.zk.znodes"),
+    "drills.checker.invariants": ("drills.checker.replay", "coordinator.zk", "coordinator.zk.znodes"),
+    "drills.base": ("coordinator.zk.**",),
+    "drills.faults": ("drills.base", "coordinator.zk.**"),
+    "drills.environments": ("drills.faults", "drills.base", "coordinator.zk.**"),
+    "drills.reports": ("drills.checker.**",),
+    "drills.evidence": (
+        "drills.reports", "drills.checker.**", "drills.environments", "drills.faults", "drills.base",
+        "coordinator.admin", "coordinator.zk.**",
+    ),
+    "drills.testbed": (
+        "drills.evidence", "drills.environments", "drills.faults", "drills.base", "coordinator.admin",
+        "coordinator.zk.**",
+    ),
+    "drills.scenarios": ("drills.**", "coordinator.admin", "coordinator.zk.**"),
+    "drills.workloads": ("drills.checker.replay.sketches", "consumer.**", "consumer", "coordinator.zk.**"),
+    "drills": ("drills.**", "coordinator.cli", "coordinator.zk.**"),
+}  # fmt: skip
+"""Folder (or module at a package's root) -> what else of the project it imports; `a.**` is all below `a`, and `a`."""
+
+STRANGERS = (
+    ("consumer.spark.fetchers", "consumer.spark.source"),
+    ("consumer.spark.source", "consumer.spark.fetchers"),
+    ("consumer.operator", "consumer.spark"),
+    ("consumer.operator", "consumer.cli"),
+    ("consumer", "consumer.spark"),
+    ("consumer", "consumer.cli"),
+    ("consumer.spark", "consumer.cli"),
+    ("drills.scenarios", "drills.cli"),
+    ("drills.scenarios", "drills.runner"),
+    ("drills.scenarios", "drills.workloads"),
+)
+"""Who knows nothing of whom, where `MAY_IMPORT` says `**`."""
+
+IMPORTS = [found for package in PACKAGES for path in sources(package) for found in imports_of(path)]
 
 
 def shown(found: list[Import]) -> str:
@@ -63,55 +153,80 @@ def importers(top: str) -> list[Import]:
     return [each for each in IMPORTS if each.top == top]
 
 
-def test_the_consumer_imports_coordinator_zk_and_its_assignment_also_the_assignors_which_are_pure() -> None:
-    from_there = [each for each in importers("coordinator") if each.file.startswith("consumer/")]
+def room_of(file: str) -> str:
+    """The entry of `MAY_IMPORT` that a file is of: its own, else that of its folder, or the nearest above."""
+    parts = file.removesuffix(".py").split("/")
+    while ".".join(parts) not in MAY_IMPORT:
+        parts.pop()
+    return ".".join(parts)
 
-    assert from_there
-    # The bare package is its version, and what is shipped to executors; it imports nothing itself.
-    others = [each for each in from_there if not each.is_of("coordinator.zk") and each.module != "coordinator"]
-    assert_none(
-        [e for e in others if not (e.file.startswith("consumer/assignment/") and e.is_of("coordinator.assignors"))]
-    )
+
+def is_module(name: str) -> bool:
+    path = ROOT / Path(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def module_of(each: Import) -> str:
+    """The module that an import names: the last part may be a name in it."""
+    return each.module if is_module(each.module) else each.module.rpartition(".")[0]
+
+
+def is_allowed(each: Import) -> bool:
+    room, module = room_of(each.file), module_of(each)
+    if any(room == of and (module == other or module.startswith(f"{other}.")) for of, other in STRANGERS):
+        return False
+    target = room_of(f"{module.replace('.', '/')}.py") if module not in PACKAGES else module
+    if module == "coordinator" or target == room:  # the bare package is its version, and what is shipped to executors
+        return True
+    for allowed in MAY_IMPORT[room]:
+        below = allowed.removesuffix(".**")
+        if allowed != below and (module == below or module.startswith(f"{below}.")):
+            return True
+        if allowed in (module, target):
+            return True
+    return False
+
+
+def test_a_folder_imports_only_those_below_it() -> None:
+    ours = [each for each in IMPORTS if each.top in PACKAGES]
+
+    assert len(ours) > 1000
+    assert_none([each for each in ours if not is_allowed(each)])
+
+
+def test_every_folder_has_its_line_in_the_layout_and_every_line_its_folder() -> None:
+    folders = {path.parent.relative_to(ROOT).as_posix().replace("/", ".") for p in PACKAGES for path in sources(p)}
+
+    assert sorted(folder for folder in folders - {"coordinator"} if folder not in MAY_IMPORT) == []
+    assert [room for room in MAY_IMPORT if not is_module(room)] == []
+
+
+def test_drills_are_imported_by_drills_only() -> None:
+    assert_none([each for each in importers("drills") if not each.file.startswith("drills/")])
+
+
+def test_the_version_of_the_package_imports_nothing() -> None:
     assert_none([each for each in IMPORTS if each.file == "coordinator/__init__.py"])
 
 
-def test_the_coordinator_never_imports_the_consumer_but_for_its_commands_which_may_read_logs_and_segments() -> None:
-    from_there = [each for each in importers("consumer") if each.file.startswith("coordinator/")]
-    readers = ("consumer.logs", "consumer.segment_check")
+def test_the_checker_imports_no_library() -> None:
+    own = [each for each in IMPORTS if each.file.startswith("drills/checker/")]
 
-    assert_none(
-        [
-            e
-            for e in from_there
-            if not (e.file.startswith("coordinator/cli/") and any(e.is_of(name) for name in readers))
-        ]
-    )
-
-
-def test_the_checker_judges_the_others_and_imports_neither_them_nor_any_library() -> None:
-    own = [each for each in IMPORTS if each.file.startswith("coordinator/checker/")]
-    ours = ("coordinator.zk", "coordinator.checker")
-    foreign = [e for e in own if not any(e.is_of(name) for name in ours) and e.top not in sys.stdlib_module_names]
-
-    assert_none(foreign)
-
-
-def test_what_both_sides_share_imports_neither_side() -> None:
-    shared = [each for each in IMPORTS if each.file.startswith("coordinator/zk/")]
-    ours = [each for each in shared if each.top in ("coordinator", "consumer")]
-
-    assert_none(
-        [each for each in ours if not each.is_of("coordinator.zk") and each.module != "coordinator.__version__"]
-    )
+    assert_none([each for each in own if each.top not in PACKAGES and each.top not in sys.stdlib_module_names])
 
 
 @pytest.mark.parametrize(
     ("library", "place"),
     [
-        ("pyspark", "consumer/spark/"),
-        ("confluent_kafka", ("consumer/logs/kafka.py", "consumer/drill/kafka_")),  # drills have clients of their own
+        ("pyspark", ("consumer/spark/", "drills/workloads/spark_")),
+        (
+            "confluent_kafka",
+            ("consumer/logs/kafka/client.py", "drills/workloads/kafka_"),
+        ),  # drills have clients of their own
         ("kazoo", "coordinator/zk/kazoo_store.py"),
-        ("pyarrow", "consumer/"),
+        ("jinja2", "drills/reports/page.py"),
+        ("psutil", ("coordinator/zk/embedded/processes.py", "drills/")),
+        ("pyarrow", ("consumer/", "drills/workloads/")),
     ],
 )
 def test_a_library_is_imported_in_its_place_only(library: str, place: str | tuple[str, ...]) -> None:
@@ -119,7 +234,7 @@ def test_a_library_is_imported_in_its_place_only(library: str, place: str | tupl
 
 
 def test_metrics_are_made_and_served_in_their_places_only() -> None:
-    places = ("coordinator/metrics.py", "consumer/metrics.py", "coordinator/zk/serving.py")
+    places = ("coordinator/term/metrics.py", "consumer/metrics.py", "coordinator/zk/process/metrics_server.py")
 
     assert {each.file for each in importers("prometheus_client")} == set(places)
 
@@ -128,12 +243,11 @@ def test_time_and_threads_come_from_the_runtime() -> None:
     allowed = (
         "coordinator/zk/runtime.py",
         "coordinator/zk/kazoo_store.py",
-        "coordinator/zk/ensemble",
-        "coordinator/zk/java.py",
-        "coordinator/drills/",
+        "coordinator/zk/embedded/",
+        "drills/",
         "consumer/logs/",
         "consumer/spark/",
-        "consumer/drill/",
+        "drills/workloads/",
     )
 
     assert_none([e for e in IMPORTS if e.top in CLOCKS_AND_THREADS and not e.file.startswith(allowed)])
@@ -141,16 +255,16 @@ def test_time_and_threads_come_from_the_runtime() -> None:
 
 def test_nothing_that_decides_imports_anything_that_acts() -> None:
     pure = (
-        "coordinator/plan.py",
-        "coordinator/target.py",
-        "coordinator/backlog.py",
-        "coordinator/offsets_reset.py",
-        "coordinator/verify.py",
+        "coordinator/planning/plan.py",
+        "coordinator/planning/target.py",
+        "coordinator/planning/backpressure.py",
+        "coordinator/admin/reset_offsets.py",
+        "coordinator/admin/verify.py",
         "coordinator/assignors/",
         "coordinator/planning/",
-        "consumer/ownership.py",
+        "consumer/membership/claims.py",
     )
-    acting = ("kazoo_store", "runtime", "lease", "fenced", "ensemble")
+    acting = ("kazoo_store", "runtime", "lease", "batching", "embedded")
 
     found = [each for each in IMPORTS if each.file.startswith(pure)]
 
@@ -179,33 +293,66 @@ def test_a_node_loads_nothing_of_drills_and_of_the_checker() -> None:
     modules = loaded_by("from coordinator.cli import main; main.get_command(None, 'run')")
 
     assert "coordinator.service" in modules
-    assert [name for name in modules if name.startswith(("coordinator.drills", "coordinator.checker"))] == []
+    assert [name for name in modules if name.startswith(("drills", "drills.checker"))] == []
 
 
-def test_what_prepares_a_slot_loads_no_pyspark() -> None:
-    assert "pyspark" not in loaded_by("import consumer.spark.config")
+@pytest.mark.parametrize("program", ["import consumer.spark.fetchers.config", "import consumer.cli.rewind"])
+def test_what_prepares_a_slot_and_what_rewinds_a_query_load_no_pyspark(program: str) -> None:
+    assert "pyspark" not in loaded_by(program)
 
 
 def test_a_signal_handler_sets_no_event_that_its_thread_may_just_be_waiting_for() -> None:
     handles = {
         path.relative_to(ROOT).as_posix()
-        for package in ("coordinator", "consumer")
+        for package in PACKAGES
         for path in sources(package)
         if "signal.signal(" in path.read_text()
     }
 
     # The first is what all others use; the last two set flags, write, or raise.
-    assert handles == {"coordinator/zk/runtime.py", "coordinator/drills/interrupts.py", "consumer/spark/slot.py"}
+    assert handles == {"coordinator/zk/runtime.py", "drills/base/signals.py", "consumer/spark/fetchers/slot.py"}
 
 
-@pytest.mark.parametrize("package", ["coordinator", "consumer"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_module_is_short_enough_to_be_read(package: str) -> None:
     lengths = {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in sources(package)}
 
     assert {name: count for name, count in lengths.items() if count > MOST_LINES} == {}
 
 
-@pytest.mark.parametrize("package", ["coordinator", "consumer"])
+MOST_CLASS_LINES, MOST_PARAMETERS, MOST_ATTRIBUTES = 250, 6, 20
+LARGE = {"CoordinatorMetrics": "an attribute for each family of docs/metrics.md"}
+"""Classes that are larger, and why."""
+
+
+def attributes_of(found: ast.ClassDef) -> set[str]:
+    """What the class assigns to `self`."""
+    stored = (node for node in ast.walk(found) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
+    return {node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == "self"}
+
+
+def is_large(found: ast.ClassDef) -> bool:
+    parameters = [
+        len([*each.args.args[1:], *each.args.kwonlyargs])
+        for each in found.body
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+    ]
+    lines = (found.end_lineno or 0) - found.lineno + 1
+    return (
+        lines > MOST_CLASS_LINES
+        or max(parameters, default=0) > MOST_PARAMETERS
+        or len(attributes_of(found)) > MOST_ATTRIBUTES
+    )
+
+
+def test_a_class_of_the_coordinator_is_small_or_has_a_reason() -> None:
+    trees = [ast.parse(path.read_text()) for path in sources("coordinator")]
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+
+    assert {found.name for found in classes if is_large(found)} == set(LARGE)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_a_module_opens_with_what_it_is_for(package: str) -> None:
     silent = [
         path.name
@@ -216,11 +363,23 @@ def test_a_module_opens_with_what_it_is_for(package: str) -> None:
     assert silent == []
 
 
+def test_every_file_that_is_no_module_goes_into_the_wheel() -> None:
+    setup = ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    data = setup["options.package_data"]
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
+    others = [path for path in files if path.suffix not in (".py", ".pyc") and path.name != "py.typed"]
+    patterns = [f"{package.replace('.', '/')}/{pattern}" for package, text in data.items() for pattern in text.split()]
+
+    assert others != []
+    assert [path for path in others if not any(path.match(pattern) for pattern in patterns)] == []
+
+
 def test_only_the_paths_module_builds_paths_of_znodes() -> None:
     """A path that is spelled elsewhere goes wrong unseen when it changes."""
     found = [
         f"{path.relative_to(ROOT).as_posix()}:{node.lineno} {node.value!r}"
-        for package in ("coordinator", "consumer")
+        for package in PACKAGES
         for path in sources(package)
         if path.name not in ("paths.py", "config.py")
         for node in ast.walk(ast.parse(path.read_text()))
@@ -231,3 +390,10 @@ def test_only_the_paths_module_builds_paths_of_znodes() -> None:
     ]
 
     assert found == []
+
+
+def test_names_of_tests_are_sentences_under_80_characters() -> None:
+    names = re.findall(r"def (test_\w+)", "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py")))
+
+    assert len(names) > 2000
+    assert [name for name in names if len(name) >= 80] == []

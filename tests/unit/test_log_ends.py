@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from consumer.logs import LogError, Place
-from consumer.spark.log_ends import progress_of, stands_of
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel, OffsetRecord
-from tests.property.tree import Tree
+from consumer.logs import LogError, TopicIdPartition
+from consumer.spark.source.log_ends import progress_of, stands_of
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel, OffsetRecord
+from tests.property.tree import MemoryTree
 from tests.support.memlog import MemoryLog
 
 PATHS = GroupPaths("g")
@@ -23,7 +23,7 @@ class Half(MemoryLog):
 
 
 def test_a_group_stands_where_channels_say_and_else_where_its_offsets_do() -> None:
-    tree = Tree()
+    tree = MemoryTree()
     for parent in (PATHS.offsets_of("t"), PATHS.channels):
         tree.ensure(parent)
     for number in range(3):
@@ -36,18 +36,18 @@ def test_a_group_stands_where_channels_say_and_else_where_its_offsets_do() -> No
     found = stands_of(tree.open(), PATHS)
 
     assert found == {
-        Place("t", "id", 0): 40,
-        Place("t", "id", 1): 10,
-        Place("t", "id", 2): 10,
-        Place("u", "other", 0): 7,
+        TopicIdPartition("t", "id", 0): 40,
+        TopicIdPartition("t", "id", 1): 10,
+        TopicIdPartition("t", "id", 2): 10,
+        TopicIdPartition("u", "other", 0): 7,
     }
 
 
 def test_a_group_of_which_nothing_is_known_stands_nowhere() -> None:
-    assert stands_of(Tree().open(), PATHS) == {}
+    assert stands_of(MemoryTree().open(), PATHS) == {}
 
 
 def test_the_progress_tells_the_ends_and_how_much_is_not_sealed_of_what_can_be_read() -> None:
-    told = progress_of(Half(), {Place("t", "id", number): 90 + 20 * number for number in range(3)})
+    told = progress_of(Half(), {TopicIdPartition("t", "id", number): 90 + 20 * number for number in range(3)})
 
     assert told == {"log_end": {"t": {"0": 100, "2": 100}}, "lag": 10}

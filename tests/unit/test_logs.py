@@ -17,9 +17,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from coordinator.zk.cli_config import log_options, log_to_stderr
-from coordinator.zk.logs import RESERVED, JsonFormatter, TextFormatter, parsed
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.process.config_options import log_options, log_to_stderr
+from coordinator.zk.process.log_format import RESERVED, JsonFormatter, TextFormatter, parsed
+from coordinator.zk.znodes.partitions import TopicPartition
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "logs.md").read_text()
@@ -79,7 +79,7 @@ def test_the_keys_of_a_template_are_fields_and_numbers_are_numbers() -> None:
         (HOSTILE, HOSTILE),
     ],
 )
-def test_a_value_stays_whole_whatever_it_is(value: object, wanted: object) -> None:
+def test_value_of_any_kind_stays_whole(value: object, wanted: object) -> None:
     line = as_json("done: before=%s value=%s after=%s", 1, value, "end")
 
     assert (line["event"], line["before"], line["value"], line["after"]) == ("done", 1, wanted, "end")
@@ -130,7 +130,7 @@ def test_what_other_libraries_say_is_all_event(message: object, arguments: tuple
 
 
 @pytest.mark.parametrize("arguments", [("g", "h"), ("not a number",)])
-def test_a_call_with_the_wrong_arguments_is_told_with_all_of_them(arguments: tuple[object, ...]) -> None:
+def test_log_call_with_wrong_arguments_is_logged_with_all_of_them(arguments: tuple[object, ...]) -> None:
     line = as_json("done: count=%d", *arguments)
 
     assert "done: count=%d" in line["event"]
@@ -181,7 +181,7 @@ def test_no_exception_can_forge_a_line() -> None:
         ("mail a@b", "mail a@b"),
     ],
 )
-def test_no_password_of_a_url_is_told(text: str, wanted: str) -> None:
+def test_password_in_a_url_is_not_logged(text: str, wanted: str) -> None:
     assert as_json("done: dir=%s", text)["dir"] == wanted
     assert as_json(f"said {text}")["event"] == f"said {wanted}"
     assert wanted in as_text("done: dir=%s", text)
@@ -210,7 +210,7 @@ def printing(*arguments: str, **env: str) -> list[str]:
     return result.stderr.splitlines()
 
 
-def test_the_options_choose_format_and_level_from_the_command_line_and_the_environment() -> None:
+def test_options_set_log_format_and_level_from_command_line_and_environment() -> None:
     (text,) = printing()
     (line,) = printing("--log-format", "json")
     lines = printing(ZK_GROUP_LOG_FORMAT="json", ZK_GROUP_LOG_LEVEL="debug")
@@ -230,7 +230,7 @@ def calls() -> list[tuple[str, ast.Call, str]]:
 
 
 def _calls() -> Iterator[tuple[str, ast.Call, str]]:
-    for package in ("coordinator", "consumer"):
+    for package in ("coordinator", "consumer", "drills"):
         texts = [(path, path.read_text()) for path in sorted((ROOT / package).rglob("*.py"))]
         for path, source in ((path, text) for path, text in texts if "log." in text):
             for node in ast.walk(ast.parse(source)):

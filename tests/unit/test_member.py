@@ -10,15 +10,17 @@ import pytest
 
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import FencedInstanceId
-from consumer.holder import Start
-from consumer.member import Member
+from consumer.membership.context import MemberContext
+from consumer.membership.member import ConsumerMember
+from consumer.membership.rebalance_listener import Consumption
+from consumer.types import Position
 from coordinator.assignors.range import RangeAssignor
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.errors import IncarnationOver
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.records import OffsetRecord
 from coordinator.zk.store import Create, Delete, SetData
-from tests.property.group_world import PATHS, World
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import OffsetRecord
+from tests.property.group_world import PATHS, GroupWorld
 from tests.support.starts import AT_THE_BEGINNING
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -28,10 +30,10 @@ class Held:
     """Whoever fetches: it remembers what it was told."""
 
     def __init__(self) -> None:
-        self.starts: dict[TopicPartition, Start] = {}
+        self.starts: dict[TopicPartition, Position] = {}
         self.told: list[str] = []
 
-    def assigned(self, starts: Mapping[TopicPartition, Start]) -> None:
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
         self.starts |= starts
         self.told.append("assigned")
 
@@ -51,17 +53,18 @@ class Life:
     """A group with one topic of two partitions, and one member."""
 
     def __init__(self) -> None:
-        self.world = World(RangeAssignor())
+        self.world = GroupWorld(RangeAssignor())
         self.world.topic("t", 2)
         self.held = Held()
         self.member = self.another("a", self.held)
 
-    def another(self, name: str, held: Held) -> Member:
+    def another(self, name: str, held: Held) -> ConsumerMember:
         config = ConsumerConfig(zk="tree", group="g", consumer=name, max_poll_interval_ms=4000)
         runtime = self.world.runtime
-        return Member(config, Subscription({"t": 1}), self.world.session, runtime, held, AT_THE_BEGINNING)
+        consumption = Consumption(Subscription({"t": 1}), held, AT_THE_BEGINNING)
+        return ConsumerMember(MemberContext(config, runtime), self.world.session, consumption)
 
-    def poll(self, member: Member | None = None) -> None:
+    def poll(self, member: ConsumerMember | None = None) -> None:
         """A poll after the watches have fired."""
         some = member or self.member
         some.wake.set()
@@ -141,7 +144,7 @@ def test_a_command_that_cannot_be_read_is_removed_and_the_next_one_obeyed(life: 
     assert life.held.told[-1] == "revoked"
 
 
-def test_a_partition_whose_owner_znode_is_in_the_way_is_left_out_and_told(life: Life) -> None:
+def test_partition_with_an_existing_owner_znode_is_left_out_and_reported(life: Life) -> None:
     """Hole 11: removed by the consumer means done, and the channel says what could not be."""
     life.world.topic("t", 3)
     life.world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
@@ -160,7 +163,7 @@ def test_a_partition_whose_owner_znode_is_in_the_way_is_left_out_and_told(life: 
     assert life.commands == []
 
 
-def test_an_offset_that_could_not_be_published_is_published_the_next_time_though_it_has_not_moved(life: Life) -> None:
+def test_unpublished_offset_is_published_next_time_though_it_has_not_moved(life: Life) -> None:
     parent = PATHS.offsets_of("t")
     life.world.tree.commit([*(Delete(PATHS.offset(*partition)) for partition in (T0, T1)), Delete(parent)], 0)
     life.world.runtime.now += 61.0
@@ -189,7 +192,7 @@ def test_a_consumer_that_is_not_polled_leaves_by_itself(life: Life) -> None:
     assert life.offset(T0) == 5
 
 
-def test_an_application_that_comes_back_while_its_consumer_leaves_commits_before_that_or_not_at_all(life: Life) -> None:
+def test_commit_while_the_consumer_leaves_precedes_the_leave_or_fails(life: Life) -> None:
     life.member.advance({T0: 5})
     errors: list[str] = []
 
@@ -201,7 +204,7 @@ def test_an_application_that_comes_back_while_its_consumer_leaves_commits_before
 
     threads: list[threading.Thread] = []
 
-    def meddle(world: World) -> None:
+    def meddle(world: GroupWorld) -> None:
         if not threads and world.runtime.now - polled >= 4.0:
             threads.append(threading.Thread(target=commit))
             threads[0].start()
@@ -216,7 +219,7 @@ def test_an_application_that_comes_back_while_its_consumer_leaves_commits_before
     assert life.offset(T0) == (5 if errors else 6)
 
 
-def test_a_consumer_that_left_by_itself_comes_back_with_the_next_poll_as_another_incarnation(life: Life) -> None:
+def test_consumer_that_left_rejoins_with_the_next_poll_as_another_incarnation(life: Life) -> None:
     first = incarnation(life)
     life.keep()
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from coordinator.assignors.range import RangeAssignor
-from coordinator.membership import GroupRules
-from coordinator.strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
+from coordinator.planning.membership import GroupRules
+from coordinator.planning.strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.refusals import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID
-from coordinator.zk.seats import Seat
-from coordinator.zk.state import EMPTY, PREPARING, STABLE
 from coordinator.zk.store import SetData
-from tests.property.group_world import MAX_POLL_MS, PATHS, SESSION_S, Process, World
+from coordinator.zk.znodes.error_codes import GROUP_MAX_SIZE_REACHED, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID
+from coordinator.zk.znodes.group_state import EMPTY, PREPARING, STABLE
+from coordinator.zk.znodes.seats import Seat
+from tests.property.group_world import MAX_POLL_MS, PATHS, SESSION_S, GroupWorld, MemberProcess
 from tests.property.test_convergence import CooperativeRange, settle
 
 T = {"t": 1}
@@ -34,13 +34,13 @@ def member(name: str, *protocols: str, rank: int = ESTABLISHED, czxid: int = 0) 
     return Candidate(name, protocols, rank, czxid)
 
 
-def a_world(*assignors: type[RangeAssignor], partitions: int = 4, **rules: float) -> World:
-    world = World(*(make() for make in assignors or (RangeAssignor,)), rules=GroupRules(**rules))  # type: ignore[arg-type]
+def a_world(*assignors: type[RangeAssignor], partitions: int = 4, **rules: float) -> GroupWorld:
+    world = GroupWorld(*(make() for make in assignors or (RangeAssignor,)), rules=GroupRules(**rules))  # type: ignore[arg-type]
     world.topic("t", partitions)
     return world
 
 
-def running(world: World) -> dict[str, list[int]]:
+def running(world: GroupWorld) -> dict[str, list[int]]:
     return {
         name: sorted(part.partition for part in channel.running)
         for name, channel in world.channels().items()
@@ -48,7 +48,7 @@ def running(world: World) -> dict[str, list[int]]:
     }
 
 
-def go_on(world: World, turns: int = 3) -> None:
+def go_on(world: GroupWorld, turns: int = 3) -> None:
     """Some turns in no time, with everybody polling."""
     for _ in range(turns):
         world.turn()
@@ -56,7 +56,7 @@ def go_on(world: World, turns: int = 3) -> None:
             process.tend()
 
 
-def ended(world: World, name: str) -> tuple[str, str]:
+def ended(world: GroupWorld, name: str) -> tuple[str, str]:
     channel = world.channels()[name]
     return channel.error, channel.ended or ""
 
@@ -87,7 +87,7 @@ def test_the_strategy_that_most_prefer_of_those_that_all_support_is_chosen(
     assert choose(reversed(members), current, KNOWN).name == chosen
 
 
-def test_a_newcomer_that_shares_no_strategy_with_the_group_is_refused_and_the_group_goes_on() -> None:
+def test_newcomer_without_a_common_strategy_is_refused_and_the_group_continues() -> None:
     choice = choose(
         [member("a", "range"), member("b", "sticky", rank=NEWCOMER), member("c", "range", "sticky")],
         "range",
@@ -116,7 +116,7 @@ def test_a_newcomer_that_knows_no_strategy_of_this_node_is_refused() -> None:
     assert "unheard-of" in choice.refused["a"]
 
 
-def test_a_node_that_lacks_the_strategy_of_a_group_refuses_nobody_whom_the_group_has() -> None:
+def test_node_without_the_groups_strategy_refuses_no_existing_member() -> None:
     with pytest.raises(RebalanceFailed, match="install what is missing"):
         choose([member("a", "custom"), member("b", "custom")], "custom", KNOWN)
 
@@ -152,7 +152,7 @@ def test_a_static_member_that_comes_back_goes_before_who_came_while_it_was_away(
     assert (choice.name, list(choice.refused)) == ("range", ["x"])
 
 
-def test_a_refused_newcomer_is_told_why_and_nobody_else_hears_of_it() -> None:
+def test_refused_newcomer_gets_the_reason_and_no_other_member_is_notified() -> None:
     world = a_world(RangeAssignor, Other)
     world.start("a", T, protocols=("range",))
     settle(world)
@@ -189,7 +189,7 @@ def test_no_generation_has_two_strategies() -> None:
     assert after.generation > before.generation
 
 
-def test_a_group_that_switches_to_a_cooperative_strategy_stops_nothing_that_does_not_move() -> None:
+def test_switch_to_a_cooperative_strategy_stops_only_partitions_that_move() -> None:
     world = a_world(RangeAssignor, CooperativeRange)
     first, second = (world.start(name, T, protocols=("range", "cooperative-range"), is_static=True) for name in "ab")
     settle(world)
@@ -205,7 +205,7 @@ def test_a_group_that_switches_to_a_cooperative_strategy_stops_nothing_that_does
 
 
 def test_who_keeps_what_it_has_in_a_cooperative_generation_hears_nothing() -> None:
-    world = World(CooperativeRange())
+    world = GroupWorld(CooperativeRange())
     world.topic("t", 2)
     world.topic("u", 2)
     world.start("a", {"t": 1})
@@ -221,7 +221,7 @@ def test_who_keeps_what_it_has_in_a_cooperative_generation_hears_nothing() -> No
     assert running(world) == {"a": [0, 1], "b": [0, 1]}
 
 
-def test_a_generation_in_which_nobody_hears_anything_is_finished_when_it_begins() -> None:
+def test_generation_without_commands_is_finished_when_it_begins() -> None:
     world = a_world(CooperativeRange, partitions=1)
     world.start("a", T)
     idle = world.start("b", T)
@@ -236,7 +236,7 @@ def test_a_generation_in_which_nobody_hears_anything_is_finished_when_it_begins(
     assert (record.left, record.finished_ms is not None) == ((f"b/{'0' * 8}",), True)
 
 
-def test_who_has_nothing_to_run_is_told_so_once() -> None:
+def test_idle_member_gets_one_empty_start() -> None:
     world = a_world(CooperativeRange, partitions=1)
     world.start("a", T)
     world.start("b", T)
@@ -250,7 +250,7 @@ def test_who_has_nothing_to_run_is_told_so_once() -> None:
 # ---- how many
 
 
-def test_a_group_that_is_full_refuses_whoever_comes_and_keeps_whom_it_has() -> None:
+def test_full_group_refuses_newcomers_and_keeps_its_members() -> None:
     world = a_world(max_size=2)
     for name in "bc":
         world.start(name, T)
@@ -284,14 +284,14 @@ def test_a_smaller_limit_puts_out_those_that_came_last_and_waits_for_their_lease
 # ---- static members
 
 
-def two_static(partitions: int = 4) -> tuple[World, Process, Process]:
+def two_static(partitions: int = 4) -> tuple[GroupWorld, MemberProcess, MemberProcess]:
     world = a_world(partitions=partitions)
     processes = [world.start(name, T, is_static=True) for name in "ab"]
     settle(world)
     return world, processes[0], processes[1]
 
 
-def test_a_static_member_that_restarts_gets_what_it_had_and_nobody_else_hears_of_it() -> None:
+def test_restarted_static_member_gets_its_partitions_back_without_a_rebalance() -> None:
     world, first, second = two_static()
     generation, command = world.state.generation, world.channels()["b"].command
     first.leave()
@@ -309,7 +309,7 @@ def test_a_static_member_that_restarts_gets_what_it_had_and_nobody_else_hears_of
     assert world.state.state == STABLE
 
 
-def test_a_static_member_that_is_fenced_on_its_seat_hands_everything_to_the_newer_process() -> None:
+def test_fenced_static_member_hands_all_partitions_to_the_newer_process() -> None:
     world, first, second = two_static()
     generation = world.state.generation
 
@@ -365,14 +365,14 @@ def test_a_static_member_whose_session_ends_has_no_seat_any_more() -> None:
     assert running(world) == {"b": [0, 1, 2, 3]}
 
 
-def test_a_seat_that_somebody_comes_back_to_is_not_given_up_by_a_turn_that_saw_it_empty() -> None:
+def test_reclaimed_seat_survives_a_turn_that_saw_it_empty() -> None:
     world, first, _ = two_static()
     first.leave()
     world.turn()
     world.tick(SESSION_S)
     requests = [0]
 
-    def come_back(world: World) -> None:
+    def come_back(world: GroupWorld) -> None:
         requests[0] += 1
         if requests[0] == 12:  # between the turn's reads and its commit
             world.start("a", T, is_static=True)
@@ -414,7 +414,7 @@ def test_a_group_whose_members_are_all_away_is_not_empty() -> None:
     assert world.tree.children(PATHS.seats) == []
 
 
-def test_a_static_member_that_comes_back_with_another_subscription_makes_a_generation() -> None:
+def test_static_member_returning_with_another_subscription_makes_a_generation() -> None:
     world, first, _ = two_static()
     world.topic("u", 1)
     generation = world.state.generation
@@ -502,11 +502,11 @@ def test_a_seat_that_the_group_has_nothing_for_is_no_reason_for_a_generation() -
 # ---- a group's start
 
 
-def act_at(world: World, nth: int, act: Callable[[], object]) -> None:
+def act_at(world: GroupWorld, nth: int, act: Callable[[], object]) -> None:
     """Do something before the nth request from now."""
     requests = [0]
 
-    def meddle(world: World) -> None:
+    def meddle(world: GroupWorld) -> None:
         requests[0] += 1
         if requests[0] == nth:
             act()
@@ -515,7 +515,7 @@ def act_at(world: World, nth: int, act: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("nth", range(1, 16))
-def test_a_static_member_that_registers_in_the_midst_of_a_turn_does_not_end_the_wait_for_more(nth: int) -> None:
+def test_static_member_registering_during_a_turn_does_not_end_the_initial_delay(nth: int) -> None:
     world = a_world(initial_delay_s=0.5)
     world.start("a", T)
     world.turn()
@@ -539,7 +539,7 @@ def test_a_static_member_that_leaves_while_a_group_forms_has_no_part_in_it() -> 
     assert world.tree.children(PATHS.seats) == []
 
 
-def test_a_group_that_nobody_was_in_waits_until_nobody_has_joined_for_the_delay() -> None:
+def test_empty_group_waits_until_no_member_has_joined_for_the_initial_delay() -> None:
     world = a_world(initial_delay_s=0.5)
     world.start("a", T)
     assert world.turn().again_s == pytest.approx(0.5)
@@ -558,7 +558,7 @@ def test_a_group_that_nobody_was_in_waits_until_nobody_has_joined_for_the_delay(
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
 
 
-def test_a_group_in_which_somebody_joins_all_the_time_starts_after_three_delays() -> None:
+def test_group_with_continuous_joins_starts_after_three_delays() -> None:
     world = a_world(initial_delay_s=0.5)
     for number in range(15):
         world.start(f"c{number}", T)
@@ -571,7 +571,7 @@ def test_a_group_in_which_somebody_joins_all_the_time_starts_after_three_delays(
     assert world.state.generation == 1
 
 
-def test_who_joins_a_group_that_runs_waits_for_nobody() -> None:
+def test_member_joining_a_running_group_does_not_wait() -> None:
     world = a_world(initial_delay_s=0.5)
     world.start("a", T)
     world.turn()
@@ -584,7 +584,7 @@ def test_who_joins_a_group_that_runs_waits_for_nobody() -> None:
     assert world.state.generation == 2
 
 
-def test_a_group_that_runs_while_its_state_is_lost_waits_for_nobody() -> None:
+def test_running_group_with_a_lost_state_does_not_wait() -> None:
     world = a_world(initial_delay_s=0.5)
     world.start("a", T)
     world.turn()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from consumer.fetching.records import Record
 from consumer.operator.messages import DRAIN, RESET, Message, MessageQueue
-from consumer.records import Record
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.unit.manual import Forever, ManualRuntime
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -71,33 +71,33 @@ def test_large_records_leave_no_room_for_others_until_they_are_taken_or_dropped(
     assert queue.has_room(1)
 
 
-def test_a_cut_waits_for_what_waits_or_sets_it_aside_and_always_for_the_record_that_is_processed() -> None:
+def test_cut_waits_for_the_current_record_and_for_queued_ones_unless_set_aside() -> None:
     queue = a_queue()
     queue.put({P0: records(P0, 3, 4)})
     message = taken(queue)
 
-    assert not queue.is_drained(is_set_aside=False) and not queue.is_drained(is_set_aside=True)
+    assert not queue.is_drained(is_deferred=False) and not queue.is_drained(is_deferred=True)
     finish(queue, message)
-    assert not queue.is_drained(is_set_aside=False) and queue.is_drained(is_set_aside=True)
+    assert not queue.is_drained(is_deferred=False) and queue.is_drained(is_deferred=True)
     with pytest.raises(Forever):
         queue.take()
     queue.allow(DRAIN)
     finish(queue, taken(queue))
-    assert queue.is_drained(is_set_aside=False)
+    assert queue.is_drained(is_deferred=False)
 
 
-def test_no_cut_is_taken_and_nothing_processed_from_the_request_for_a_reset_until_it_has_come() -> None:
+def test_requested_reset_blocks_cuts_and_processing_until_it_arrives() -> None:
     queue = a_queue()
     queue.put({P0: records(P0, 3)})
     queue.withhold(RESET)
 
-    assert not queue.is_drained(is_set_aside=True)
+    assert not queue.is_drained(is_deferred=True)
     queue.allow(DRAIN)
     with pytest.raises(Forever):
         queue.take()
     queue.restart({P0: 3})
     queue.allow(RESET)
-    assert len(queue) == 0 and queue.offsets == {P0: 3} and queue.is_drained(is_set_aside=False)
+    assert len(queue) == 0 and queue.offsets == {P0: 3} and queue.is_drained(is_deferred=False)
 
 
 def test_no_cut_is_taken_after_a_record_has_failed() -> None:
@@ -108,12 +108,12 @@ def test_no_cut_is_taken_after_a_record_has_failed() -> None:
     queue.failed()
 
     assert queue.offsets == {P0: 3, P1: 0}
-    assert not queue.is_drained(is_set_aside=True)
+    assert not queue.is_drained(is_deferred=True)
     with pytest.raises(Forever):
         queue.take()
 
 
-def test_what_is_cleared_is_not_processed_and_a_record_that_is_processed_meanwhile_is_waited_for() -> None:
+def test_cleared_records_are_not_processed_and_the_current_record_is_awaited() -> None:
     queue = a_queue()
     queue.put({P0: records(P0, 3, 4)})
     message = taken(queue)
@@ -126,7 +126,7 @@ def test_what_is_cleared_is_not_processed_and_a_record_that_is_processed_meanwhi
     assert queue.offsets == {}
 
 
-def test_nothing_is_processed_while_the_partitions_may_be_anothers_and_after_it_is_closed() -> None:
+def test_records_are_not_processed_while_partitions_may_be_lost_or_after_close() -> None:
     runtime, looks = ManualRuntime(), iter([False, False, True])
     queue = MessageQueue(runtime, 100, 1000, lambda: next(looks))
     queue.put({P0: records(P0, 3)})

@@ -12,29 +12,30 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client import CollectorRegistry
 
-from consumer.fetcher import Fetcher
-from consumer.holder import Start
-from consumer.lag import READ_AGAIN_S, Lag, lag_readers
+from consumer.fetching.fetcher import Fetcher
+from consumer.fetching.lag import READ_AGAIN_S, Lag, lag_readers
 from consumer.logs import LogError
 from consumer.metrics import MOST_PARTITIONS, ConsumerMetrics
-from consumer.spark.config import SlotConfig
-from coordinator.history import _seen_in_the_turn
-from coordinator.listeners import _what_happened, _who_changed
-from coordinator.metrics import CoordinatorMetrics
-from coordinator.plan import End, Plan
+from consumer.spark.fetchers.config import SlotConfig
+from consumer.types import Position
+from coordinator.listeners.listeners import _who_changed
+from coordinator.listeners.topics import _what_happened
 from coordinator.planning.asking import Asking
-from coordinator.problems import Findings, Problems
-from coordinator.requests import RequestQueue
-from coordinator.snapshot import AskView, ChannelView, SentCommand, Snapshot
-from coordinator.target import Wanted
-from coordinator.triggers import TRIGGERS, kind_of, trigger_kind
-from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
+from coordinator.planning.plan import End, Plan
+from coordinator.planning.rebalance_history import _seen_in_the_turn
+from coordinator.planning.snapshot import AskView, ChannelView, SentCommand, Snapshot
+from coordinator.planning.target import Wanted
+from coordinator.planning.trigger_kinds import TRIGGERS, kind_of, trigger_kind
+from coordinator.term.bad_data import Findings, Problems
+from coordinator.term.metrics import CoordinatorMetrics
+from coordinator.term.request_queue import RequestQueue
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.partitions import NONE, TopicPartition
-from coordinator.zk.records import Channel, Topic
-from coordinator.zk.serving import TRY_AGAIN_S, MetricsServer
-from coordinator.zk.state import FAILED, STABLE, ClientSide, GroupState, Rebalance, Target
-from coordinator.zk.sync import Ask
+from coordinator.zk.process.metrics_server import TRY_AGAIN_S, MetricsServer
+from coordinator.zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import FAILED, STABLE, ClientSide, GroupState, Rebalance, Target
+from coordinator.zk.znodes.partitions import NONE, TopicPartition
+from coordinator.zk.znodes.records import Channel, Topic
+from coordinator.zk.znodes.sync import Ask
 from tests.support.memlog import MemoryLog
 from tests.unit.manual import ManualRuntime
 
@@ -102,7 +103,7 @@ def test_what_asked_for_a_rebalance_is_one_of_few_words(trigger: str, kind: str)
     assert kind in TRIGGERS
 
 
-def test_a_trigger_that_says_nothing_is_told_from_who_came_and_went() -> None:
+def test_empty_trigger_is_derived_from_joined_and_left_members() -> None:
     def kind(trigger: str, joined: tuple[str, ...], left: tuple[str, ...]) -> str:
         return kind_of(Rebalance(3, 7, trigger, 1000, joined, left))
 
@@ -309,7 +310,7 @@ def test_nothing_is_left_of_a_group_that_is_gone() -> None:
     assert value(metrics.registry, "groups", state=FAILED) == 1
 
 
-def test_a_node_that_has_resigned_says_nothing_of_groups_and_begins_anew_when_it_is_elected_again() -> None:
+def test_resigned_node_exports_no_group_metrics_and_restarts_them_when_reelected() -> None:
     metrics, runtime, queue = elected()
     metrics.turn_taken("g", 0.02, state_of(STABLE))
     queue.request("g", "joined c1")
@@ -399,7 +400,7 @@ def test_the_lag_is_read_when_asked_for_and_not_again_for_a_while() -> None:
     log, runtime = LogWithEnds({0: 100, 1: 40, 2: 5}), ManualRuntime()
     fetcher = Fetcher(log)
     lag = Lag(log, fetcher, runtime)
-    fetcher.begin({TopicPartition("t", n): Start("id", 10) for n in range(4)})
+    fetcher.begin({TopicPartition("t", n): Position("id", 10) for n in range(4)})
 
     assert log.asked == 0
     assert (lag.total, lag.most) == (120, 90), "partition 2 is ahead of its end, of 3 nothing is known"
@@ -424,7 +425,7 @@ def test_each_partition_has_its_lag_while_it_is_held_and_only_so_many_have() -> 
         return {int(sample.labels["partition"]): sample.value for sample in family.samples}
 
     assert lags() == {}
-    fetcher.begin({TopicPartition("t", number): Start("id", 10) for number in ends})
+    fetcher.begin({TopicPartition("t", number): Position("id", 10) for number in ends})
     runtime.now += READ_AGAIN_S
     assert lags() == {number: number for number in ends if number >= 2}, "those that are furthest behind"
     fetcher.end([TopicPartition("t", number) for number in range(3, len(ends))])
@@ -474,7 +475,7 @@ def test_port_0_serves_nothing() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid", "203.0.113.1"])
-def test_an_address_that_cannot_be_had_is_told_in_one_sentence(port: int, host: str) -> None:
+def test_unavailable_metrics_address_is_reported_in_one_sentence(port: int, host: str) -> None:
     with server(port), pytest.raises(CoordinatorError) as caught:
         server(port, host=host).start()
 
@@ -503,9 +504,9 @@ def test_a_slot_whose_port_is_taken_goes_on_and_tries_again(port: int, caplog: p
     warned = [
         record.getMessage().partition(":")[0]
         for record in caplog.records
-        if record.name.endswith("serving") and record.levelname == "WARNING"
+        if record.name.endswith("metrics_server") and record.levelname == "WARNING"
     ]
-    assert warned == ["metrics are not served"]
+    assert warned == ["metrics server failed, retrying"]
     slot.close()
 
 
@@ -550,7 +551,7 @@ def asked(before: GroupState, *names: str) -> Snapshot:
     return replace(snapshot(now_ms=2500), state=before, asks=asks)
 
 
-def test_an_assignment_counts_once_when_it_is_adopted_has_failed_or_was_for_other_topics() -> None:
+def test_assignment_counts_once_when_adopted_failed_or_outdated() -> None:
     metrics = CoordinatorMetrics()
     one, two, three = (f"ask-000000000{number}" for number in (1, 2, 3))
     nothing = Wanted({}, {}, {})

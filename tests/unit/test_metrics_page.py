@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from consumer.metrics import ConsumerMetrics
-from coordinator.metrics import CoordinatorMetrics
-from coordinator.triggers import TRIGGERS
-from coordinator.zk.state import GROUP_STATES
+from coordinator.planning.trigger_kinds import TRIGGERS
+from coordinator.term.metrics import CoordinatorMetrics
+from coordinator.zk.znodes.group_state import GROUP_STATES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 ROW = re.compile(r"^\| `(zk_group_\w+)` \| (\w+) \|([^|]*)\|([^|]*)\| (.+?) \|([^|]*)\|$", re.MULTILINE)

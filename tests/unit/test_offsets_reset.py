@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coordinator.offsets_reset import (
+from coordinator.admin.reset_offsets import (
     BY_DURATION,
     FROM_FILE,
     SCENARIOS,
@@ -17,8 +18,9 @@ from coordinator.offsets_reset import (
     TO_EARLIEST,
     TO_LATEST,
     TO_OFFSET,
-    Known,
     NewOffset,
+    PartitionOffsets,
+    ResetRequest,
     Scenario,
     Scope,
     chosen,
@@ -27,12 +29,11 @@ from coordinator.offsets_reset import (
     parse_plans,
     parse_scope,
     planned,
-    scenario,
     to_csv,
 )
 from coordinator.zk.errors import CoordinatorError, UsageError
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import Topic
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Topic
 
 T0 = TopicPartition("t", 0)
 TOPICS = {"t": Topic("t", "id", (0, 1, 2)), "empty": Topic("empty", "id2", ())}
@@ -165,7 +166,11 @@ def test_what_is_no_time_is_the_users_mistake(text: str) -> None:
     ],
 )
 def test_one_scenario_says_where_to(options: dict[str, Any], wanted: Scenario) -> None:
-    assert scenario(**options) == wanted
+    assert request(**options).to == wanted
+
+
+def request(**options: Any) -> ResetRequest:
+    return ResetRequest(**options, all_topics="from_file" not in options)
 
 
 @pytest.mark.parametrize(
@@ -178,9 +183,33 @@ def test_one_scenario_says_where_to(options: dict[str, Any], wanted: Scenario) -
 )
 def test_none_or_several_scenarios_are_the_users_mistake(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words) as raised:
-        scenario(**options)
+        request(**options)
 
     assert all(f"--{name}" in str(raised.value) for name in SCENARIOS)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "One of the reset scopes"),
+        ({"topics": ("t",), "all_topics": True}, "One of the reset scopes"),
+        ({"topics": ("t:x",)}, "names no partitions"),
+        ({"topics": ("t",), "dry_run": True, "execute": True}, "contradict each other"),
+    ],
+)
+def test_options_of_a_reset_that_contradict_each_other_are_the_users_mistake(
+    options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        ResetRequest(to_latest=True, **options)
+
+
+def test_a_file_says_itself_which_partitions() -> None:
+    with pytest.raises(UsageError, match="neither --topic nor --all-topics"):
+        ResetRequest(from_file=Path("plan.csv"), all_topics=True)
+
+    assert ResetRequest(from_file=Path("plan.csv")).scopes is None
+    assert ResetRequest(to_latest=True, topics=("t:0", "u")).scopes == [Scope("t", frozenset([0])), Scope("u")]
 
 
 # ---- files
@@ -208,7 +237,7 @@ def test_rows_of_groups_that_were_not_named_are_passed_over() -> None:
         ("t,0,x\n", ["g"], "line 1 names no topic, partition and offset"),
         ("t,-1,5\n", ["g"], "line 1 names no topic"),
         ("a/b,0,5\n", ["g"], "line 1 names no topic"),
-        ("t,0,5\nt,0,6\n", ["g"], "line 2 has t-0 of group g again"),
+        ("t,0,5\nt,0,6\n", ["g"], "line 2 repeats t-0 of group g"),
         ("TOPIC,PARTITION,NEW-OFFSET\n", ["g"], "line 1 names no topic"),
     ],
 )
@@ -230,8 +259,8 @@ def test_what_is_exported_can_be_read_again(with_group: bool) -> None:
 # ---- offsets
 
 
-def known(current: int | None = 50, earliest: int = 10, latest: int = 100, at: int | None = None) -> Known:
-    return Known(T0, "id", current, None if current is None else 3, earliest, latest, at)
+def known(current: int | None = 50, earliest: int = 10, latest: int = 100, at: int | None = None) -> PartitionOffsets:
+    return PartitionOffsets(T0, "id", current, None if current is None else 3, earliest, latest, at)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +280,7 @@ def known(current: int | None = 50, earliest: int = 10, latest: int = 100, at: i
         (Scenario(BY_DURATION, timestamp_ms=1), known(at=10), 10),
     ],
 )
-def test_each_scenario_sets_its_offset(to: Scenario, partition: Known, wanted: int) -> None:
+def test_each_scenario_sets_its_offset(to: Scenario, partition: PartitionOffsets, wanted: int) -> None:
     assert planned(to, partition) == NewOffset(partition, wanted)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumer.ownership import (
+from consumer.membership.claims import (
     PARTITIONS_A_STEP,
     acknowledgement,
     after_command,
@@ -12,11 +12,11 @@ from consumer.ownership import (
     release_operations,
     with_claimed,
 )
-from coordinator.zk.commands import START_FETCHER, Command
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel, OffsetRecord, OwnerRecord
 from coordinator.zk.store import MAX_OPERATIONS, Check, Create, Delete, SetData
+from coordinator.zk.znodes.commands import START_FETCHER, Command
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel, OffsetRecord, OwnerRecord
 
 PATHS = GroupPaths("g")
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -33,7 +33,7 @@ def test_a_claim_makes_an_ephemeral_owner_with_the_thread_that_the_command_names
     ]
 
 
-def test_offsets_are_written_where_they_are_known_and_left_where_they_were_never_read() -> None:
+def test_known_offsets_are_written_and_never_read_ones_are_left() -> None:
     found = offset_operations(PATHS, RUNNING, [T0, T1, U0], known=frozenset([U0]))
 
     assert found == [
@@ -66,7 +66,7 @@ def test_what_was_claimed_runs_from_an_offset_that_is_not_known_yet() -> None:
     assert after.topics == {"u": "u-1", "t": "t-1"}
 
 
-def test_a_command_that_was_applied_is_named_in_the_channel_with_what_it_could_not_have() -> None:
+def test_applied_command_is_named_in_the_channel_with_its_refused_partitions() -> None:
     after = after_command(RUNNING, "command-0000000004", START, refused=frozenset([T1]))
 
     assert (after.epoch, after.generation, after.command) == (5, 3, "command-0000000004")
@@ -74,7 +74,7 @@ def test_a_command_that_was_applied_is_named_in_the_channel_with_what_it_could_n
     assert after.running == RUNNING.running
 
 
-def test_only_the_last_multi_of_a_command_removes_it_and_the_others_check_that_it_is_there() -> None:
+def test_last_multi_of_a_command_removes_it_and_earlier_ones_check_it() -> None:
     path = PATHS.command("a", "command-0000000004")
 
     assert acknowledgement(PATHS, "a", "command-0000000004", is_last=True) == Delete(path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.zk import paths
-from coordinator.zk.paths import Brokers, GroupPaths, sequence
+from coordinator.zk.znodes import paths
+from coordinator.zk.znodes.paths import Brokers, GroupPaths, sequence
 
 G = GroupPaths("flights")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.zk.errors import BadData
-from coordinator.zk.patterns import INTERNAL_TOPICS, MAX_PATTERN, TopicFilter
+from coordinator.zk.znodes.topic_filter import INTERNAL_TOPICS, MAX_PATTERN, TopicFilter
 
 
 def allows(text: str, topic: str, pattern: str = "white_list") -> bool:

@@ -9,16 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consumer.buffer import Buffer, packed
 from consumer.config import ConsumerConfig
-from consumer.fetcher import Fetch, Fetcher
-from consumer.holder import Start
+from consumer.fetching.fetcher import Fetcher
+from consumer.fetching.polling import Polling
+from consumer.fetching.record_buffer import Buffer, packed
+from consumer.fetching.records import records_of
 from consumer.logs import OffsetOutOfRange
 from consumer.logs.base import LOG_SCHEMA
-from consumer.out_of_range import Jump
-from consumer.polling import Polling
-from consumer.records import records_of
-from coordinator.zk.partitions import TopicPartition
+from consumer.types import Fetch, Jump, Position
+from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.allocated import allocated_bytes
 from tests.support.sizedlog import SizedLog, batch_of
 from tests.unit.manual import ManualRuntime
@@ -37,7 +36,7 @@ class Desk:
         config = ConsumerConfig("zk:2181", "g", "c1", **options)
         fetcher = Fetcher(self.log, auto_offset_reset=config.auto_offset_reset)
         self.polling = Polling(config, fetcher, self.runtime, lambda fetched: None, self.jumps.append)
-        self.polling.begin(dict.fromkeys(partitions or (A, B, C), Start("id", 0)))
+        self.polling.begin(dict.fromkeys(partitions or (A, B, C), Position("id", 0)))
 
     def poll(self, most: int | None = None) -> dict[TopicPartition, int]:
         """Partition -> how many records a poll returned, a while after the one before."""
@@ -53,7 +52,7 @@ class Desk:
 # ---- how many
 
 
-def test_what_is_left_over_is_returned_by_the_next_polls_and_none_of_them_fetches_before_it() -> None:
+def test_leftover_records_are_returned_by_later_polls_before_any_new_fetch() -> None:
     desk = Desk(A, max_poll_records=300, prefetch="total")
     desk.log.append(0, 1000)
 
@@ -100,7 +99,7 @@ def test_a_poll_that_has_nothing_to_return_looks_and_says_when_to_look_again() -
         ("proportional", [{A: 100, B: 100, C: 100}] * 4),
     ],
 )
-def test_the_three_hundred_of_the_document_are_of_one_partition_or_a_hundred_of_each(
+def test_kip_41_poll_of_300_returns_one_partition_or_100_of_each(
     order: str, polls: list[dict[TopicPartition, int]]
 ) -> None:
     desk = Desk(max_poll_records=300, poll_order=order, prefetch="total")
@@ -133,7 +132,7 @@ def test_greedy_goes_on_in_the_partition_in_which_the_last_poll_left_off() -> No
     ("prefetch", "order", "polls"),
     [("total", "greedy", 1000), ("total", "proportional", 1000), ("share", "greedy", 3), ("share", "proportional", 3)],
 )
-def test_with_a_thousand_records_of_one_partition_the_next_of_the_other_waits_for_all_of_them_or_for_none(
+def test_kip_41_partition_waits_for_a_thousand_records_of_another_or_for_none(
     prefetch: str, order: str, polls: int
 ) -> None:
     """KIP-41's example: max.poll.records is 1, and the first fetch brings 1,000 records of A and none of B."""
@@ -147,7 +146,7 @@ def test_with_a_thousand_records_of_one_partition_the_next_of_the_other_waits_fo
     assert waited == polls
 
 
-def test_one_heuristic_keeps_at_most_a_fetch_and_the_other_up_to_one_of_each_partition() -> None:
+def test_kip_41_total_prefetch_keeps_one_fetch_and_share_one_per_partition() -> None:
     kept = {}
     for prefetch in ("total", "share"):
         desk = Desk(A, B, max_poll_records=2, prefetch=prefetch)
@@ -160,7 +159,7 @@ def test_one_heuristic_keeps_at_most_a_fetch_and_the_other_up_to_one_of_each_par
     assert kept == {"total": 996, "share": 1996}, "roughly twice as many, as the document says"
 
 
-def test_while_records_wait_idle_partitions_are_looked_at_now_and_then_and_not_in_every_poll() -> None:
+def test_idle_partitions_are_fetched_now_and_then_while_other_records_wait() -> None:
     desk = Desk(A, B, max_poll_records=1)
     desk.log.append(0, 1000)
     desk.poll()
@@ -173,7 +172,7 @@ def test_while_records_wait_idle_partitions_are_looked_at_now_and_then_and_not_i
     assert desk.log.fetched == [1]
 
 
-def test_a_fetch_from_a_slow_log_ends_when_it_has_something_and_the_next_goes_on_from_there() -> None:
+def test_fetch_from_a_slow_log_ends_with_its_first_records_and_resumes_there() -> None:
     partitions = [TopicPartition("t", number) for number in range(100)]
     desk = Desk(*partitions)
     for number in range(100):
@@ -232,7 +231,7 @@ def test_a_record_that_is_larger_than_every_bound_is_returned_alone(order: str) 
     assert sum(poll.get(B, 0) for poll in polls) == 6
 
 
-def test_a_poll_returns_no_more_bytes_than_fetch_max_bytes_and_goes_on_with_who_was_cut_short() -> None:
+def test_poll_returns_at_most_fetch_max_bytes_and_resumes_with_the_truncated_one() -> None:
     desk = Desk(A, B, fetch_max_bytes=40_000, buffer_memory=1 * MB, prefetch="share", max_poll_records=30)
     desk.log.append(0, 100, 900)
     desk.log.append(1, 100, 2500)
@@ -260,7 +259,7 @@ def test_what_a_poll_leaves_is_cut_loose_from_what_the_log_gave() -> None:
 def test_what_waits_costs_what_it_says_and_nothing_of_what_it_was_cut_from() -> None:
     whole = batch_of("t", 0, 0, [b"x" * 100] * 100_000)
     buffer = Buffer()
-    buffer.begin({A: Start("id", 0)})
+    buffer.begin({A: Position("id", 0)})
     before = allocated_bytes()
     buffer.add(Fetch(A, "id", 0, 10, [whole.slice(0, 10)]))
     buffer.pack()
@@ -302,7 +301,7 @@ def test_positions_follow_what_was_returned_and_not_what_was_fetched() -> None:
 
 def test_offsets_that_hold_no_record_are_passed_over() -> None:
     buffer = Buffer()
-    buffer.begin({A: Start("id", 0), B: Start("id", 0)})
+    buffer.begin({A: Position("id", 0), B: Position("id", 0)})
     buffer.add(Fetch(A, "id", 0, 5, [batch_of("t", 0, 0, [b"1", b"2"])]))
     buffer.add(Fetch(B, "id", 0, 7, []))
 
@@ -349,7 +348,7 @@ def test_what_waits_of_a_partition_that_is_given_up_is_dropped_and_so_is_its_pau
     desk.polling.end([A])
 
     assert (desk.polling.retained, desk.polling.paused, set(desk.polling.positions)) == ((0, 0), frozenset(), {B})
-    desk.polling.begin({A: Start("id", 100)})
+    desk.polling.begin({A: Position("id", 100)})
     assert desk.poll() == {A: 100}
     assert desk.polling.positions[A].offset == 200
 
@@ -367,7 +366,7 @@ def test_a_seek_drops_what_waits_and_the_next_poll_begins_there() -> None:
 
 
 @pytest.mark.parametrize("prefetch", ["share", "total"])
-def test_what_a_poll_could_not_return_because_its_prefetch_broke_is_returned_by_the_next(
+def test_records_withheld_by_a_failed_prefetch_are_returned_by_the_next_poll(
     prefetch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(A, B, max_poll_records=5, prefetch=prefetch)
@@ -390,7 +389,7 @@ def test_what_a_poll_could_not_return_because_its_prefetch_broke_is_returned_by_
 # ---- out of range
 
 
-def test_what_waits_is_returned_before_a_partition_goes_on_where_the_log_still_has_records() -> None:
+def test_buffered_records_are_returned_before_a_partition_skips_a_gap_in_the_log() -> None:
     desk = Desk(A, max_poll_records=100)
     desk.log.append(0, 250)
     assert desk.poll() == {A: 100}

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from consumer.logs import LogError, UnknownTopic, open_log
-from consumer.logs.append import Appender
 from consumer.logs.columns import MAX_RECORD_BYTES, stored_batches
-from consumer.logs.layout import file_name
-from consumer.logs.partitioner import murmur2, partition_of
-from consumer.logs.producer import Producer
+from consumer.logs.embedded.append import Appender
+from consumer.logs.embedded.layout import file_name
+from consumer.logs.embedded.partitioner import murmur2, partition_of
+from consumer.logs.embedded.producer import Producer
 from coordinator.zk.errors import UsageError
-from coordinator.zk.records import Topic
+from coordinator.zk.znodes.records import Topic
 
 ID = "0kqJ7XyNT_aWnRk5bWq8Zg"
 FLIGHTS = Topic("flights", ID, (0, 1, 2, 3))
@@ -148,7 +148,7 @@ def test_what_cannot_be_a_record_is_refused_and_the_rest_is_written(tmp_path: Pa
             producer.send("trains", b"x")
         with pytest.raises(UsageError, match="topic flights has no partition 4"):
             producer.send("flights", b"x", partition=4)
-        with pytest.raises(UsageError, match="over the"):
+        with pytest.raises(UsageError, match="limit is"):
             producer.send("flights", bytes(MAX_RECORD_BYTES), partition=0)
         with pytest.raises(UsageError, match="-1 is no timestamp"):
             producer.send("flights", b"x", partition=0, timestamp_ms=-1)
@@ -221,7 +221,7 @@ def test_something_in_the_way_of_the_next_file_is_an_error_and_no_endless_loop(t
         appender.append(stored_batches([b"x"]))
 
 
-def test_a_producer_of_a_topic_that_was_deleted_is_told(tmp_path: Path) -> None:
+def test_producer_of_a_deleted_topic_gets_an_error(tmp_path: Path) -> None:
     producer = Producer(tmp_path, TOPICS)
     producer.send("flights", b"x", partition=0)
     (tmp_path / "flights" / ID / "0").rmdir()

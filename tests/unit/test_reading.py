@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from coordinator.assignors.range import RangeAssignor
-from coordinator.plan import plan
-from coordinator.problems import Problems
-from coordinator.reading import GroupReader
-from coordinator.snapshot import Snapshot
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import Channel
+from coordinator.planning.plan import plan
+from coordinator.planning.snapshot import Snapshot
+from coordinator.rebalance.group_reader import GroupReader
 from coordinator.zk.store import Create, Delete, Listing, Node, SetData, Watch
-from tests.property.group_world import GROUP, PATHS, World
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel
+from tests.property.group_world import GROUP, PATHS, GroupWorld
 from tests.property.test_convergence import settle
-from tests.property.tree import TreeStore
+from tests.property.tree import MemoryTreeStore
+from tests.support.terms import a_term
 
 
-class Recorded(TreeStore):
+class Recorded(MemoryTreeStore):
     """A store that remembers what was read, in order."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: GroupWorld) -> None:
         super().__init__(world.tree, 99, lambda: None, 3.0)
         self.read: list[str] = []
 
@@ -31,8 +31,8 @@ class Recorded(TreeStore):
         return super().children(path, watch)
 
 
-def a_world() -> World:
-    world = World(RangeAssignor())
+def a_world() -> GroupWorld:
+    world = GroupWorld(RangeAssignor())
     world.topic("t", 4)
     world.start("a", {"t": 1})
     world.start("b", {"t": 1})
@@ -40,13 +40,11 @@ def a_world() -> World:
     return world
 
 
-def reader(world: World, store: TreeStore | None = None) -> GroupReader:
-    return GroupReader(
-        store or world.tree.open(), world.runtime, GROUP, world.epoch, lambda path: None, Problems(world.runtime)
-    )
+def reader(world: GroupWorld, store: MemoryTreeStore | None = None) -> GroupReader:
+    return GroupReader(a_term(store or world.tree.open(), world.runtime, world.epoch), GROUP, lambda path: None)
 
 
-def read(world: World, some: GroupReader) -> Snapshot:
+def read(world: GroupWorld, some: GroupReader) -> Snapshot:
     found = some.read(world.topics)
     assert found is not None
     return found
@@ -107,7 +105,7 @@ def test_a_sign_of_life_counts_from_when_the_channel_was_seen_to_change() -> Non
     assert read(world, some).channels["b"].idle_s == 2.0
 
 
-def test_a_state_that_was_removed_is_begun_anew_above_every_generation_that_a_consumer_knows() -> None:
+def test_removed_state_restarts_above_every_generation_known_to_a_consumer() -> None:
     world = a_world()
     before = world.state.generation
     world.tree.commit([SetData(PATHS.state, b"{")], 0)
@@ -117,7 +115,7 @@ def test_a_state_that_was_removed_is_begun_anew_above_every_generation_that_a_co
     assert found.state.generation == before
 
 
-def test_while_it_is_not_known_who_was_evicted_before_the_state_was_lost_nothing_is_handed_on() -> None:
+def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown() -> None:
     world = a_world()
     world.tree.commit([SetData(PATHS.state, b"{")], 0)
     world.processes[0].expire()
@@ -158,8 +156,8 @@ def test_names_that_no_name_may_have_are_set_aside() -> None:
     world.tree.put(f"{PATHS.ids}/with space", b"{}")
     world.tree.put(f"{PATHS.owners}/with space", b"")
     world.tree.put(f"{PATHS.owners_of('t')}/x", b"")
-    problems = Problems(world.runtime)
-    some = GroupReader(world.tree.open(), world.runtime, GROUP, world.epoch, lambda path: None, problems)
+    term = a_term(world.tree.open(), world.runtime, world.epoch)
+    problems, some = term.problems, GroupReader(term, GROUP, lambda path: None)
 
     found = read(world, some)
 
@@ -168,13 +166,13 @@ def test_names_that_no_name_may_have_are_set_aside() -> None:
     assert any("with space" in path for path in problems.current())
 
 
-def test_data_that_cannot_be_read_is_set_aside_and_told_once() -> None:
+def test_unreadable_znode_is_ignored_and_reported_once() -> None:
     world = a_world()
     world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
     world.tree.commit([SetData(PATHS.id("b"), b"[]")], 0)
     world.tree.commit([Create(PATHS.command_prefix("b"), b"\xff", sequential=True)], 0)
-    problems = Problems(world.runtime)
-    some = GroupReader(world.tree.open(), world.runtime, GROUP, world.epoch, lambda path: None, problems)
+    term = a_term(world.tree.open(), world.runtime, world.epoch)
+    problems, some = term.problems, GroupReader(term, GROUP, lambda path: None)
 
     found = read(world, some)
     read(world, some)
@@ -186,12 +184,12 @@ def test_data_that_cannot_be_read_is_set_aside_and_told_once() -> None:
     assert problems.count == 3
 
 
-def test_what_was_wrong_and_is_mended_is_no_longer_told() -> None:
+def test_repaired_znode_is_no_longer_reported() -> None:
     world = a_world()
     data = world.tree.data(PATHS.channel("a")) or b""
     world.tree.commit([SetData(PATHS.channel("a"), b"{")], 0)
-    problems = Problems(world.runtime)
-    some = GroupReader(world.tree.open(), world.runtime, GROUP, world.epoch, lambda path: None, problems)
+    term = a_term(world.tree.open(), world.runtime, world.epoch)
+    problems, some = term.problems, GroupReader(term, GROUP, lambda path: None)
     read(world, some)
     assert PATHS.channel("a") in problems.current()
 

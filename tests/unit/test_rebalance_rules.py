@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from coordinator.assignors.range import RangeAssignor
-from coordinator.plan import HISTORY_KEPT, plan
-from coordinator.snapshot import ChannelView, Member, SentCommand, Snapshot
-from coordinator.zk.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import Channel, Registration, Topic
-from coordinator.zk.state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
+from coordinator.planning.plan import HISTORY_KEPT, plan
+from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
 from coordinator.zk.store import Create, Delete, SetData
-from tests.property.group_world import MAX_POLL_MS, PATHS, World
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import COMPLETING, STABLE, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel, Registration, Topic
+from tests.property.group_world import MAX_POLL_MS, PATHS, GroupWorld
 from tests.property.test_convergence import CooperativeRange, assert_everything_is_assigned, settle
 from tests.support.strategies import RANGE, only
 
@@ -26,13 +26,13 @@ SEAT_IS_OVER_S = 3.1
 """A session timeout of this world, and a little more."""
 
 
-def a_world(partitions: int = 4) -> World:
-    world = World(RangeAssignor())
+def a_world(partitions: int = 4) -> GroupWorld:
+    world = GroupWorld(RangeAssignor())
     world.topic("t", partitions)
     return world
 
 
-def go_on(world: World, seconds: float = 5.0) -> None:
+def go_on(world: GroupWorld, seconds: float = 5.0) -> None:
     """Turns, as they come, with everybody who is well polling."""
     for _ in range(round(seconds / 0.1)):
         world.turn()
@@ -41,15 +41,15 @@ def go_on(world: World, seconds: float = 5.0) -> None:
         world.tick(0.1)
 
 
-def running(world: World, name: str) -> set[TopicPartition]:
+def running(world: GroupWorld, name: str) -> set[TopicPartition]:
     return set(world.channels()[name].running)
 
 
-def meddle_between(world: World, requests: int, act: Callable[[], object]) -> Callable[[], bool]:
+def meddle_between(world: GroupWorld, requests: int, act: Callable[[], object]) -> Callable[[], bool]:
     """Let `act` be called after so many requests from now; whether it has been."""
     left = [requests]
 
-    def meddle(world: World) -> None:
+    def meddle(world: GroupWorld) -> None:
         left[0] -= 1
         if left[0] == 0:
             act()
@@ -58,7 +58,7 @@ def meddle_between(world: World, requests: int, act: Callable[[], object]) -> Ca
     return lambda: left[0] <= 0
 
 
-def starts(world: World, name: str, is_static: bool = True) -> Callable[[], object]:
+def starts(world: GroupWorld, name: str, is_static: bool = True) -> Callable[[], object]:
     return lambda: world.start(name, {"t": 1}, is_static=is_static)
 
 
@@ -81,7 +81,7 @@ def test_a_registration_that_cannot_be_read_delays_only_what_its_member_runs() -
     assert running(world, "b") == {TopicPartition("t", number) for number in range(5)} - held
 
 
-def test_an_owner_znode_that_nobody_answers_for_delays_only_its_partition() -> None:
+def test_orphaned_owner_znode_delays_only_its_partition() -> None:
     world = a_world()
     world.tree.ensure(PATHS.owners_of("t"))
     world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
@@ -119,7 +119,7 @@ def test_a_channel_that_cannot_be_read_leaves_its_member_out_and_the_group_goes_
     assert len(running(world, "b")) == 4
 
 
-def test_a_consumer_whose_channel_was_overwritten_comes_back_and_the_group_becomes_whole() -> None:
+def test_consumer_with_an_overwritten_channel_returns_and_the_group_is_whole_again() -> None:
     world = a_world()
     world.start("a", {"t": 1})
     world.start("b", {"t": 1})
@@ -133,7 +133,7 @@ def test_a_consumer_whose_channel_was_overwritten_comes_back_and_the_group_becom
     assert running(world, "a") | running(world, "b") == {TopicPartition("t", number) for number in range(4)}
 
 
-def test_a_stuck_consumer_delays_only_its_own_partitions_and_for_its_rebalance_timeout() -> None:
+def test_stuck_consumer_delays_only_its_partitions_for_its_rebalance_timeout() -> None:
     world = a_world(6)
     stuck = world.start("a", {"t": 1})
     world.start("b", {"t": 1})
@@ -173,7 +173,7 @@ def test_churn_does_not_postpone_the_eviction_of_one_that_acknowledges_nothing(r
 # ---- what is read at slightly different moments
 
 
-def test_a_session_that_ends_between_the_reads_of_ids_and_owners_makes_no_extra_generation() -> None:
+def test_session_ending_between_the_reads_of_ids_and_owners_adds_no_generation() -> None:
     for requests in range(1, 40):
         world = a_world()
         world.start("a", {"t": 1})
@@ -190,7 +190,7 @@ def test_a_session_that_ends_between_the_reads_of_ids_and_owners_makes_no_extra_
         assert world.state.generation == before + 1
 
 
-def test_a_static_member_that_comes_back_between_the_reads_is_not_called_stable_before_it_runs_what_it_shall() -> None:
+def test_static_member_returning_between_reads_is_stable_only_with_its_partitions() -> None:
     for requests in range(1, 40):
         world = a_world()
         world.start("a", {"t": 1})
@@ -206,7 +206,7 @@ def test_a_static_member_that_comes_back_between_the_reads_is_not_called_stable_
             assert channel.running.keys() == state.target["b"].partitions, requests
 
 
-def test_a_static_member_that_comes_between_the_reads_of_ids_and_seats_keeps_its_seat() -> None:
+def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat() -> None:
     for requests in range(1, 40):
         world = a_world()
         world.start("a", {"t": 1})
@@ -220,7 +220,7 @@ def test_a_static_member_that_comes_between_the_reads_of_ids_and_seats_keeps_its
             assert world.tree.children(PATHS.seats) == ["b"], requests
 
 
-def test_a_static_member_that_comes_between_the_decision_and_its_commit_keeps_its_seat() -> None:
+def test_static_member_joining_between_decision_and_commit_keeps_its_seat() -> None:
     """Also when the seat is made anew by it, and so has the version with which the old one was read."""
     for requests in range(1, 40):
         world = a_world()
@@ -241,7 +241,7 @@ def test_a_static_member_that_comes_between_the_decision_and_its_commit_keeps_it
 
 
 @pytest.mark.parametrize("every", [3, 12])
-def test_a_static_member_that_cannot_be_read_and_writes_all_the_time_holds_up_nobody(every: int) -> None:
+def test_unreadable_static_member_that_writes_constantly_delays_no_other_member(every: int) -> None:
     world = a_world()
     world.start("a", {"t": 1})
     unread = world.start("b", {"t": 1}, is_static=True)
@@ -249,7 +249,7 @@ def test_a_static_member_that_cannot_be_read_and_writes_all_the_time_holds_up_no
     world.tree.commit([SetData(PATHS.id("b"), b"{")], 0)
     asked = [0]
 
-    def write(world: World) -> None:
+    def write(world: GroupWorld) -> None:
         asked[0] += 1
         if asked[0] % every == 0:
             unread.tend()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coordinator.assignors import Assignment, Subscriber
-from coordinator.zk.partitions import NONE, PartitionSet, TopicPartition
-from coordinator.zk.state import COMPLETING, PREPARING, STABLE
-from tests.property.group_world import Process, World
+from coordinator.planning.membership import membership
+from coordinator.planning.reconciliation import Round, moves
+from coordinator.planning.target import wanted
+from coordinator.zk.znodes.group_state import COMPLETING, PREPARING, STABLE
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from tests.property.group_world import GroupWorld, MemberProcess
 
 WANTS = {"foo": 1, "bar": 1}
 
@@ -34,18 +37,18 @@ class Told:
         return {name: {f"{name}-0": found} for name, found in TABLE[len(subscribers)].items()}
 
 
-def running(world: World, name: str) -> PartitionSet:
+def running(world: GroupWorld, name: str) -> PartitionSet:
     return frozenset(world.channels()[name].running)
 
 
-def out(world: World) -> dict[str, str]:
+def out(world: GroupWorld) -> dict[str, str]:
     """Consumer -> the command that it has not acknowledged."""
     commands = ((name, view.commands) for name, view in world.snapshot().channels.items())
     return {name: sent[0].command.option for name, sent in commands if sent and sent[0].command is not None}
 
 
-def settled() -> tuple[World, dict[str, Process]]:
-    world = World(Told())
+def settled() -> tuple[GroupWorld, dict[str, MemberProcess]]:
+    world = GroupWorld(Told())
     world.topic("foo", 6)
     world.topic("bar", 3)
     members = {name: world.start(name, WANTS) for name in ("m1", "m2")}
@@ -57,7 +60,7 @@ def settled() -> tuple[World, dict[str, Process]]:
     return world, members
 
 
-def test_a_member_that_joins_gets_each_partition_when_its_holder_has_given_it_up_and_nobody_else_stops() -> None:
+def test_joining_member_gets_each_partition_once_released_and_stops_no_other_member() -> None:
     world, members = settled()
 
     m3 = world.start("m3", WANTS)
@@ -93,3 +96,31 @@ def test_a_member_that_joins_gets_each_partition_when_its_holder_has_given_it_up
     world.turn()
     assert (world.state.state, world.state.generation) == (STABLE, 2)
     assert running(world, "m3") == TABLE[3]["m3"]
+
+
+def steps(world: GroupWorld, generation: int) -> dict[str, str]:
+    """Consumer -> the name of its step, as a turn in `generation` decides it."""
+    snapshot = world.snapshot()
+    who = membership(snapshot, world.assignors, world.rules)
+    want = wanted(snapshot, who.everybody, Told())
+    found = moves(Round(snapshot, who, want, generation, is_eager=False))
+    return {name: type(step).__name__ for name, step in found.steps.items()}
+
+
+def test_a_member_goes_step_by_step_from_what_it_runs_to_what_it_shall_run() -> None:
+    world, members = settled()
+    assert steps(world, 1) == {"m1": "Settled", "m2": "Settled"}
+
+    m3 = world.start("m3", WANTS)
+    assert steps(world, 2) == {"m1": "Unrevoked", "m2": "Unrevoked", "m3": "Waiting"}
+
+    world.turn()
+    assert steps(world, 2) == {"m1": "Revoking", "m2": "Revoking", "m3": "Waiting"}
+
+    for member in members.values():
+        member.tend()
+    assert steps(world, 2) == {"m1": "Settled", "m2": "Starting", "m3": "Starting"}
+
+    world.turn()
+    m3.tend()
+    assert steps(world, 2) == {"m1": "Settled", "m2": "Starting", "m3": "Settled"}

@@ -22,16 +22,16 @@ from consumer.errors import (
 )
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.errors import IncarnationOver
-from coordinator.zk.partitions import PartitionSet, TopicPartition
-from coordinator.zk.records import Channel
-from coordinator.zk.refusals import (
+from coordinator.zk.store import SetData
+from coordinator.zk.znodes.error_codes import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,
     INCONSISTENT_GROUP_PROTOCOL,
     UNKNOWN_MEMBER_ID,
 )
-from coordinator.zk.store import SetData
-from tests.property.group_world import PATHS, World
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import Channel
+from tests.property.group_world import PATHS, GroupWorld
 from tests.support.memlog import MemoryLog
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -47,7 +47,7 @@ TURNED_AWAY = [INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED]
 class App(Callbacks):
     """A consumer of the group, on a tree; it remembers what it was told."""
 
-    def __init__(self, world: World, name: str = "a") -> None:
+    def __init__(self, world: GroupWorld, name: str = "a") -> None:
         self.world = world
         self.name = name
         self.told: list[str] = []
@@ -87,7 +87,7 @@ class App(Callbacks):
 
     def look(self) -> None:
         """What its keeper does all the time: read the fence."""
-        fenced = self.consumer.member._channel
+        fenced = self.consumer.member._registrar.fenced
         assert fenced is not None
         with suppress(IncarnationOver):
             fenced.check()
@@ -95,7 +95,7 @@ class App(Callbacks):
 
 @pytest.fixture
 def app() -> App:
-    world = World(RangeAssignor())
+    world = GroupWorld(RangeAssignor())
     world.topic("t", 2)
     app = App(world)
     app.settle()
@@ -162,9 +162,9 @@ def test_a_commit_into_a_channel_that_was_destroyed_says_so(app: App) -> None:
     assert type(failed.value.__cause__) is ChannelGone
 
 
-def test_a_commit_of_a_partition_that_it_runs_no_more_moves_nothing_and_it_goes_on_with_the_others(app: App) -> None:
+def test_commit_of_a_lost_partition_moves_no_offset_and_the_others_continue(app: App) -> None:
     life = app.incarnation
-    fenced = app.consumer.member._channel
+    fenced = app.consumer.member._registrar.fenced
     assert fenced is not None
     fenced.commit(fenced.channel.without([T0]))  # the generation has moved on, and the fetcher does not know yet
 
@@ -179,7 +179,7 @@ def test_a_commit_of_a_partition_that_it_runs_no_more_moves_nothing_and_it_goes_
     assert app.told[-1].startswith("lost [TopicPartition(topic='t', partition=0)]")
 
 
-def test_a_consumer_that_is_not_polled_leaves_as_no_member_any_more_and_says_both_remedies(app: App) -> None:
+def test_unpolled_consumer_leaves_as_an_unknown_member_with_both_remedies(app: App) -> None:
     app.world.runtime.spawned[-1]()  # the keeper, without polls
 
     assert app.channel.error == UNKNOWN_MEMBER_ID
@@ -214,9 +214,7 @@ def not_polled(app: App) -> None:
 
 
 @pytest.mark.parametrize("happens", [evicted, without_a_session, not_polled])
-def test_what_was_lost_is_told_before_it_rejoins_by_itself_and_is_assigned_again(
-    app: App, happens: Callable[[App], None]
-) -> None:
+def test_lost_partitions_are_reported_before_the_consumer_rejoins(app: App, happens: Callable[[App], None]) -> None:
     first = app.incarnation
     happens(app)
 
@@ -232,9 +230,7 @@ def test_what_was_lost_is_told_before_it_rejoins_by_itself_and_is_assigned_again
 
 
 @pytest.mark.parametrize("word", TURNED_AWAY)
-def test_a_consumer_that_the_group_does_not_take_hears_of_it_from_poll_and_tries_again_after_a_backoff(
-    app: App, word: str
-) -> None:
+def test_refused_consumer_gets_the_error_from_poll_and_retries_after_a_backoff(app: App, word: str) -> None:
     runtime, waits = app.world.runtime, []
     for _ in range(8):
         refused, since = app.incarnation, runtime.now
@@ -261,8 +257,8 @@ def test_a_consumer_that_the_group_does_not_take_hears_of_it_from_poll_and_tries
     assert app.channel.is_live, "who was a member begins with a short wait"
 
 
-def test_whoever_is_taken_over_in_several_steps_is_fenced_only_when_the_other_has_the_name() -> None:
-    world = World(RangeAssignor())
+def test_consumer_taken_over_in_steps_is_fenced_once_the_other_has_the_name() -> None:
+    world = GroupWorld(RangeAssignor())
     world.topic("t", 300)
     first = App(world)
     for _ in range(3):

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from consumer.config import ConsumerConfig
+from consumer.membership.context import MemberContext
 from consumer.operator.region import RegionMember
 from consumer.operator.states import State, StateFiles, own_state
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import Channel
-from coordinator.zk.regions import Contribution, Order, Progress
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.regions import Contribution, Order, Progress
 from tests.unit.manual import ManualRuntime
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -30,10 +31,11 @@ class Idle:
 
 
 def a_member(runtime: ManualRuntime) -> RegionMember:
-    return RegionMember(ConsumerConfig(zk="z:1", group="g", consumer="c", region="r"), runtime, Idle())
+    config = ConsumerConfig(zk="z:1", group="g", consumer="c", region="r")
+    return RegionMember(MemberContext(config, runtime), Idle())
 
 
-def test_records_come_slowly_for_a_second_after_a_reset_and_not_at_all_before_or_while_a_checkpoint_waits() -> None:
+def test_records_are_throttled_for_a_second_after_a_reset_and_held_at_a_checkpoint() -> None:
     runtime = ManualRuntime()
     member = a_member(runtime)
     assert not member.may_take
@@ -54,7 +56,7 @@ def test_records_come_slowly_for_a_second_after_a_reset_and_not_at_all_before_or
     assert not member.may_take and member.state == "DRAINED"
 
 
-def test_a_start_that_stands_is_applied_once_whatever_command_is_named_behind_it() -> None:
+def test_claimed_start_is_applied_once_under_any_later_command_of_the_channel() -> None:
     member, order = a_member(ManualRuntime()), Order(7, 4, ("c",))
     claimed = Channel("life", command="command-1", running={P0: None}, region=Progress(7))
     asked = replace(claimed, command="command-2")  # a leader's `assign`, which does not wait for the state
@@ -70,7 +72,7 @@ def test_a_start_that_stands_is_applied_once_whatever_command_is_named_behind_it
     assert member.is_applied(asked, "command-1", order)
 
 
-def test_small_states_stand_in_the_contribution_and_large_ones_in_a_file_that_is_read_back(tmp_path: Path) -> None:
+def test_small_states_are_in_the_contribution_and_large_ones_in_a_readable_file(tmp_path: Path) -> None:
     files = StateFiles(str(tmp_path), "r")
     small, large = State({P0: b"1"}, b"m"), State({P0: b"x" * 5000, P1: b"y"}, b"m" * 10)
 
@@ -82,7 +84,7 @@ def test_small_states_stand_in_the_contribution_and_large_ones_in_a_file_that_is
         assert (found.partitions, found.member) == ({P0: state.partitions[P0]}, state.member)
 
 
-def test_a_state_file_that_is_damaged_missing_or_has_no_folder_is_bad_data_that_names_it(tmp_path: Path) -> None:
+def test_unusable_state_file_or_missing_folder_is_bad_data_that_names_it(tmp_path: Path) -> None:
     files = StateFiles(str(tmp_path), "r")
     _, _, file = files.put(State({P0: b"x" * 5000}), "0000000001-life-1")
     assert file is not None
@@ -101,7 +103,7 @@ def test_a_state_file_that_is_damaged_missing_or_has_no_folder_is_bad_data_that_
         files.get("w", given, {P0})
 
 
-def test_large_states_without_a_folder_and_states_of_others_are_refused_in_a_sentence() -> None:
+def test_large_states_without_a_folder_and_foreign_states_are_usage_errors() -> None:
     with pytest.raises(UsageError, match="give checkpoint_dir a folder or a URI that all members share"):
         StateFiles("", "r").put(State({P0: b"x" * 5000}), "n")
     with pytest.raises(UsageError, match="which this member does not have"):
@@ -110,7 +112,7 @@ def test_large_states_without_a_folder_and_states_of_others_are_refused_in_a_sen
         own_state({}, {P0: 5})  # type: ignore[arg-type]
 
 
-def test_the_offsets_of_a_state_are_those_of_poll_unless_the_application_says_that_it_is_not_so_far() -> None:
+def test_state_offsets_are_those_of_poll_unless_the_application_declares_less() -> None:
     assert own_state(State({P0: b"x"}), {P0: 5}).offsets == {P0: 5}
     assert own_state(State(offsets={P0: 3, P1: 0}), {P0: 5, P1: 0}).offsets == {P0: 3, P1: 0}
     for wrong in ({P0: 6, P1: 0}, {P0: 3}, {P0: -1, P1: 0}):

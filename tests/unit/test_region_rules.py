@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from coordinator.assignors.range import RangeAssignor
-from coordinator.config import CoordinatorConfig
-from coordinator.metrics import CoordinatorMetrics
-from coordinator.plan import Plan, plan
+from coordinator.planning.plan import Plan, plan
 from coordinator.planning.regional import MAX_GROUPS, RegionStep
-from coordinator.problems import Findings, Problems
-from coordinator.reading import Memory
-from coordinator.rebalance import Turn
+from coordinator.planning.snapshot import ChannelView, Member, RegionView, Snapshot
 from coordinator.regions.group_reader import GroupRegionReader
 from coordinator.regions.handler import Regions
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
 from coordinator.regions.retiring import ENDED_KEPT, ZNODES_A_TURN, to_retire
 from coordinator.regions.turns import RegionTurns
-from coordinator.requests import Request, RequestQueue
-from coordinator.snapshot import ChannelView, Member, RegionView, Snapshot
-from coordinator.term import Term
+from coordinator.term.bad_data import Findings, Problems
+from coordinator.term.first_seen import FirstSeen
+from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.errors import RebalanceFailed
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths
-from coordinator.zk.records import Channel, Registration, Topic
-from coordinator.zk.region_requests import RegionRequest
-from coordinator.zk.regions import (
+from coordinator.zk.store import MAX_OPERATIONS, Create, Operation, Store
+from coordinator.zk.znodes.group_state import STABLE, GroupState, Target
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH, GroupPaths, RegionPaths
+from coordinator.zk.znodes.records import Channel, Registration, Topic
+from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import (
     MAX_NUMBER_OF_PARTICIPANTS,
     Checkpoint,
     CheckpointEnd,
@@ -37,9 +36,9 @@ from coordinator.zk.regions import (
     Region,
     RegionMembership,
 )
-from coordinator.zk.state import STABLE, GroupState, Target
-from coordinator.zk.store import Create
-from tests.property.tree import Tree
+from tests.property.tree import MemoryTree
+from tests.support.stores import FrontStore
+from tests.support.terms import a_term
 from tests.unit.manual import ManualRuntime
 
 PATHS = RegionPaths("r")
@@ -78,7 +77,7 @@ def decided(**region: Any) -> Plan:
     return plan(of_two(**region), {"range": RangeAssignor()}, "joined c2")
 
 
-def test_a_generation_waits_for_a_checkpoint_and_looks_again_but_for_two_minutes_at_most() -> None:
+def test_generation_waits_for_a_checkpoint_for_two_minutes_at_most() -> None:
     first = decided()
     assert not first.is_new_generation and first.region is not None
     assert first.region.held_for == RUNNING.next_sequence and first.again_s is not None and first.again_s <= 1.0
@@ -99,9 +98,9 @@ def test_a_generation_waits_no_more_once_its_checkpoint_has_ended_however_it_did
         assert plan(snapshot, {"range": RangeAssignor()}, "joined c2").is_new_generation
 
 
-def test_how_long_a_generation_has_waited_counts_from_the_turn_that_first_let_it_wait() -> None:
+def test_wait_of_a_generation_counts_from_the_first_turn_that_deferred_it() -> None:
     tree, runtime = a_tree(RUNNING), ManualRuntime()
-    memory = Memory(runtime)
+    memory = FirstSeen(runtime)
     reader = GroupRegionReader(tree.open(), "g", Findings(Problems(runtime)), memory.age_s, lambda group: "r")
 
     def held_s() -> float:
@@ -130,7 +129,7 @@ def with_members(count: int) -> dict[str, GroupState]:
     return {"g": replace(STATE, target={f"c{n}": Target(f"i{n}", {}) for n in range(count)})}
 
 
-def test_a_checkpoint_has_5000_participants_at_most_and_the_region_says_why_it_takes_none() -> None:
+def test_region_with_over_5000_participants_reports_why_it_takes_no_checkpoint() -> None:
     assert MAX_NUMBER_OF_PARTICIPANTS == 5000
 
     most = region_plan(a_snapshot(groups=with_members(5000)), RULES)
@@ -144,7 +143,7 @@ def test_a_checkpoint_has_5000_participants_at_most_and_the_region_says_why_it_t
     assert decided(record=replace(RUNNING, reason=more.region.reason)).is_new_generation, "it waits for none"
 
 
-def test_a_participant_that_leaves_its_seat_for_a_while_ends_the_checkpoint_at_once_and_delays_no_later_one() -> None:
+def test_participant_leaving_its_seat_ends_the_checkpoint_and_delays_no_later_one() -> None:
     begun = Checkpoint("periodic", 1, 0, {"g": {"c1": "i1", "c2": "i2"}})
     opened = replace(RUNNING, open=1, next_sequence=2)
     groups = with_members(3)
@@ -158,7 +157,7 @@ def test_a_participant_that_leaves_its_seat_for_a_while_ends_the_checkpoint_at_o
     assert (ended.aborted, ended.reason, ended.is_late) == (1, "c2 of group g has left", False)
 
 
-def test_none_begins_while_a_group_is_paused_or_has_not_its_state_back_or_everybody_is_away() -> None:
+def test_checkpoint_does_not_begin_while_a_group_is_paused_unrestored_or_away() -> None:
     unready = {"g": replace(STATE, region=GroupRegion("r", 0))}
     away = {"g": replace(STATE, region=GroupRegion("r", 1, ("c1",)))}
 
@@ -167,7 +166,31 @@ def test_none_begins_while_a_group_is_paused_or_has_not_its_state_back_or_everyb
         assert region_plan(a_snapshot(**changes), RULES).begun is None, changes
 
 
-def test_a_static_member_that_is_away_is_no_participant_and_is_named_for_what_is_copied() -> None:
+def test_checkpoint_does_not_begin_while_the_turns_of_a_group_fail() -> None:
+    asked = RegionRequest("checkpoint", "ann")
+
+    found = region_plan(a_snapshot(failing={"g": "it is damaged"}, request=asked), RULES)
+
+    assert found.begun is None and found.is_answered
+    assert found.region.reason == "no checkpoint: the turns of group g fail: it is damaged" == found.reason
+    again = region_plan(a_snapshot(region=found.region, failing={"g": "it is damaged"}), RULES)
+    assert (again.region, again.is_answered) == (found.region, False), "it is written once"
+    over = region_plan(a_snapshot(region=found.region, cut_s=0.0), RULES)
+    assert (over.region, over.again_s) == (RUNNING, 0.0)
+    assert decided(record=found.region).is_new_generation, "it waits for none"
+    failed = replace(RUNNING, state="Failed", reason="the log")
+    assert region_plan(a_snapshot(region=failed, failing={"g": "it is damaged"}), RULES).region == failed
+
+
+def test_checkpoint_begins_while_only_the_turns_of_an_empty_group_fail() -> None:
+    groups = {"g": STATE, "h": replace(STATE, target={})}
+
+    found = region_plan(a_snapshot(groups=groups, failing={"h": "it is damaged"}), RULES)
+
+    assert found.begun is not None and list(found.begun.participants) == ["g"]
+
+
+def test_absent_static_member_is_no_participant_and_is_named_for_copying() -> None:
     target = {**STATE.target, "s": Target("i2", {})}
     begun = region_plan(
         a_snapshot(groups={"g": replace(STATE, target=target, region=GroupRegion("r", 1, ("s",)))}), RULES
@@ -203,9 +226,7 @@ def test_a_members_request_of_an_earlier_reset_is_answered_and_changes_nothing()
 # ---- what is kept
 
 
-def test_the_last_complete_checkpoints_are_kept_and_the_one_that_the_region_stands_on_and_some_that_were_aborted() -> (
-    None
-):
+def test_retention_keeps_the_last_checkpoints_the_current_one_and_some_aborted() -> None:
     numbers = list(range(1, 40))
     aborted = [n for n in numbers if n % 2]
     complete = [n for n in numbers if not n % 2]
@@ -215,14 +236,8 @@ def test_the_last_complete_checkpoints_are_kept_and_the_one_that_the_region_stan
     assert to_retire([*range(1, 31)], [], [*range(1, 31)], 0, 3) == list(range(1, 31 - ENDED_KEPT))
 
 
-class Held:
-    """A lease that is always held."""
-
-    is_held = True
-
-
-def a_tree(region: Region) -> Tree:
-    tree = Tree()
+def a_tree(region: Region) -> MemoryTree:
+    tree = MemoryTree()
     for path in (COORDINATOR_EPOCH, PATHS.checkpoints, PATHS.initial, GroupPaths("g").root):
         tree.ensure(path)
     tree.put(PATHS.root, region.to_bytes())
@@ -230,10 +245,10 @@ def a_tree(region: Region) -> Tree:
     return tree
 
 
-def turns(tree: Tree, runtime: ManualRuntime) -> RegionTurns:
-    term = Term(1, tree.node(COORDINATOR_EPOCH).stat.version)  # type: ignore[union-attr]
-    problems, metrics = Problems(runtime), CoordinatorMetrics()
-    return RegionTurns(tree.open(), runtime, term, Held(), "r", RULES, problems, lambda group: False, metrics)  # type: ignore[arg-type]
+def turns(tree: MemoryTree, runtime: ManualRuntime, store: Store | None = None) -> RegionTurns:
+    node = tree.node(COORDINATOR_EPOCH)
+    assert node is not None
+    return RegionTurns(a_term(store or tree.open(), runtime, 1, node.stat.version), "r", RULES, lambda group: False)
 
 
 def test_what_is_kept_no_more_is_removed_in_several_turns_until_all_is_gone() -> None:
@@ -265,21 +280,70 @@ def test_a_request_that_is_no_use_any_more_is_removed() -> None:
     assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
 
 
+class Meanwhile(FrontStore):
+    """A group's turn writes its state right before the first multi of the region's."""
+
+    def __init__(self, tree: MemoryTree, state: GroupState) -> None:
+        super().__init__(tree.open())
+        self._put = lambda: tree.put(GroupPaths("g").state, state.to_bytes())
+        self.multis: list[Sequence[Operation]] = []
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if not self.multis:
+            self._put()
+        self.multis.append(operations)
+        return super().commit(operations)
+
+
+def test_checkpoint_begins_with_the_groups_states_checked_in_the_same_multi() -> None:
+    tree, runtime = a_tree(RUNNING), ManualRuntime()
+    joined = replace(STATE, target={**STATE.target, "c2": Target("i2", {})})
+    region = turns(tree, runtime, store := Meanwhile(tree, joined))
+    runtime.now += RULES.interval_s
+
+    region.take_turn("")
+
+    begun = Checkpoint.parse(PATHS.checkpoint(1), tree.data(PATHS.checkpoint(1)) or b"")
+    assert len(store.multis) == 2 and begun.participants == {"g": {"c1": "i1", "c2": "i2"}}
+
+
+def test_region_is_running_with_the_groups_states_checked_in_the_same_multi() -> None:
+    tree, runtime = a_tree(replace(RUNNING, state="Resetting")), ManualRuntime()
+    region = turns(tree, runtime, Meanwhile(tree, replace(STATE, region=GroupRegion("r", 0))))
+
+    region.take_turn("")
+
+    assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").state == "Resetting"
+
+
+def test_a_checkpoint_of_as_many_groups_as_a_region_may_have_begins_in_one_multi() -> None:
+    names = tuple(f"g{number}" for number in range(MAX_GROUPS))
+    tree, runtime = a_tree(replace(RUNNING, groups=names)), ManualRuntime()
+    for name in names:
+        tree.ensure(GroupPaths(name).root)
+        tree.put(GroupPaths(name).state, STATE.to_bytes())
+    region = turns(tree, runtime, store := Meanwhile(tree, STATE))
+    runtime.now += RULES.interval_s
+    tree.put(PATHS.request, RegionRequest("checkpoint", "ann").to_bytes())
+
+    region.take_turn("")
+
+    assert tree.data(PATHS.checkpoint(1)) and tree.data(PATHS.request) is None
+    assert [len(operations) <= MAX_OPERATIONS for operations in store.multis] == [True]
+
+
 # ---- when a region's turn is asked for
 
 
-def test_a_region_takes_its_turn_when_the_last_member_of_all_its_groups_has_drained_and_not_before() -> None:
+def test_region_takes_its_turn_only_after_the_last_member_of_all_groups_drained() -> None:
     runtime = ManualRuntime()
     requests = RequestQueue(runtime)
     unused: Any = None
-    regions = Regions(
-        CoordinatorConfig(zk="z:1"), unused, runtime, unused, unused, unused, lambda group: False, CoordinatorMetrics()
-    )
+    regions = Regions(a_term(unused, runtime), lambda group: False)
     step = RegionStep("r", RUNNING, replace(RUNNING, open=1, next_sequence=2, groups=("g", "h")))
 
-    turn = Turn(None, STATE, region=step)
-    regions.after_turn("g", turn, {"c1", "c2"}, requests)
-    regions.after_turn("h", turn, {"c3"}, requests)
+    regions.after_turn("g", step, STATE, {"c1", "c2"}, requests)
+    regions.after_turn("h", step, STATE, {"c3"}, requests)
     assert regions.acknowledged("g", "c1", requests) and regions.acknowledged("h", "c3", requests)
     assert not regions.acknowledged("g", "c1", requests), "it had none any more"
     assert len(requests) == 0
@@ -291,7 +355,7 @@ def test_a_region_takes_its_turn_when_the_last_member_of_all_its_groups_has_drai
 # ---- what stands in ZooKeeper is bounded, and a hand may have been there
 
 
-def completed(tree: Tree, *numbers: int) -> None:
+def completed(tree: MemoryTree, *numbers: int) -> None:
     for number in numbers:
         tree.put(PATHS.checkpoint(number), Checkpoint("periodic", 1, 0, {}).to_bytes())
         tree.put(PATHS.end(number, "completed"), CheckpointEnd().to_bytes())
@@ -328,7 +392,7 @@ def test_what_stands_in_levels_below_a_request_does_not_hold_the_region_up() -> 
     assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
 
 
-def test_a_checkpoint_that_a_hand_has_made_is_passed_over_whatever_its_number() -> None:
+def test_checkpoint_made_by_hand_is_skipped_with_any_number() -> None:
     tree = a_tree(replace(RUNNING, next_sequence=4))
     for number in (4, 5, 9_999_999_999):
         tree.put(PATHS.checkpoint(number), b"")
@@ -373,7 +437,7 @@ def test_a_region_has_so_many_groups_at_most() -> None:
         plan(snapshot, {"range": RangeAssignor()})
 
 
-def test_a_group_that_a_hand_has_taken_out_of_its_region_is_bound_again_with_what_it_had() -> None:
+def test_group_removed_from_its_region_by_hand_is_bound_again_with_its_checkpoint() -> None:
     torn = replace(RUNNING, groups=("h",), sequence=3, next_sequence=4)
     found = decided(record=torn).region
 
@@ -383,12 +447,14 @@ def test_a_group_that_a_hand_has_taken_out_of_its_region_is_bound_again_with_wha
     for path in (PATHS.initial_of_group("g"), PATHS.checkpoint(3)):
         tree.ensure(path)
     tree.put(PATHS.checkpoint(3), Checkpoint("periodic", 1, 0, {}).to_bytes())
-    reader = GroupRegionReader(tree.open(), "g", Findings(Problems(runtime)), Memory(runtime).age_s, lambda group: "")
+    reader = GroupRegionReader(
+        tree.open(), "g", Findings(Problems(runtime)), FirstSeen(runtime).age_s, lambda group: ""
+    )
     view = reader.read(STATE, {}, {})
     assert view is not None and not view.has_initial
 
 
-def test_members_that_name_different_regions_bind_their_group_to_the_one_that_was_read() -> None:
+def test_members_naming_different_regions_bind_their_group_to_the_one_read() -> None:
     """One that has no live channel registered first: what was read of its region is never written to another."""
     snapshot = of_two()
     members = {
@@ -405,26 +471,23 @@ def test_members_that_name_different_regions_bind_their_group_to_the_one_that_wa
     assert [end.error for end in found.ends] == ["InconsistentRegion"]
 
 
-def test_a_region_takes_no_turn_for_a_turn_of_a_group_that_has_changed_nothing_that_it_needs() -> None:
+def test_region_takes_no_turn_after_a_group_turn_without_relevant_changes() -> None:
     runtime = ManualRuntime()
-    config, term, problems = CoordinatorConfig(zk="z:1"), Term(1, 0), Problems(runtime)
-    store = a_tree(RUNNING).open()
-    regions = Regions(config, store, runtime, term, Held(), problems, lambda group: False, CoordinatorMetrics())  # type: ignore[arg-type]
+    regions = Regions(a_term(a_tree(RUNNING).open(), runtime), lambda group: False)
     queue = RequestQueue(runtime)
 
-    def asks(turn: Turn) -> bool:
-        regions.after_turn("g", turn, turn.draining, queue)
+    def asks(step: RegionStep, state: GroupState = STATE, draining: frozenset[str] = frozenset()) -> bool:
+        regions.after_turn("g", step, state, draining, queue)
         runtime.now += 1.0
         is_asked = len(queue) > 0
         queue.forget("region r")
         return is_asked
 
-    step = RegionStep("r", RUNNING, RUNNING)
-    same = Turn(None, STATE, region=step)
+    same = RegionStep("r", RUNNING, RUNNING)
     assert asks(same) and not asks(same)
-    opened = replace(same, region=RegionStep("r", replace(RUNNING, open=3), replace(RUNNING, open=3)))
-    assert not asks(replace(opened, draining=frozenset({"c1"}))), "a member has yet to contribute"
+    opened = RegionStep("r", replace(RUNNING, open=3), replace(RUNNING, open=3))
+    assert not asks(opened, draining=frozenset({"c1"})), "a member has yet to contribute"
     assert asks(opened), "all have contributed, before it was known that they were asked"
-    assert asks(replace(same, state=replace(STATE, region=GroupRegion("r", 0))))
-    assert asks(replace(same, region=replace(step, after=replace(RUNNING, reset=2))))
-    assert asks(replace(same, region=replace(step, held_for=RUNNING.next_sequence)))
+    assert asks(same, replace(STATE, region=GroupRegion("r", 0)))
+    assert asks(replace(same, after=replace(RUNNING, reset=2)))
+    assert asks(replace(same, held_for=RUNNING.next_sequence))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coordinator.requests import Request, RequestQueue
+from coordinator.term.request_queue import Request, RequestQueue
 from coordinator.zk.runtime import ThreadRuntime
 from tests.support.wait import eventually
 from tests.unit.manual import Forever, ManualRuntime
@@ -104,7 +104,7 @@ def test_a_request_during_a_turn_brings_another_turn() -> None:
     assert queue.take() == Request("g", ("during the turn",))
 
 
-def test_a_group_that_is_being_rebalanced_holds_nobody_else_up() -> None:
+def test_rebalancing_group_delays_no_other_group() -> None:
     """Hole 3 of the seed: one stuck group stalled all."""
     queue = RequestQueue(ManualRuntime())
     queue.request("stuck", "x")

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from consumer.cli import main as consumer_main
+from coordinator import __version__
+from coordinator.cli import main as coordinator_main
 
 ROOT = Path(__file__).parents[2]
 # A reader that leaves before its writer is done: the writer gets SIGPIPE now and then, and pipefail fails the script.
@@ -26,3 +36,33 @@ def test_no_script_under_pipefail_reads_only_the_beginning_of_a_pipe() -> None:
         if LEAVES_EARLY.search(line)
     ]
     assert early == []
+
+
+ENTRY_POINTS = sorted(path.name for path in (ROOT / "scripts").iterdir() if path.is_file())
+
+
+@pytest.mark.parametrize("script", ENTRY_POINTS)
+def test_help_of_a_script_installs_nothing(script: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "setup.cfg", tmp_path)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("python3", "python3.11", "python3.12", "python3.13", "python3.14", "java", "apt-get"):
+        (programs / name).write_text("#!/bin/sh\necho called >&2\nexit 1\n")
+        (programs / name).chmod(0o755)
+    command, path = [tmp_path / "scripts" / script, "--help"], f"{programs}:{os.environ['PATH']}"
+
+    done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: scripts/{script}")
+    assert len(done.stdout) > 80, "a usage says what the script does"
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_the_wheels_commands_have_one_version() -> None:
+    runner = CliRunner()
+
+    said = [runner.invoke(main, ["--version"]).output for main in (coordinator_main, consumer_main)]
+
+    assert said == [f"zk-coordinator, version {__version__}\n", f"zk-consumer, version {__version__}\n"]

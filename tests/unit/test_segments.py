@@ -12,20 +12,19 @@ import pyarrow as pa
 import pytest
 
 from consumer.errors import SegmentError
-from consumer.fetcher import Fetch, Fetcher
-from consumer.holder import Start
+from consumer.fetching.fetcher import Fetcher
 from consumer.logs.base import LOG_SCHEMA, Fetched
 from consumer.logs.errors import OffsetOutOfRange
-from consumer.out_of_range import Jump
-from consumer.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
-from consumer.segments import SealConfig, Sealer
+from consumer.sealing.sealer import SealConfig, Sealer
+from consumer.sealing.segment_files import BATCH_BYTES, SegmentFolder, arranged, incarnation_of, segment_file
+from consumer.types import Fetch, Jump, Position
 from coordinator.zk.errors import ConnectionLost, IncarnationOver, OutcomeUnknown, Refused, UsageError
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.records import Channel
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.sealed import Segment
 from coordinator.zk.store import Create, Operation
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.segments import Segment
 from tests.support.memlog import MemoryLog
 from tests.support.timedlog import TimedLog
 
@@ -119,7 +118,7 @@ class Bench:
         self.member = Membership()
         self.sealer = Sealer(SealConfig(**config), "c1", self.clock, self.fetcher, self.files)
         self.sealer.bind(self.member)
-        self.sealer.assigned({P0: Start("id", 0), P1: Start("id", 0)})
+        self.sealer.assigned({P0: Position("id", 0), P1: Position("id", 0)})
 
     def fetch_all(self) -> None:
         while self.sealer.fetch():
@@ -146,7 +145,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_what_was_fetched_is_sealed_as_one_file_of_all_partitions_with_their_offsets(bench: Bench) -> None:
+def test_fetched_records_are_sealed_as_one_file_of_all_partitions_with_offsets(bench: Bench) -> None:
     bench.fetch_all()
     assert bench.sealer.seal()
     (segment,) = bench.member.sealed
@@ -206,7 +205,7 @@ def test_while_paused_nothing_is_fetched_or_sealed_and_what_is_open_is_kept(benc
     bench.assert_once()
 
 
-def test_partitions_given_up_while_paused_are_dropped_unsealed_and_the_rest_is_fetched_again(bench: Bench) -> None:
+def test_partitions_released_while_paused_are_dropped_and_the_rest_is_refetched(bench: Bench) -> None:
     bench.fetch_all()
     bench.sealer.paused = "the backlog is full"
     bench.sealer.revoke(frozenset({P0}))
@@ -218,7 +217,7 @@ def test_partitions_given_up_while_paused_are_dropped_unsealed_and_the_rest_is_f
     assert bench.sealed_offsets() == {P1: list(range(250))}
 
 
-def test_a_seal_whose_reply_was_lost_before_a_pause_counts_when_partitions_are_given_up(bench: Bench) -> None:
+def test_seal_with_a_lost_reply_before_a_pause_counts_when_partitions_are_released(bench: Bench) -> None:
     bench.fetch_all()
     bench.member.fates = ["happened"]
     assert not bench.sealer.seal()
@@ -474,7 +473,7 @@ def test_a_files_name_tells_its_incarnation() -> None:
 # ---- the log does not have an offset any more
 
 
-def test_what_was_fetched_before_a_gap_in_the_log_is_sealed_before_the_channel_moves_over_it(tmp_path: Path) -> None:
+def test_records_before_a_gap_in_the_log_are_sealed_before_the_channel_skips_it(tmp_path: Path) -> None:
     log = TimedLog(end=100)
     bench = Bench(tmp_path, log=log)
     bench.fetch_all()
@@ -534,7 +533,7 @@ class Marked(TimedLog):
         return super().fetch(topic, topic_id, partition, offset, max_bytes, min(most, max_records))
 
 
-def test_a_gap_in_the_log_right_after_offsets_without_a_record_begins_where_the_channel_stands(tmp_path: Path) -> None:
+def test_log_gap_after_offsets_without_records_begins_at_the_channel_offset(tmp_path: Path) -> None:
     """And nothing is dropped: neither what comes after it, nor such offsets of a partition that does not jump."""
     log = Marked(20, {0: (10, 20), 1: (15, 20)})
     bench = Bench(tmp_path, log=log)
@@ -557,7 +556,7 @@ def test_a_gap_in_the_log_right_after_offsets_without_a_record_begins_where_the_
     assert bench.sealed_offsets() == {P0: [*range(10), *range(40, 60)], P1: [*range(15), *range(20, 60)]}
 
 
-def test_a_gap_in_the_log_after_offsets_without_a_record_that_are_the_first_begins_at_0(tmp_path: Path) -> None:
+def test_log_gap_after_initial_offsets_without_records_begins_at_0(tmp_path: Path) -> None:
     log = Marked(20, {0: (0, 20), 1: (0, 20)})
     bench = Bench(tmp_path, log=log)
     bench.sealer.fetch()

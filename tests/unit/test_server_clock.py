@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from coordinator.collect import ServerClock
-from coordinator.zk.paths import COORDINATOR_EPOCH
+from coordinator.term.server_clock import ServerClock
 from coordinator.zk.store import Create, Node, Watch
-from tests.property.tree import Tree, TreeStore
+from coordinator.zk.znodes.paths import COORDINATOR_EPOCH
+from tests.property.tree import MemoryTree, MemoryTreeStore
 from tests.unit.manual import ManualRuntime
 
 ELECTED_MS = 1_800_000_000_000
 
 
-class ElectedNow(TreeStore):
+class ElectedNow(MemoryTreeStore):
     """The epoch was written at `ELECTED_MS` by the server's clock."""
 
     def get(self, path: str, watch: Watch | None = None) -> Node | None:
@@ -20,14 +20,14 @@ class ElectedNow(TreeStore):
 
 
 def clock_of(runtime: ManualRuntime, with_epoch: bool = True) -> ServerClock:
-    tree = Tree()
+    tree = MemoryTree()
     tree.ensure("/consumers")
     if with_epoch:
         tree.commit([Create(COORDINATOR_EPOCH, b"{}")], session=0)
     return ServerClock(ElectedNow(tree, 1, lambda: None, 3.0), runtime)
 
 
-def test_the_clock_runs_from_the_election_on_though_nobody_asks_it_for_days() -> None:
+def test_clock_runs_from_the_election_without_being_read_for_days() -> None:
     runtime = ManualRuntime()
     clock = clock_of(runtime)
     clock.begin()

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from consumer.spark.batch import check_batch, check_stream
-from consumer.spark.config import SlotConfig
-from consumer.spark.offset import SourceOffset
-from consumer.spark.planner import SourceConfig, source_config
-from consumer.spark.pool import pool_name, slot_config, subscription_of
-from consumer.spark.resources import Cluster, cluster_of, context_of
-from consumer.spark.sealed_segments import Sealed, gaps
-from consumer.spark.supervisor import reason_of
+from consumer.spark.fetchers.config import SlotConfig
+from consumer.spark.fetchers.pool import pool_name, slot_config, subscription_of
+from consumer.spark.fetchers.supervisor import reason_of
+from consumer.spark.resources import SparkCluster, cluster_of, context_of
+from consumer.spark.source.batch_planner import check_batch, check_stream
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.segment_index import Sealed, gaps
+from consumer.spark.source.stream_planner import SourceConfig, source_config
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.names import is_name
-from coordinator.zk.records import BLACK_LIST, STATIC, WHITE_LIST
-from coordinator.zk.sealed import Segment
+from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
+from coordinator.zk.znodes.segments import Segment
 
 PLACES = {"zk": "h:1", "group": "g", "log_dir": "/log", "segments_dir": "/segments"}
 
@@ -26,20 +26,20 @@ PLACES = {"zk": "h:1", "group": "g", "log_dir": "/log", "segments_dir": "/segmen
 @pytest.mark.parametrize(
     ("cluster", "slots", "has_room"),
     [
-        (Cluster(4, 1, 4, 1), 3, True),
-        (Cluster(4, 1, 4, 1), 4, False),
-        (Cluster(0, 2, 2, 1), 4, True),
-        (Cluster(0, 2, 2, 1), 9, True),  # one executor has at most four of them
-        (Cluster(0, 2, 2, 1), 10, False),
-        (Cluster(0, 1, 1, 1), 1, False),  # 0.75 of a core is no room for a task of 1
-        (Cluster(0, 1, 1, 0.5), 1, True),
-        (Cluster(0, 4, 1, 1), 3, True),
-        (Cluster(0, 4, 1, 1), 4, False),
-        (Cluster(0, 4, 1, 2), 1, False),
-        (Cluster(0, 1, 1, 1, is_dynamic=True), 8, True),
+        (SparkCluster(4, 1, 4, 1), 3, True),
+        (SparkCluster(4, 1, 4, 1), 4, False),
+        (SparkCluster(0, 2, 2, 1), 4, True),
+        (SparkCluster(0, 2, 2, 1), 9, True),  # one executor has at most four of them
+        (SparkCluster(0, 2, 2, 1), 10, False),
+        (SparkCluster(0, 1, 1, 1), 1, False),  # 0.75 of a core is no room for a task of 1
+        (SparkCluster(0, 1, 1, 0.5), 1, True),
+        (SparkCluster(0, 4, 1, 1), 3, True),
+        (SparkCluster(0, 4, 1, 1), 4, False),
+        (SparkCluster(0, 4, 1, 2), 1, False),
+        (SparkCluster(0, 1, 1, 1, is_dynamic=True), 8, True),
     ],
 )
-def test_a_pool_must_leave_room_for_the_querys_own_tasks(cluster: Cluster, slots: int, has_room: bool) -> None:
+def test_a_pool_must_leave_room_for_the_querys_own_tasks(cluster: SparkCluster, slots: int, has_room: bool) -> None:
     assert (cluster.refusal(slots, 0.25) is None) is has_room
 
 
@@ -55,16 +55,16 @@ def context(master: str, **conf: str) -> Any:
 @pytest.mark.parametrize(
     ("sc", "cluster"),
     [
-        (context("local"), Cluster(1, 1, 1, 1)),
-        (context("local[4]"), Cluster(4, 1, 4, 1)),
-        (context("local[4,3]"), Cluster(4, 1, 4, 1)),
-        (context("local-cluster[2,3,1024]", spark_task_cpus="0.5"), Cluster(0, 2, 3, 0.5)),
-        (context("yarn", spark_executor_instances="5", spark_executor_cores="2"), Cluster(0, 5, 2, 1)),
-        (context("yarn", spark_executor_instances="5"), Cluster(0, 5, 1, 1)),
-        (context("spark://h:7077", spark_executor_instances="2"), Cluster(0, 2, 4, 1)),
+        (context("local"), SparkCluster(1, 1, 1, 1)),
+        (context("local[4]"), SparkCluster(4, 1, 4, 1)),
+        (context("local[4,3]"), SparkCluster(4, 1, 4, 1)),
+        (context("local-cluster[2,3,1024]", spark_task_cpus="0.5"), SparkCluster(0, 2, 3, 0.5)),
+        (context("yarn", spark_executor_instances="5", spark_executor_cores="2"), SparkCluster(0, 5, 2, 1)),
+        (context("yarn", spark_executor_instances="5"), SparkCluster(0, 5, 1, 1)),
+        (context("spark://h:7077", spark_executor_instances="2"), SparkCluster(0, 2, 4, 1)),
     ],
 )
-def test_what_an_application_runs_on_is_read_from_its_configuration(sc: Any, cluster: Cluster) -> None:
+def test_what_an_application_runs_on_is_read_from_its_configuration(sc: Any, cluster: SparkCluster) -> None:
     assert cluster_of(sc) == cluster
 
 

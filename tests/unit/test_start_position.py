@@ -8,21 +8,21 @@ import pytest
 
 from consumer.config import ConsumerConfig
 from consumer.errors import NoOffsetForPartition
-from consumer.spark.config import SlotConfig
-from consumer.spark.pool import slot_config
-from consumer.start_position import Place, StartRule
-from consumer.starts import Found, Starts, came_later
-from coordinator.zk.config import load
+from consumer.membership.start_offsets import StartOffset, Starts, came_later
+from consumer.membership.start_position import OffsetSpec, StartRule
+from consumer.spark.fetchers.config import SlotConfig
+from consumer.spark.fetchers.pool import slot_config
 from coordinator.zk.errors import BadData, UsageError
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import BegunRecord
+from coordinator.zk.process.config import load
+from coordinator.zk.process.times import as_text
 from coordinator.zk.store import Node, Stat
-from coordinator.zk.times import as_text
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import BegunRecord
 from tests.support.memlog import MemoryLog
 from tests.support.timedlog import TimedLog
 
 T0 = TopicPartition("t", 0)
-BEGINNING, END = Place("beginning"), Place("end")
+BEGINNING, END = OffsetSpec("beginning"), OffsetSpec("end")
 NOON_MS = 1_795_262_400_000
 
 
@@ -33,18 +33,20 @@ NOON_MS = 1_795_262_400_000
         ("end", END),
         ("committed", None),
         (" end ", END),
-        ("1795262400000", Place("timestamp", NOON_MS)),
-        (NOON_MS, Place("timestamp", NOON_MS)),
-        ("0", Place("timestamp", 0)),
-        ("20261121", Place("timestamp", 20_261_121)),
-        ("2026-11-21T12:00:00Z", Place("timestamp", NOON_MS)),
-        ("2026-11-21T12:00", Place("timestamp", NOON_MS)),
-        ("2026-11-21T12:00:00.250", Place("timestamp", NOON_MS + 250)),
-        ("2026-11-21T13:00:00+01:00", Place("timestamp", NOON_MS)),
-        ("2026-11-21T06:30:00.000-0530", Place("timestamp", NOON_MS)),
+        ("1795262400000", OffsetSpec("timestamp", NOON_MS)),
+        (NOON_MS, OffsetSpec("timestamp", NOON_MS)),
+        ("0", OffsetSpec("timestamp", 0)),
+        ("20261121", OffsetSpec("timestamp", 20_261_121)),
+        ("2026-11-21T12:00:00Z", OffsetSpec("timestamp", NOON_MS)),
+        ("2026-11-21T12:00", OffsetSpec("timestamp", NOON_MS)),
+        ("2026-11-21T12:00:00.250", OffsetSpec("timestamp", NOON_MS + 250)),
+        ("2026-11-21T13:00:00+01:00", OffsetSpec("timestamp", NOON_MS)),
+        ("2026-11-21T06:30:00.000-0530", OffsetSpec("timestamp", NOON_MS)),
     ],
 )
-def test_a_start_position_is_a_word_a_time_or_a_number_of_milliseconds(text: str | int, place: Place | None) -> None:
+def test_a_start_position_is_a_word_a_time_or_a_number_of_milliseconds(
+    text: str | int, place: OffsetSpec | None
+) -> None:
     assert StartRule.parse(text, "earliest") == StartRule(place, "earliest")
 
 
@@ -82,11 +84,11 @@ def test_an_auto_offset_reset_that_kafka_does_not_have_is_refused() -> None:
         ("committed", "earliest", BEGINNING, BEGINNING),
         ("committed", "latest", END, BEGINNING),
         ("committed", "none", None, None),
-        ("1000", "latest", Place("timestamp", 1000), BEGINNING),
+        ("1000", "latest", OffsetSpec("timestamp", 1000), BEGINNING),
     ],
 )
 def test_a_start_position_is_for_what_was_there_when_the_group_began(
-    position: str, reset: str, at_first: Place | None, later: Place | None
+    position: str, reset: str, at_first: OffsetSpec | None, later: OffsetSpec | None
 ) -> None:
     rule = StartRule.parse(position, reset)
 
@@ -142,9 +144,13 @@ def test_no_offset_and_no_reset_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(NoOffsetForPartition, match="no offset for t-0, and auto_offset_reset is none: set one with"):
         starts.find(T0, "id", came_later=False)
 
+    in_a_region = Starts(MemoryLog(), StartRule.parse("committed", "none"), "r")
+    with pytest.raises(NoOffsetForPartition, match="auto_offset_reset is none: choose a start with start_position"):
+        in_a_region.find(T0, "id", came_later=False)
+
 
 def test_a_time_is_recorded_as_people_read_it() -> None:
-    assert Found(3, Place("timestamp", NOON_MS)).place.text == "2026-11-21T12:00:00.000Z"
+    assert StartOffset(3, OffsetSpec("timestamp", NOON_MS)).place.text == "2026-11-21T12:00:00.000Z"
     assert as_text(10**18) == "1000000000000000000"
 
 
@@ -157,7 +163,7 @@ def test_a_start_position_comes_from_an_option_the_environment_or_a_file(tmp_pat
     from_option = load(ConsumerConfig, {"start_position": "beginning"}, file, env={"ZK_GROUP_START_POSITION": "end"})
 
     places = [config.start_rule.position for config in (from_file, from_env, from_option)]
-    assert places == [Place("timestamp", NOON_MS), END, BEGINNING]
+    assert places == [OffsetSpec("timestamp", NOON_MS), END, BEGINNING]
     file.write_text('zk = "h:1"\ngroup = "g"\nstart_position = true\n')
     with pytest.raises(UsageError, match="start_position must be a text or a whole number"):
         load(ConsumerConfig, {}, file, env={})
@@ -168,6 +174,6 @@ def test_a_pool_passes_its_start_position_to_every_slot(tmp_path: Path) -> None:
 
     config = slot_config({**options, "start_position": NOON_MS, "auto_offset_reset": "latest"}, "p")
 
-    assert config.consumer_config(3).start_rule == StartRule(Place("timestamp", NOON_MS), "latest")
+    assert config.consumer_config(3).start_rule == StartRule(OffsetSpec("timestamp", NOON_MS), "latest")
     with pytest.raises(UsageError, match="start_position must be beginning"):
         SlotConfig(**options, pool="p", start_position="yesterday")  # type: ignore[arg-type]

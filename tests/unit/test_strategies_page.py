@@ -16,7 +16,7 @@ from consumer.assignment.registry import ENTRY_POINTS as CLIENT_ENTRY_POINTS
 from consumer.assignment.registry import RESERVED, named
 from coordinator.assignors import Subscriber, assigned
 from coordinator.assignors.registry import BUILT_IN, ENTRY_POINTS
-from coordinator.zk.records import Topic
+from coordinator.zk.znodes.records import Topic
 from tests.unit.strategies import after, by_consumer, given, member, numbered, parts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from coordinator.topics_sync import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, planned
+from coordinator.admin.sync_topics import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, planned
 from coordinator.zk.errors import UsageError
-from coordinator.zk.paths import Brokers
-from coordinator.zk.records import Topic
 from coordinator.zk.store import Node, Stat
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
 
 STAT = Stat(1, 1, 1, 0, 0, 0, 0)
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.groups import ShownGroup, ShownMember, ShownPartition
-from coordinator.verify import problems
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.records import WHITE_LIST, Channel, Registration, Topic
-from coordinator.zk.state import STABLE, ClientSide, GroupState, Mark, Target
-from coordinator.zk.sync import CLIENT
+from coordinator.admin.groups import ShownGroup, ShownMember, ShownPartition
+from coordinator.admin.verify import problems
+from coordinator.zk.znodes.group_state import STABLE, ClientSide, GroupState, Mark, Target
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import WHITE_LIST, Channel, Registration, Topic
+from coordinator.zk.znodes.sync import CLIENT
 
 TOPICS = {"t": Topic("t", "id", (0, 1))}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -45,11 +45,11 @@ def test_a_group_without_members_has_nothing_that_could_be_wrong() -> None:
 @pytest.mark.parametrize(
     ("partition", "words"),
     [
-        (replace(owned(T1), thread=None, consumer=None, incarnation=None), "nobody owns it"),
+        (replace(owned(T1), thread=None, consumer=None, incarnation=None), "no owner"),
         (owned(T1, "d-0", "d"), "its owner d-0 is of no live member"),
-        (owned(T1, "c-1", life="earlier"), "its owner c-1 is of an earlier life of c"),
-        (owned(T1, "c-2"), "its owner c-2 is none of the 2 threads with which c subscribed"),
-        (owned(T1, "other"), "its owner other is none of the 2 threads with which c subscribed"),
+        (owned(T1, "c-1", life="earlier"), "its owner c-1 is of an earlier incarnation of c"),
+        (owned(T1, "c-2"), "its owner c-2 is not among the 2 threads that c registered"),
+        (owned(T1, "other"), "its owner other is not among the 2 threads that c registered"),
     ],
 )
 def test_an_owner_that_must_not_be_is_wrong(partition: ShownPartition, words: str) -> None:
@@ -73,11 +73,11 @@ def test_an_owner_that_does_not_run_its_partition_is_wrong() -> None:
 def test_a_partition_of_an_earlier_topic_of_the_name_is_wrong() -> None:
     found = wrong(WHOLE, {"t": Topic("t", "new", (0, 1))})
 
-    assert found == [f"t-{n}: its owner c-{n} runs it as of another topic of that name" for n in (0, 1)]
+    assert found == [f"t-{n}: its owner c-{n} runs it with another topic id" for n in (0, 1)]
 
 
-def test_partitions_that_the_topic_gained_and_nobody_has_yet_are_wrong() -> None:
-    assert wrong(WHOLE, {"t": Topic("t", "id", (0, 1, 2))}) == ["t-2: nobody owns it"]
+def test_new_partitions_without_an_owner_are_wrong() -> None:
+    assert wrong(WHOLE, {"t": Topic("t", "id", (0, 1, 2))}) == ["t-2: no owner"]
 
 
 def test_a_wildcard_means_the_topics_that_there_are() -> None:
@@ -85,9 +85,7 @@ def test_a_wildcard_means_the_topics_that_there_are() -> None:
     group = replace(WHOLE, members=(replace(WHOLE.members[0], registration=registration),))
 
     assert wrong(group) == []
-    assert wrong(group, {**TOPICS, "tt": Topic("tt", "id", (0,)), "u": Topic("u", "id", (0,))}) == [
-        "tt-0: nobody owns it"
-    ]
+    assert wrong(group, {**TOPICS, "tt": Topic("tt", "id", (0,)), "u": Topic("u", "id", (0,))}) == ["tt-0: no owner"]
 
 
 def test_what_the_coordinator_has_left_out_is_said_with_its_reason() -> None:
@@ -105,14 +103,14 @@ def test_a_partition_without_an_owner_says_whom_it_is_assigned_to() -> None:
     target = {"c": Target("life", {"c-0": frozenset([T0])}), "away": Target("life", {"away-0": frozenset([T1])})}
     group = ShownGroup("g", GroupState(STABLE, target=target), (member("c", T0),), (owned(T0),))
 
-    assert wrong(group) == ["t-1: nobody owns it: it is assigned to away"]
+    assert wrong(group) == ["t-1: no owner: it is assigned to away"]
 
 
 def test_a_partition_that_waits_for_a_lease_says_whose() -> None:
     mark = Mark("d", "life", frozenset([T1]), 500, "evicted: stuck")
     group = ShownGroup("g", GroupState(STABLE, marks=(mark,)), (member("c", T0),), (owned(T0),))
 
-    assert wrong(group) == ["t-1: nobody owns it: it waits for the lease of d (evicted: stuck)"]
+    assert wrong(group) == ["t-1: no owner: it waits for the lease of d (evicted: stuck)"]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +157,7 @@ def test_under_client_side_assignment_the_leader_says_what_the_group_consumes() 
     group = replace(WHOLE, state=led(target=frozenset([T0, T1])), members=(wildcard,))
 
     assert wrong(group) == []
-    assert wrong(replace(group, partitions=(owned(T0),))) == ["t-1: nobody owns it: it is assigned to c"]
+    assert wrong(replace(group, partitions=(owned(T0),))) == ["t-1: no owner: it is assigned to c"]
     assert wrong(replace(group, partitions=(owned(T0), owned(T1, "d-0", "d")))) == [
         "t-1: its owner d-0 is of no live member"
     ]

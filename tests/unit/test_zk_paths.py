@@ -9,20 +9,35 @@ from pathlib import Path
 
 import pytest
 
-from consumer.assignment.client import ROOM
 from consumer.assignment.metadata import ConsumerMetadata
+from consumer.membership.client_assignment import ROOM
 from coordinator.planning.asking import ROOM_BYTES
-from coordinator.target import OWNER_PATHS_A_SESSION
-from coordinator.zk.asked import Pause, PausedRecord, TurnRequest
-from coordinator.zk.commands import ASSIGN, ASSIGNMENT_FAILED, MAX_REASON, OPTIONS, START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.fields import MAX_ZNODE_BYTES, Fields
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, DRILL, PAUSED, Brokers, GroupPaths, ask_name
-from coordinator.zk.records import Channel, CoordinatorRecord, EpochRecord, OffsetRecord, OwnerRecord, Registration
-from coordinator.zk.sealed import Pool, Query, SealedRange, Segment, SegmentsRecord
-from coordinator.zk.state import ClientSide, GroupState, Mark, Rebalance, Target
+from coordinator.planning.target import OWNER_PATHS_A_SESSION
 from coordinator.zk.store import MAX_COMMIT_BYTES
-from coordinator.zk.sync import (
+from coordinator.zk.znodes.commands import (
+    ASSIGN,
+    ASSIGNMENT_FAILED,
+    MAX_REASON,
+    OPTIONS,
+    START_FETCHER,
+    STOP_FETCHER,
+    Command,
+)
+from coordinator.zk.znodes.group_state import ClientSide, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
+from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, DRILL, PAUSED, Brokers, GroupPaths, ask_name
+from coordinator.zk.znodes.records import (
+    Channel,
+    CoordinatorRecord,
+    EpochRecord,
+    OffsetRecord,
+    OwnerRecord,
+    Registration,
+)
+from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
+from coordinator.zk.znodes.sync import (
     MAX_ANSWER_BYTES,
     MAX_ANSWER_PARTITIONS,
     MAX_GROUP_METADATA_BYTES,
@@ -66,7 +81,7 @@ WRITTEN = {
     "offsets": OffsetRecord(1, "id", 1).to_bytes(),
     "segments": SegmentsRecord().to_bytes(),
     "segment": Segment("f", "d", 1, 1, (SealedRange("t", "id", 0, 0, 1),), "c", "i", 1).to_bytes(),
-    "query": Query("r", 1, 1, expired_ms=1).to_bytes(),
+    "query": Query("r", 1, 1, expired_ms=1, rewind=Rewind(1, 1)).to_bytes(),
     "pool": Pool(1, "r").to_bytes(),
 }
 
@@ -75,7 +90,7 @@ WRITTEN = {
 def test_every_field_that_is_written_is_in_the_document(kind: str) -> None:
     values = json.loads(WRITTEN[kind])
     nested = [mark for mark in values.get("marks", [])]
-    nested += [values[name] for name in ("all", "client") if values.get(name)]
+    nested += [values[name] for name in ("all", "client", "rewind") if values.get(name)]
     nested += values.get("target", {}).values()
     nested += values["members"].values() if kind == "ask" else []
     named = set(values) | {key for mark in nested for key in mark}

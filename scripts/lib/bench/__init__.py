@@ -1,1 +1,1 @@
-"""`scripts/bench`: what the product takes, measured on real parts and told as JSON."""
+"""`scripts/bench`: benchmarks of the product on real components, with JSON output."""

@@ -1,4 +1,4 @@
-"""`scripts/bench`: measure, show, and with --json end with one object a line."""
+"""`scripts/bench`: run a benchmark and print its figures; with --json also as one object on the last line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from coordinator.zk.cli import Cli
+from coordinator.zk.process.cli import Cli
 
 
 @click.group(cls=Cli)
 def main() -> None:
-    """Measure the product on real parts. What it makes is in a temporary folder, and goes with it."""
+    """Benchmark the product on real components. All files are in a temporary folder, which is removed at the end."""
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: what was started is stopped
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: all started processes are stopped
         signal.signal(number, signal.default_int_handler)
 
 
@@ -27,16 +27,16 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The last lin
 
 
 @main.command()
-@click.option("--members", type=click.IntRange(1, 1000), default=8, show_default=True, help="Before one more joins.")
+@click.option("--members", type=click.IntRange(1, 1000), default=8, show_default=True, help="Members before the join.")
 @click.option("--partitions", type=click.IntRange(1, 100_000), default=1024, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="That count; one more warms up.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds after the warm-up.")
 @click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True)
 @click.option(
     "--strategy",
     type=click.Choice(["range", "round-robin", "sticky", "cooperative-sticky"]),
     default="range",
     show_default=True,
-    help="What the members support.",
+    help="Protocols that the members support.",
 )
 @click.option(
     "--assignment",
@@ -45,12 +45,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="The last lin
     show_default=True,
     metavar="SIDE,...",
     callback=lambda context, parameter, text: side_names(text),
-    help="Who assigns: coordinator, client, or both in turns; `ratio` is of the first's joins to the second's.",
+    help="Assignment: coordinator, client, or both; `ratio` is of the first one's joins to the second one's.",
 )
-@click.option("--processes", is_flag=True, help="Each member a process of its own instead of a thread.")
+@click.option("--processes", is_flag=True, help="Run each member in a process instead of a thread.")
 @json_option
 def rebalance(**options: Any) -> None:
-    """A member joins and leaves; a coordinator resigns and is killed. One embedded server."""
+    """Rebalances by a join and a leave; failovers after a resignation and a SIGKILL. One embedded server."""
     from .rebalance import measure
 
     as_json = options.pop("as_json")
@@ -60,19 +60,19 @@ def rebalance(**options: Any) -> None:
 
 
 def side_names(text: str) -> tuple[str, ...]:
-    """What `--assignment` names."""
+    """Parse `--assignment`."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names or set(names) - {"coordinator", "client"}:
-        raise click.BadParameter("name coordinator, client, or both")
+        raise click.BadParameter("choose coordinator, client, or both")
     return names
 
 
 def peer_names(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
-    """What `--against` names."""
+    """Parse `--against`."""
     known = ("confluent", "kafka-python", "aiokafka")
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if unknown := [name for name in names if name not in known]:
-        raise click.BadParameter(f"{', '.join(unknown)}: name some of {', '.join(known)}")
+        raise click.BadParameter(f"unknown: {', '.join(unknown)}; choose from {', '.join(known)}")
     return names
 
 
@@ -92,7 +92,7 @@ source_option = click.option(
     default="",
     metavar="NAME,...",
     callback=peer_names,
-    help="Poll loops that take turns: confluent, kafka-python, aiokafka (extra `bench`); they read a Kafka broker.",
+    help="Poll loops to compare with: confluent, kafka-python, aiokafka (extra `bench`); they read a Kafka broker.",
 )
 @click.option("--records", type=click.IntRange(1), default=3_000_000, show_default=True)
 @click.option("--record-bytes", type=click.IntRange(1, 1 << 20), default=1000, show_default=True)
@@ -102,12 +102,12 @@ source_option = click.option(
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="Rounds before those that count; the JVMs get faster for some.",
+    help="Warm-up rounds, for the JVMs' compilation.",
 )
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="That count.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds after the warm-up.")
 @json_option
 def stream(**options: Any) -> None:
-    """A log to DataFrame (noop sink): slots on two executor processes of two cores, one embedded server."""
+    """Throughput from a log to a DataFrame (noop sink): slots on two executors of two cores, one embedded server."""
     from .stream import measure
 
     as_json = options.pop("as_json")
@@ -124,7 +124,7 @@ def stream(**options: Any) -> None:
 @click.option("--seconds", type=click.FloatRange(1), default=30.0, show_default=True)
 @json_option
 def latency(**options: Any) -> None:
-    """A record written to its row in the sink, at an even rate, with default settings: two slots, one query."""
+    """Latency from a record's write to its row in the sink, at a constant rate, with defaults: two slots, one query."""
     from .latency import measure
 
     as_json = options.pop("as_json")
@@ -134,12 +134,12 @@ def latency(**options: Any) -> None:
 
 
 @main.command()
-@click.option("--polls", type=click.IntRange(100), default=2000, show_default=True, help="Of each order and heuristic.")
+@click.option("--polls", type=click.IntRange(100), default=2000, show_default=True, help="Polls per case.")
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="For the memory.")
-@click.option("--kafka", is_flag=True, help="Also the memory of one that reads a real broker.")
+@click.option("--kafka", is_flag=True, help="Also measure the memory of a consumer of a real broker.")
 @json_option
 def poll(**options: Any) -> None:
-    """`poll` of 500 small records, its own time; and the memory of a consumer whose application never polls."""
+    """`poll` of 500 small records: time per call; and the memory of a consumer that is not polled."""
     from .poll import measure
 
     as_json = options.pop("as_json")
@@ -152,12 +152,12 @@ def poll(**options: Any) -> None:
 @click.option("--consumers", type=click.IntRange(1, 100), default=4, show_default=True)
 @click.option("--partitions", type=click.IntRange(1, 1000), default=32, show_default=True)
 @click.option(
-    "--records", type=click.IntRange(1), default=20_000, show_default=True, help="Of partition 0; 1/n of it in the nth."
+    "--records", type=click.IntRange(1), default=20_000, show_default=True, help="In partition 0; 1/n in the nth."
 )
 @click.option("--before", default="cooperative-sticky", show_default=True, help="The protocol that `lag` replaces.")
 @json_option
 def lag(**options: Any) -> None:
-    """How a skewed backlog is spread over consumers, under a protocol that counts partitions and under `lag`."""
+    """Distribution of a skewed backlog over consumers, under a protocol that counts partitions and under `lag`."""
     from .lag import measure
 
     as_json = options.pop("as_json")
@@ -169,11 +169,11 @@ def lag(**options: Any) -> None:
 @main.command()
 @click.option("--members", type=click.IntRange(1, 100), default=8, show_default=True)
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=1024, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True, help="That count; one more warms up.")
+@click.option("--rounds", type=click.IntRange(1), default=10, show_default=True, help="Rounds after the warm-up.")
 @click.option("--session-timeout-ms", type=click.IntRange(1000), default=6000, show_default=True)
 @json_option
 def region(**options: Any) -> None:
-    """Checkpoints and resets of a consistent region; and a rebalance of the same group without one. One embedded
+    """Checkpoints and resets of a consistent region, and a rebalance of the same group without one. One embedded
     server."""
     from .region import measure
 
@@ -185,20 +185,20 @@ def region(**options: Any) -> None:
 
 @main.command()
 @click.option(
-    "--consumers", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Before one more joins."
+    "--consumers", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Consumers before the join."
 )
 @click.option("--partitions", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="That count; one more warms up.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Rounds after the warm-up.")
 @click.option(
     "--peer-limit-s",
     type=click.FloatRange(0, min_open=True),
     default=60.0,
     show_default=True,
-    help="For each assignment of a peer; then it is told as `more than`, and left out of the rest.",
+    help="Time limit of a peer's assignment; beyond it the peer is reported as `more than` and skipped.",
 )
 @json_option
 def assignors(**options: Any) -> None:
-    """The sticky strategy beside those of kafka-python and aiokafka (extra `bench`): fresh, one joins, one leaves."""
+    """The sticky strategy beside those of kafka-python and aiokafka (extra `bench`): fresh, join, leave."""
     from .assignors import measure
 
     as_json = options.pop("as_json")
@@ -206,12 +206,12 @@ def assignors(**options: Any) -> None:
 
 
 def tell(what: str) -> None:
-    """Progress, on stderr."""
+    """Print progress to stderr."""
     click.echo(what, err=True)
 
 
 def show(found: dict[str, Any], as_json: bool) -> None:
-    """One line for each figure, and the JSON line."""
+    """Print one line for each figure, and the JSON line."""
     for name, value in found.items():
         shown = "  ".join(f"{key} {_told(one)}" for key, one in value.items()) if isinstance(value, dict) else value
         click.echo(f"{name:<30} {shown}")

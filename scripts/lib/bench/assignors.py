@@ -1,8 +1,8 @@
-"""`bench assignors`: how long the sticky strategy takes, beside those of kafka-python and aiokafka.
+"""`bench assignors`: the run time of the sticky strategy, compared with those of kafka-python and aiokafka.
 
-A group of equal subscriptions is assigned, then a member joins, then one leaves: the second and third time with
-everybody's claims. Each contender has a process of its own; in each round they take turns, so that a machine that gets
-slower does so for all. What is timed is the assignor's own call; what it is handed is made before.
+A group of equal subscriptions is assigned, then a member joins, then one leaves; the second and third time with all
+members' claims. Each contender has its own process; they alternate in each round, so that a slowdown of the machine
+affects all. Measured is the assignor's call only, without the preparation of its input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Protocol, Self
 
 from coordinator.assignors import Assignment, Subscriber, assigned
 from coordinator.assignors.sticky import StickyAssignor
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.znodes.partitions import TopicPartition
 
 from .figures import machine, summary
 
@@ -31,10 +31,10 @@ Tell = Callable[[str], None]
 MOST_A_TOPIC = 1000
 STEPS = ("fresh", "join", "leave")
 SERIES = (1, 2, 4)
-"""Times the partitions, with as many consumers: how the cost of ours grows."""
+"""The multiples of the partitions, with the same number of consumers: the scaling of our strategy."""
 OURS = "ours"
 START_S = 60.0
-"""For a contender's process to be there."""
+"""Time limit for a contender's process to start."""
 
 
 def topics(partitions: int) -> dict[str, range]:
@@ -47,11 +47,11 @@ class Contender(Protocol):
     """One implementation, with a group's topics."""
 
     def seconds(self, names: Sequence[str], is_first: bool) -> float:
-        """Assign to these members, who have claims from the last time unless it `is_first`."""
+        """Assign to these members, which have claims of the last assignment unless it `is_first`."""
 
 
 class Ours:
-    """As a turn of the coordinator calls it: what comes out is checked, too."""
+    """As called by a turn of the coordinator, with the validation of the result."""
 
     def __init__(self, partitions: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -74,7 +74,7 @@ class Ours:
 
 
 class _Cluster:
-    """What a peer asks of its cluster's metadata."""
+    """The cluster metadata that a peer reads."""
 
     def __init__(self, partitions: int) -> None:
         self._topics = {topic: set(numbers) for topic, numbers in topics(partitions).items()}
@@ -139,19 +139,19 @@ CONTENDERS: dict[str, tuple[Callable[[int], Contender], str]] = {
     "kafka-python": (KafkaPython, "kafka"),
     "aiokafka": (AioKafka, "aiokafka"),
 }
-"""Name, a package of that name but for ours -> what makes it, and the module that must be there."""
+"""Name -> constructor, and the required module; except for the product the name is the package."""
 
 
 class Unmeasured(Exception):
-    """A contender gave no answer: it failed, and its process has said why."""
+    """A contender failed; its process has logged the reason."""
 
 
 class TooSlow(Unmeasured):
-    """It did not answer in the time that it has."""
+    """A contender exceeded its time limit."""
 
 
 class Worker:
-    """A contender in a process of its own, which can be ended when it takes too long."""
+    """A contender in its own process, which is killed at the time limit."""
 
     def __init__(self, name: str, partitions: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -172,7 +172,7 @@ class Worker:
     def seconds(self, names: Sequence[str], is_first: bool, limit_s: float) -> float:
         """See `Contender`.
 
-        :raises TooSlow: after `limit_s`; the process has ended then.
+        :raises TooSlow: after `limit_s`; the process is killed.
         :raises Unmeasured: when it failed.
         """
         self._ours.send((list(names), is_first))
@@ -185,7 +185,7 @@ class Worker:
         try:
             found: float = self._ours.recv()
         except EOFError:
-            raise Unmeasured(f"{what}: it failed") from None
+            raise Unmeasured(f"{what}: failed") from None
         return found
 
 
@@ -203,7 +203,7 @@ class Rounds:
     """The measured rounds of all contenders.
 
     :ivar measured: contender -> step -> seconds.
-    :ivar late: contender -> the step that took too long; empty where it failed.
+    :ivar late: contender -> the step that exceeded the limit; empty after a failure.
     """
 
     def __init__(self, workers: Mapping[str, Worker], consumers: int, peer_limit_s: float, tell: Tell) -> None:
@@ -215,7 +215,7 @@ class Rounds:
         self.late: dict[str, str] = {}
 
     def run(self, rounds: int) -> None:
-        """A first round that warms up and is left out, then `rounds` that count."""
+        """A warm-up round, which is not counted, then `rounds` measured ones."""
         groups = {"fresh": self._names[:-1], "join": self._names, "leave": self._names[1:]}
         for number in range(rounds + 1):
             for step, names in groups.items():
@@ -226,7 +226,7 @@ class Rounds:
                 for name, steps in self.measured.items()
                 if number
             }
-            self._tell(f"round {number}{'' if number else ' (warms up)'} {shown if number else ''}".rstrip())
+            self._tell(f"round {number}{'' if number else ' (warm-up)'} {shown if number else ''}".rstrip())
 
     def _take(self, contender: str, step: str, names: Sequence[str], number: int) -> None:
         if contender in self.late:
@@ -244,7 +244,7 @@ class Rounds:
                 self.measured[contender][step].append(took)
 
     def figures(self, contender: str, step: str) -> dict[str, float] | None:
-        """Milliseconds; that they are more than the limit where it was too slow; None where nothing was measured."""
+        """Milliseconds; `more than` the limit when it was exceeded; None without a measurement."""
         if self.late.get(contender) == step:
             return {"more_than": self._limit_s * 1000}
         return summary((seconds * 1000 for seconds in self.measured.get(contender, {}).get(step, [])), 1)
@@ -256,7 +256,7 @@ def measure(consumers: int, partitions: int, rounds: int, peer_limit_s: float, t
     there = [name for name, (_, module) in CONTENDERS.items() if find_spec(module) is not None]
     absent = [name for name in CONTENDERS if name not in there]
     if absent:
-        tell(f"not installed, so not measured: {', '.join(absent)} (pip install zk-group-coordinator[bench])")
+        tell(f"not installed, skipped: {', '.join(absent)} (pip install zk-group-coordinator[bench])")
     with ExitStack() as stack:
         workers = {}
         for name in there:
@@ -284,7 +284,7 @@ def measure(consumers: int, partitions: int, rounds: int, peer_limit_s: float, t
 
 
 def _joining_cpu_ms(consumers: int, partitions: int, rounds: int) -> float:
-    """Milliseconds of CPU, the best of some rounds: how the cost grows, whatever else the machine does."""
+    """CPU milliseconds, the minimum of some rounds: the scaling, independent of the machine's load."""
     names = [f"consumer-{number:05d}" for number in range(consumers + 1)]
     ours, best = Ours(partitions, time.process_time), float("inf")
     for _ in range(rounds):

@@ -1,19 +1,20 @@
-"""Numbers as they are told: minimum, median, maximum, and how loaded the machine was."""
+"""Statistics: minimum, median, maximum, and the machine's load."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 LOOK_S = 0.5
 
 
 def summary(values: Iterable[float], digits: int = 1) -> dict[str, float] | None:
-    """Minimum, median and maximum; None where nothing was measured."""
+    """Minimum, median and maximum; None without a measurement."""
     known = sorted(values)
     if not known:
         return None
@@ -22,32 +23,21 @@ def summary(values: Iterable[float], digits: int = 1) -> dict[str, float] | None
 
 
 def machine() -> dict[str, Any]:
-    """How loaded the machine is before anything of ours runs: figures from a busy one say little."""
-    before = _busy_and_all()
-    time.sleep(LOOK_S)
-    busy, everything = (after - first for after, first in zip(_busy_and_all(), before, strict=True))
+    """The machine's load before the benchmark: a loaded machine makes the figures unreliable."""
     return {
         "cpus": os.cpu_count(),
-        "busy_before_percent": round(100 * busy / max(everything, 1)),
+        "busy_before_percent": round(psutil.cpu_percent(LOOK_S)),
         "load_1m_before": round(os.getloadavg()[0], 2),
     }
 
 
-def _busy_and_all() -> tuple[int, int]:
-    """Clock ticks of all processors since the start: at work, and altogether."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    idle = fields[3] + fields[4]
-    return sum(fields) - idle, sum(fields)
-
-
 def cpu_seconds(pid: int) -> float:
-    """CPU seconds that a process and the children that it waited for have used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    """CPU seconds of a process and the children that it has waited for."""
+    return float(sum(psutil.Process(pid).cpu_times()[:4]))
 
 
 def peak_memory_mb(pid: int) -> float:
-    """The largest resident memory that a process has had, in MB (10^6 bytes)."""
+    """The peak resident memory of a process, in MB (10^6 bytes). psutil lacks it on Linux."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return round(int(line.split()[1]) * 1024 / 1e6, 1)

@@ -1,5 +1,5 @@
-"""What `bench stream` and `bench latency` stand on: one ZooKeeper server, a coordinator node, Spark with two executors,
-and a topic in the embedded log or in a real Kafka broker."""
+"""The environment of `bench stream` and `bench latency`: one ZooKeeper server, a coordinator node, Spark with two
+executors, and a topic in the embedded log or in a real Kafka broker."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as KafkaClient
 from confluent_kafka.admin import AdminClient, NewTopic
-from demo.processes import descendants, spark_home
+from demo.processes import spark_home
 from pyspark.sql import SparkSession
 
-from consumer.logs.append import Appender
 from consumer.logs.columns import STORED_SCHEMA
+from consumer.logs.embedded.append import Appender
 from consumer.spark import register
-from coordinator.topics import create_topic
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
-from coordinator.zk.ensemble_kafka import Broker, KafkaConfig
+from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig
+from coordinator.zk.embedded.processes import descendants
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import Brokers
-from coordinator.zk.records import Topic
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
 
 from .figures import cpu_seconds
 from .group import Process, eventually
@@ -40,13 +41,13 @@ EMBEDDED, KAFKA = "embedded", "kafka"
 
 
 class Ground:
-    """Servers, and topics `load` and `little`. A context manager: nothing is left running.
+    """Servers, and topics `load` and `little`. The context manager stops all of them.
 
-    :param source: where the group reads: `embedded` or `kafka`.
+    :param source: the group's log: `embedded` or `kafka`.
     :param partitions: of each topic.
-    :param with_broker: a broker with the topic stands there also when the group reads the embedded log.
-    :ivar zk: the chroot of the group; with `kafka` the one that the broker registers in.
-    :ivar servers: the broker's address, empty without one.
+    :param with_broker: start a broker with the topic also when the group reads the embedded log.
+    :ivar zk: the chroot of the group; with `kafka` the broker's.
+    :ivar servers: the broker's address, empty without a broker.
     """
 
     def __init__(self, folder: Path, source: str, with_broker: bool = False, partitions: int = PARTITIONS) -> None:
@@ -66,7 +67,7 @@ class Ground:
             self.zk = kafka_zk if self._source == KAFKA else ensemble.hosts
             self._others |= {server.pid for server in ensemble.servers if server.pid}
             if self._has_broker:
-                # The heap is what Kafka's own scripts would give it.
+                # The heap size of Kafka's own scripts.
                 config = KafkaConfig(zookeeper=kafka_zk, heap_mb=1024)
                 broker = self._stack.enter_context(Broker(self._folder / "kafka", config))
                 self._others |= {broker.pid or 0}
@@ -100,20 +101,20 @@ class Ground:
         return self._ids[TOPIC]
 
     def fill(self, records: int, record_bytes: int, topic: str = TOPIC) -> None:
-        """Write the records wherever they will be read."""
+        """Write the records to the group's log."""
         if self._source == EMBEDDED:
             fill_embedded(Path(self.log_dir), topic, self._ids[topic], self._partitions, records, record_bytes)
         if self._has_broker:
             fill_kafka(self.servers, topic, self._partitions, records, record_bytes)
 
     def cpu_s(self) -> float:
-        """CPU seconds of this process and of everything below it, but for the servers and the coordinator node."""
+        """CPU seconds of this process and its descendants, without the servers and the coordinator node."""
         total = 0.0
         for pid in {os.getpid(), *descendants(os.getpid())} - self._others:
             try:
                 total += cpu_seconds(pid)
             except OSError:
-                continue  # it has ended: its parent has its time
+                continue  # it has ended: its time is counted by its parent
         return total
 
 
@@ -132,7 +133,7 @@ def _create_in_kafka(servers: str, partitions: int) -> None:
             return False
         return True
 
-    eventually(create, "the broker takes the topics")
+    eventually(create, "the broker creates the topics")
 
 
 def fill_embedded(
@@ -144,7 +145,7 @@ def fill_embedded(
     record_bytes: int,
     file_bytes: int = FILE_BYTES,
 ) -> None:
-    """Fill the topic with records of random bytes, so many bytes of each partition in turn."""
+    """Fill the topic with records of random bytes, in chunks of bytes per partition."""
     rows = max(1, file_bytes // record_bytes)
     written = 0
     noise = np.random.default_rng(1)
@@ -168,9 +169,9 @@ def _column(field: pa.Field, rows: int) -> pa.Array:
 
 
 def fill_kafka(servers: str, topic: str, partitions: int, records: int, record_bytes: int) -> None:
-    """The same in Kafka, uncompressed, in batches as a producer with some load makes them.
+    """The same in Kafka, uncompressed, in batches like those of a producer under load.
 
-    :raises RuntimeError: when the broker does not take them.
+    :raises RuntimeError: when the broker does not acknowledge them.
     """
     options = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 20, "batch.size": 1 << 18}
     producer = KafkaClient({**options, "queue.buffering.max.messages": 200_000})
@@ -184,11 +185,11 @@ def fill_kafka(servers: str, topic: str, partitions: int, records: int, record_b
             except BufferError:
                 producer.poll(0.05)
     if left := producer.flush(60):
-        raise RuntimeError(f"the broker has not taken {left} records")
+        raise RuntimeError(f"the broker has not acknowledged {left} records")
 
 
 def session(folder: Path) -> SparkSession:
-    """Spark with two executors of two cores, in processes of their own."""
+    """Spark with two executors of two cores, in their own processes."""
     os.environ |= {"SPARK_HOME": str(spark_home(folder)), "PYSPARK_PYTHON": sys.executable}
     spark = (
         SparkSession.builder.master("local-cluster[2,2,1024]")

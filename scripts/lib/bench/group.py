@@ -1,4 +1,4 @@
-"""A group to measure: one real ZooKeeper server, coordinator nodes as processes, members as threads or processes."""
+"""A group for benchmarks: a real ZooKeeper server, coordinator nodes in processes, members in threads or processes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import NamedTuple, Self, TypeVar
 
 from consumer.config import COORDINATOR_SIDE, ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from coordinator.topics import alter_topic, create_topic, get_topic
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from coordinator.admin.topics import alter_topic, create_topic, get_topic
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
-from coordinator.zk.records import EpochRecord, OwnerRecord, parsed_channel
-from coordinator.zk.state import STABLE, GroupState
 from coordinator.zk.store import Node as Znode
+from coordinator.zk.znodes.group_state import STABLE, GroupState
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, Brokers, GroupPaths
+from coordinator.zk.znodes.records import EpochRecord, OwnerRecord, parsed_channel
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 T = TypeVar("T")
@@ -34,13 +34,13 @@ PATIENCE_S = 120.0
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with the project importable."""
+    """This process's environment, with the project on PYTHONPATH."""
     paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 class Owner(NamedTuple):
-    """Of a partition: the owner znode's `czxid`, and when it was made."""
+    """A partition's owner: the znode's `czxid`, and its creation time."""
 
     consumer: str
     czxid: int
@@ -68,7 +68,7 @@ class Process:
         return what in self.log.read_text(errors="replace")
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Signal it and wait until it is gone."""
+        """Send a signal and wait for the process to end."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
         try:
@@ -100,7 +100,7 @@ class ThreadMember:
 
 
 class Group:
-    """One group with everything around it. A context manager: nothing is left running."""
+    """One group with its servers and processes. The context manager stops all of them."""
 
     def __init__(
         self,
@@ -147,12 +147,12 @@ class Group:
 
     @property
     def hosts(self) -> str:
-        """Where the server is, for `--zk`."""
+        """The server's address, for `--zk`."""
         return self._ensemble.hosts
 
     @property
     def negotiated_timeout_s(self) -> float:
-        """What ZooKeeper grants for the session timeout that is asked for: between 2 and 20 ticks."""
+        """The session timeout that ZooKeeper grants: between 2 and 20 ticks."""
         tick_s = self._ensemble.config.tick_ms / 1000
         return min(max(self.session_timeout_ms / 1000, 2 * tick_s), 20 * tick_s)
 
@@ -164,17 +164,17 @@ class Group:
     # ---- nodes
 
     def add_node(self) -> Process:
-        """One more coordinator node, standing for election."""
+        """Start another coordinator node, which joins the election."""
         self._count += 1
         name = f"node-{self._count}"
         options = ["--zk", self.hosts, "--node", name, "--session-timeout-ms", str(self.session_timeout_ms)]
         node = Process(self.folder, name, "coordinator.cli", "run", *options)
         self.nodes.append(node)
-        eventually(lambda: node.says("stands for election"), f"{name} stands for election")
+        eventually(lambda: node.says("election joined"), f"{name} joins the election")
         return node
 
     def elected(self) -> Process:
-        """The node that is elected now."""
+        """The elected node."""
         found = eventually(lambda: self.store.get(COORDINATOR), "a node is elected")
         return next(node for node in self.nodes if f'"{node.name}"'.encode() in found.data)
 
@@ -186,14 +186,14 @@ class Group:
     # ---- members
 
     def add_member(self) -> str:
-        """One more member; returns as soon as it has begun to register."""
+        """Start another member; returns when it starts to register."""
         self._count += 1
         name = f"member-{self._count:04d}"
         self.members[name] = self.start_member(name)
         return name
 
     def start_member(self, name: str) -> ThreadMember | Process:
-        """A member that begins to register."""
+        """A member that starts to register."""
         hosts, timeout = self.hosts, self.session_timeout_ms
         if self._as_processes:
             options = ["--zk", hosts, "--group", GROUP, "--consumer", name, "--log-dir", str(self.folder / "log")]
@@ -212,22 +212,22 @@ class Group:
         return ThreadMember(config)
 
     def remove_member(self, name: str) -> None:
-        """It leaves, cleanly."""
+        """Stop it in order: it leaves the group."""
         self.members.pop(name).end()
 
-    # ---- the group as it is
+    # ---- the state of the group
 
     def state(self) -> GroupState:
-        """The group's state, as the coordinator last wrote it."""
+        """The group's current state."""
         return self.state_node()[0]
 
     def state_node(self) -> tuple[GroupState, Znode | None]:
-        """The state with its znode."""
+        """The group's state with its znode."""
         node = self.store.get(self.paths.state)
         return (GroupState.parse(self.paths.state, node.data) if node else GroupState()), node
 
     def settled(self, above: int) -> GroupState:
-        """The state, once it is Stable with every member in a generation above `above`, and all that is true."""
+        """The state, once it is Stable with all members and partitions in a generation above `above`."""
 
         def look() -> GroupState | None:
             state = self.state()
@@ -245,15 +245,15 @@ class Group:
         return get_topic(self.store, Brokers(), TOPIC).partitions
 
     def add_partition(self) -> None:
-        """A change that nobody but a coordinator can act upon."""
+        """A change that only a coordinator acts on."""
         alter_topic(self.store, Brokers(), TOPIC, len(self._topic_partitions()) + 1)
 
     def owner_times(self) -> list[int]:
-        """When each owner znode was made, by ZooKeeper's clock."""
+        """The creation time of each owner znode, on ZooKeeper's clock."""
         return [owner.since_ms for owner in self.owners().values()]
 
     def owners(self) -> dict[int, Owner]:
-        """Who owns each partition."""
+        """The owner of each partition."""
         listing = self.store.children(self.paths.owners_of(TOPIC))
         numbers = [int(name) for name in (listing.names if listing else [])]
         nodes = self.store.get_many([self.paths.owner(TOPIC, number) for number in numbers])
@@ -265,25 +265,25 @@ class Group:
         return found
 
     def written_at(self, name: str) -> int:
-        """When a member's channel was written last, by ZooKeeper's clock."""
+        """The time of the last write to a member's channel, on ZooKeeper's clock."""
         node = self.store.get(self.paths.channel(name))
         return node.stat.mtime_ms if node is not None else 0
 
     def commands_ever(self) -> int:
-        """Commands sent to the members that are there now, since their channels exist."""
+        """The number of commands sent to the current members since their channels exist."""
         nodes = self.store.get_many([self.paths.channel(name) for name in self._channels()])
-        # cversion counts the children that came and those that went.
+        # cversion counts created and deleted children.
         return sum((node.stat.cversion + node.stat.children) // 2 for node in nodes if node)
 
     def left_at(self, name: str) -> int:
-        """When a member ended its incarnation, by ZooKeeper's clock."""
+        """The end of a member's incarnation, on ZooKeeper's clock."""
         node = self.store.get(self.paths.channel(name))
         if node is None or parsed_channel(name, node.data).is_live:
             raise RuntimeError(f"{name} has not left")
         return node.stat.mtime_ms
 
     def joined_at(self, name: str) -> int:
-        """When a member's registration was committed, by ZooKeeper's clock."""
+        """The commit of a member's registration, on ZooKeeper's clock."""
         return eventually(lambda: self.store.get(self.paths.id(name)), f"{name} is registered").stat.ctime_ms
 
     def _channels(self) -> list[str]:
@@ -292,7 +292,7 @@ class Group:
 
 
 def eventually(look: Callable[[], T | None], what: str) -> T:
-    """What `look` finds, once it finds something."""
+    """The first truthy result of `look`."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         found = look()

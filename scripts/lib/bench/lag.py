@@ -1,7 +1,7 @@
-"""`bench lag`: how a skewed backlog is spread over consumers, by number of partitions and by records behind.
+"""`bench lag`: the distribution of a skewed backlog over consumers, by number of partitions and by lag.
 
-Everything is real: consumers in a group with a coordinator, one embedded server, and the embedded log. Nobody commits
-meanwhile, so the backlog is what was written. The group changes its protocol by a rolling restart, as operators do it.
+All components are real: consumers in a group with a coordinator, one embedded server, and the embedded log. No consumer
+commits, so the backlog is all written records. The group changes its protocol by a rolling restart, as operators do.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ def _is_whole(readers: dict[str, Reader], partitions: int) -> bool:
 
 
 def _backlogs(readers: dict[str, Reader], sizes: list[int]) -> list[int]:
-    """Records behind, the most first."""
+    """The lag of each consumer, the largest first."""
     held = [reader.consumer.assignment() for reader in readers.values()]
     return sorted((sum(sizes[part.partition] for part in parts) for parts in held), reverse=True)
 
 
 def _spread(backlogs: list[int]) -> float:
-    """From the smallest to the largest, in shares of the mean."""
+    """The minimum to the maximum, relative to the mean."""
     return round((max(backlogs) - min(backlogs)) / mean(backlogs), 3)

@@ -1,7 +1,7 @@
-"""`bench latency`: from a record's being written to its row in the sink, with everything at its defaults.
+"""`bench latency`: from a record's write to its row in the sink, with default settings.
 
-A producer writes at an even rate; each record carries its own time. The sink (`foreachBatch`) brings the times of its
-rows to the driver, and looks at the clock when it has them: that is part of what is measured.
+A producer writes at a constant rate; each record contains its timestamp. The sink (`foreachBatch`) collects its rows'
+timestamps to the driver, and then reads the clock: the collection is part of the latency.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import numpy as np
 from confluent_kafka import Producer as KafkaClient
 from pyspark.sql import DataFrame
 
-from consumer.logs.producer import Producer
+from consumer.logs.embedded.producer import Producer
 from consumer.spark import FetcherPool
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import Brokers
+from coordinator.zk.znodes.paths import Brokers
 
 from .figures import machine
 from .ground import EMBEDDED, PARTITIONS, TOPIC, Ground, session
 
 GROUP = "bench"
 TICK_S = 0.01
-"""Records of so long are written together. Their times are those at which they were due."""
+"""Records of this period are written together. Their timestamps are their scheduled times."""
 
 PATIENCE_S = 120.0
 
 
 class Sink:
-    """How many seconds each row took."""
+    """The latency of each row in seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,12 +48,12 @@ class Sink:
 
     @property
     def rows(self) -> int:
-        """So many have come."""
+        """Number of rows so far."""
         with self._lock:
             return self._rows
 
     def reset(self) -> None:
-        """Forget how long they took, not how many came."""
+        """Discard the latencies, but not the number of rows."""
         with self._lock:
             self._took.clear()
 
@@ -75,7 +75,7 @@ class Load:
         self.written = 0
 
     def run(self, seconds: float) -> None:
-        """For so long."""
+        """Write for this duration."""
         began, first = time.monotonic(), self.written
         offset_ns = time.time_ns() - time.monotonic_ns()
         with self._writer() as write:
@@ -153,7 +153,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`.
 
-    :raises RuntimeError: when not every record comes out.
+    :raises RuntimeError: when records are missing in the sink.
     """
     loaded = machine()
     sink = Sink()
@@ -169,7 +169,7 @@ def measure(
                 load.run(warm_up_s)
                 _wait(query, sink, load)
                 sink.reset()
-                tell(f"{load.written:,} records to warm up have come")
+                tell(f"{load.written:,} warm-up records delivered")
                 load.run(seconds)
                 _wait(query, sink, load)
                 query.stop()

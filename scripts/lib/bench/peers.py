@@ -1,8 +1,8 @@
-"""Poll loops over Kafka that others offer in Python, each in a process of its own: what `bench stream` stands beside.
+"""Poll loops of other Python clients for Kafka, each in its own process, for comparison with `bench stream`.
 
-A loop assigns all partitions, reads from their beginning with its library's own defaults, and looks at the length of
-each value. Its clock runs from before the client is made to the last record: what Python and the library take to load
-is not counted.
+A loop assigns all partitions, reads from their beginning with the library's defaults, and computes the length of each
+value. The time is from the creation of the client to the last record, without the start of Python and the import of
+the library.
 
     python -m bench.peers NAME SERVERS TOPIC PARTITIONS RECORDS     prints {"seconds":…,"cpu_s":…}
 """
@@ -26,11 +26,11 @@ from .group import environment
 MODULES = {"confluent": "confluent_kafka", "kafka-python": "kafka", "aiokafka": "aiokafka"}
 PATIENCE_S = 600.0
 AT_ONCE = 500
-"""Records a call where the library has no default: what kafka-python has."""
+"""Records per call where the library has no default: kafka-python's default."""
 
 
 class Took(NamedTuple):
-    """Of one run over the whole topic."""
+    """The cost of one run over the whole topic."""
 
     seconds: float
     cpu_s: float
@@ -38,7 +38,7 @@ class Took(NamedTuple):
 
 def check_installed(names: list[str]) -> None:
     """
-    :raises MissingProgram: when one of these is not there.
+    :raises MissingProgram: when one of these is not installed.
     """
     missing = [name for name in names if find_spec(MODULES[name]) is None]
     if missing:
@@ -46,9 +46,9 @@ def check_installed(names: list[str]) -> None:
 
 
 def run_peer(name: str, servers: str, topic: str, partitions: int, records: int) -> Took:
-    """One run of a peer's loop, in a process of its own.
+    """One run of a peer's loop, in its own process.
 
-    :raises RuntimeError: when it does not end well.
+    :raises RuntimeError: when it fails.
     """
     arguments = [name, servers, topic, str(partitions), str(records)]
     done = subprocess.run(
@@ -56,7 +56,7 @@ def run_peer(name: str, servers: str, topic: str, partitions: int, records: int)
         capture_output=True, text=True, timeout=PATIENCE_S, check=False, stdin=subprocess.DEVNULL, env=environment(),
     )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"{name} has failed: {done.stderr[-1000:]}")
+        raise RuntimeError(f"{name} failed: {done.stderr[-1000:]}")
     return Took(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -119,7 +119,7 @@ LOOPS: dict[str, Callable[[str, str, int, int], int]] = {
 
 
 def main(name: str, servers: str, topic: str, partitions: str, records: str) -> None:
-    """What `python -m bench.peers` does."""
+    """The main function of `python -m bench.peers`."""
     importlib.import_module(MODULES[name])
     began, cpu = time.monotonic(), time.process_time()
     LOOPS[name](servers, topic, int(partitions), int(records))

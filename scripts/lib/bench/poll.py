@@ -1,13 +1,14 @@
-"""`bench poll`: what `Consumer.poll` takes of its own on the embedded log, and what it costs not to poll, on Kafka too.
+"""`bench poll`: the time of `Consumer.poll` on the embedded log, and a consumer's memory without polls, also on Kafka.
 
-Everything is real: a consumer in a group with a coordinator, on one embedded server. Its own time is that of polls that
-return as many records as they may; all of the log was written before.
+All components are real: a consumer in a group with a coordinator, on one embedded server. The time is that of polls
+that return the maximum number of records; the whole log is written before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,19 +18,21 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import psutil
+
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
-from consumer.logs.append import Appender
+from consumer.fetching.poll_order import ORDERS
+from consumer.fetching.prefetch import HEURISTICS
 from consumer.logs.columns import stored_batches
-from consumer.poll_order import ORDERS
-from consumer.prefetch import HEURISTICS
-from coordinator.topics import create_topic
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from consumer.logs.embedded.append import Appender
+from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.partitions import TopicPartition
-from coordinator.zk.paths import Brokers
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers
 
-from .figures import machine
+from .figures import machine, peak_memory_mb
 from .group import Process, environment, eventually
 
 BUSY, MANY, QUIET = "busy", "many", "quiet"
@@ -45,7 +48,7 @@ MB = 1_000_000
 
 
 class Stage:
-    """A server, a node, and a log. A context manager: nothing is left running."""
+    """A server, a node, and a log. The context manager stops all of them."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.hosts = stack.enter_context(Ensemble(folder / "zookeeper", EnsembleConfig(servers=1))).hosts
@@ -58,7 +61,7 @@ class Stage:
         eventually(lambda: node.says("elected"), "the node is elected")
 
     def write(self, topic: str, partitions: int, records: int) -> str:
-        """Make a topic with so many records in each partition; its id."""
+        """Create a topic with records in each partition; returns its id."""
         topic_id = create_topic(self._store, Brokers(), topic, partitions).id
         batches = stored_batches([b"%0*d" % (RECORD_BYTES, number) for number in range(records)])
         for number in range(partitions if records else 0):
@@ -71,15 +74,15 @@ class Stage:
 
     @contextlib.contextmanager
     def consumer(self, group: str, topics: list[str], partitions: int, **options: Any) -> Iterator[Consumer]:
-        """A consumer that holds everything, and has returned something."""
+        """A consumer that is assigned all partitions, and has returned records."""
         config = ConsumerConfig(self.hosts, group, "c1", log_dir=str(self.log_dir), **options)
         with Consumer(config, Subscription(dict.fromkeys(topics, 1))) as consumer:
-            eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == partitions, "all is held")
+            eventually(lambda: consumer.poll(20) and len(consumer.assignment()) == partitions, "assigned")
             yield consumer
 
 
 def measure(folder: Path, polls: int, partitions: int, kafka: bool, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Everything that `bench poll` measures, by name."""
+    """All measurements of `bench poll`, by name."""
     found: dict[str, Any] = {"machine": machine()}
     with contextlib.ExitStack() as stack:
         stage = Stage(folder, stack)
@@ -96,13 +99,13 @@ def measure(folder: Path, polls: int, partitions: int, kafka: bool, tell: Callab
             tell(f"a quiet partition: {order}, {prefetch}")
             found[f"quiet_{name}"] = quiet(stage, quiet_id, f"quiet_{name}", poll_order=order, prefetch=prefetch)
         for prefetch in HEURISTICS:
-            tell(f"{partitions} partitions, and nobody polls: {prefetch}")
+            tell(f"{partitions} partitions, without polls: {prefetch}")
             found[f"memory_mb_{prefetch}"] = memory(stage.hosts, str(stage.log_dir), MANY, partitions, prefetch)
     return found | (on_kafka(folder / "kafka", partitions, tell) if kafka else {})
 
 
 def on_kafka(folder: Path, partitions: int, tell: Callable[[str], None]) -> dict[str, Any]:
-    """The memory, where the records are a broker's."""
+    """The memory of a consumer of a Kafka broker."""
     from .ground import TOPIC, Ground  # and Spark
 
     folder.mkdir()
@@ -111,13 +114,13 @@ def on_kafka(folder: Path, partitions: int, tell: Callable[[str], None]) -> dict
         ground.fill(KAFKA_RECORDS * partitions, KAFKA_RECORD_BYTES)
         found = {}
         for prefetch in HEURISTICS:
-            tell(f"{partitions} partitions of Kafka, and nobody polls: {prefetch}")
+            tell(f"{partitions} partitions of Kafka, without polls: {prefetch}")
             found[f"memory_mb_kafka_{prefetch}"] = memory(ground.zk, ground.log_dir, TOPIC, partitions, prefetch)
     return found
 
 
 def own_time(stage: Stage, group: str, polls: int, **options: Any) -> dict[str, float]:
-    """Milliseconds of polls of 500 records, and how many records wait after them."""
+    """Milliseconds of polls of 500 records, and the number of prefetched records after them."""
     times, retained = [], []
     with stage.consumer(group, [BUSY], PARTITIONS, **options) as consumer:
         for _ in range(polls - 20):
@@ -136,9 +139,9 @@ def own_time(stage: Stage, group: str, polls: int, **options: Any) -> dict[str, 
 
 
 def quiet(stage: Stage, topic_id: str, group: str, **options: Any) -> dict[str, float]:
-    """What a record of a quiet partition waits for, in polls and ms, while the others have as many as anybody wants.
+    """The delay of a record in a quiet partition, in polls and ms, while the other partitions are saturated.
 
-    The application takes `WORK_S` for what a poll returns.
+    The application takes `WORK_S` for each poll's records.
     """
     partition, waited = TopicPartition(QUIET, 0), []
     with stage.consumer(group, [BUSY, QUIET], PARTITIONS + 1, **options) as consumer:
@@ -155,7 +158,7 @@ def quiet(stage: Stage, topic_id: str, group: str, **options: Any) -> dict[str, 
 
 
 def memory(zk: str, log_dir: str, topic: str, partitions: int, prefetch: str) -> dict[str, float]:
-    """What a process of its own grows by that has fetched all that it may, and whose application polls no more."""
+    """The memory growth of a process whose prefetch queues are full, and whose application does not poll."""
     arguments = [zk, log_dir, topic, str(partitions), prefetch]
     ran = subprocess.run(
         [sys.executable, "-m", "bench.poll", *arguments],
@@ -171,7 +174,7 @@ def _never_polls(zk: str, log_dir: str, topic: str, partitions: int, prefetch: s
     before = _resident()
     config = ConsumerConfig(zk, f"memory-{prefetch}", "c1", log_dir=log_dir, prefetch=prefetch)
     with Consumer(config, Subscription({topic: 1})) as consumer:
-        eventually(lambda: consumer.poll(20, 1) and len(consumer.assignment()) == partitions, "all is held")
+        eventually(lambda: consumer.poll(20, 1) and len(consumer.assignment()) == partitions, "assigned")
         retained = [consumer.retained[1]]
         while len(retained) < 20 or retained[-1] > retained[-20]:
             consumer.poll(1000, 1)
@@ -186,20 +189,18 @@ def _never_polls(zk: str, log_dir: str, topic: str, partitions: int, prefetch: s
 
 
 def kafka_bound() -> int:
-    """Bytes that a log of Kafka may hold, of Arrow and of librdkafka: docs/kafka.md."""
-    from consumer.logs.kafka_log import BUFFER_BYTES
-    from consumer.logs.kafka_options import kafka_options
+    """The limit of a Kafka log in bytes, of Arrow and of librdkafka: docs/kafka.md."""
+    from consumer.logs.kafka.log import BUFFER_BYTES
+    from consumer.logs.kafka.options import kafka_options
 
     queue = int(kafka_options({})["queued.max.messages.kbytes"]) << 10
     return 2 * BUFFER_BYTES + 2 * queue
 
 
 def _resident() -> dict[str, float]:
-    """Resident memory of this process in MB: all of it, that of mapped files, and the most there ever was."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    names = {"VmRSS": "all", "RssFile": "files", "VmHWM": "peak"}
-    pairs = (line.split(":") for line in lines)
-    return {names[name]: int(value.split()[0]) * 1024 / MB for name, value in pairs if name in names}
+    """Resident memory of this process in MB: total, mapped files, and peak."""
+    memory = psutil.Process().memory_info()
+    return {"all": memory.rss / MB, "files": memory.shared / MB, "peak": peak_memory_mb(os.getpid())}
 
 
 if __name__ == "__main__":

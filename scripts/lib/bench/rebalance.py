@@ -1,9 +1,9 @@
-"""`bench rebalance`: from a change to a settled group, and from one coordinator to the next.
+"""`bench rebalance`: from a change to a Stable group, and from one coordinator to the next.
 
-Every time is read from ZooKeeper's own clock, but for the moments in which a signal is sent; server and bench run on
-one machine, so the clocks are one. A join begins with its committed registration, a leave with the commit that ends
-the member; both end with the last claim of a partition. A coordinator acts when it has committed the first turn of its
-epoch, for a change that was made after the old one had gone.
+All times are from ZooKeeper's clock, except those of signals; server and bench run on one machine, so the clocks
+agree. A join begins with its committed registration, a leave with the commit that ends the member; both end with the
+last claim of a partition. A coordinator acts when it has committed the first turn of its epoch, for a change after the
+old one's end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from consumer.config import COORDINATOR_SIDE
-from coordinator.zk.paths import COORDINATOR
+from coordinator.zk.znodes.paths import COORDINATOR
 
 from .figures import machine, peak_memory_mb, summary
 from .group import Group, Owner, Process, eventually
@@ -36,13 +36,13 @@ class Rounds:
         self.counted: dict[str, list[int]] = {}
 
     def begin(self) -> None:
-        """All members but the one that will join."""
+        """All members except the joining one."""
         for _ in range(self._members):
             self.group.add_member()
         self.group.settled(0)
 
     def round(self, number: int) -> None:
-        """A round; the first, 0, warms up and is left out."""
+        """One round; round 0 is the warm-up and is not counted."""
         if number == 1:
             self.measured.clear()
             self.counted.clear()
@@ -50,10 +50,10 @@ class Rounds:
         self._change_coordinator("resign_ms", signal.SIGTERM)
         self._change_coordinator("kill_ms", signal.SIGKILL)
         shown = {name: values[-1] for name, values in (self.measured | self.counted).items()}
-        self._tell(f"round {number}{' (warms up)' if number == 0 else ''}, {self.group.assignment}: {shown}")
+        self._tell(f"round {number}{' (warm-up)' if number == 0 else ''}, {self.group.assignment}: {shown}")
 
     def join_and_leave(self) -> None:
-        """One more member, which leaves again."""
+        """A join and a leave of one member."""
         group = self.group
         before, commands, owners = group.state_node(), group.commands_ever(), group.owners()
         name = group.add_member()
@@ -66,10 +66,10 @@ class Rounds:
         self._note("leave_ms", max(group.owner_times()) - group.left_at(name))
 
     def _moves(self, before: Mapping[int, Owner]) -> None:
-        """Of the join: partitions that were given up, those that had to be, and how long each that moved stood still.
+        """For the join: revoked partitions, the minimum of them, and the standstill of each moved partition.
 
-        It stands still from the commit that gives it up, the last one to its old owner's channel when that keeps the
-        rest without hearing more, to the claim by the new one.
+        A standstill is from the commit that revokes the partition (the last one to its old owner's channel, if that
+        keeps the rest without a further command) to the new owner's claim.
         """
         after = self.group.owners()
         moved = [number for number, owner in after.items() if owner.consumer != before[number].consumer]
@@ -82,15 +82,15 @@ class Rounds:
             self.measured.setdefault("moved_standstill_ms", []).extend(float(each) for each in stood)
 
     def _count(self, group: Group, before: Any, commands: int, name: str) -> None:
-        """Of the join: transactions of everybody after the registration, commands, waves of starts."""
+        """For the join: all transactions after the registration, commands, waves of starts."""
         state, first = group.state_node()[1], before[1]
         registered = group.store.get(group.paths.id(name))
         if state is None or registered is None or first is None:
-            raise RuntimeError("the group's znodes are gone")
+            raise RuntimeError("the group's znodes do not exist")
         turns = state.stat.version - first.stat.version
         self.counted.setdefault("transactions", []).append(state.stat.mzxid - registered.stat.czxid)
         self.counted.setdefault("commands", []).append(group.commands_ever() - commands)
-        # But for the first turn, the one that says Stable, and under a leader the one that asks it.
+        # Without the first turn, the one that sets Stable, and under a leader the one with the ask.
         self.counted.setdefault("waves", []).append(turns - 2 - (group.assignment != COORDINATOR_SIDE))
 
     def _change_coordinator(self, figure: str, number: signal.Signals) -> None:
@@ -99,7 +99,7 @@ class Rounds:
         before = group.state()
         sent_ms = time.time() * 1000
         old.process.send_signal(number)
-        eventually(lambda: _is_over(group, old), "the old coordinator has gone")
+        eventually(lambda: _is_over(group, old), "the old coordinator is gone")
         group.add_partition()
         acted_ms = eventually(lambda: _acted_ms(group, epoch), "the next coordinator acts")
         self._note(figure, acted_ms - sent_ms)
@@ -119,7 +119,7 @@ def _is_over(group: Group, old: Process) -> bool:
 
 def _acted_ms(group: Group, old_epoch: int) -> int | None:
     state, node = group.state_node()
-    # The first commit of the epoch: its state is not settled yet, and nothing has been written since.
+    # The first commit of the epoch: its state is not Stable yet, and the last write.
     return node.stat.mtime_ms if node is not None and state.epoch > old_epoch else None
 
 
@@ -136,7 +136,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`.
 
-    :param assignments: who assigns; with several, each has a group and a server of its own, and they take turns.
+    :param assignments: the assignment; several alternate, each with its own group and server.
     """
     loaded = machine()
     with ExitStack() as stack:

@@ -1,9 +1,9 @@
-"""`bench region`: what checkpoints and resets of a consistent region cost, beside a rebalance of such a group without.
+"""`bench region`: the cost of checkpoints and resets of a consistent region, and of a rebalance without a region.
 
-Every member is a process that has always a record to take and processes a few at a time. A pause is a member's own:
-from when it had processed its last record before a checkpoint until `poll` returned the first one after it. A reset is
-an operator's, from the request until the last member has its state back. A rebalance is a join, as in
-`bench rebalance`, under a strategy that stops every member, as a reset does. Ends are read from ZooKeeper's own clock.
+Every member is a process that always has records and processes a few at a time. A pause is a member's: from its last
+record before a checkpoint until `poll` returns the first one after it. A reset is an operator's, from the request until
+the last member's state is restored. A rebalance is a join, as in `bench rebalance`, under a strategy that stops every
+member, as a reset does. End times are from ZooKeeper's clock.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coordinator.regions.admin import request
-from coordinator.topics import get_topic
-from coordinator.zk.paths import Brokers, RegionPaths
-from coordinator.zk.records import parsed_channel
-from coordinator.zk.region_requests import CHECKPOINT, RESET, RegionRequest
-from coordinator.zk.regions import COMPLETED, RUNNING, CheckpointEnd, Progress, Region
+from coordinator.admin.regions import request
+from coordinator.admin.topics import get_topic
+from coordinator.zk.znodes.paths import Brokers, RegionPaths
+from coordinator.zk.znodes.records import parsed_channel
+from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
+from coordinator.zk.znodes.regions import COMPLETED, RUNNING, CheckpointEnd, Progress, Region
 
 from .figures import machine, peak_memory_mb, summary
 from .ground import fill_embedded
@@ -31,15 +31,15 @@ STRATEGY = "range"
 RECORD_BYTES = 100
 RECORDS_A_PARTITION = 400
 CALM_S = 1.5
-"""For a second after a reset records come slowly: no checkpoint is measured meanwhile."""
+"""After a reset records are slow for a second: no checkpoint is measured then."""
 
 Tell = Callable[[str], None]
 
 
 class RegionGroup(Group):
-    """A group whose members are processes of the bench's own.
+    """A group whose members are processes of the benchmark.
 
-    :param region: which they are in; empty for none.
+    :param region: the members' region; empty for none.
     """
 
     def __init__(self, folder: Path, partitions: int, session_timeout_ms: int, region: str) -> None:
@@ -48,7 +48,7 @@ class RegionGroup(Group):
         self.regional = RegionPaths(REGION)
 
     def fill(self) -> None:
-        """More records than will be taken."""
+        """More records than the benchmark consumes."""
         topic = get_topic(self.store, Brokers(), TOPIC)
         count = self.partitions * RECORDS_A_PARTITION
         size = RECORDS_A_PARTITION * RECORD_BYTES
@@ -56,7 +56,7 @@ class RegionGroup(Group):
 
     def start_member(self, name: str) -> Process:
         """See `Group`."""
-        told = {
+        config = {
             "zk": self.hosts,
             "group": GROUP,
             "consumer": name,
@@ -66,12 +66,12 @@ class RegionGroup(Group):
             "protocols": STRATEGY,
             "pauses": str(self.folder / f"{name}.pauses"),
         }
-        return Process(self.folder, name, "bench.region_member", json.dumps(told))
+        return Process(self.folder, name, "bench.region_member", json.dumps(config))
 
-    # ---- the region as it is
+    # ---- the state of the region
 
     def record(self) -> Region:
-        """The region, as the coordinator last wrote it."""
+        """The current region."""
         node = self.store.get(self.regional.root)
         return Region.parse(self.regional.root, node.data) if node is not None else Region()
 
@@ -85,7 +85,7 @@ class RegionGroup(Group):
         return eventually(look, "the region is Running")
 
     def progress(self) -> dict[str, tuple[Progress, int]]:
-        """Member -> how far it is, and when its channel was written last, by ZooKeeper's clock."""
+        """Member -> its progress, and the last write to its channel, on ZooKeeper's clock."""
         names = sorted(self.members)
         paths = [self.paths.channel(name) for name in names]
         nodes = self.store.get_many(paths)
@@ -96,13 +96,13 @@ class RegionGroup(Group):
         return found
 
     def pauses(self, checkpoint: int) -> list[float] | None:
-        """What each member says of a checkpoint; None until all have."""
+        """Each member's report of a checkpoint; None until it is complete."""
         found = []
         for name in self.members:
             path = self.folder / f"{name}.pauses"
             lines = path.read_text().splitlines() if path.exists() else []
-            said = [json.loads(line) for line in lines]
-            found += [line["pause_ms"] for line in said if line["checkpoint"] == checkpoint]
+            reports = [json.loads(line) for line in lines]
+            found += [line["pause_ms"] for line in reports if line["checkpoint"] == checkpoint]
         return found if len(found) == len(self.members) else None
 
 
@@ -115,14 +115,14 @@ class RegionRounds:
         self.measured: dict[str, list[float]] = {}
 
     def round(self, number: int) -> None:
-        """A checkpoint and a reset; round 0 warms up and is left out."""
+        """A checkpoint and a reset; round 0 is the warm-up and is not counted."""
         if number == 1:
             self.measured.clear()
         time.sleep(CALM_S)
         pauses = self._checkpoint()
         reset_ms = self._reset()
         self._tell(
-            f"round {number}{' (warms up)' if number == 0 else ''}: pauses {max(pauses):.0f} ms at most, "
+            f"round {number}{' (warm-up)' if number == 0 else ''}: pauses {max(pauses):.0f} ms at most, "
             f"checkpoint {self.measured['checkpoint_ms'][-1]:g} ms, reset {reset_ms:g} ms"
         )
 
@@ -133,7 +133,7 @@ class RegionRounds:
         sequence = eventually(
             lambda: now if (now := group.record().sequence) > before else None, "a checkpoint completes"
         )
-        pauses = eventually(lambda: group.pauses(sequence), "every member goes on after it")
+        pauses = eventually(lambda: group.pauses(sequence), "every member continues after it")
         path = group.regional.end(sequence, COMPLETED)
         node = group.store.get(path)
         end = CheckpointEnd.parse(path, node.data) if node is not None else CheckpointEnd()
@@ -152,7 +152,7 @@ class RegionRounds:
             is_back = len(found) == len(group.members) and all(p.ready > before for p, _ in found.values())
             return max(at_ms for _, at_ms in found.values()) if is_back else None
 
-        reset_ms = round(eventually(all_back, "every member has its state back") - asked_ms, 1)
+        reset_ms = round(eventually(all_back, "every member's state is restored") - asked_ms, 1)
         self.measured.setdefault("reset_ms", []).append(reset_ms)
         group.running(before)
         return reset_ms
@@ -163,7 +163,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`.
 
-    First the group without a region, then the one with: neither keeps the machine busy while the other is measured.
+    The group without a region runs first, so that the groups do not compete for the machine.
     """
     loaded = machine()
     joins = _rebalances(folder / "without", members, partitions, rounds, session_timeout_ms, tell)
@@ -208,5 +208,5 @@ def _rebalances(
         for number in range(rounds + 1):
             done.join_and_leave()
             join_ms = done.measured["join_ms"][-1]
-            tell(f"round {number}{' (warms up)' if number == 0 else ''}, without a region: a join {join_ms:g} ms")
+            tell(f"round {number}{' (warm-up)' if number == 0 else ''}, without a region: a join {join_ms:g} ms")
         return done.measured["join_ms"][1:]

@@ -1,4 +1,4 @@
-"""One member of `bench region`: it counts records, and notes how long a checkpoint kept it from taking any.
+"""One member of `bench region`: it counts records, and measures the pauses of checkpoints.
 
 python -m bench.region_member CONFIG     one JSON object: the fields of `ConsumerConfig`, and `pauses`, a file
 """
@@ -17,9 +17,9 @@ from typing import Any
 from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Callbacks, Consumer
 from consumer.operator.states import State
-from coordinator.zk.config import load
-from coordinator.zk.partitions import TopicPartition
+from coordinator.zk.process.config import load
 from coordinator.zk.runtime import ThreadRuntime, on_signals
+from coordinator.zk.znodes.partitions import TopicPartition
 
 from .group import TOPIC
 
@@ -28,26 +28,26 @@ PROCESSING_S = 0.01
 
 
 class Counts(Callbacks):
-    """How many records of each partition have come."""
+    """The number of records of each partition."""
 
     def __init__(self) -> None:
         self.counts: Counter[TopicPartition] = Counter()
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """What it is now."""
+        """Its current state."""
         return State({partition: b"%d" % count for partition, count in self.counts.items()})
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """What it was at the checkpoint."""
+        """Restore its state of the checkpoint."""
         self.counts = Counter({partition: int(data) for partition, data in state.partitions.items()})
 
 
-def main(told: dict[str, Any]) -> None:
-    """Poll until SIGTERM. There is always a record to return: what a poll waits for is the checkpoint."""
+def main(fields: dict[str, Any]) -> None:
+    """Poll until SIGTERM. There is always a record: a poll waits for checkpoints only."""
     stopping = ThreadRuntime().event()
     on_signals((signal.SIGTERM, signal.SIGINT), lambda number: stopping.set())
-    pauses = Path(told.pop("pauses"))
-    config, counts = load(ConsumerConfig, told, env={}), Counts()
+    pauses = Path(fields.pop("pauses"))
+    config, counts = load(ConsumerConfig, fields, env={}), Counts()
     with Consumer(config, Subscription({TOPIC: 1}), counts) as consumer:
         processed, before = time.monotonic(), (0, 0)
         while not stopping.is_set():

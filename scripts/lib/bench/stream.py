@@ -1,10 +1,10 @@
 """`bench stream`: from a log to a DataFrame, through fetcher slots and sealed segments on real executors.
 
-A round takes a new group over the whole log: a query stands ready, and the clock runs from the start of the pool to
-the last record that Spark has processed (`noop` sink). CPU seconds are those of the driver, the executors and their
-Python workers. Peers, which only poll, take turns with it, over the same records in the same broker; what they take to
-load is not counted either. Spark ends Python workers that were idle for a minute, as while the peers have their turn:
-a little round before each loads what workers need.
+A round reads the whole log in a new group: the query runs, and the time is from the start of the pool to the last
+record that Spark has processed (`noop` sink). CPU seconds are those of the driver, the executors and their Python
+workers. Peers, which only poll, alternate with it, over the same records in the same broker; their start is not
+counted either. Spark ends Python workers that are idle for a minute, as during the peers' rounds: a small round before
+each starts them again.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .peers import Took, check_installed, run_peer
 
 OURS = "ours"
 TRIGGER = "2 seconds"
-"""A batch costs the driver 0.1 to 0.2 s of CPU, whatever is in it: as many as can be take a fifth of the speed."""
+"""A batch costs the driver 0.1 to 0.2 s of CPU, whatever its size: back-to-back batches take a fifth of the speed."""
 
 KAFKA_OPTIONS = {"max.partition.fetch.bytes": "8388608"}
-"""Long runs of one partition: as docs/deploy.md advises where a slot has two."""
+"""Long runs of one partition: as docs/deploy.md advises for slots with two."""
 
 PATIENCE_S = 600.0
 LITTLE = 8000
-"""Records of a little round."""
+"""Records of the small round."""
 
 
 class Rows(StreamingQueryListener):
-    """How many rows a query has processed, as Spark tells: asking for its progress takes dozens of calls a time."""
+    """The number of rows that a query has processed, from Spark's events: its progress takes dozens of calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Rows(StreamingQueryListener):
 
 
 class Round:
-    """One round: a group of its own."""
+    """One round, with its own group."""
 
     def __init__(
         self, spark: SparkSession, ground: Ground, folder: Path, number: int, slots: int, topic: str = TOPIC
@@ -94,7 +94,7 @@ class Round:
         sink = source.writeStream.format("noop").trigger(processingTime=TRIGGER)
         query = sink.option("checkpointLocation", str(checkpoint)).start()
         try:
-            eventually(lambda: rows.has_begun or not query.isActive, "the query has begun")
+            eventually(lambda: rows.has_begun or not query.isActive, "the query has started")
             cpu, began = self._ground.cpu_s(), time.monotonic()
             pool.start()
             self._wait(query, rows, pool, records)
@@ -111,11 +111,11 @@ class Round:
         while rows.count < records:
             if not query.isActive or time.monotonic() > deadline:
                 slots = [(status.state, status.last_error) for status in pool.status()]
-                told = f"the query has seen {rows.count} of {records} records: {query.exception()}; {slots}"
-                raise RuntimeError(told)
+                problem = f"the query has seen {rows.count} of {records} records: {query.exception()}; {slots}"
+                raise RuntimeError(problem)
             time.sleep(0.05)
         if rows.count > records:
-            raise RuntimeError(f"the query has seen {rows.count} records, and there are {records}")
+            raise RuntimeError(f"the query has seen {rows.count} records, expected {records}")
 
 
 def measure(
@@ -131,8 +131,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measure, and return one object for `--json`.
 
-    :param warm_ups: rounds before those that count, until the JVMs have compiled what they do again and again; peers,
-        which compile nothing, take part in the last one.
+    :param warm_ups: rounds before the measured ones, until the JVMs have compiled the hot code; peers, which compile
+       nothing, take part in the last one.
     :raises MissingProgram: when a peer is not installed.
     """
     check_installed(list(against))
@@ -141,13 +141,13 @@ def measure(
     with Ground(folder, source, bool(against)) as ground:
         ground.fill(records, record_bytes)
         ground.fill(LITTLE, record_bytes, SMALL_TOPIC)
-        tell(f"{records:,} records are there")
+        tell(f"{records:,} records written")
         spark = session(folder)
         try:
             for number in range(warm_ups + rounds):
                 for name in took if number >= warm_ups - 1 else [OURS]:
                     took[name].append(_turn(name, spark, ground, folder, number, slots, records))
-                    warms = " (warms up)" if number < warm_ups else ""
+                    warms = " (warm-up)" if number < warm_ups else ""
                     tell(f"round {number}{warms}: {name:<13} {records / took[name][-1].seconds:>9,.0f} records/s")
         finally:
             spark.stop()
@@ -186,7 +186,7 @@ def _rates(records: int, took: Iterable[Took]) -> dict[str, Any]:
 
 
 def _ratios(ours: list[Took], took: dict[str, list[Took]], cost: Callable[[Took], float]) -> dict[str, float]:
-    """How many times as fast as each peer ours is: the median over rounds, in each of which both ran."""
+    """The ratio of our speed to each peer's: the median over the rounds with both."""
     return {
         name: round(median(cost(them) / cost(us) for us, them in zip(ours, peer, strict=True)), 3)
         for name, peer in took.items()

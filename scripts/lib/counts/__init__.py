@@ -1,1 +1,1 @@
-"""Example: counts per key that are in memory only, and exact. `worker.py` is what an application would write."""
+"""Example: exact counts per key, in memory only. `worker.py` is the part that an application would write."""

@@ -1,4 +1,4 @@
-"""`scripts/counts`: workers that count in memory, killed again and again, and a verdict."""
+"""`scripts/counts`: workers that count in memory and are killed repeatedly, and a verdict."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pathlib import Path
 import click
 from demo.processes import Node, environment
 
-from consumer.logs.producer import Producer, TopicsInStore
+from consumer.logs.embedded.producer import Producer, TopicsInStore
 from consumer.operator.states import StateFiles
-from coordinator.groups import Reading
-from coordinator.regions.admin import existing_region, read_contributions, request
-from coordinator.topics import create_topic
-from coordinator.zk.cli import exit_code_of
-from coordinator.zk.ensemble import Ensemble
+from coordinator.admin.groups import Reading
+from coordinator.admin.regions import existing_region, read_contributions, request
+from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import Brokers
-from coordinator.zk.region_requests import CHECKPOINT, RegionRequest
-from coordinator.zk.regions import RUNNING
+from coordinator.zk.process.cli import exit_code_of
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.region_requests import CHECKPOINT, RegionRequest
+from coordinator.zk.znodes.regions import RUNNING
 
 from .worker import REGION, SESSION_TIMEOUT_MS, TOPIC
 
@@ -43,7 +43,7 @@ DEADLINE_S = 60.0
 
 
 class Worker:
-    """A worker's process."""
+    """The process of a worker."""
 
     def __init__(self, zk: str, name: str, folder: Path) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class Worker:
 
 
 class Log:
-    """Records with keys, written at random; `counts` is what one uninterrupted run counts."""
+    """Random records with keys; `counts` are those of one uninterrupted run."""
 
     def __init__(self, store: Store, folder: Path) -> None:
         create_topic(store, Brokers(), TOPIC, PARTITIONS)
@@ -74,7 +74,7 @@ class Log:
         self.counts: Counter[str] = Counter()
 
     def write(self, records: int) -> None:
-        """Write so many records more."""
+        """Write more records."""
         with Producer(self._folder / "log", self._topics) as producer:
             for _ in range(records):
                 key = f"key-{self._random.randrange(KEYS)}"
@@ -83,9 +83,9 @@ class Log:
 
 
 def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    """Wait.
+    """Wait for a condition.
 
-    :raises AssertionError: when it takes too long.
+    :raises AssertionError: after the deadline.
     """
     deadline = time.monotonic() + deadline_s
     while not condition():
@@ -95,7 +95,7 @@ def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE
 
 
 def is_running(store: Store, members: int) -> bool:
-    """Whether the region is Running with so many members."""
+    """Whether the region is Running with this number of members."""
     try:
         found = existing_region(Reading(store), REGION)
     except CoordinatorError:
@@ -104,7 +104,7 @@ def is_running(store: Store, members: int) -> bool:
 
 
 def checkpointed(store: Store, folder: Path) -> tuple[int, Counter[str], int]:
-    """A checkpoint, its number; the counts of all workers in it; and the records below its offsets."""
+    """A checkpoint's number, the counts of all workers in it, and the number of records below its offsets."""
     before = existing_region(Reading(store), REGION).region
     request(store, REGION, RegionRequest(CHECKPOINT, "scripts/counts"))
 
@@ -118,7 +118,7 @@ def checkpointed(store: Store, folder: Path) -> tuple[int, Counter[str], int]:
     files, counts, records = StateFiles(str(folder / "checkpoints"), REGION), Counter[str](), 0
     for name, given in read_contributions(Reading(store), REGION, sequence).items():
         if given is None:
-            raise AssertionError(f"{name} of checkpoint {sequence} cannot be read")
+            raise AssertionError(f"{name} of checkpoint {sequence} is unreadable")
         records += sum(given.offsets.values())
         state = files.get(name, given, ())
         counts.update(json.loads(state.member) if state.member else {})
@@ -127,7 +127,7 @@ def checkpointed(store: Store, folder: Path) -> tuple[int, Counter[str], int]:
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[str, list[Worker], list[Node]]]:
-    """ZooKeeper, a coordinator, and a list for workers; everything ends at the end."""
+    """ZooKeeper, a coordinator, and a list for workers; all are stopped at the end."""
     workers: list[Worker] = []
     nodes: list[Node] = []
     with Ensemble(folder / "zookeeper") as ensemble:
@@ -143,12 +143,12 @@ def running(folder: Path) -> Iterator[tuple[str, list[Worker], list[Node]]]:
 
 
 def wrong_keys(written: Counter[str], counted: Counter[str]) -> list[str]:
-    """Keys that were not counted as often as they were written."""
+    """Keys whose count differs from the number of records."""
     return sorted(key for key in written.keys() | counted.keys() if written[key] != counted[key])
 
 
 def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
-    """What happens; the verdict."""
+    """Run the example; returns the verdict."""
     (folder / "checkpoints").mkdir()
     kills = 0
     with running(folder) as (zk, workers, nodes):
@@ -166,11 +166,11 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
                 victim = workers.pop(0)
                 victim.end(signal.SIGKILL)
                 kills += 1
-                say(f"{victim.name} was killed (SIGKILL): what it had counted since is gone")
+                say(f"{victim.name} was killed (SIGKILL): its counts since the checkpoint are lost")
                 if number == 1:
                     nodes.pop(0).kill()
-                    say("and a coordinator node, too")
-                until("the others are back at the checkpoint", lambda: is_running(store, len(workers)))
+                    say("a coordinator node was killed, too")
+                until("the others have restored the checkpoint", lambda: is_running(store, len(workers)))
                 workers.append(Worker(zk, victim.name if number % 2 else f"{victim.name}x", folder))
                 until("another worker has joined", lambda: is_running(store, len(workers)))
             written = sum(log.counts.values())
@@ -199,7 +199,7 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
 def main(as_json_line: bool) -> None:
-    """Count records per key in the memory of three workers that are killed again and again: is every count exact?
+    """Count records per key in the memory of three workers that are killed repeatedly; check every count.
 
     Exit code 0 and PASS only if the counts are those of one uninterrupted run; else 1 and FAIL.
     """

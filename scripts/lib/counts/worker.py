@@ -1,4 +1,4 @@
-"""One worker: it counts the records of each key in memory, and writes nothing but what checkpoints ask it for.
+"""One worker: it counts the records of each key in memory; its only state on disk is that of checkpoints.
 
 python -m counts.worker ZK NAME LOG_DIR CHECKPOINT_DIR
 """
@@ -22,17 +22,17 @@ SESSION_TIMEOUT_MS = 3000
 
 
 class Counts(Callbacks):
-    """How often each key has come. It belongs to the member as a whole: it need not know of partitions."""
+    """The number of records of each key. It is the member's state, independent of partitions."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     def on_checkpoint(self, checkpoint: int) -> State:
-        """What it is now."""
+        """Its current state."""
         return State(member=json.dumps(self.counts).encode())
 
     def on_reset(self, checkpoint: int, state: State) -> None:
-        """What it was at the checkpoint, and what members were that are gone."""
+        """Restore its state of the checkpoint, and those of members that are gone."""
         self.counts = Counter()
         for data in (state.member, *state.inherited.values()):
             self.counts.update(json.loads(data) if data else {})

@@ -1,1 +1,1 @@
-"""The demo: real flights through a real ZooKeeper, coordinator nodes and Spark executors, with two of them killed."""
+"""The demo: real flights, ZooKeeper, coordinator nodes and Spark executors; a node and an executor are killed."""

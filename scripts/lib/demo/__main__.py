@@ -1,4 +1,4 @@
-"""`scripts/demo`: run the story, show it, and end with its verdict."""
+"""`scripts/demo`: run the story, print its progress, and end with its verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from coordinator.zk.cli import exit_code_of
+from coordinator.zk.process.cli import exit_code_of
 
 from .processes import REPOSITORY
 from .story import Story, Verdict, as_json
@@ -25,29 +25,30 @@ INTERRUPTED = 130
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--servers", type=click.Choice(["1", "3"]), default="1", show_default=True, help="ZooKeeper servers.")
-@click.option("--kafka", is_flag=True, help="Have the records in a real Kafka broker instead of the embedded log.")
+@click.option("--kafka", is_flag=True, help="Use a real Kafka broker instead of the embedded log.")
 @click.option(
-    "--runs", type=click.Path(path_type=Path), default=REPOSITORY / "runs", help="Where run folders are made."
+    "--runs", type=click.Path(path_type=Path), default=REPOSITORY / "runs", help="Folder for the run folders."
 )
 @click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
 def main(servers: str, kafka: bool, runs: Path, as_json_line: bool) -> None:
-    """Stream 336,776 real flights through a group, kill its coordinator and an executor, and count every record.
+    """Stream 336,776 real flights through a group and count every record, through two faults and two rebalances.
 
-    Exit code 0 and PASS only if every record came exactly once, both faults really happened, and the group was Stable
-    again; else 1 and FAIL.
+    The coordinator and an executor are killed; then the fetcher pool grows and shrinks, and each rebalance is
+    shown with its standstill. Exit code 0 and PASS only if every record came exactly once, both faults happened, both
+    resizes rebalanced the group, and it is Stable at the end; else 1 and FAIL.
     """
     folder = runs / "demo" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     folder.mkdir(parents=True)
-    # A file or a pipe is as wide as its lines.
+    # Output to a file or a pipe is not wrapped.
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
-    console.print(f"everything of this run is in {folder}")
+    console.print(f"run folder: {folder}")
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # each ends what was started
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # each ends the started processes
         signal.signal(number, signal.default_int_handler)
     try:
         story = _run(folder, int(servers), kafka, console)
     except KeyboardInterrupt:
-        console.print("interrupted; everything that was started has been stopped")
+        console.print("interrupted; all started processes are stopped")
         sys.exit(INTERRUPTED)
     _show(story, console)
     _last_words(story.verdict, folder, as_json_line)
@@ -68,10 +69,10 @@ def _run(folder: Path, servers: int, kafka: bool, console: Console) -> Story:
             for task, done in zip(tasks, (appended, streamed), strict=True):
                 bars.update(task, completed=done, total=total)
 
-        def tell(what: str) -> None:
+        def announce(what: str) -> None:
             bars.console.print(f"{datetime.now(UTC):%H:%M:%S} {what}")
 
-        story = Story(folder, servers, tell, progress, kafka)
+        story = Story(folder, servers, announce, progress, kafka)
         story.run()
         return story
 
@@ -89,9 +90,9 @@ def _show(story: Story, console: Console) -> None:
         table = Table(title="Flights and mean delay per carrier", box=None, title_justify="left", pad_edge=False)
         for column in ("CARRIER", "FLIGHTS", "MEAN-DELAY", "SAME"):
             table.add_column(column, justify="left" if column == "CARRIER" else "right")
-        for carrier, (told, true) in story.carriers.items():
-            delay = f"{told.mean_delay:.2f}" if told and told.mean_delay is not None else "-"
-            table.add_row(carrier, f"{told.flights:,}" if told else "-", delay, "yes" if told == true else "NO")
+        for carrier, (found, expected) in story.carriers.items():
+            delay = f"{found.mean_delay:.2f}" if found and found.mean_delay is not None else "-"
+            table.add_row(carrier, f"{found.flights:,}" if found else "-", delay, "yes" if found == expected else "NO")
         console.print(table)
 
 
@@ -105,7 +106,8 @@ def _last_words(verdict: Verdict, folder: Path, as_json_line: bool) -> None:
     print(
         f"{verdict.verdict}: {verdict.records:,} records, {verdict.lost} lost, {verdict.duplicated} duplicated; "
         f"coordinator failover {verdict.coordinator_failover_ms} ms, executors killed {verdict.executors_killed}, "
-        f"rebalances {verdict.rebalances}, generation {verdict.generation}, {verdict.seconds} s"
+        f"rebalances {verdict.rebalances}, longest standstill {verdict.longest_standstill_ms} ms, "
+        f"generation {verdict.generation}, {verdict.seconds} s"
     )
 
 

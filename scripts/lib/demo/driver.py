@@ -1,7 +1,7 @@
-"""The demo's Spark application: a fetcher pool and a streaming query, in a process of their own.
+"""The demo's Spark application: a fetcher pool and a streaming query, in its own process.
 
-Usage: python -m demo.driver CONFIG.json. It prints one JSON line for each thing that happens, and ends when it reads a
-line from its standard input.
+Usage: python -m demo.driver CONFIG.json. It prints one JSON line for each event. A line `resize N` on its standard
+input resizes the pool; any other line, or the end of the input, stops the application.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 from consumer.spark import FetcherPool, register
-from coordinator.zk.java import JVM_FLAGS
+from coordinator.zk.embedded.java import JVM_FLAGS
 
 STARTS = 5
 LOOK_S = 0.5
@@ -30,16 +30,16 @@ TOO_LATE = "failed to connect back"
 SCHEMA = "row long, carrier string, origin string, dest string, dep_delay double, arr_delay double"
 
 
-def tell(event: str, **values: Any) -> None:
-    """One JSON line to whoever started this process."""
+def emit(event: str, **values: Any) -> None:
+    """Print one event as a JSON line."""
     print(json.dumps({"event": event, "time": time.time(), **values}), flush=True)
 
 
 def main() -> None:
-    """Run until standard input gives a line or ends."""
+    """Run until the end is requested on standard input."""
     config = json.loads(Path(sys.argv[1]).read_text())
     spark = session(Path(config["folder"]))
-    tell("spark", application=spark.sparkContext.applicationId)
+    emit("spark", application=spark.sparkContext.applicationId)
     register(spark)
     pool = FetcherPool(
         spark,
@@ -52,43 +52,54 @@ def main() -> None:
         session_timeout_ms=config["session_timeout_ms"],
     )
     pool.start()
-    tell("pool", slots=config["slots"])
-    asked = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), asked.set()), name="asked", daemon=True).start()
-    query = run_query(spark, config, asked)
+    emit("pool", slots=config["slots"])
+    stopping = threading.Event()
+    threading.Thread(target=obey, args=(pool, stopping), name="requests", daemon=True).start()
+    query = run_query(spark, config, stopping)
     query.stop()
-    tell("stopped", query="ok" if query.exception() is None else str(query.exception()))
+    emit("stopped", query="ok" if query.exception() is None else str(query.exception()))
     pool.stop()
-    tell("released")
+    emit("released")
     spark.stop()
 
 
-def run_query(spark: SparkSession, config: dict[str, Any], asked: threading.Event) -> StreamingQuery:
-    """The query, once it is `asked` to end, or has failed, which is told.
+def obey(pool: FetcherPool, stopping: threading.Event) -> None:
+    """Process the requests on standard input; sets `stopping` at the last one."""
+    for line in sys.stdin:
+        verb, _, slots = line.strip().partition(" ")
+        if verb != "resize":
+            break
+        pool.resize(int(slots))
+        emit("resized", slots=int(slots))
+    stopping.set()
 
-    Spark waits 10 s for a Python process that it has started. Where that is too little, the query has not begun, and is
+
+def run_query(spark: SparkSession, config: dict[str, Any], stopping: threading.Event) -> StreamingQuery:
+    """The query, until `stopping` is set, or it fails, which is an event.
+
+    Spark waits 10 s for a Python process that it starts. If that is too little, the query has not started, and is
     started again.
     """
     for tries_left in reversed(range(STARTS)):
         query = start_query(spark, config)
-        tell("query", id=query.id)
-        while query.isActive and not asked.wait(LOOK_S):
+        emit("query", id=query.id)
+        while query.isActive and not stopping.wait(LOOK_S):
             pass
-        if asked.is_set():
+        if stopping.is_set():
             break
         reason = str(query.exception())
         is_late = TOO_LATE in reason and tries_left > 0
-        tell("again" if is_late else "failed", reason=reason[:1000])
+        emit("again" if is_late else "failed", reason=reason[:1000])
         if not is_late:
-            asked.wait()
+            stopping.wait()
             break
     return query
 
 
 def session(folder: Path) -> SparkSession:
-    """Spark with two executors of two cores, in processes of their own."""
+    """Spark with two executors of two cores, in their own processes."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    short_lived = " ".join(JVM_FLAGS)  # most of a minute would go into compiling well what runs for another
+    short_lived = " ".join(JVM_FLAGS)  # full JVM optimization would take most of a minute, for a run of another minute
     spark = (
         SparkSession.builder.master("local-cluster[2,2,1024]")
         .appName("flights")
@@ -105,7 +116,7 @@ def session(folder: Path) -> SparkSession:
 
 
 def start_query(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
-    """Flights and mean delay per carrier. What a batch gives is written under its number: a replay replaces it."""
+    """Flights and mean delay per carrier. A batch's result is written under its number: a replay replaces it."""
     results = Path(config["results"])
     source = (
         spark.readStream.format("zk_group")
@@ -125,7 +136,7 @@ def start_query(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
         write(results / f"seen-{number:06d}.parquet", seen)
         write(results / f"carriers-{number:06d}.parquet", carriers.toArrow())
         flights.unpersist()
-        tell("batch", number=number, rows=seen.num_rows)
+        emit("batch", number=number, rows=seen.num_rows)
 
     return (
         source.writeStream.foreachBatch(each)
@@ -136,7 +147,7 @@ def start_query(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
 
 
 def write(path: Path, table: pa.Table) -> None:
-    """Write `table`, whole or not at all."""
+    """Write `table` atomically."""
     temporary = path.with_suffix(".tmp")
     pq.write_table(table, temporary)
     temporary.replace(path)

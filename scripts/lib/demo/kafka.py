@@ -1,4 +1,4 @@
-"""The demo's records in a real Kafka: a broker in ZooKeeper mode, a topic, and a producer of Kafka's own."""
+"""The demo's records in a real Kafka: a broker in ZooKeeper mode, a topic, and Kafka's producer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coordinator.zk.ensemble_kafka import Broker, KafkaConfig
+from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 
-URL = "kafka:"
 PATIENCE_S = 60.0
 
 
@@ -41,21 +40,21 @@ class KafkaProducer:
         self._broker.stop(2.0)
 
     def send(self, topic: str, value: bytes, key: bytes) -> None:
-        """Write one record, soon."""
+        """Write one record asynchronously."""
         self._client.produce(topic, value, key)
         self._client.poll(0)
 
     def flush(self) -> None:
-        """Wait until the broker has everything.
+        """Wait until the broker has acknowledged all records.
 
-        :raises TimeoutError: when it does not take it.
+        :raises TimeoutError: when it does not acknowledge them.
         """
         if self._client.flush(PATIENCE_S):
-            raise TimeoutError(f"the broker does not take records: {self._broker.log}")
+            raise TimeoutError(f"the broker does not acknowledge records: {self._broker.log}")
 
 
 def _create(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Create the topic, once the broker has elected itself Kafka's controller."""
+    """Create the topic, once the broker is Kafka's controller."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -64,7 +63,7 @@ def _create(admin: AdminClient, topic: str, partitions: int) -> None:
                 return
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return  # by a try whose answer came too late
+                return  # by an attempt that timed out
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The demo's processes: coordinator nodes and the Spark application, and how two of them are killed."""
+"""The demo's processes: coordinator nodes and the Spark application, and the SIGKILLs to two of them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from coordinator.zk.embedded.processes import command_line, descendants
+
 LIBRARY = Path(__file__).resolve().parent.parent
 REPOSITORY = LIBRARY.parent.parent
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment, with the demo and the project importable."""
+    """This process's environment, with the demo and the project on PYTHONPATH."""
     paths = [str(LIBRARY), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path), **more}
 
 
 class Node:
-    """A coordinator node as a process of its own."""
+    """A coordinator node in its own process."""
 
     def __init__(self, name: str, zk: str, folder: Path, session_timeout_ms: int) -> None:
         self.name = name
@@ -36,12 +38,12 @@ class Node:
             )
 
     def kill(self) -> None:
-        """SIGKILL: no resignation, no goodbye."""
+        """SIGKILL: without a resignation."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL when that does not help."""
+        """SIGTERM, and SIGKILL after a timeout."""
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -50,7 +52,7 @@ class Node:
 
 
 class Driver:
-    """The Spark application (`demo.driver`), and what it tells."""
+    """The Spark application (`demo.driver`), and its events."""
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
         file = folder / "driver.json"
@@ -79,26 +81,36 @@ class Driver:
                 self.events.put(event)
         self.events.put({"event": "ended"})
 
+    def resize(self, slots: int) -> None:
+        """Resize the pool to `slots`; the event `resized` follows."""
+        self._request(f"resize {slots}")
+
     def finish(self, timeout_s: float = 60.0) -> None:
-        """Let it stop the query and the pool, and end; what is left after `timeout_s` seconds is killed."""
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            if self.process.stdin and self.process.poll() is None:
-                self.process.stdin.write("\n")
-                self.process.stdin.flush()
+        """Stop the query and the pool, and end it; SIGKILL after `timeout_s` seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._request("stop")
             self.process.wait(timeout_s)
         for pid in [*descendants(self.process.pid), self.process.pid]:
-            _signal(pid, signal.SIGKILL)
+            kill(pid)
         self.process.wait()
 
+    def _request(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            if self.process.stdin and self.process.poll() is None:
+                self.process.stdin.write(line + "\n")
+                self.process.stdin.flush()
+
     def executors_with_fetchers(self) -> list[int]:
-        """The executor processes below the driver that run Python workers, those with most of them first."""
-        executors = [pid for pid in descendants(self.process.pid) if "CoarseGrainedExecutorBackend" in command_of(pid)]
-        workers = {pid: sum("pyspark.daemon" in command_of(child) for child in descendants(pid)) for pid in executors}
+        """The driver's executor processes with Python workers, those with most of them first."""
+        executors = [
+            pid for pid in descendants(self.process.pid) if "CoarseGrainedExecutorBackend" in command_line(pid)
+        ]
+        workers = {pid: sum("pyspark.daemon" in command_line(child) for child in descendants(pid)) for pid in executors}
         return sorted((pid for pid in executors if workers[pid] > 1), key=lambda pid: -workers[pid])
 
 
 def spark_home(folder: Path) -> Path:
-    """PySpark's folder as links below the run folder: Spark's workers write into `work` below its home."""
+    """PySpark's folder as links below the run folder: Spark's workers write to `work` below its home."""
     import pyspark
 
     home = folder / "spark-home"
@@ -109,38 +121,7 @@ def spark_home(folder: Path) -> Path:
     return home
 
 
-def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, children first."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
-
-
-def command_of(pid: int) -> str:
-    """A process's command line, empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
 def kill(pid: int) -> None:
-    """SIGKILL."""
-    _signal(pid, signal.SIGKILL)
+    """SIGKILL to a process; it may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

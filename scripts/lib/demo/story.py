@@ -1,4 +1,4 @@
-"""The demo from start to verdict: what runs, what is killed when, and what is compared at the end."""
+"""The demo from start to verdict: processes, faults, rebalances, and the comparison at the end."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from consumer.logs.producer import Producer
-from coordinator.topics import create_topic
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig
+from consumer.logs.embedded.producer import Producer
+from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import Brokers
+from coordinator.zk.znodes.paths import Brokers
 
 from .flights import CarrierResult, load_flights, records, repeated, straight, streamed
 from .processes import Driver, Node, kill
-from .watching import Observer
+from .watching import Observer, summary
 
-GROUP, TOPIC, PARTITIONS, SLOTS = "flights-group", "flights", 8, 4
+GROUP, TOPIC, PARTITIONS, SLOTS, MORE_SLOTS = "flights-group", "flights", 8, 4, 6
 SESSION_MS = 4000
 FIRST_SHARE = 0.4
-CHUNKS = 40
+CHUNKS = 36
 CHUNK_PAUSE_S = 0.5
-KILL_COORDINATOR_AT, KILL_EXECUTOR_AT = 6, 20
+KILL_COORDINATOR_AT, KILL_EXECUTOR_AT, GROW_AT, SHRINK_AT = 4, 11, 20, 30
+"""The number of the chunk after which each event happens."""
+LEAST_REBALANCES = 3
+"""The group's start, and one per resize of the pool."""
 
 
 @dataclass
 class Verdict:
-    """What the demo found. `verdict` is PASS only when nothing is amiss."""
+    """The result of the demo. `verdict` is PASS only when `amiss` is empty."""
 
     verdict: str = "FAIL"
     records: int = 0
@@ -43,6 +46,7 @@ class Verdict:
     coordinator_failover_ms: int | None = None
     executors_killed: int = 0
     rebalances: int = 0
+    longest_standstill_ms: int | None = None
     generation: int = 0
     seconds: float = 0.0
     state: str = ""
@@ -50,41 +54,43 @@ class Verdict:
 
 
 class Failed(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo cannot continue; the message has the reason."""
 
 
 class Story:
-    """One run, everything of it below `folder`.
+    """One run, with all files below `folder`.
 
-    :param tell: called with each step, for whoever watches.
-    :param progress: called with (records appended, records streamed, records in all).
-    :param on_kafka: the records are in a real Kafka, not in the embedded log.
+    :param announce: called with a message for each step.
+    :param progress: called with (records appended, records streamed, records in total).
+    :param on_kafka: use a real Kafka, not the embedded log.
     """
 
     def __init__(
         self,
         folder: Path,
         servers: int,
-        tell: Callable[[str], None],
+        announce: Callable[[str], None],
         progress: Callable[[int, int, int], None],
         on_kafka: bool = False,
     ) -> None:
         self._on_kafka = on_kafka
         self._folder = folder
         self._servers = servers
-        self._tell = tell
+        self._announce = announce
         self._progress = progress
         self._stack = ExitStack()
         self._appended = 0
         self._streamed = 0
         self._total = 0
         self._ended = False
+        self._slots = SLOTS
+        self._shown = 0
         self.verdict = Verdict()
         self.timeline: list[tuple[float, str]] = []
         self.carriers: dict[str, tuple[CarrierResult | None, CarrierResult]] = {}
 
     def run(self) -> Verdict:
-        """The whole story. Whatever it started is ended, also when it fails."""
+        """The whole story. All started processes are ended, also after a failure."""
         started = time.monotonic()
         try:
             with self._stack:
@@ -106,36 +112,39 @@ class Story:
         driver = self._start_spark(zk)
         self._wait(driver, observer, lambda: self._streamed > 0, 240, "the first records to come out of the query")
         observer.note("the first records come out of the query")
-        self._tell("records flow; appending the rest while they do")
-        self._faults_while_appending(driver, observer, chunks)
+        self._announce("records flow; appending the rest")
+        self._append_the_rest(driver, observer, chunks)
         self._wait(driver, observer, self._is_through, 240, "every record to come out of the query")
         self._wait(driver, observer, lambda: self._is_settled(observer), 60, "the group to be Stable again")
         observer.note("every record has come out of the query")
+        self._show_rebalances(observer)
         self._compare(flights, observer)
-        self._tell("stopping the query and releasing every partition")
+        self._announce("stopping the query and releasing every partition")
         driver.finish()
 
     # ---- starting
 
     def _start_zookeeper(self) -> str:
-        self._tell(f"starting ZooKeeper ({self._servers} server{'s' if self._servers > 1 else ''})")
+        self._announce(f"starting ZooKeeper ({self._servers} server{'s' if self._servers > 1 else ''})")
         ensemble = Ensemble(self._folder / "zookeeper", EnsembleConfig(servers=self._servers))
         self._stack.enter_context(ensemble)
         return f"{ensemble.hosts}/demo"
 
     def _start_nodes(self, zk: str) -> None:
-        self._tell("starting coordinator nodes a and b")
+        self._announce("starting coordinator nodes a and b")
         self._nodes = {name: Node(name, zk, self._folder, SESSION_MS) for name in ("a", "b")}
         for node in self._nodes.values():
             self._stack.callback(node.stop)
 
     def _start_log(self, zk: str, flights: pa.Table) -> Any:
-        """Create the topic; chunks of records to append: a large one for the beginning, then many small ones."""
+        """Create the topic; returns chunks of records to append: a large one at the beginning, then many small ones."""
         self._producer = self._stack.enter_context(self._kafka(zk) if self._on_kafka else self._embedded(zk))
         every = list(records(flights))
         first = int(len(every) * FIRST_SHARE)
         size = -(-(len(every) - first) // CHUNKS)
-        self._tell(f"topic {TOPIC} of {PARTITIONS} partitions; appending the first {first:,} of {len(every):,} flights")
+        self._announce(
+            f"topic {TOPIC} of {PARTITIONS} partitions; appending the first {first:,} of {len(every):,} flights"
+        )
         return iter([every[:first], *(every[at : at + size] for at in range(first, len(every), size))])
 
     def _embedded(self, zk: str) -> Producer:
@@ -145,13 +154,13 @@ class Story:
         return Producer.for_store(store, self._folder / "log", Brokers())
 
     def _kafka(self, zk: str) -> Any:
-        from .kafka import KafkaProducer  # which the demo without Kafka need not load
+        from .kafka import KafkaProducer  # not loaded by the demo without Kafka
 
-        self._tell("starting a Kafka broker on it")
+        self._announce("starting a Kafka broker on it")
         return KafkaProducer(self._folder, zk, TOPIC, PARTITIONS)
 
     def _start_spark(self, zk: str) -> Driver:
-        self._tell(f"starting Spark on local-cluster[2,2,1024] with {SLOTS} fetcher slots, and the streaming query")
+        self._announce(f"starting Spark on local-cluster[2,2,1024] with {SLOTS} fetcher slots, and the streaming query")
         results = self._folder / "results"
         results.mkdir()
         config = {
@@ -170,7 +179,7 @@ class Story:
         self._stack.callback(driver.finish)
         return driver
 
-    # ---- records and faults
+    # ---- records, faults and rebalances
 
     def _append(self, chunk: Sequence[tuple[bytes, bytes]]) -> None:
         for key, value in chunk:
@@ -179,7 +188,8 @@ class Story:
         self._appended += len(chunk)
         self._report()
 
-    def _faults_while_appending(self, driver: Driver, observer: Observer, chunks: Any) -> None:
+    def _append_the_rest(self, driver: Driver, observer: Observer, chunks: Any) -> None:
+        """Append all chunks; in between, kill the coordinator and an executor, and grow and shrink the pool."""
         electing: threading.Thread | None = None
         for number, chunk in enumerate(chunks, 1):
             self._append(chunk)
@@ -188,18 +198,21 @@ class Story:
             if number == KILL_EXECUTOR_AT:
                 self._wait(driver, observer, self._is_elected_again, 30, "the next election")
                 self._kill_executor(driver, observer)
+            if number in (GROW_AT, SHRINK_AT):
+                self._resize(driver, observer, MORE_SLOTS if number == GROW_AT else SLOTS)
             self._read_events(driver, CHUNK_PAUSE_S)
+            self._show_rebalances(observer)
         if electing is not None:
             electing.join(30)
 
     def _kill_coordinator(self, observer: Observer) -> threading.Thread:
-        """SIGKILL the elected node; how long until the next one is elected is measured beside."""
+        """SIGKILL the elected node; the observer measures the time until the next election."""
         elected = observer.coordinator()
         if elected is None or elected.node not in self._nodes:
-            raise Failed("nobody is elected: there is no coordinator to kill")
+            raise Failed("no coordinator is elected")
         killed_at = observer.note(f"coordinator {elected.node} killed with SIGKILL")
         self._nodes[elected.node].kill()
-        self._tell(f"killed the elected coordinator, node {elected.node}")
+        self._announce(f"killed the elected coordinator, node {elected.node}")
         thread = threading.Thread(target=self._measure, args=(observer, killed_at, elected.epoch), daemon=True)
         thread.start()
         return thread
@@ -210,23 +223,39 @@ class Story:
             later = [at for at, record in observer.elected if record.epoch > epoch]
             if later:
                 self.verdict.coordinator_failover_ms = round((later[0] - killed_at) * 1000)
-                self._tell(f"node {observer.elected[-1][1].node} took over")
+                self._announce(f"node {observer.elected[-1][1].node} took over")
                 return
             time.sleep(0.01)
 
     def _kill_executor(self, driver: Driver, observer: Observer) -> None:
         executors = driver.executors_with_fetchers()
         if not executors:
-            raise Failed("no executor with fetchers was found: there is none to kill")
+            raise Failed("no executor with fetchers found")
         observer.note(f"executor process {executors[0]} killed with SIGKILL")
         kill(executors[0])
         self.verdict.executors_killed += 1
-        self._tell(f"killed an executor that hosts fetchers, process {executors[0]}")
+        self._announce(f"killed an executor that hosts fetchers, process {executors[0]}")
+
+    def _resize(self, driver: Driver, observer: Observer, slots: int) -> None:
+        """Resize the pool, once the group is Stable with the current slots."""
+        self._wait(driver, observer, lambda: self._is_settled(observer), 60, "the group to be Stable")
+        observer.note(f"the pool is resized from {self._slots} to {slots} slots")
+        self._announce(f"resizing the pool from {self._slots} to {slots} slots")
+        self._slots = slots
+        driver.resize(slots)
+
+    def _show_rebalances(self, observer: Observer) -> None:
+        """Announce each rebalance that has ended since the last call."""
+        for rebalance in observer.rebalances():
+            is_over = rebalance.finished_ms is not None or rebalance.replaced_by is not None
+            if is_over and rebalance.generation > self._shown:
+                self._shown = rebalance.generation
+                self._announce(summary(rebalance))
 
     # ---- waiting
 
     def _read_events(self, driver: Driver, seconds: float) -> None:
-        """Follow what the Spark application tells, for so long."""
+        """Process the events of the Spark application for `seconds` seconds."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -237,9 +266,9 @@ class Story:
                 self._streamed += event["rows"]
                 self._report()
             elif event["event"] == "again":
-                self._tell("Spark's Python process for the query came too late; starting the query again")
+                self._announce("Spark's Python process for the query started too late; starting the query again")
             elif event["event"] == "failed":
-                raise Failed(f"the query has failed: {event['reason']}")
+                raise Failed(f"the query failed: {event['reason']}")
             elif event["event"] == "ended" and not self._ended:
                 self._ended = True
                 raise Failed(f"the Spark application ended early: see {self._folder / 'spark.log'}")
@@ -250,7 +279,7 @@ class Story:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise Failed(f"waited {seconds:g} s in vain for {what}: {observer.situation()}")
+                raise Failed(f"timed out after {seconds:g} s, waiting for {what}: {observer.situation()}")
             self._read_events(driver, 0.1)
 
     def _is_through(self) -> bool:
@@ -261,7 +290,7 @@ class Story:
 
     def _is_settled(self, observer: Observer) -> bool:
         state = observer.state
-        return state.state == "Stable" and len(state.target) == SLOTS and not state.marks
+        return state.state == "Stable" and len(state.target) == self._slots and not state.marks
 
     def _report(self) -> None:
         self._progress(self._appended, self._streamed, self._total)
@@ -277,11 +306,13 @@ class Story:
         self.verdict.lost = flights.num_rows - (seen.num_rows - self.verdict.duplicated)
         self.verdict.generation = observer.state.generation
         self.verdict.state = observer.state.state
-        self.verdict.rebalances = len(observer.rebalances())
+        rebalances = observer.rebalances()
+        self.verdict.rebalances = len(rebalances)
+        self.verdict.longest_standstill_ms = max((each.standstill_ms or 0 for each in rebalances), default=None)
         self.timeline = [(happening.at, happening.what) for happening in observer.timeline()]
-        told, true = streamed(found), straight(flights)
-        self.carriers = {carrier: (told.get(carrier), true[carrier]) for carrier in sorted(true)}
-        self._judge(told == true)
+        found_by_carrier, expected = streamed(found), straight(flights)
+        self.carriers = {carrier: (found_by_carrier.get(carrier), expected[carrier]) for carrier in sorted(expected)}
+        self._judge(found_by_carrier == expected)
 
     def _judge(self, is_equal: bool) -> None:
         verdict = self.verdict
@@ -290,17 +321,19 @@ class Story:
         if verdict.duplicated:
             verdict.amiss.append(f"{verdict.duplicated} records came more than once")
         if not is_equal:
-            verdict.amiss.append("the streamed result differs from the one computed from the data set")
+            verdict.amiss.append("the streamed result differs from that of the data set")
         if verdict.coordinator_failover_ms is None:
-            verdict.amiss.append("no other coordinator was elected after the first was killed")
+            verdict.amiss.append("no coordinator was elected after the kill")
         if not verdict.executors_killed:
             verdict.amiss.append("no executor was killed")
+        if verdict.rebalances < LEAST_REBALANCES:
+            verdict.amiss.append(f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}")
         if verdict.state != "Stable":
             verdict.amiss.append(f"the group is {verdict.state}, not Stable")
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
-    """The verdict's fields; `amiss` only when something is."""
+    """The verdict's fields; `amiss` only when it is not empty."""
     values = asdict(verdict)
     if not values["amiss"]:
         del values["amiss"]

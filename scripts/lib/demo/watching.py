@@ -1,4 +1,4 @@
-"""What happened, and when: elections and group states as an observer of ZooKeeper sees them."""
+"""The timeline: elections and group states, observed by watches in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import threading
 import time
 from dataclasses import dataclass
 
-from coordinator.history import in_order
+from coordinator.planning.rebalance_history import in_order
 from coordinator.zk.errors import BadData, StoreError
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.paths import COORDINATOR, REBALANCE_PREFIX, SEGMENT_PREFIX, GroupPaths, sequence
-from coordinator.zk.records import CoordinatorRecord
-from coordinator.zk.state import GroupState, Rebalance
 from coordinator.zk.store import Store
+from coordinator.zk.znodes.group_state import GroupState, Rebalance
+from coordinator.zk.znodes.paths import COORDINATOR, REBALANCE_PREFIX, SEGMENT_PREFIX, GroupPaths, sequence
+from coordinator.zk.znodes.records import CoordinatorRecord
 
 
 @dataclass(frozen=True)
 class Happening:
-    """One line of the timeline; `at` is seconds since the epoch."""
+    """One entry of the timeline; `at` is seconds since the epoch."""
 
     at: float
     what: str
 
 
 class Observer:
-    """Reads the coordinator's and the group's znodes whenever a watch says that they changed."""
+    """Reads the coordinator's and the group's znodes after each watch event."""
 
     def __init__(self, zk: str, group: str) -> None:
         self._store: Store = open_kazoo(zk, 10_000)
@@ -39,14 +39,14 @@ class Observer:
         self._thread.start()
 
     def note(self, what: str) -> float:
-        """Put a line of the demo's own into the timeline; its time."""
+        """Add the demo's own entry to the timeline; returns its time."""
         now = time.time()
         with self._lock:
             self._happenings.append(Happening(now, what))
         return now
 
     def coordinator(self) -> CoordinatorRecord | None:
-        """Who is elected now."""
+        """The coordinator."""
         node = self._store.get(COORDINATOR)
         return CoordinatorRecord.parse(COORDINATOR, node.data) if node else None
 
@@ -60,23 +60,23 @@ class Observer:
         return [Rebalance.parse(path, node.data) for path, node in zip(paths, nodes, strict=True) if node]
 
     def timeline(self) -> list[Happening]:
-        """Everything so far, in order, with the rebalances that ZooKeeper's history tells of."""
+        """The timeline so far, in order, with the rebalances of the group's history."""
         with self._lock:
             happenings = list(self._happenings)
         rebalances = in_order(self.rebalances())
-        happenings += [Happening(rebalance.started_ms / 1000, _told(rebalance)) for rebalance in rebalances]
+        happenings += [Happening(rebalance.started_ms / 1000, summary(rebalance)) for rebalance in rebalances]
         return sorted(happenings, key=lambda happening: happening.at)
 
     def situation(self) -> str:
-        """Where the group stands, in a line."""
+        """The group's state, in one line."""
         state = self.state
         try:
             listing = self._store.children(self._paths.segments)
         except StoreError as error:
-            return f"ZooKeeper does not tell how the group stands ({error})"
+            return f"the group is unreadable ({error})"
         sealed = sum(name.startswith(SEGMENT_PREFIX) for name in listing.names) if listing else 0
         return (
-            f"the group is {state.state or 'not there'} at generation {state.generation} with {len(state.target)} "
+            f"the group is {state.state or 'missing'} at generation {state.generation} with {len(state.target)} "
             f"consumers, and has sealed {sealed} segments"
         )
 
@@ -111,13 +111,14 @@ class Observer:
         self._changed.set()
 
 
-def _told(rebalance: Rebalance) -> str:
+def summary(rebalance: Rebalance) -> str:
+    """One line: generation, trigger, partitions moved, standstill."""
     if rebalance.standstill_ms is not None:
-        standstill = f"partitions stood still at most {rebalance.standstill_ms} ms"
+        standstill = f"longest standstill {rebalance.standstill_ms} ms"
     elif rebalance.replaced_by is not None:
-        standstill = f"replaced by generation {rebalance.replaced_by} before it was through"
+        standstill = f"replaced by generation {rebalance.replaced_by} before its end"
     else:
-        standstill = "no partition had to stop" if rebalance.finished_ms is not None else "not through yet"
+        standstill = "no standstill" if rebalance.finished_ms is not None else "unfinished"
     return (
         f"rebalance: generation {rebalance.generation} ({rebalance.trigger}), "
         f"{rebalance.moved} partitions moved, {standstill}"

@@ -1,1 +1,1 @@
-"""Example: named jobs divided among workers. `worker.py` is what an application would write."""
+"""Example: named jobs divided among workers. `worker.py` is the part that an application would write."""

@@ -1,4 +1,4 @@
-"""`scripts/jobs`: workers with named jobs, one of them killed and one restarted on the way, and a verdict."""
+"""`scripts/jobs`: workers with named jobs, of which some are killed, frozen and stopped, and a verdict."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import NamedTuple
 import click
 from demo.processes import Node, environment
 
-from coordinator.zk.cli import exit_code_of
-from coordinator.zk.ensemble import Ensemble
+from coordinator.zk.embedded.ensemble import Ensemble
+from coordinator.zk.process.cli import exit_code_of
 
 from .worker import SESSION_TIMEOUT_MS
 
@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 
 
 class Worker:
-    """A worker's process."""
+    """The process of a worker."""
 
     def __init__(self, zk: str, name: str, folder: Path) -> None:
         self.name = name
@@ -66,7 +66,7 @@ def steps(folder: Path) -> dict[str, list[Step]]:
 
 
 def in_two_places(found: dict[str, list[Step]]) -> list[str]:
-    """Jobs that two processes ran in one generation, or one went on with after the next generation had begun."""
+    """Jobs that ran in two processes in one generation, or in an old generation after the next one's start."""
     odd = []
     for job, lines in found.items():
         generations = [line.generation for line in lines]
@@ -77,9 +77,9 @@ def in_two_places(found: dict[str, list[Step]]) -> list[str]:
 
 
 def until(what: str, condition: Callable[[], bool]) -> None:
-    """Wait.
+    """Wait for a condition.
 
-    :raises AssertionError: when it takes too long.
+    :raises AssertionError: after the deadline.
     """
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
@@ -89,7 +89,7 @@ def until(what: str, condition: Callable[[], bool]) -> None:
 
 
 def all_run(folder: Path, workers: list[Worker]) -> bool:
-    """Whether every job has taken a step by one of these in the last half second, and each of them has some job."""
+    """Whether one of these workers ran each job in the last half second, and each of them has a job."""
     since = time.monotonic_ns() - 500_000_000
     now = {f"{each.name}-{each.process.pid}" for each in workers}
     recent = {job: {line.who for line in lines if line.at > since} for job, lines in steps(folder).items()}
@@ -99,7 +99,7 @@ def all_run(folder: Path, workers: list[Worker]) -> bool:
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[str, list[Worker]]]:
-    """ZooKeeper, a coordinator, and a list for workers; everything ends at the end."""
+    """ZooKeeper, a coordinator, and a list for workers; all are stopped at the end."""
     workers: list[Worker] = []
     with Ensemble(folder / "zookeeper") as ensemble:
         zk = f"{ensemble.hosts}/jobs"
@@ -113,7 +113,7 @@ def running(folder: Path) -> Iterator[tuple[str, list[Worker]]]:
 
 
 def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
-    """What happens; the verdict."""
+    """Run the example; returns the verdict."""
     with running(folder) as (zk, workers):
         workers += [Worker(zk, name, folder) for name in WORKERS]
         until("every job runs", lambda: all_run(folder, workers))
@@ -124,7 +124,7 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
         say(f"{killed.name} was killed (SIGKILL)")
         until("the others run its jobs", lambda: all_run(folder, workers))
         took_s = time.monotonic() - at
-        say(f"the others run its jobs, {took_s:.1f} s after")
+        say(f"the others run its jobs, {took_s:.1f} s later")
         workers.append(Worker(zk, killed.name, folder))
         until("it has jobs again", lambda: all_run(folder, workers))
         say(f"{killed.name} is back, and has jobs again")
@@ -135,7 +135,7 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
         frozen.process.send_signal(signal.SIGCONT)
         workers.append(frozen)
         until("it is a member again", lambda: all_run(folder, workers))
-        say(f"{frozen.name} goes on (SIGCONT): the others had its jobs, and now it has some again")
+        say(f"{frozen.name} resumed (SIGCONT): the others ran its jobs, and it has jobs again")
         leaving = workers.pop(0)
         leaving.end(signal.SIGTERM)
         until("the others run its jobs, too", lambda: all_run(folder, workers))
@@ -155,9 +155,9 @@ def story(folder: Path, say: Callable[[str], None]) -> dict[str, object]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json_line", is_flag=True, help="The last line on stdout is one JSON object.")
 def main(as_json_line: bool) -> None:
-    """Divide eight named jobs among three workers, kill one, freeze it, stop another: did a job run in two places?
+    """Divide eight named jobs among three workers; kill, freeze and stop one each; check that no job ran in two places.
 
-    Exit code 0 and PASS only if no job ever did, and none was left; else 1 and FAIL.
+    Exit code 0 and PASS only if no job ran in two places, and every job ran; else 1 and FAIL.
     """
     with tempfile.TemporaryDirectory(prefix="zk-group-jobs-") as folder:
         verdict = story(Path(folder), lambda what: click.echo(what, err=True))

@@ -1,9 +1,9 @@
-"""One worker: it joins the group, and runs a step of each of its jobs now and then, while it may.
+"""One worker: it joins the group, and repeatedly runs a step of each of its jobs, while it is permitted.
 
     python -m jobs.worker ZK NAME FOLDER JOB...
 
-The leader deals the jobs out to the members in order. A step is one line in `FOLDER/JOB.log`: when (the clock of the
-machine, in nanoseconds), who, and in which generation.
+The leader distributes the jobs round-robin. A step is one line in `FOLDER/JOB.log`: time (the machine's monotonic
+clock, in nanoseconds), worker, and generation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SESSION_TIMEOUT_MS = 3000
 
 
 def deal(protocol: str, members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Every job that a member knows of, dealt out to the members in order."""
+    """All jobs of the members, distributed round-robin."""
     jobs = sorted({job for metadata in members.values() for job in json.loads(metadata)})
     names = sorted(members)
     return {name: json.dumps(jobs[place :: len(names)]).encode() for place, name in enumerate(names)}
@@ -49,12 +49,12 @@ def main(zk: str, name: str, folder: Path, jobs: list[str]) -> None:
                 print(f"{name}: {failure}", file=sys.stderr)
                 continue
             for job in json.loads(given.state) if given is not None and given.state else ():
-                if member.may_run:  # before each step: others may have the job by now
+                if member.may_run:  # before each step: the job may have moved
                     step(folder / f"{job}.log", name, given.generation if given is not None else 0)
 
 
 def step(log: Path, name: str, generation: int) -> None:
-    """The work itself: one line, written in one go."""
+    """The work: one line, in one write."""
     line = f"{time.monotonic_ns()} {name}-{os.getpid()} {generation}\n".encode()
     with log.open("ab", buffering=0) as file:
         file.write(line)

@@ -1,1 +1,1 @@
-"""What the parts of a group cost ZooKeeper, measured at a real server."""
+"""The costs of a group's parts in ZooKeeper, measured on a real server."""

@@ -1,4 +1,4 @@
-"""`scripts/sizing`: one part after the other is added to a group, and the server is asked what came with it."""
+"""`scripts/sizing`: adds the parts of a group one by one, and measures the server's figures after each."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import click
 
-from coordinator.topics import create_topic
-from coordinator.zk.cli import exit_code_of
-from coordinator.zk.ensemble import Ensemble, EnsembleConfig, Server
-from coordinator.zk.paths import Brokers
+from coordinator.admin.topics import create_topic
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig, Server
+from coordinator.zk.process.cli import exit_code_of
+from coordinator.zk.znodes.paths import Brokers
 
 from .group import Group, until
 from .server import Figures, figures, watched
@@ -29,7 +29,7 @@ TRIGGERS = 20
 
 
 class Row(NamedTuple):
-    """What one of something costs. None where it was not measured; `_s` is a second."""
+    """The costs of one unit. None without a measurement; `_s` is per second."""
 
     what: str
     znodes: float | None = None
@@ -43,13 +43,13 @@ class Row(NamedTuple):
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--seconds", type=click.IntRange(2), default=20, show_default=True, help="How long each rate is watched.")
+@click.option("--seconds", type=click.IntRange(2), default=20, show_default=True, help="Measurement time of each rate.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line for each row.")
 def main(seconds: int, as_json: bool) -> None:
-    """Measure what the parts of a group cost ZooKeeper: znodes, bytes, watches, requests and transactions.
+    """Measure the costs of a group's parts in ZooKeeper: znodes, bytes, watches, requests and transactions.
 
     One embedded server (tickTime 2000, every write synced), default timeouts, coordinator and fetchers in threads of
-    this process, each with its own session. The figures are the server's own, from `mntr` and `srvr`.
+    this process, each with its own session. The figures are from the server's `mntr` and `srvr`.
     """
     logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
     logging.getLogger("coordinator").setLevel(logging.ERROR)
@@ -95,7 +95,7 @@ def _idle(server: Server, few: Group, many: Group, seconds: float) -> Iterator[R
         before = _settled(server)
         group.slots(1)
         one = _settled(server)
-        group.slots(2)  # the first rebalance, in which every partition's hold ends once
+        group.slots(2)  # the first rebalance revokes every partition once
         first[partitions], second[partitions] = one.since(before), _settled(server).since(one)
     yield _row("a partition of a topic", _each(topics))
     yield _row("a partition that a fetcher runs", _each(first))
@@ -138,7 +138,7 @@ def _query(server: Server, group: Group, seconds: float) -> Iterator[Row]:
     planner.plan(start, end)
     began = figures(server).since(before)
     yield _row(f"a query that begins, {segments} segments", began)._replace(requests=began.requests)
-    until(lambda: planner.latest(end) == end and group.segments() == 0, "what is finished is collected")
+    until(lambda: planner.latest(end) == end and group.segments() == 0, "finished segments are collected")
     _settled(server)
     quiet, first = watched(server, seconds), figures(server)
     for _ in range(TRIGGERS):
@@ -156,12 +156,12 @@ def _settled(server: Server) -> Figures:
 
 
 def _less(busy: Figures, quiet: Figures) -> Figures:
-    """What `busy` has over `quiet`, in as long a time."""
+    """The difference between `busy` and `quiet`, for the same duration."""
     return busy.since(quiet)._replace(at_s=busy.at_s)
 
 
 def _each(found: Mapping[int, Figures]) -> Figures:
-    """What each of `MANY` - `FEW` partitions brought."""
+    """The cost per partition, of `MANY` - `FEW` partitions."""
     return Figures(*(value / (MANY - FEW) for value in found[MANY].since(found[FEW])))
 
 

@@ -1,4 +1,4 @@
-"""One group on a real ZooKeeper, its nodes and fetchers in threads of this process, each with a session of its own."""
+"""One group on a real ZooKeeper, with nodes and fetchers in threads of this process, each with its own session."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pyarrow as pa
 
 from consumer.config import Subscription
 from consumer.logs.base import LOG_SCHEMA, Fetched
-from consumer.segment_files import SegmentFolder
-from consumer.spark.config import SlotConfig, SlotSpec
-from consumer.spark.planner import Planner, SourceConfig
-from consumer.spark.post import PoolPost
-from consumer.spark.slot import Slot
-from coordinator.config import CoordinatorConfig
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.pool_znode import PoolPost
+from consumer.spark.fetchers.slot import Slot
+from consumer.spark.source.stream_planner import Planner, SourceConfig
 from coordinator.service import CoordinatorService
+from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.paths import GroupPaths
 from coordinator.zk.runtime import ThreadRuntime
-from coordinator.zk.state import STABLE, GroupState
+from coordinator.zk.znodes.group_state import STABLE, GroupState
+from coordinator.zk.znodes.paths import GroupPaths
 
 PATHS = GroupPaths("g")
 TIMEOUT_S = 120.0
@@ -37,7 +37,7 @@ class TrickleLog:
         self._since = time.monotonic()
 
     def flow(self, flows: bool) -> None:
-        """Let records come, or stop them."""
+        """Start or stop the records."""
         now = time.monotonic()
         self._flowed_s += (now - self._since) if self.flows else 0.0
         self.flows, self._since = flows, now
@@ -88,18 +88,18 @@ class Group:
         self._post = PoolPost(kazoo_factory(zk, 10_000), ThreadRuntime(), "g", "p", "run")
 
     def node(self) -> None:
-        """One more coordinator node; the first is elected."""
+        """Start another coordinator node; the first is elected."""
         config = CoordinatorConfig(zk=self.zk, node=f"node-{len(self._nodes)}")
         service = CoordinatorService(config, kazoo_factory(self.zk, config.session_timeout_ms), ThreadRuntime())
         self._nodes.append((service, _thread(service.run)))
         until(lambda: self._nodes[0][0].term is not None, "a node is elected")
 
     def driver(self) -> None:
-        """What the driver of a pool keeps in ZooKeeper."""
+        """The znode of a pool, as its driver maintains it."""
         self._post.keep(1000)
 
     def slots(self, count: int) -> None:
-        """So many slots in all; returns once the group is Stable."""
+        """Start slots up to this total; returns once the group is Stable."""
         for number in range(len(self._slots), count):
             config = SlotConfig(zk=self.zk, group="g", pool="p", log_dir="none", segments_dir=self._segments)
             spec = SlotSpec(config, Subscription({"t": 1}), number, "run", "")
@@ -109,17 +109,17 @@ class Group:
         until(lambda: self._is_stable(count), f"{count} fetchers are Stable")
 
     def planner(self) -> Planner:
-        """A query's planner."""
+        """The planner of a query."""
         config = SourceConfig(zk=self.zk, group="g", query="q")
         return Planner(config, kazoo_factory(self.zk, config.session_timeout_ms), ThreadRuntime())
 
     def segments(self) -> int:
-        """How many segments stand there."""
+        """The number of segments."""
         listing = self.store.children(PATHS.segments)
         return len(listing.names) if listing else 0
 
     def close(self) -> None:
-        """Everything leaves."""
+        """Stop all members."""
         for slot, _ in self._slots:
             slot.stop("measured")
         for service, _ in self._nodes:
@@ -138,7 +138,7 @@ class Group:
 
 
 def until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for it.
+    """Wait for a condition.
 
     :raises TimeoutError: after two minutes.
     """

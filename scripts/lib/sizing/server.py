@@ -1,4 +1,4 @@
-"""What a ZooKeeper server says of itself: its four-letter words `mntr` and `srvr`."""
+"""A ZooKeeper server's figures: its four-letter words `mntr` and `srvr`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 import time
 from typing import NamedTuple
 
-from coordinator.zk.ensemble import Server
+from coordinator.zk.embedded.ensemble import Server
 
 
 class Figures(NamedTuple):
-    """One look at a server.
+    """One sample of a server's figures.
 
     :ivar data_bytes: paths and data of all znodes (`zk_approximate_data_size`).
     :ivar requests: packets from clients so far, pings included.
-    :ivar transactions: writes so far; a multi is one, and so is the begin and the end of a session.
+    :ivar transactions: writes so far; a multi counts as one, and so do the start and the end of a session.
     """
 
     at_s: float
@@ -26,12 +26,12 @@ class Figures(NamedTuple):
     transactions: float
 
     def since(self, before: Figures) -> Figures:
-        """What came since `before`."""
+        """The difference since `before`."""
         return Figures(*(after - earlier for after, earlier in zip(self, before, strict=True)))
 
 
 def figures(server: Server) -> Figures:
-    """Look once."""
+    """Take a sample."""
     monitored = dict(re.findall(r"^(zk_\w+)\t(\d+)", server.ask("mntr", 5.0), re.MULTILINE))
     zxid = re.search(r"^Zxid: 0x([0-9a-f]+)", server.ask("srvr", 5.0), re.MULTILINE)
     if zxid is None or "zk_znode_count" not in monitored:
@@ -48,7 +48,7 @@ def figures(server: Server) -> Figures:
 
 
 def watched(server: Server, seconds: float) -> Figures:
-    """What came in `seconds`."""
+    """The difference over `seconds`."""
     before = figures(server)
     time.sleep(seconds)
     return figures(server).since(before)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import consumer.commands
+import consumer.membership.command_drain
 import coordinator.zk.lease
-from consumer.segments import Sealer
-from coordinator.zk.commands import STOP_FETCHER
+from consumer.sealing.sealer import Sealer
+from coordinator.zk.znodes.commands import STOP_FETCHER
+from drills.checker.replay.sketches import of_range
+from drills.workloads.sketching import Sketching
 from tests.simulation import fences, holes
 from tests.simulation.mutation import Patch, constant, replaced
 
@@ -33,7 +35,7 @@ def stop_forgets_the_epoch() -> None:
 
         return after_command
 
-    _apply(replaced(consumer.commands, "after_command", forgetting))
+    _apply(replaced(consumer.membership.command_drain, "after_command", forgetting))
 
 
 def what_cannot_be_sealed_is_skipped() -> None:
@@ -52,6 +54,39 @@ def what_cannot_be_sealed_is_skipped() -> None:
 def stop_is_acknowledged_first() -> None:
     """A stop is removed, and only then obeyed."""
     _apply(*holes.REMOVED_FIRST)
+
+
+def states_of_the_gone_are_dropped() -> None:
+    """An application makes nothing of what members that are gone have left to it."""
+
+    def dropping(original: Any) -> Any:
+        return lambda self, checkpoint, state: original(self, checkpoint, replace(state, inherited={}))
+
+    _apply(replaced(Sketching, "on_reset", dropping))
+
+
+def first_record_after_a_reset_counts_twice() -> None:
+    """An application counts one record of the first poll after a reset once more than it says that it took it in."""
+
+    def noting(original: Any) -> Any:
+        def on_reset(self: Any, *given: Any) -> None:
+            original(self, *given)
+            self._is_new = True
+
+        return on_reset
+
+    def doubling(original: Any) -> Any:
+        def take(self: Any, found: Any) -> None:
+            original(self, found)
+            if found and self._is_new:
+                self._is_new = False
+                part, records = next(iter(found.items()))
+                number = int(records[0].value)
+                self.by_partition[part] = self.by_partition[part].plus(of_range(number, number + 1))
+
+        return take
+
+    _apply(replaced(Sketching, "on_reset", noting), replaced(Sketching, "take", doubling))
 
 
 def leader_stops_before_it_assigns() -> None:
@@ -75,4 +110,4 @@ def leader_stops_before_it_assigns() -> None:
 
         return drain
 
-    _apply(replaced(consumer.commands.CommandDrain, "drain", giving_up))
+    _apply(replaced(consumer.membership.command_drain.CommandDrain, "drain", giving_up))

@@ -8,20 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 import coordinator.assignors.range
-import coordinator.moves
-import coordinator.plan
 import coordinator.planning.asking
+import coordinator.planning.plan
+import coordinator.planning.reconciliation
 import coordinator.regions.plan
-from coordinator.handlers import Handlers
-from coordinator.listeners import Listeners
+from coordinator.listeners.listeners import Listeners
+from coordinator.listeners.topics import TopicListener
 from coordinator.planning.group import Asking
-from coordinator.planning.kept import kept_as_it_is
-from coordinator.rebalance import Rebalancer
+from coordinator.planning.kept import unchanged_target
+from coordinator.planning.reconciliation import Unrevoked, Waiting
+from coordinator.rebalance.handlers import Handlers
+from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.service import CoordinatorService
-from coordinator.zk.commands import STOP_FETCHER, Command
-from coordinator.zk.paths import GroupPaths
-from coordinator.zk.state import EMPTY, STABLE
 from coordinator.zk.store import SetData
+from coordinator.zk.znodes.commands import STOP_FETCHER, Command
+from coordinator.zk.znodes.group_state import EMPTY, STABLE
+from coordinator.zk.znodes.partitions import NONE
+from coordinator.zk.znodes.paths import GroupPaths
 from tests.simulation.mutation import Patch, constant, replaced
 
 STARTS_LATE_S = 6.0
@@ -41,7 +44,7 @@ def stable_before_it_is() -> None:
     def named_too_early(original: Any) -> Any:
         return lambda who, due, asked: STABLE if who.everybody else EMPTY
 
-    _apply(replaced(coordinator.plan, "_state_name", named_too_early))
+    _apply(replaced(coordinator.planning.plan, "_state_name", named_too_early))
 
 
 def last_commit_is_sent_again() -> None:
@@ -73,22 +76,29 @@ def commands_of_the_dead_stay() -> None:
     """Who is gone is told to stop, and nobody withdraws that."""
 
     def telling(original: Any) -> Any:
-        def stop(found: Any) -> None:
-            original(found)
-            for end in found.who.ends:
-                order = found.snapshot.epoch, found.generation, end.view.channel.incarnation
-                found.stops.append((end.view.consumer, Command(STOP_FETCHER, *order)))
+        def moves(now: Any) -> Any:
+            found = original(now)
+            stops = {
+                end.view.consumer: Unrevoked(
+                    NONE, Command(STOP_FETCHER, now.snapshot.epoch, now.generation, end.view.channel.incarnation)
+                )
+                for end in now.membership.ends
+            }
+            return replace(found, steps={**found.steps, **stops})
 
-        return stop
+        return moves
 
     def leaving(original: Any) -> Any:
-        def sort_commands(found: Any) -> None:
-            original(found)
-            found.withdrawn = [(name, sent) for name, sent in found.withdrawn if name in found.who.live]
+        def sort_commands(now: Any, is_right: Any) -> Any:
+            kept, withdrawn = original(now, is_right)
+            return kept, tuple((name, sent) for name, sent in withdrawn if name in now.membership.live)
 
         return sort_commands
 
-    _apply(replaced(coordinator.moves, "_stop", telling), replaced(coordinator.moves, "_sort_commands", leaving))
+    _apply(
+        replaced(coordinator.planning.plan, "moves", telling),
+        replaced(coordinator.planning.reconciliation, "sort_commands", leaving),
+    )
 
 
 def assignor_asks_where_it_runs() -> None:
@@ -105,20 +115,19 @@ def starts_are_late() -> None:
     """A coordinator takes its time before it lets anybody start."""
     since: dict[tuple[Any, ...], float] = {}
 
-    def is_early(found: Any, name: str, command: Command) -> bool:
-        due = found.generation, name, command.incarnation  # a static member comes back within a generation
+    def is_early(name: str, command: Command) -> bool:
+        due = command.generation, name, command.incarnation  # a static member comes back within a generation
         return time.monotonic() - since.setdefault(due, time.monotonic()) < STARTS_LATE_S
 
     def late(original: Any) -> Any:
-        def start(found: Any) -> None:
-            original(found)
-            early = {name: command.started for name, command in found.starts if is_early(found, name, command)}
-            found.waiting |= early
-            found.starts[:] = [(name, command) for name, command in found.starts if name not in early]
+        def moves(now: Any) -> Any:
+            found = original(now)
+            early = {name: Waiting(command.started) for name, command in found.starts if is_early(name, command)}
+            return replace(found, steps={**found.steps, **early})
 
-        return start
+        return moves
 
-    _apply(replaced(coordinator.moves, "_start", late))
+    _apply(replaced(coordinator.planning.plan, "moves", late))
 
 
 def rebalances_without_cause() -> None:
@@ -142,7 +151,10 @@ def rebalances_without_cause() -> None:
 
         return take_turn
 
-    _apply(replaced(coordinator.plan, "_needs_new_generation", restless), replaced(Rebalancer, "take_turn", soon_again))
+    _apply(
+        replaced(coordinator.planning.plan, "_needs_new_generation", restless),
+        replaced(Rebalancer, "take_turn", soon_again),
+    )
 
 
 def region_does_not_look_back() -> None:
@@ -160,6 +172,20 @@ def region_does_not_look_back() -> None:
     _apply(is_there, replaced(plan, "_next", follows_nothing))
 
 
+def region_that_went_back_stays_resetting() -> None:
+    """A region that was reset to an earlier cut than it stood on is never Running again."""
+    newest = [0]
+
+    def waiting(original: Any) -> Any:
+        def is_ready(snapshot: Any) -> bool:
+            newest[0] = max(newest[0], snapshot.region.sequence)
+            return snapshot.region.sequence == newest[0] and bool(original(snapshot))
+
+        return is_ready
+
+    _apply(replaced(coordinator.regions.plan, "_is_ready", waiting))
+
+
 def new_partitions_are_overlooked() -> None:
     """What a topic's watch tells is lost, and the sweeps that follow do not look at the topic for a while."""
     left: dict[str, int] = {}
@@ -174,14 +200,14 @@ def new_partitions_are_overlooked() -> None:
         return handle
 
     def blind(original: Any) -> Any:
-        def topic_partition_change(self: Listeners, names: Any) -> None:
+        def topic_partition_change(self: TopicListener, names: Any) -> None:
             some = list(names)
             original(self, [name for name in some if left.get(name, 0) == 0])
             left.update({name: left[name] - 1 for name in some if left.get(name, 0) > 0})
 
         return topic_partition_change
 
-    _apply(replaced(Listeners, "_handle", deaf), replaced(Listeners, "topic_partition_change", blind))
+    _apply(replaced(Listeners, "_handle", deaf), replaced(TopicListener, "topic_partition_change", blind))
 
 
 def handler_waits_for_acknowledgements() -> None:
@@ -191,8 +217,10 @@ def handler_waits_for_acknowledgements() -> None:
         def take_turn(self: Handlers, request: Any) -> None:
             original(self, request)
             paths, until = GroupPaths(request.group), time.monotonic() + LONGEST_WAIT_S
-            channels = [paths.channel(name) for name in self._outstanding.get(request.group, ())]
-            while time.monotonic() < until and any(each and each.names for each in self._store.children_many(channels)):
+            store = self._term.store
+            listing = store.children(paths.channels)
+            channels = [paths.channel(name) for name in (listing.names if listing is not None else ())]
+            while time.monotonic() < until and any(each and each.names for each in store.children_many(channels)):
                 self._runtime.sleep(0.05)
 
         return take_turn
@@ -206,7 +234,7 @@ def hung_leader_is_waited_for() -> None:
     def patient(original: Any) -> Any:
         return lambda snapshot, who, trigger, timeout_s: original(snapshot, who, trigger, 3600.0)
 
-    _apply(replaced(coordinator.plan, "asking", patient))
+    _apply(replaced(coordinator.planning.plan, "asking", patient))
 
 
 def dead_leader_is_waited_for() -> None:
@@ -215,16 +243,16 @@ def dead_leader_is_waited_for() -> None:
     def waiting(original: Any) -> Any:
         def about(group: Any) -> Any:
             view = group.out
-            if view is None or view.ask is None or view.is_answered or view.ask.leader in group.who.live:
+            if view is None or view.ask is None or view.is_answered or view.ask.leader in group.membership.live:
                 return original(group)
-            kept, left_s = kept_as_it_is(group), group.timeout_s - view.age_s
+            kept, left_s = unchanged_target(group), group.timeout_s - view.age_s
             strategy = group.snapshot.state.strategy
             waits = f"{view.ask.leader} is asked for an assignment"
             return Asking(kept, group.before, strategy, waits=waits, timers=(left_s,)) if left_s > 0 else None
 
         return about
 
-    _apply(replaced(coordinator.planning.asking, "_about_the_one_that_is_out", waiting))
+    _apply(replaced(coordinator.planning.asking, "_pending_ask", waiting))
 
 
 def failed_leader_is_asked_again() -> None:
@@ -270,7 +298,7 @@ def asks_of_another_are_made_anew() -> None:
 
     _apply(
         replaced(coordinator.planning.asking, "_asked", noting),
-        replaced(coordinator.planning.asking, "_about_the_one_that_is_out", strange),
+        replaced(coordinator.planning.asking, "_pending_ask", strange),
     )
 
 
@@ -280,13 +308,13 @@ def another_share_than_the_answer() -> None:
     def exchanged(original: Any) -> Any:
         def adopted(*given: Any) -> Any:
             found = original(*given)
-            target = dict(found.want.target)
+            target = dict(found.assignment.target)
             if len(target) >= 2:
                 one, other = sorted(target)[:2]
                 shares = {one: target[other].partitions, other: target[one].partitions}
                 for name, share in shares.items():
                     target[name] = replace(target[name], threads={f"{name}-0": share} if share else {})
-            return replace(found, want=replace(found.want, target=target))
+            return replace(found, assignment=replace(found.assignment, target=target))
 
         return adopted
 

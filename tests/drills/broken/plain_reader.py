@@ -1,4 +1,4 @@
-"""In place of `consumer.spark.drill_reader`: the same answers from the same plan and files, without a Spark.
+"""In place of `drills.workloads.spark_reader`: the same answers from the same plan and files, without a Spark.
 
 For runs that are about something else than the DataFrame: a Spark takes as much of the processors as a drill.
 """
@@ -11,9 +11,9 @@ from collections import defaultdict
 from typing import Any
 
 from consumer.errors import SegmentError
-from consumer.spark.batch import MAY_BE_COLLECTED, BatchPlanner
-from consumer.spark.planner import SourceConfig
-from consumer.spark.source import opener_of, records
+from consumer.spark.source.batch_planner import MAY_BE_COLLECTED, BatchPlanner
+from consumer.spark.source.data_source import opener_of, records
+from consumer.spark.source.stream_planner import SourceConfig
 from coordinator.zk.errors import CoordinatorError
 from coordinator.zk.runtime import ThreadRuntime
 
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def counted(asked: dict[str, str]) -> list[dict[str, Any]]:
-    """As `consumer.spark.drill_reader.counted`."""
+    """As `drills.workloads.spark_reader.counted`."""
     config = SourceConfig(asked["zk"], asked["group"], fail_on_data_loss=asked["failOnDataLoss"] == "true")
     planner = BatchPlanner(config, opener_of(config), ThreadRuntime())
     try:

@@ -15,8 +15,8 @@ import sys
 import traceback
 
 NODE = "-m coordinator.cli run "
-CONSUMERS = ("-m consumer.drill.slot ", "-m consumer.drill.application ")
-READER = "-m consumer.spark.drill_reader"
+CONSUMERS = ("-m drills.workloads.slot ", "-m drills.workloads.application ", "-m drills.workloads.counting ")
+READER = "-m drills.workloads.spark_reader"
 COMMAND = " ".join(sys.orig_argv[1:])
 
 if (BREAKS := os.environ.get("DRILL_BREAKS", "")) and COMMAND.startswith((NODE, *CONSUMERS)):

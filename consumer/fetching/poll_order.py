@@ -1,0 +1,92 @@
+"""The order in which a poll returns buffered records, when its limits exclude some: KIP-41's two orders.
+
+Both are pure. `pick` gets, for each partition in the order of turns, its number of buffered records, and the number to
+return; `behind` names the partitions that go to the end of that order, where empty partitions return, too.
+Limits, with n partitions that have records, independent of new records:
+
+- greedy: each poll serves the partition at the head, which is drained by it or goes to the end. So every
+  partition with records is served within n polls.
+- proportional: each poll serves min(n, most) partitions; those that wait precede them in the next poll. So every
+  partition with records is served within ceil(n / most) polls: by the next one as soon as `most` is n or more.
+
+When a limit on bytes ends polls early, it is n polls for both: the first is served, and a served partition is
+drained or goes to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from coordinator.zk.znodes.partitions import TopicPartition
+
+Key = TypeVar("Key")
+
+GREEDY = "greedy"
+PROPORTIONAL = "proportional"
+
+UNBOUNDED = 2**31
+"""The number that -1 means."""
+
+
+def greedy(there: Iterable[tuple[Key, int]], most: int) -> list[tuple[Key, int]]:
+    """As many as possible of the first, then of the next: 300 are A's 300, or A's 100 and B's 200 (KIP-41).
+
+    :param there: partition and its buffered records, one or more, in the order of turns.
+    :returns: partition and records, in that order.
+    """
+    picked = []
+    for key, rows in there:
+        if most <= 0:
+            break
+        picked.append((key, min(rows, most)))
+        most -= rows
+    return picked
+
+
+def proportional(there: Iterable[tuple[Key, int]], most: int) -> list[tuple[Key, int]]:
+    """Equal shares; the unused part of a share goes to the others: 300 are 100 each, or 150 and 150 (KIP-41's ideal).
+
+    The remainder goes to the first ones. Arguments and result as of `greedy`.
+    """
+    asked = dict(there)
+    given = dict.fromkeys(asked, 0)
+    open_ = list(asked)
+    while open_:
+        share, extra = divmod(most, len(open_))
+        drained = [key for key in open_ if asked[key] <= share]
+        if not drained:
+            given |= {key: share + (index < extra) for index, key in enumerate(open_)}
+            break
+        for key in drained:
+            given[key] = asked[key]
+            most -= asked[key]
+        open_ = [key for key in open_ if asked[key] > share]
+    return [(key, rows) for key, rows in given.items() if rows]
+
+
+def behind_after_greedy(picked: Sequence[tuple[Key, int]], left: Mapping[Key, int]) -> list[Key]:
+    """The partitions that go to the end of the order, of those with records left.
+
+    A poll continues where the last one ended; only a partition that had a whole poll lets the others go first.
+    """
+    return [key for key, _ in picked if left.get(key)] if len(picked) == 1 else []
+
+
+def behind_after_proportional(picked: Sequence[tuple[Key, int]], left: Mapping[Key, int]) -> list[Key]:
+    """The same: those with the largest share, and so with the remainder."""
+    largest = max((rows for _, rows in picked), default=0)
+    return [key for key, rows in picked if rows == largest and left.get(key)]
+
+
+class PollOrder(NamedTuple):
+    """One of the two."""
+
+    pick: Callable[[Iterable[tuple[TopicPartition, int]], int], list[tuple[TopicPartition, int]]]
+    behind: Callable[[Sequence[tuple[TopicPartition, int]], Mapping[TopicPartition, int]], list[TopicPartition]]
+
+
+ORDERS = {
+    GREEDY: PollOrder(greedy, behind_after_greedy),
+    PROPORTIONAL: PollOrder(proportional, behind_after_proportional),
+}

@@ -1,0 +1,190 @@
+"""The fetching part of `poll`: it fetches when needed, and chooses the records to return (KIP-41)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+
+from ..config import ConsumerConfig
+from ..types import Fetch, Jump, Position
+from .fetcher import Fetcher, Looks
+from .poll_order import ORDERS, UNBOUNDED
+from .prefetch import HEURISTICS
+from .record_buffer import Buffer
+from .records import Record, records_of
+
+FETCH_S = 0.005
+"""Time limit of a fetch that has records: opening the files of a thousand partitions takes a second."""
+
+
+class Polling:
+    """The records of one consumer, from the log to the application. A poll fetches at most once, and never waits.
+
+    :param on_fetched: called with fetched records.
+    :param on_reset: called with positions that were reset because they were out of range.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        fetcher: Fetcher,
+        runtime: Runtime,
+        on_fetched: Callable[[Sequence[Fetch]], None],
+        on_reset: Callable[[Mapping[TopicPartition, Jump]], None],
+    ) -> None:
+        self._config = config
+        self._fetcher = fetcher
+        self._runtime = runtime
+        self._on_fetched = on_fetched
+        self._on_reset = on_reset
+        self._buffer = Buffer()
+        self._paused: PartitionSet = frozenset()
+        self._order = ORDERS[config.poll_order]
+        self._prefetch_rule = HEURISTICS[config.prefetch]
+        self._looks = Looks(runtime)
+        self._prefetches = Looks(runtime)
+
+    # ---- partitions
+
+    def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """Fetch these too."""
+        self._fetcher.begin(starts)
+        self._buffer.begin(starts)
+        self.look()
+
+    def end(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching these; their buffered records and pauses are dropped."""
+        self._fetcher.end(partitions)
+        self._buffer.end(partitions)
+        self._paused -= frozenset(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Continue at `offset`."""
+        self._fetcher.rewind(partition, offset)
+        self._buffer.seek(partition, offset)
+        self.look()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Neither return nor fetch records of these; their buffered records stay."""
+        self._paused |= frozenset(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return and fetch these again."""
+        self._paused -= frozenset(partitions)
+        self.look()
+
+    @property
+    def paused(self) -> PartitionSet:
+        """The partitions that are paused."""
+        return self._paused
+
+    @property
+    def positions(self) -> dict[TopicPartition, Position]:
+        """Partition -> the offset of the next record that is returned. Thread-safe."""
+        return self._buffer.positions
+
+    def position(self, partition: TopicPartition) -> Position | None:
+        """The same of one partition, None when it is not assigned."""
+        return self._buffer.position(partition)
+
+    @property
+    def complaints(self) -> dict[TopicPartition, str]:
+        """Partitions that cannot be fetched now, each with the reason."""
+        return self._fetcher.complaints
+
+    @property
+    def retained(self) -> tuple[int, int]:
+        """Buffered records and their bytes. Thread-safe."""
+        return self._buffer.rows, self._buffer.nbytes
+
+    # ---- records
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next fetch; 0 when it may begin, or records are buffered."""
+        return self._looks.wait_s
+
+    def look(self) -> None:
+        """End the backoff: something has changed, or records were requested."""
+        self._looks.at_once()
+
+    def poll(self, max_records: int | None) -> dict[TopicPartition, list[Record]]:
+        """The next records; then a fetch for the following poll.
+
+        :param max_records: limit below `max_poll_records`.
+        :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none`.
+        """
+        self._reset_out_of_range()
+        has_some = any(self._buffer.there(self._paused))
+        if not has_some:
+            if self._looks.wait_s:
+                return {}
+            self._fetch(self._looks, self._fetchable(), at_least=1)
+        fetches = self._take(max_records)
+        try:
+            if has_some and not self._prefetches.wait_s:
+                self._prefetch()
+            self._buffer.pack()
+            return {fetch.partition: records_of(fetch) for fetch in fetches}
+        except BaseException:
+            for fetch in fetches:  # not returned: a commit must not pass them
+                self.seek(fetch.partition, fetch.first)
+            raise
+
+    def put_back(self, records: Mapping[TopicPartition, list[Record]]) -> None:
+        """These were not returned: the next poll begins with them."""
+        for partition, batch in records.items():
+            self.seek(partition, batch[0].offset)
+
+    def _reset_out_of_range(self) -> None:
+        """Only for partitions without buffered records: earlier records are returned first."""
+        out_of_range = self._fetcher.out_of_range
+        if not out_of_range.partitions:
+            return
+        alone = out_of_range.partitions - self._buffer.left(out_of_range.partitions).keys()
+        out_of_range.refuse(alone)
+        if jumps := {partition: jump for partition, jump in out_of_range.jumps.items() if partition in alone}:
+            self._on_reset(jumps)
+            for partition, jump in jumps.items():
+                self.seek(partition, jump.after)
+
+    def _take(self, max_records: int | None) -> list[Fetch]:
+        bounds = [bound for bound in (max_records, self._config.max_poll_records) if bound is not None and bound > 0]
+        picked = self._order.pick(self._buffer.there(self._paused), min(bounds, default=UNBOUNDED))
+        fetches = self._buffer.take(picked, self._config.fetch_max_bytes)
+        taken = [(fetch.partition, fetch.rows) for fetch in fetches]
+        left = self._buffer.left(fetch.partition for fetch in fetches)
+        self._buffer.put_behind(self._order.behind(taken, left))
+        return fetches
+
+    def _prefetch(self) -> None:
+        most = self._config.max_poll_records if self._config.max_poll_records > 0 else UNBOUNDED
+        waiting = dict(self._buffer.there(self._paused))
+        if targets := self._prefetch_rule(waiting, self._fetchable(), len(self._buffer.assignment), most):
+            self._fetch(self._prefetches, targets)
+
+    def _fetchable(self) -> Collection[TopicPartition]:
+        held = self._buffer.assignment
+        return frozenset(held) - self._paused if self._paused else held
+
+    def _fetch(self, looks: Looks, targets: Collection[TopicPartition], at_least: int = 0) -> None:
+        """Fetch within the limits.
+
+        :param at_least: bytes to fetch even without room: when paused partitions fill the buffer, the others continue
+            with one record at a time.
+        """
+        config = self._config
+        room = max(at_least, min(config.fetch_max_bytes, config.buffer_memory - self._buffer.nbytes))
+        if room <= 0:
+            return
+        began = self._runtime.monotonic()
+        until = began + FETCH_S
+        fetched = self._fetcher.fetch(
+            UNBOUNDED, room, targets, config.max_partition_fetch_bytes, lambda: self._runtime.monotonic() >= until
+        )
+        looks.note(began, is_empty=not fetched)
+        for fetch in fetched:
+            self._buffer.add(fetch)
+        self._on_fetched(fetched)

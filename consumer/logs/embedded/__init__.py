@@ -1,0 +1,1 @@
+"""The embedded log: topics as folders of Arrow files, its producers, and chains of files."""

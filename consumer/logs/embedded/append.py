@@ -1,0 +1,119 @@
+"""Appends to a partition of the embedded log, with any number of concurrent producers.
+
+A batch is written to a temporary file, synced, and then linked to the name of the log's end offset. Linking never
+overwrites: of two producers with the same offset one succeeds, and the other takes the next offset. Readers see a
+complete batch or none, whatever happens to a producer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from ..errors import LogError, UnknownTopic
+from .chain import Chain
+from .files import write_file
+from .layout import TEMPORARY_PREFIX, file_name, topic_folder
+
+ABANDONED_AFTER_S = 3600.0
+"""Age after which an unmodified temporary file belongs to a dead producer."""
+
+
+class Appender:
+    """Appends batches to one partition. Not for several threads at once.
+
+    :raises LogError: when the partition's folder cannot be created.
+    """
+
+    def __init__(self, log_dir: Path, topic: str, topic_id: str, partition: int) -> None:
+        self._topic = topic
+        self._folder = topic_folder(log_dir, topic, topic_id) / str(partition)
+        self._chain = Chain(self._folder, topic, partition)
+        try:
+            _make(self._folder)
+            sweep(self._folder)
+        except OSError as error:
+            raise LogError(f"cannot write to {self._folder}: {error.strerror}") from error
+
+    def append(self, batches: Sequence[pa.RecordBatch]) -> int:
+        """Append `batches` (of `STORED_SCHEMA`, not all empty) as one; they are synced to disk on return.
+
+        :returns: the offset of the first record.
+        :raises UnknownTopic: when the topic's data was removed meanwhile.
+        :raises LogError: when they could not be written, or the end of the log is damaged.
+        """
+        temporary = self._folder / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        try:
+            write_file(temporary, batches)
+            first = self._publish(temporary)
+            _sync(self._folder)
+        except FileNotFoundError as error:
+            raise UnknownTopic(f"the data of topic {self._topic} was removed: {self._folder} is gone") from error
+        except OSError as error:
+            raise LogError(f"cannot append to {self._folder}: {error.strerror}{_hint(error)}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        return first
+
+    def _publish(self, temporary: Path) -> int:
+        """Link the file to the name of the log's end offset, past concurrent appends; returns that offset."""
+        lost = -1
+        while True:
+            first = self._chain.end()
+            target = self._folder / file_name(first)
+            if first == lost:
+                raise LogError(f"{target} is in the way and cannot be read")
+            try:
+                os.link(temporary, target)
+                return first
+            except FileExistsError:
+                if _is_same(temporary, target):  # NFS: the link was made, its answer lost, and the request repeated
+                    return first
+                lost = first
+
+
+def sweep(folder: Path, older_than_s: float = ABANDONED_AFTER_S) -> int:
+    """Remove the files of dead producers from a partition's folder; returns their number."""
+    removed = 0
+    for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        try:
+            if time.time() - path.stat().st_mtime > older_than_s:
+                path.unlink()
+                removed += 1
+        except FileNotFoundError:
+            continue  # another producer swept it, or finished
+    return removed
+
+
+def _make(folder: Path) -> None:
+    """Create a folder and its parents, and sync them."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _hint(error: OSError) -> str:
+    no_links = error.errno in (errno.EPERM, errno.EOPNOTSUPP)
+    return " (the embedded log needs a file system with hard links)" if no_links else ""

@@ -1,0 +1,121 @@
+"""One file of the embedded log: an Arrow IPC file, written and synced once, and read through memory mapping.
+
+It contains only the producer's columns; topic, partition and offsets follow from its path. So a producer that lost a
+race for an offset links the same file at the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..base import LOG_SCHEMA
+from ..columns import STORED_SCHEMA
+from ..errors import LogError
+
+_ROWS = b"zk_group.rows"
+_NEWEST = b"zk_group.newest_us"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A mapped file.
+
+    :ivar newest_us: its latest timestamp, in microseconds since the epoch.
+    :ivar stored: batches of `STORED_SCHEMA` in the mapped memory.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    newest_us: int
+    stored: tuple[pa.RecordBatch, ...]
+
+    def batches(self, offset: int) -> Iterator[pa.RecordBatch]:
+        """The rows from `offset` on, as `LOG_SCHEMA`.
+
+        Derived columns are made per batch on demand: for small records they are larger than the stored ones.
+        """
+        first = self.first
+        for batch in self.stored:
+            skipped = max(0, offset - first)
+            if skipped < batch.num_rows:
+                yield _placed(batch.slice(skipped), self.topic, self.partition, first + skipped)
+            first += batch.num_rows
+
+
+def write_file(path: Path, batches: Sequence[pa.RecordBatch]) -> None:
+    """Write `batches` of `STORED_SCHEMA` to the new file `path`; they are synced to disk on return."""
+    rows = sum(batch.num_rows for batch in batches)
+    newest = max(pc.max(batch.column("timestamp").cast(pa.int64())).as_py() for batch in batches)
+    schema = STORED_SCHEMA.with_metadata({_ROWS: str(rows), _NEWEST: str(newest)})
+    with path.open("xb") as sink:
+        with pa.ipc.new_file(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        sink.flush()
+        os.fsync(sink.fileno())
+
+
+def read_file(path: Path, topic: str, partition: int, first: int) -> LogFile:
+    """Map the file `path`, whose first record has offset `first`.
+
+    :raises LogError: when it is damaged or cannot be read.
+    :raises FileNotFoundError: when it does not exist.
+    """
+    try:
+        stored, rows, newest_us = _map(path)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise LogError(f"cannot read {path}, which holds the records from offset {first}: {reason}") from error
+    return LogFile(topic, partition, first, first + rows, newest_us, tuple(stored))
+
+
+def _map(path: Path) -> tuple[list[pa.RecordBatch], int, int]:
+    """The batches of a file, their rows, and its latest timestamp."""
+    with pa.memory_map(str(path)) as source:  # close frees the descriptor; the batches keep the mapping
+        reader = pa.ipc.open_file(source)
+        metadata = reader.schema.metadata or {}
+        if not reader.schema.equals(STORED_SCHEMA) or _ROWS not in metadata or _NEWEST not in metadata:
+            raise ValueError("it is no file of this log")
+        batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+    for batch in batches:
+        batch.validate(full=True)  # an invalid offset in a damaged file would read foreign memory
+    rows = sum(batch.num_rows for batch in batches)
+    if rows != int(metadata[_ROWS]) or rows == 0:
+        raise ValueError(f"it holds {rows} records and should hold {int(metadata[_ROWS])}")
+    return batches, rows, int(metadata[_NEWEST])
+
+
+def _placed(batch: pa.RecordBatch, topic: str, partition: int, first: int) -> pa.RecordBatch:
+    """A stored batch with the columns derived from its path.
+
+    Built from bytes: PyArrow loads pandas, if installed, before it converts its first Python value; that takes up to
+    half a second in which the consumer handles no command.
+    """
+    rows, name = batch.num_rows, topic.encode()
+    steps = _bytes(first, 8) + _bytes(1, 8) * (rows - 1)
+    placed = {
+        "topic": pa.repeat(_array(pa.string(), 1, _bytes(0, 4) + _bytes(len(name), 4), name)[0], rows),
+        "partition": pa.repeat(_array(pa.int32(), 1, _bytes(partition, 4))[0], rows),
+        "offset": pc.cumulative_sum(_array(pa.int64(), rows, steps)),
+    }
+    columns = [placed[name] if name in placed else batch.column(name) for name in LOG_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(columns, schema=LOG_SCHEMA)
+
+
+def _array(kind: pa.DataType, rows: int, *data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, *(pa.py_buffer(each) for each in data)])
+
+
+def _bytes(number: int, size: int) -> bytes:
+    return number.to_bytes(size, sys.byteorder)

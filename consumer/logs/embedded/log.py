@@ -1,0 +1,154 @@
+"""The embedded log: topics are folders of immutable Arrow IPC files on a shared file system.
+
+`files.py` has one file, `chain.py` a partition's files, `append.py` the appends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..base import TIMESTAMP, Fetched, Log, OffsetAndTimestamp
+from ..columns import fitting_rows
+from ..errors import LogError
+from .chain import Chain
+from .files import LogFile
+from .layout import topic_folder
+
+_FILES_A_FETCH = 64
+"""Maximum number of files that one fetch opens, to return quickly from a log of very small files."""
+
+_OPEN_FILES = 16
+"""Files that stay mapped for the next fetch of their partitions. Mapping a file again takes under a millisecond; those
+of a thousand partitions would count as the process's resident memory."""
+
+
+class _Partition:
+    """A partition's chain with its lock."""
+
+    def __init__(self, folder: Path, topic: str, partition: int) -> None:
+        self.chain = Chain(folder, topic, partition)
+        self.lock = threading.Lock()
+
+
+class EmbeddedLog(Log):
+    """Reads the embedded log under `log_dir`. Any number of producers may append meanwhile."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self._log_dir = log_dir
+        self._partitions: dict[tuple[str, str, int], _Partition] = {}
+        self._open: deque[_Partition] = deque()
+
+    def earliest(self, topic: str, topic_id: str, partition: int) -> int:
+        with self._chain(topic, topic_id, partition) as chain:
+            return chain.earliest()
+
+    def latest(self, topic: str, topic_id: str, partition: int) -> int:
+        with self._chain(topic, topic_id, partition) as chain:
+            return chain.end()
+
+    def offset_for_timestamp(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> int:
+        end = self.latest(topic, topic_id, partition)  # first, so that no record written meanwhile is skipped
+        found = self.record_of_time(topic, topic_id, partition, timestamp_ms)
+        return end if found is None else found.offset
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """As in `Log`. Timestamps are not sorted: compares each file's latest one until it has found the record."""
+        with self._chain(topic, topic_id, partition) as chain:
+            offset, end = chain.earliest(), chain.end()
+            while offset < end:
+                file = chain.file_at(offset)
+                if file.newest_us >= timestamp_ms * 1000:
+                    return _first_at(file, timestamp_ms * 1000)
+                offset = file.end
+            return None
+
+    def fetch(
+        self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
+    ) -> Fetched:
+        with self._chain(topic, topic_id, partition) as chain:
+            end = chain.end()
+            if offset == end:
+                return Fetched([], offset)
+            chain.check(offset)
+            return _taken(_batches(chain, offset, end), offset, max_bytes, max_records)
+
+    def close(self) -> None:
+        self._partitions.clear()
+        self._open.clear()
+
+    @contextmanager
+    def _chain(self, topic: str, topic_id: str, partition: int) -> Iterator[Chain]:
+        """The partition's chain, locked for this thread."""
+        place = self._place(topic, topic_id, partition)
+        with place.lock:
+            was_open = place.chain.open_file is not None
+            try:
+                yield place.chain
+            finally:
+                if place.chain.open_file is not None and not was_open:
+                    self._open.append(place)
+        self._free_some()
+
+    def _free_some(self) -> None:
+        """Close the longest open files above the limit, except those that another thread uses."""
+        while len(self._open) > _OPEN_FILES:
+            oldest = self._open.popleft()
+            if not oldest.lock.acquire(blocking=False):
+                self._open.append(oldest)
+                return
+            oldest.chain.open_file = None
+            oldest.lock.release()
+
+    def _place(self, topic: str, topic_id: str, partition: int) -> _Partition:
+        key = (topic, topic_id, partition)
+        place = self._partitions.get(key)
+        if place is None:
+            folder = topic_folder(self._log_dir, topic, topic_id) / str(int(partition))
+            place = self._partitions.setdefault(key, _Partition(folder, topic, partition))
+        return place
+
+
+def _first_at(file: LogFile, timestamp_us: int) -> OffsetAndTimestamp:
+    """The first record in `file` of this time or later, which must exist."""
+    timestamp = pa.scalar(timestamp_us, pa.int64()).cast(TIMESTAMP)
+    for batch in file.batches(file.first):
+        index = pc.index(pc.greater_equal(batch.column("timestamp"), timestamp), True).as_py()
+        if index >= 0:
+            at_us: int = batch.column("timestamp")[index].value
+            return OffsetAndTimestamp(batch.column("offset")[index].as_py(), at_us // 1000)
+    raise LogError(f"the file with offsets {file.first} to {file.end - 1} has no record as new as it says")
+
+
+def _batches(chain: Chain, offset: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The batches from `offset` on, the first one cut at it."""
+    for _ in range(_FILES_A_FETCH):
+        if offset >= end:
+            return
+        for batch in chain.file_at(offset).batches(offset):
+            yield batch
+            offset += batch.num_rows
+
+
+def _taken(batches: Iterator[pa.RecordBatch], offset: int, max_bytes: int, max_records: int) -> Fetched:
+    """As many of `batches` as the limits allow, but one record at least."""
+    taken: list[pa.RecordBatch] = []
+    try:
+        for batch in batches:
+            rows = fitting_rows(batch, max_bytes, max_records)
+            part = batch.slice(0, rows if taken else max(rows, 1))
+            if part.num_rows:
+                taken.append(part)
+                offset, max_bytes, max_records = offset + part.num_rows, max_bytes - part.nbytes, max_records - rows
+            if part.num_rows < batch.num_rows:
+                break
+    except LogError:
+        if not taken:
+            raise  # records before the damage are valid: return them; the next fetch raises
+    return Fetched(taken, offset)

@@ -1,0 +1,178 @@
+"""The producer of the embedded log, a library: partitions are chosen as in Kafka, and records written in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from coordinator.zk.errors import UsageError
+from coordinator.zk.store import Store
+from coordinator.zk.znodes.names import checked_name, shown
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
+
+from ..columns import BATCH_BYTES, Headers, PendingRecords, stored_batches
+from .append import Appender
+from .partitioner import Sticky, partition_of
+
+
+class TopicsInStore(dict[str, Topic]):
+    """Topics from ZooKeeper, read on first use. `clear` drops the cache."""
+
+    def __init__(self, store: Store, brokers: Brokers) -> None:
+        super().__init__()
+        self._store = store
+        self._brokers = brokers
+
+    def __missing__(self, name: str) -> Topic:
+        path = self._brokers.topic(checked_name("topic", name))
+        node = self._store.get(path)
+        if node is None:
+            raise UsageError(f"there is no topic {name} at {path}")
+        self[name] = topic = Topic.parse(path, name, node.data, node.stat.czxid)
+        return topic
+
+
+class _Open:
+    """A partition that this producer writes to: its pending records and its appender."""
+
+    def __init__(self, appender: Appender) -> None:
+        self.appender = appender
+        self.records = PendingRecords()
+
+
+class Producer:
+    """Writes records into the embedded log under `log_dir`. Not for several threads at once.
+
+    A partition's pending records are written together, all or none, at `batch_bytes` or by `flush`. As a context
+    manager it flushes at the end, unless the block failed: then pending records are dropped.
+
+    :param topics: name -> topic.
+    :ivar written: number of records written to the log.
+    """
+
+    def __init__(self, log_dir: Path | str, topics: Mapping[str, Topic], batch_bytes: int = BATCH_BYTES) -> None:
+        self._log_dir = Path(log_dir)
+        self._topics = topics
+        self._batch_bytes = batch_bytes
+        self.written = 0
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._sticky: dict[str, Sticky] = {}
+
+    @classmethod
+    def for_store(cls, store: Store, log_dir: Path | str, brokers: Brokers, batch_bytes: int = BATCH_BYTES) -> Producer:
+        """A producer that reads topics from ZooKeeper, each when its first record is sent."""
+        return cls(log_dir, TopicsInStore(store, brokers), batch_bytes)
+
+    def topic(self, name: str) -> Topic:
+        """A topic in this producer's cache.
+
+        :raises UsageError: when it does not exist, or has no partitions.
+        """
+        try:
+            topic = self._topics[name]
+        except KeyError:
+            raise UsageError(f"there is no topic {shown(name)}") from None
+        if not topic.partitions:
+            raise UsageError(f"topic {name} has no partitions")
+        return topic
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> None:
+        """Buffer one record, and write its partition's batch when that is full.
+
+        :param partition: the partition; None chooses it by the key, or without a key by the producer.
+        :param timestamp_ms: milliseconds since the epoch; None is now.
+        :raises UsageError: when there is no such topic or partition, or the record is too large; it is not buffered.
+        :raises LogError: when the batch could not be written; it stays pending, and `flush` tries again.
+        """
+        if partition is None:
+            partition = self._choose(topic, key)
+        place = self._open.get((topic, partition)) or self._opened(topic, partition)
+        place.records.add(value, key, timestamp_ms, headers)
+        if place.records.bytes >= self._batch_bytes:
+            self._write(topic, partition, place)
+
+    def send_batch(
+        self,
+        topic: str,
+        partition: int,
+        values: pa.Array | pa.ChunkedArray | Sequence[bytes | None],
+        keys: pa.Array | pa.ChunkedArray | Sequence[bytes | None] | None = None,
+        timestamps_ms: pa.Array | pa.ChunkedArray | int | None = None,
+        headers: pa.Array | pa.ChunkedArray | None = None,
+    ) -> int | None:
+        """Write whole columns as one batch, at once, after the partition's pending records.
+
+        :param values: binary or string, as for `keys`.
+        :param timestamps_ms: of each record or of all, in milliseconds since the epoch, or Arrow timestamps.
+        :returns: the offset of the first record; None when there are no records.
+        :raises UsageError: when there is no such topic or partition, or the columns do not fit each other.
+        :raises LogError: when it could not be written.
+        """
+        place = self._open.get((topic, partition)) or self._opened(topic, partition)
+        batches = stored_batches(values, keys, timestamps_ms, headers)
+        self._write(topic, partition, place)
+        if not len(values):
+            return None
+        first = place.appender.append(batches)
+        self.written += len(values)
+        return first
+
+    def flush(self) -> None:
+        """Write all pending records, partition by partition.
+
+        :raises LogError: when a partition's batch could not be written; it and the following ones stay pending.
+        """
+        for (topic, partition), place in self._open.items():
+            self._write(topic, partition, place)
+
+    def close(self) -> None:
+        """Flush."""
+        self.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    def _choose(self, topic: str, key: bytes | None) -> int:
+        if key is not None:
+            return partition_of(key, self.topic(topic).partitions)
+        sticky = self._sticky.get(topic)
+        if sticky is None:
+            sticky = self._sticky[topic] = Sticky(self.topic(topic).partitions)
+        return sticky.partition
+
+    def _opened(self, name: str, partition: int) -> _Open:
+        topic = self.topic(name)
+        if partition not in topic.partitions:
+            raise UsageError(f"topic {name} has no partition {partition}: it has {len(topic.partitions)}, from 0 on")
+        place = _Open(Appender(self._log_dir, topic.name, topic.id, partition))
+        self._open[name, partition] = place
+        return place
+
+    def _write(self, topic: str, partition: int, place: _Open) -> None:
+        if not len(place.records):
+            return
+        place.appender.append(place.records.batches())
+        self.written += len(place.records)
+        place.records = PendingRecords()
+        sticky = self._sticky.get(topic)
+        if sticky is not None and sticky.partition == partition:
+            sticky.move_on()

@@ -1,0 +1,1 @@
+"""Kafka as a log: one librdkafka client per process, its partitions, their share of memory, availability."""

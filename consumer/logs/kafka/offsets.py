@@ -1,0 +1,191 @@
+"""Earliest and latest offsets of Kafka's partitions, and those of a time: many partitions in one request per broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from coordinator.zk.errors import CoordinatorError
+
+from ..base import OffsetAndTimestamp, TopicIdPartition
+from ..errors import LogError, OffsetOutOfRange, UnknownTopic
+from .client import EARLIEST, LATEST, REQUEST_TIMEOUT_S, Described, KafkaClient, Pending
+from .topics import checked
+
+RESULT_TTL_S = 0.25
+"""Seconds for which results are kept, each for one use: callers of one partition mostly continue with the others."""
+
+AWAY_S = 2.0
+"""Seconds without requests after a missing answer: a consumer's thread must not block for each partition."""
+
+_Answer = int | LogError
+T = TypeVar("T")
+
+
+class Offsets:
+    """Looks up offsets and waits for the results. Not for several threads."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._ready: dict[tuple[str, str, int], tuple[float, dict[int, _Answer]]] = {}
+        self._away: tuple[float, LogError] | None = None
+        self._mute: dict[str, tuple[float, LogError]] = {}
+
+    def one(self, topic: str, topic_id: str, partition: int, what: int) -> int:
+        """One offset; `what` as in `KafkaClient.offsets`, where the latest replaces a missing record.
+
+        :raises UnknownTopic: when Kafka has no such topic.
+        :raises LogError: when it has no such partition, or does not answer.
+        """
+        key, now = (topic, topic_id, what), time.monotonic()
+        at, ready = self._ready.get(key, (0.0, {}))
+        answer = ready.pop(partition, None) if now - at < RESULT_TTL_S else None
+        if answer is None:
+            until, problem = self._mute.pop(topic, (0.0, None))
+            if problem is not None and now < until:
+                self._mute[topic] = until, problem
+                raise problem
+            ready = self._of_topic(topic, topic_id, what)
+            answer = ready.pop(partition, LogError(f"Kafka has no partition {partition} of topic {topic}"))
+            self._ready = {key: (time.monotonic(), ready)}
+        if isinstance(answer, LogError):
+            raise answer
+        return answer
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        """The first record of that time or later. Raises as `one`."""
+        self._refuse_while_away()
+        pending = self._client.records_of_times({(topic, partition): timestamp_ms})
+        if not pending.wait(REQUEST_TIMEOUT_S + 1):
+            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        checked(topic, topic_id, self._described({topic}).get(topic, LogError("no answer")))
+        (answer,) = pending.results().values()
+        if isinstance(answer, LogError):
+            raise answer
+        return answer
+
+    def ends(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, _Answer]:
+        """The ends of many partitions at once; an error stands for one that has none to tell."""
+        requested = list(places)
+        ids = {place.topic: place.topic_id for place in requested}
+        found = self._asked([(place.topic, place.partition) for place in requested], LATEST, ids)
+        missing = LogError("Kafka has not answered for it")
+        return {place: found.get((place.topic, place.partition), missing) for place in requested}
+
+    def _of_topic(self, topic: str, topic_id: str, what: int) -> dict[int, _Answer]:
+        """The offsets of all partitions of a topic."""
+        described = checked(topic, topic_id, self._described({topic}).get(topic, LogError("no answer")))
+        places = [(topic, number) for number in sorted(described.partitions)]
+        # Before the times: a record that is written meanwhile is then behind the end.
+        ends = self._asked(places, LATEST, {topic: topic_id}) if what >= 0 else {}
+        found = self._asked(places, what, {topic: topic_id})
+        return {place[1]: ends[place] if answer == -1 else answer for place, answer in found.items()}
+
+    def _asked(
+        self, places: list[tuple[str, int]], what: int, ids: Mapping[str, str]
+    ) -> dict[tuple[str, int], _Answer]:
+        """Results for topics with these ids, which are verified afterwards."""
+        if not places:
+            return {}
+        self._refuse_while_away()
+        pending = self._client.offsets(dict.fromkeys(places, what))
+        if not pending.wait(REQUEST_TIMEOUT_S + 1):
+            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        found = pending.results()
+        for topic, answer in self._described(ids).items():
+            try:
+                checked(topic, ids[topic], answer)
+            except LogError as error:
+                found |= {place: error for place in found if place[0] == topic}
+        problems = [answer for answer in found.values() if isinstance(answer, LogError)]
+        if len(problems) == len(found) and not isinstance(problems[0], UnknownTopic):
+            # Brokers have answered, only not for these partitions (as without a leader): others may be requested.
+            self._mute |= dict.fromkeys(ids, (time.monotonic() + AWAY_S, problems[0]))
+        return found
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Described | LogError]:
+        self._refuse_while_away()
+        pending = self._client.describe(topics)
+        if not pending.wait(REQUEST_TIMEOUT_S + 1):
+            raise self._note_away(LogError(f"Kafka at {self._client.servers} does not answer"))
+        found = pending.results()
+        problems = [answer for answer in found.values() if isinstance(answer, LogError)]
+        if problems and len(problems) == len(found):
+            self._note_away(problems[0])
+        return found
+
+    def _note_away(self, error: LogError) -> LogError:
+        self._away = (time.monotonic() + AWAY_S, error)
+        return error
+
+    def _refuse_while_away(self) -> None:
+        if self._away is not None and time.monotonic() < self._away[0]:
+            raise self._away[1]
+        self._away = None
+
+
+class OutOfRange(NamedTuple):
+    """An offset that the broker does not have, with pending lookups of the offsets and the topic that it has.
+
+    :ivar poll: the poll that returned it.
+    :ivar offset: the position at that time.
+    """
+
+    poll: int
+    offset: int
+    earliest: Pending[tuple[str, int], _Answer]
+    latest: Pending[tuple[str, int], _Answer]
+
+    @property
+    def is_done(self) -> bool:
+        return self.earliest.is_done and self.latest.is_done
+
+    def problem(self, place: tuple[str, int]) -> LogError:
+        """The error, once the lookups are done."""
+        first, end = self.earliest.results()[place], self.latest.results()[place]
+        what = f"offset {self.offset} of {place[0]}-{place[1]} is out of range"
+        if isinstance(first, int) and isinstance(end, int) and not first <= self.offset <= end:
+            return OffsetOutOfRange(f"{what}: Kafka holds {first} to {end}")
+        return LogError(f"{what} in Kafka")
+
+
+class Questions:
+    """`Offsets` for several threads, and for the current client."""
+
+    def __init__(self, client: Callable[[], KafkaClient]) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._asked: tuple[KafkaClient, Offsets] | None = None
+
+    def one(self, topic: str, topic_id: str, partition: int, what: int) -> int:
+        return self._answered(lambda offsets: offsets.one(topic, topic_id, partition, what))
+
+    def record_of_time(self, topic: str, topic_id: str, partition: int, timestamp_ms: int) -> OffsetAndTimestamp | None:
+        return self._answered(lambda offsets: offsets.record_of_time(topic, topic_id, partition, timestamp_ms))
+
+    def ends(self, places: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int | CoordinatorError]:
+        requested = list(places)
+        with self._lock:
+            try:
+                return dict(self._offsets().ends(requested))
+            except CoordinatorError as error:
+                return dict.fromkeys(requested, error)
+
+    def _answered(self, ask: Callable[[Offsets], T]) -> T:
+        with self._lock:
+            try:
+                return ask(self._offsets())
+            except LogError:
+                self._client()  # raises a connection's error, as of its credentials
+                raise
+
+    def _offsets(self) -> Offsets:
+        client = self._client()
+        if self._asked is None or self._asked[0] is not client:
+            self._asked = (client, Offsets(client))
+        return self._asked[1]
+
+
+__all__ = ["EARLIEST", "LATEST", "Offsets", "OutOfRange", "Questions"]

@@ -1,0 +1,132 @@
+"""Options of librdkafka: the defaults, the user's, and the reserved ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from coordinator.zk.errors import UsageError
+from coordinator.zk.znodes.names import shown
+
+ENVIRONMENT = "ZK_GROUP_KAFKA_"
+"""`ZK_GROUP_KAFKA_SASL_PASSWORD` is `sasl.password`: librdkafka's names have dots and no underscores."""
+
+FROM_FILE = ".file"
+"""`sasl.password.file` names a file that holds `sasl.password`."""
+
+SECRETS = (
+    "sasl.password",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.config",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+)
+
+LEAST_LINE = 8
+"""Minimum length of a secret's line that is redacted: a shorter one, as the last of a key, might be any word."""
+
+GROUP = "the group is ours, not Kafka's"
+REFUSED = {
+    "bootstrap.servers": "give bootstrap_servers",
+    "metadata.broker.list": "give bootstrap_servers",
+    "group.id": GROUP,
+    "group.instance.id": f"{GROUP}: give group_instance_id",
+    "group.protocol": GROUP,
+    "group.remote.assignor": GROUP,
+    "partition.assignment.strategy": f"{GROUP}: give protocols",
+    "enable.auto.commit": "offsets are the group's in ZooKeeper, never committed to Kafka",
+    "enable.auto.offset.store": "offsets are the group's in ZooKeeper, never committed to Kafka",
+    "auto.commit.enable": "offsets are the group's in ZooKeeper, never committed to Kafka",
+    "auto.offset.reset": "an offset out of range is never passed over silently",
+    "enable.partition.eof": "the end of a partition tells which offsets hold no record",
+    "plugin.library.paths": "a configuration may not load code",
+}
+"""Option -> why it cannot be set."""
+
+GROUP_ID = "zk-group-coordinator"
+"""librdkafka requires one, for a group coordinator that is never used."""
+
+DEFAULTS = {
+    "client.id": "zk-group-coordinator",
+    "isolation.level": "read_committed",
+    "check.crcs": "true",
+    # With its default of a second librdkafka pauses whenever its queue was full: a fifth of the speed.
+    "fetch.queue.backoff.ms": "5",
+    # Queued records of an unassigned partition are lost: the larger buffer is our own.
+    "queued.max.messages.kbytes": "16384",
+    # One request at a time per broker: a new partition waits for the pending fetch to time out.
+    "fetch.wait.max.ms": "100",
+    # A sanity limit only; a broker may allow records of any size.
+    "receive.message.max.bytes": "1073741824",
+    "reconnect.backoff.max.ms": "2000",
+    # Refresh interval of a topic that does not exist (yet).
+    "topic.metadata.refresh.interval.ms": "30000",
+    "topic.metadata.propagation.max.ms": "1000",
+    "log_level": "0",  # errors are signals, and logged by us
+}
+FIXED = {
+    "group.id": GROUP_ID,
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "auto.offset.reset": "error",
+    "allow.auto.create.topics": "false",
+}
+
+
+def kafka_options(given: Mapping[str, str], env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """librdkafka's options, without the servers. `given` has precedence over the environment.
+
+    :param given: librdkafka's options, with or without the prefix `kafka.`.
+    :raises UsageError: when one of them is reserved, or a file cannot be read; the message has no secret.
+    """
+    named = {_bare(name): str(value) for name, value in given.items()}
+    found = {**_from_environment(os.environ if env is None else env), **named}
+    found = dict(_read(name, value) for name, value in found.items())
+    for name in found:
+        _refuse(name)
+    return {**DEFAULTS, **found, **FIXED}
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option's value must never be shown."""
+    return name in SECRETS or any(word in name for word in ("password", "passphrase", "secret", "token", "key.pem"))
+
+
+def without_secrets(text: str, options: Mapping[str, str]) -> str:
+    """`text` without the secrets of `options`, and without single lines of multi-line ones, as a PEM key."""
+    found = set()
+    for name, value in options.items():
+        if is_secret(name):
+            lines = [line.strip() for line in value.splitlines()]
+            found |= {value, value.strip(), " ".join(value.split())}
+            found |= {line for line in lines if len(line) >= LEAST_LINE}
+    for secret in sorted(found - {""}, key=len, reverse=True):  # longest first: one may contain another
+        text = text.replace(secret, "***")
+    return text
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("kafka.")
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[str, str]:
+    names = (name for name in env if name.startswith(ENVIRONMENT) and len(name) > len(ENVIRONMENT))
+    return {name.removeprefix(ENVIRONMENT).lower().replace("_", "."): env[name] for name in names}
+
+
+def _read(name: str, value: str) -> tuple[str, str]:
+    secret = name.removesuffix(FROM_FILE)
+    if secret == name or not is_secret(secret):
+        return name, value
+    try:
+        return secret, Path(value).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"kafka.{name} names a file that cannot be read: {shown(value)}: {error}") from error
+
+
+def _refuse(name: str) -> None:
+    if name in REFUSED:
+        raise UsageError(f"kafka.{name} cannot be set: {REFUSED[name]}")

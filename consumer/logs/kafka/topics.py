@@ -1,0 +1,182 @@
+"""Confirmation of topic ids, requested after each poll with records of a topic.
+
+A recreated topic begins at offset 0 again. librdkafka continues in it at the old topic's offset, without an error when
+the new one reaches that far. So records are returned only after the brokers have confirmed, later than they arrived,
+that the topic still has its id: an id never comes back, so the records are of that topic. (Any broker is asked; its
+metadata may be some milliseconds behind the partition leader's.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from ..errors import LogError, UnknownTopic
+from .client import Described, KafkaClient, Pending
+
+log = logging.getLogger(__name__)
+
+WITHOUT_ID = "czxid-"
+"""Prefix of ids that ZooKeeper gave because Kafka (before 2.8) had none: brokers cannot confirm them."""
+
+SOON_S = 0.02
+RECHECK_S = 1.0
+MOST_WAIT_S = 1.0
+UNCONFIRMED_S = 10.0
+"""Seconds without confirmation that are an error; a single request may fail while a controller is elected."""
+
+_PARTITION_S = 0.0002
+"""Interval of requests per partition: an answer costs 10 us a partition, a twentieth of it."""
+
+
+class KnownTopic:
+    """State of one topic under its expected id.
+
+    :ivar verified: records up to this poll are of this id.
+    :ivar missing: why it does not exist, else None.
+    :ivar unconfirmed: why its id has not been confirmed for long, else None.
+    :ivar partitions: Kafka's; None before the first answer.
+    """
+
+    def __init__(self, name: str, topic_id: str) -> None:
+        self.name = name
+        self.id = topic_id
+        self.verified = -1
+        self.missing: UnknownTopic | None = None
+        self.unconfirmed: LogError | None = None
+        self.partitions: frozenset[int] | None = None
+        self.is_requested = True
+        self.not_before = float("-inf")
+        self._silent_since: float | None = None
+
+    def note_answer(self) -> None:
+        """A broker has answered."""
+        self.unconfirmed = self._silent_since = None
+
+    def note_silence(self, reason: LogError, asked_at: float, now: float) -> None:
+        """No broker has answered; records are withheld until one does."""
+        self.is_requested, self.not_before = True, now + RECHECK_S / 5
+        self._silent_since = asked_at if self._silent_since is None else self._silent_since
+        if asked_at - self._silent_since >= UNCONFIRMED_S:
+            what = f"Kafka has not confirmed topic {self.name} with id {self.id}, asked again"
+            self.unconfirmed = LogError(f"{what}: {reason}")
+
+    def lacks(self, number: int) -> LogError | None:
+        """The error for a partition that Kafka does not have; None when it exists, or before the first answer."""
+        if self.partitions is None or number in self.partitions:
+            return None
+        return LogError(
+            f"ZooKeeper has a partition {self.name}-{number}, and Kafka has {len(self.partitions)} of this topic, and "
+            "not this one; the others are fetched"
+        )
+
+
+class TopicLookup:
+    """Asks, and keeps the answers. Not for several threads.
+
+    :ivar answered: when the last answered request was sent.
+    """
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self.answered = float("-inf")
+        self._topics: dict[str, KnownTopic] = {}
+        self._asked: tuple[Pending[str, Described | LogError], dict[str, KnownTopic], int, float] | None = None
+
+    def of(self, name: str, topic_id: str) -> KnownTopic:
+        """The state of a topic; a new one for a new id."""
+        known = self._topics.get(name)
+        if known is None or known.id != topic_id:
+            known = self._topics[name] = KnownTopic(name, topic_id)
+        return known
+
+    def has(self, name: str, topic_id: str) -> bool:
+        """Whether a topic with this id is known, and not missing."""
+        known = self._topics.get(name)
+        return known is not None and known.id == topic_id and known.missing is None
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all others."""
+        self._topics = {name: known for name, known in self._topics.items() if name in names}
+
+    def request_all(self) -> None:
+        """Request every topic again: librdkafka has reported something missing, without its name."""
+        for known in self._topics.values():
+            known.is_requested = True
+
+    def ask(self, newest: Mapping[str, int], poll: int, now: float) -> None:
+        """Request metadata of topics with unconfirmed records, and of missing ones; one request at a time.
+
+        :param newest: topic -> the poll of its newest records.
+        :param poll: the number of the last poll: its records arrived before this request.
+        """
+        if self._asked is not None:
+            return
+        requested = {
+            name: known for name, known in self._topics.items() if self._is_due(known, newest.get(name, -1), now)
+        }
+        if not requested:
+            return
+        self._asked = (self._client.describe(requested), requested, poll, now)
+        for known in requested.values():
+            known.is_requested = False
+
+    def collect(self, now: float, wait_s: float = 0.0) -> list[KnownTopic]:
+        """Apply the result, if it arrives within `wait_s`; returns the topics in it."""
+        if self._asked is None:
+            return []
+        pending, requested, poll, asked_at = self._asked
+        # A late result may take long: a thousand partitions must not wait for it one after the other.
+        if not pending.wait(wait_s if now - asked_at < SOON_S else 0.0):
+            return []
+        self._asked = None
+        updated = []
+        for name, answer in pending.results().items():
+            known = requested[name]
+            if isinstance(answer, LogError):
+                known.note_silence(answer, asked_at, now)
+            else:
+                known.note_answer()
+                self._note(known, answer, poll, asked_at)
+                self.answered = asked_at
+                updated.append(known)
+        return updated
+
+    def _is_due(self, known: KnownTopic, newest: int, now: float) -> bool:
+        return now >= known.not_before and (known.is_requested or known.missing is not None or newest > known.verified)
+
+    def _note(self, known: KnownTopic, answer: Described, poll: int, asked_at: float) -> None:
+        problem = _problem(known, answer)
+        if problem:
+            if known.missing is None:
+                log.warning("topic unavailable: topic=%s id=%s reason=%s", known.name, known.id, problem)
+            known.missing = UnknownTopic(f"topic {known.name} with id {known.id}: {problem}")
+            known.not_before = asked_at + RECHECK_S
+            return
+        if known.missing is not None:
+            log.info("topic available: topic=%s id=%s", known.name, known.id)
+            known.missing = None
+        known.verified, known.partitions = poll, answer.partitions
+        known.not_before = asked_at + min(MOST_WAIT_S, _PARTITION_S * len(answer.partitions))
+
+
+def _problem(known: KnownTopic, answer: Described) -> str:
+    if answer.error:
+        return answer.error
+    if answer.id and answer.id != known.id and not known.id.startswith(WITHOUT_ID):
+        return f"Kafka has another topic of this name, with id {answer.id}"
+    return ""
+
+
+def checked(topic: str, topic_id: str, answer: Described | LogError) -> Described:
+    """Kafka's metadata of a topic with this id.
+
+    :raises UnknownTopic: when Kafka has no such topic.
+    :raises LogError: when no broker answered.
+    """
+    if isinstance(answer, LogError):
+        raise answer
+    problem = _problem(KnownTopic(topic, topic_id), answer)
+    if problem:
+        raise UnknownTopic(f"topic {topic} with id {topic_id}: {problem}")
+    return answer

@@ -1,0 +1,340 @@
+"""A member's part in client-side assignment: as the leader it answers requests; it reads its own assignment.
+
+Seed 001: the SyncGroup request is a number of multis below the ask, each under the leader's own fence, and each refused
+when the coordinator has withdrawn the command or removed the ask. The last creates `answer` and removes the command, so
+an answer is complete or absent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from coordinator.zk.batching import batches
+from coordinator.zk.errors import BadData, Refused, StoreError, UsageError
+from coordinator.zk.store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Store
+from coordinator.zk.znodes.commands import ASSIGN, Command
+from coordinator.zk.znodes.names import error_text, shown
+from coordinator.zk.znodes.paths import ANSWER, MEMBER_PREFIX, GroupPaths
+from coordinator.zk.znodes.records import Channel, Registration
+from coordinator.zk.znodes.sync import (
+    MAX_ANSWER_BYTES,
+    MAX_GROUP_METADATA_BYTES,
+    MAX_MEMBER_STATE_BYTES,
+    MAX_METADATA_BYTES,
+    Answer,
+    Ask,
+    ClientProtocols,
+    MemberAnswer,
+    SyncRequest,
+    decoded,
+    decoded_bytes,
+)
+
+from ..config import Subscription
+from ..errors import AssignmentFailed
+from .channel import FencedChannel
+from .context import MemberContext
+
+log = logging.getLogger(__name__)
+
+IDS_AT_ONCE = 25
+ROOM = MAX_OPERATIONS - 10
+
+
+@dataclass(frozen=True, slots=True)
+class MemberMetadata:
+    """What a leader knows of a member: its registration, and its metadata for the protocol."""
+
+    registration: Registration
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A leader's answer.
+
+    :ivar entries: consumer -> its assignment.
+    :ivar topics: topic -> id, and `partitions` their partition counts, of the assigned topics.
+    """
+
+    entries: Mapping[str, MemberAnswer]
+    topics: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    is_cooperative: bool = False
+
+
+class Role(Protocol):
+    """The part that depends on a protocol type. All methods are called inside `poll`."""
+
+    def offer(self, subscription: Subscription | None) -> ClientProtocols:
+        """The content of the member's registration.
+
+        :param subscription: None for a member that consumes no topics.
+        """
+
+    def assign(self, store: Store, name: str, ask: Ask, members: Mapping[str, MemberMetadata]) -> Decision:
+        """The assignment; any exception but a `StoreError` is the leader's failure.
+
+        :param name: of the ask.
+        """
+
+    def assigned(self, protocol: str, entry: MemberAnswer, channel: Channel) -> None:
+        """The member's part of the assignment that it is to run."""
+
+    def stopped(self) -> None:
+        """The member is about to acknowledge a stop: all work on its part must end."""
+
+    def lost(self, reason: str) -> None:
+        """The incarnation is over: other members may have its part."""
+
+    def wants_rebalance(self, store: Store) -> str:
+        """Why the leader requests a rebalance; empty when it does not."""
+
+    def requested(self) -> None:
+        """A rebalance was requested, by this member or another: the next ask answers both."""
+
+
+class ClientAssignment:
+    """The client side of one member, over all its incarnations.
+
+    :param role: the part that depends on the protocol type.
+    """
+
+    def __init__(self, context: MemberContext, role: Role) -> None:
+        self._paths = context.paths
+        self._consumer = context.consumer
+        self._runtime = context.runtime
+        self._meter = context.meter
+        self._role = role
+        self._rejoins = 0
+        self._read_ask = ""
+        self._failures: list[AssignmentFailed] = []
+        self._failed_asks: set[str] = set()
+
+    def offer(self, subscription: Subscription | None) -> ClientProtocols:
+        """See `Role`."""
+        offered = replace(self._role.offer(subscription), rejoins=self._rejoins)
+        if (size := offered.metadata_bytes) > MAX_METADATA_BYTES:
+            raise UsageError(f"member metadata of {size} bytes, limit is {MAX_METADATA_BYTES}")
+        return offered
+
+    def enforce_rebalance(self) -> None:
+        """Register the same again, as a rejoin: it causes a rebalance although nothing has changed."""
+        self._rejoins += 1
+
+    def stopped(self) -> None:
+        """See `Role`."""
+        self._read_ask = ""
+        self._role.stopped()
+
+    def lost(self, reason: str) -> None:
+        """See `Role`."""
+        self._read_ask = ""
+        self._failed_asks.clear()
+        self._role.lost(reason)
+
+    def started(self, ask: str) -> None:
+        """A start that names `ask` was applied: its entry must be read."""
+        self._read_ask = ""
+
+    def raise_failure(self) -> None:
+        """
+        :raises AssignmentFailed: when the group's assignment has failed; once for each failure.
+        """
+        if self._failures:
+            raise self._failures.pop(0)
+
+    def tend(self, store: Store, fenced: FencedChannel) -> None:
+        """Read the member's own entry if needed, and request a rebalance when the leader needs one.
+
+        :raises StoreError: when ZooKeeper did not answer; call again.
+        """
+        if fenced.channel.ask and fenced.channel.ask != self._read_ask:
+            self._read_entry(store, fenced.channel)
+        if reason := self._role.wants_rebalance(store):
+            request = SyncRequest(self._consumer, fenced.incarnation, reason)
+            try:
+                fenced.guarded([Create(self._paths.sync_request, request.to_bytes())])
+            except Refused as refused:
+                if refused.path != self._paths.sync_request:
+                    raise
+            self._role.requested()
+            log.info("rebalance requested: group=%s consumer=%s reason=%s", self._paths.group, self._consumer, reason)
+
+    def obey(self, store: Store, fenced: FencedChannel, name: str, command: Command) -> bool:
+        """Answer an ask, or note that one has failed; whether it was the command's last multi.
+
+        :raises Refused: when it was withdrawn meanwhile: read again.
+        :raises StoreError: when ZooKeeper did not answer: call again.
+        """
+        if command.option != ASSIGN:
+            if command.ask not in self._failed_asks:
+                self._failed_asks.add(command.ask)
+                self._failures.append(AssignmentFailed(command.reason, command.ask))
+                self._meter.assignment_failed()
+            fenced.commit(_heard(fenced.channel, name, command), [Delete(self._paths.command(self._consumer, name))])
+            return True
+        store.sync()
+        node = store.get(self._paths.ask(command.ask))
+        ask = self._parsed(self._paths.ask(command.ask), node.data) if node is not None else None
+        if ask is None:
+            return False
+        log.info(
+            "assignment started: group=%s consumer=%s ask=%s protocol=%s members=%d",
+            self._paths.group, self._consumer, command.ask, ask.protocol, len(ask.members),
+        )  # fmt: skip
+        began = self._runtime.monotonic()
+        answer, entries = self._decided(store, command.ask, ask)
+        self._write(store, fenced, name, command, answer, entries)
+        self._meter.assignment_answered(self._runtime.monotonic() - began, answer.error is not None)
+        log.info(
+            "assignment answered: group=%s consumer=%s ask=%s error=%s",
+            self._paths.group, self._consumer, command.ask, answer.error or "-",
+        )  # fmt: skip
+        return True
+
+    # ---- the member's own entry
+
+    def _read_entry(self, store: Store, channel: Channel) -> None:
+        """Read the member's own entry. Without one the leader omitted this member, or a later ask is adopted."""
+        name, where = channel.ask, self._paths.member_answer(channel.ask, self._consumer)
+        node = store.get(where)
+        try:
+            entry = MemberAnswer.parse(where, node.data) if node is not None else MemberAnswer()
+        except BadData as error:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", where, error)
+            entry = None
+        protocol = entry.protocol if entry is not None else ""
+        if entry is not None and not protocol:
+            asked = store.get(self._paths.ask(name))
+            ask = self._parsed(self._paths.ask(name), asked.data) if asked is not None else None
+            protocol = ask.protocol if ask is not None else ""
+        self._read_ask = name
+        if entry is not None and protocol:  # else the next start names a later ask
+            self._role.assigned(protocol, entry, channel)
+
+    # ---- the leader
+
+    def _parsed(self, where: str, data: bytes) -> Ask | None:
+        try:
+            return Ask.parse(where, data)
+        except BadData as error:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", where, error)
+            return None
+
+    def _decided(self, store: Store, name: str, ask: Ask) -> tuple[Answer, Mapping[str, MemberAnswer]]:
+        """The answer, which reports the error when the assignor failed.
+
+        :raises StoreError: when ZooKeeper did not answer.
+        """
+        try:
+            decision = self._role.assign(store, name, ask, self._members(store, ask))
+            entries = {name: replace(entry, protocol=ask.protocol) for name, entry in decision.entries.items()}
+            size = 0
+            for member, entry in sorted(entries.items()):
+                if member not in ask.members:
+                    raise BadData(f"it names {shown(member)}, which is no member of the ask")
+                if (state := decoded_bytes(entry.member_state)) > MAX_MEMBER_STATE_BYTES:
+                    raise BadData(
+                        f"the state of {member} has {state} bytes, over the {MAX_MEMBER_STATE_BYTES} that it may have"
+                    )
+                if (one := len(entry.to_bytes())) > MAX_COMMIT_BYTES // 2:
+                    raise BadData(f"the entry of {member} has {one} bytes, over the {MAX_COMMIT_BYTES // 2} that fit")
+                size += one
+            if size > MAX_ANSWER_BYTES:
+                raise BadData(f"the assignment has {size} bytes, over the {MAX_ANSWER_BYTES} that it may have")
+            names = tuple(sorted(entries))
+            answer = Answer(names, decision.topics, decision.partitions, decision.is_cooperative)
+            if (size := len(answer.to_bytes())) > MAX_COMMIT_BYTES // 2:
+                raise BadData(
+                    f"the answer has {size} bytes beside its entries, over the {MAX_COMMIT_BYTES // 2} that fit"
+                )
+            return answer, entries
+        except StoreError:
+            raise
+        except (Exception, SystemExit) as error:  # of third-party code
+            log.exception("assignor failed: group=%s protocol=%s", self._paths.group, ask.protocol)
+            return Answer(error=error_text(error)), {}
+
+    def _members(self, store: Store, ask: Ask) -> dict[str, MemberMetadata]:
+        """The ask's members that still exist, with their metadata for its protocol."""
+        members: dict[str, MemberMetadata] = {}
+        names = sorted(ask.members)
+        size = 0
+        for first in range(0, len(names), IDS_AT_ONCE):
+            batch = names[first : first + IDS_AT_ONCE]
+            nodes = store.get_many([self._paths.id(name) for name in batch])
+            seats = store.get_many(
+                [self._paths.seat(name) for name, node in zip(batch, nodes, strict=True) if not node]
+            )
+            away = iter(seats)
+            for name, node in zip(batch, nodes, strict=True):
+                there = node or next(away)
+                known = self._known(ask, name, there.data) if there is not None else None
+                if known is not None:
+                    members[name] = known
+                    size += len(known.metadata)
+            if size > MAX_GROUP_METADATA_BYTES:
+                raise BadData(f"the group's metadata has more than {MAX_GROUP_METADATA_BYTES} bytes")
+        return members
+
+    def _known(self, ask: Ask, name: str, data: bytes) -> MemberMetadata | None:
+        """None for another incarnation than the ask's, and for one that does not support the protocol."""
+        try:
+            registration = Registration.parse(self._paths.id(name), data)
+            asked = ask.members[name].identity
+            if registration.client is None or (not asked.startswith("seat-") and asked != registration.incarnation):
+                return None
+            text = registration.client.metadata.get(ask.protocol)
+            return MemberMetadata(registration, decoded(self._paths.id(name), text)) if text is not None else None
+        except BadData as error:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", self._paths.id(name), error)
+            return None
+
+    def _write(
+        self,
+        store: Store,
+        fenced: FencedChannel,
+        name: str,
+        command: Command,
+        answer: Answer,
+        entries: Mapping[str, MemberAnswer],
+    ) -> None:
+        """The entries in as many multis as needed, and the answer with the last."""
+        paths, ask = self._paths, command.ask
+        still_asked: list[Operation] = [Check(paths.ask(ask), -1), Check(paths.command(self._consumer, name), -1)]
+        listing = store.children(paths.ask(ask))
+        units = _entry_units(paths, ask, entries, listing.names if listing else ())
+        *early, last = list(batches(units, ROOM, MAX_COMMIT_BYTES // 2)) or [[]]
+        if len(answer.to_bytes()) > MAX_COMMIT_BYTES // 4:
+            early, last = [*early, last], []
+        for batch in early:
+            # Set, not checked: a late write must not overwrite the entries of a second try.
+            fenced.commit(replace(fenced.channel, touched=fenced.channel.touched + 1), [*still_asked, *batch])
+        answered: list[Operation] = [
+            Create(paths.answer(ask), answer.to_bytes()),
+            Delete(paths.command(self._consumer, name)),
+        ]
+        fenced.commit(_heard(fenced.channel, name, command), [Check(paths.ask(ask), -1), *last, *answered])
+
+
+def _entry_units(
+    paths: GroupPaths, ask: str, entries: Mapping[str, MemberAnswer], there: Sequence[str]
+) -> list[list[Operation]]:
+    """Create each entry, or replace that of an earlier try; remove other entries of that try."""
+    target = {f"{MEMBER_PREFIX}{consumer}": entry.to_bytes() for consumer, entry in sorted(entries.items())}
+    left = [f"{paths.ask(ask)}/{child}" for child in sorted(there) if child not in target and child != ANSWER]
+    made: list[Operation] = [
+        SetData(f"{paths.ask(ask)}/{child}", data) if child in there else Create(f"{paths.ask(ask)}/{child}", data)
+        for child, data in target.items()
+    ]
+    gone: list[Operation] = [Delete(path) for path in left]
+    return [[each] for each in gone + made]
+
+
+def _heard(channel: Channel, name: str, command: Command) -> Channel:
+    """The channel after a command that changes neither `running` nor its generation."""
+    return replace(channel, epoch=command.epoch, command=name)

@@ -1,0 +1,283 @@
+"""A consumer's life: register, drain the channel, claim and release partitions, keep the lease, leave.
+
+Commands and fetchers belong to one thread of control, as in Kafka: all but the keeper runs inside `tend`,
+which the application's `poll` (or a slot's loop) calls. The keeper, in the background, renews the lease and makes the
+consumer leave when the application has stopped polling.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from coordinator.zk.errors import CoordinatorError, IncarnationOver, Refused, SessionLost, StoreError, UsageError
+from coordinator.zk.store import Operation, SessionState, Store, StoreFactory
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.records import Channel
+
+from ..config import Subscription
+from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
+from ..types import Fetch, Jump
+from .channel import FencedChannel
+from .command_drain import CommandDrain
+from .context import MemberContext
+from .extensions import NO_EXTENSIONS, Extensions
+from .holding import Holding
+from .keeper import Keeper
+from .offset_publisher import OffsetPublisher
+from .offsets import CommittedOffsets
+from .rebalance_listener import Consumption, NoPartitions
+from .registrar import Registrar
+from .registration import seat_given_up
+from .session import ConsumerSession
+from .start_offsets import find_nowhere
+
+log = logging.getLogger(__name__)
+
+
+class ConsumerMember:
+    """One consumer of a group, over all its incarnations and sessions.
+
+    :param consumption: None for a member of a group that assigns no partitions.
+
+    :ivar paths: of the group.  :ivar wake: set when `tend` has work.
+    """
+
+    def __init__(
+        self,
+        context: MemberContext,
+        open_store: StoreFactory,
+        consumption: Consumption | None,
+        extensions: Extensions = NO_EXTENSIONS,
+    ) -> None:
+        self._context = context
+        self._runtime = context.runtime
+        self._extensions = extensions
+        self._client = extensions.client
+        self.paths = context.paths
+        self.wake = context.wake
+        find = consumption.starts.find if consumption else find_nowhere
+        self._offsets = CommittedOffsets(context.runtime, context.paths, find)
+        self._publisher = OffsetPublisher(context, self._offsets)
+        self._drain = CommandDrain(context, self._offsets, extensions)
+        stateful = extensions.stateful
+        reader = stateful.reading(self._offsets) if stateful is not None else self._offsets
+        self._holding = Holding(context, consumption.holder if consumption else NoPartitions(), reader)
+        self._session = ConsumerSession(open_store, context.runtime, self._on_state)
+        self._keeper = Keeper(context, self._offsets, has_owners=consumption is not None)
+        self._registrar = Registrar(context, self._session, self._keeper, consumption, extensions.client)
+        self._fenced_for_good: FencedInstanceId | None = None
+        context.meter.reads_member(
+            lambda: self.lease_left_s, lambda: context.runtime.monotonic() - self._keeper.last_poll
+        )
+
+    # ---- queries
+
+    @property
+    def channel(self) -> Channel | None:
+        """The channel as last known; None when the consumer is not registered."""
+        fenced = self._registrar.live
+        return fenced.channel if fenced is not None else None
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether partitions are held, the lease runs, and no checkpoint waits."""
+        fenced, lease, store = self._registrar.live, self._registrar.lease, self.store  # read once: for worker threads
+        is_ended = fenced is None or fenced.is_ending or store is None or store.lost
+        return not is_ended and not self._extensions.is_paused and lease is not None and lease.is_held
+
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds until the lease expires."""
+        lease = self._registrar.lease  # read once: metrics are read by another thread
+        return lease.left_s if lease else 0.0
+
+    @property
+    def store(self) -> Store | None:
+        """The session of the current incarnation."""
+        return self._session.store
+
+    @property
+    def registrations(self) -> int:
+        """How many incarnations have begun."""
+        return self._registrar.registrations
+
+    # ---- the poll side
+
+    def tend(self) -> None:
+        """Register, apply commands, read offsets, send a heartbeat, as needed. Never waits for long.
+
+        When an incarnation ends for another reason than those below, its partitions are reported lost first; a new
+        one follows after a backoff.
+
+        :raises FencedInstanceId: when a newer process has this consumer's name.
+        :raises InconsistentGroupProtocol: when the group has no strategy in common with this consumer.
+        :raises GroupMaxSizeReached: when the group is full. After this and the one before, another call tries again.
+        :raises NoOffsetForPartition: when the group has none, and `auto_offset_reset` is `none`; other work is done.
+        :raises AssignmentFailed: when the group's leader gave no assignment; once for each failure, other work is done.
+        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
+        """
+        self._keeper.last_poll = self._runtime.monotonic()
+        if self._fenced_for_good is not None:
+            raise self._fenced_for_good
+        try:
+            channel = self._registrar.registered()
+            if channel is None:
+                self.wake.clear()  # no command to apply yet: a waiting `poll` keeps waiting
+                return
+            channel.settle()
+            self._registrar.update(channel)
+            self._obey(channel)
+            if self._client is not None and self.store is not None:
+                self._client.tend(self.store, channel)
+            self._holding.follow(self.store, channel)
+            if self._extensions.region is not None and self.store is not None:
+                self._extensions.region.tend(self.store, channel)
+            self._offsets.refuse_undecided(channel.channel)
+            if self._client is not None:
+                self._client.raise_failure()
+        except DrainFailed as error:
+            self.leave(str(error))
+            raise
+        except FencedInstanceId as over:
+            self._fenced_for_good = over
+            self._drop_everything(str(over))
+            raise
+        except TURNED_AWAY as refusal:
+            self._drop_everything(str(refusal))
+            self._registrar.backoff.refused()
+            raise
+        except (SessionLost, ChannelGone) as lost:
+            self._drop_everything(str(lost))
+            self._session.close()
+        except IncarnationOver as over:
+            self._drop_everything(str(over))
+        except StoreError as error:
+            log.info("ZooKeeper unavailable, retrying: consumer=%s reason=%s", self._context.consumer, error)
+            self.wake.set()
+            self._runtime.sleep(0.05)
+
+    def advance(
+        self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
+    ) -> None:
+        """Move the offsets of partitions that run, together with `operations`, under the fence.
+
+        :raises IllegalGeneration: when one of them no longer runs; nothing has moved.
+        :raises IncarnationOver: when the incarnation is over, by its class; nothing has moved.
+        :raises StoreError: when ZooKeeper refused or did not answer; `channel` is the truth then.
+        """
+        fenced = self._registrar.fenced
+        if fenced is None or fenced.over is not None:
+            raise fenced.over if fenced and fenced.over else UnknownMemberId("the consumer is not registered")
+        began = self._runtime.monotonic()
+        with fenced.lock:  # no unknown outcome may be resolved between the read and the commit
+            fenced.settle()
+            before = fenced.channel
+            if sealed is not None and before.sealed == sealed:
+                return  # an earlier try, whose reply was lost, has succeeded
+            missing = [partition for partition in offsets if partition not in before.running]
+            if missing:
+                raise IllegalGeneration(f"{missing[0]} is no longer this consumer's")
+            after = replace(before, running={**before.running, **offsets})
+            fenced.commit(replace(after, sealed=sealed) if sealed is not None else after, operations)
+        self._keeper.last_commit = self._runtime.monotonic()
+        self._context.meter.committed(self._keeper.last_commit - began)
+        if (store := self.store) is not None:
+            self._publisher.publish_if_due(store, fenced)
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Change the subscription; the next `tend` writes it in place, which causes a rebalance.
+
+        :raises UsageError: when an assignor's metadata for it is too large; nothing has changed then.
+        """
+        self._registrar.subscribe(subscription)
+
+    def in_session(self, act: Callable[[Store, FencedChannel], None]) -> None:
+        """Call `act` with the session and the channel of the living incarnation.
+
+        :raises UsageError: when there is none: poll first.
+        """
+        fenced = self._registrar.live
+        if self.store is None or fenced is None:
+            raise UsageError("the consumer is no member now: poll first")
+        act(self.store, fenced)
+
+    def rejoin(self) -> None:
+        """Write the registration again: the offered protocols have changed."""
+        self._registrar.rejoin()
+
+    def leave(self, reason: str = "left", for_good: bool = False) -> None:
+        """Release everything (`for_good`: a seat, too) and end the incarnation, not the session; on the poll side."""
+        fenced = self._registrar.fenced
+        if fenced is None or fenced.over is not None:  # it may have ended since the last `tend`
+            self._drop_everything(str(fenced.over) if fenced is not None else reason)
+            return
+        try:
+            fenced.settle()
+            if self._client is not None:
+                self._client.stopped()
+            self._holding.give_up(frozenset(fenced.channel.running))
+            self._end(fenced, reason, for_good)
+        except (CoordinatorError, OSError) as error:
+            log.warning("leave failed: consumer=%s reason=%s", self._context.consumer, error)
+        self._drop_everything(reason)
+
+    def close(self, for_good: bool = False) -> None:
+        """Leave, end the session and the keeper."""
+        self._keeper.closing.set()
+        try:
+            self.leave(for_good=for_good)
+        finally:  # a callback of the application may raise: an open session would keep the member
+            self._session.close()
+            self._context.meter.gone()
+
+    def fetched(self, fetched: Sequence[Fetch]) -> None:
+        """These records were fetched; for the history."""
+        if fetched and (fenced := self._registrar.fenced) is not None:
+            self._context.trace.fetched(fenced.incarnation, fetched)
+
+    def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None:
+        """Positions were out of range, and are reset; for the history."""
+        if (fenced := self._registrar.fenced) is not None:
+            self._context.trace.jumped(fenced.incarnation, jumps)
+
+    # ---- commands and running partitions
+
+    def _on_state(self, state: SessionState) -> None:
+        self.wake.set()
+
+    def _obey(self, fenced: FencedChannel) -> None:
+        if self.store is None or not self.wake.is_set():
+            return
+        self.wake.clear()
+        try:
+            applied = self._drain.applied
+            self._drain.drain(self.store, fenced, self._holding.give_up)
+            self._registrar.backoff.succeeded(is_member=self._drain.applied > applied)
+        except Refused as refused:
+            # Withdrawn meanwhile, or an owner znode appeared: read again.
+            log.info("command drain restarted: consumer=%s refused=%s", self._context.consumer, refused.path)
+            self.wake.set()
+            self._runtime.sleep(0.02)
+        except BaseException:
+            self.wake.set()  # after an exception of the application's callback, for example: its command is still there
+            raise
+
+    # ---- the end of an incarnation
+
+    def _end(self, fenced: FencedChannel, reason: str, for_good: bool) -> None:
+        """End it in ZooKeeper, completely when that fits into one multi; else the coordinator writes the rest."""
+        if self.store is None:
+            return
+        after, operations = self._offsets.ended(self.store, self._context.consumer, fenced.channel, reason)
+        operations += seat_given_up(self.store, self.paths, self._context.consumer) if for_good else []
+        fenced.end(after, operations, IncarnationOver(reason))
+        log.info("left: group=%s consumer=%s reason=%s", self._context.config.group, self._context.consumer, reason)
+
+    def _drop_everything(self, reason: str) -> None:
+        if (fenced := self._registrar.fenced) is not None:
+            self._context.trace.over(fenced.incarnation, reason)
+        self._extensions.lost(reason)
+        self._registrar.forget()
+        self._holding.drop(reason)

@@ -1,0 +1,256 @@
+"""Offsets in ZooKeeper: read when a partition was claimed, written when its owner ends."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
+from coordinator.zk.znodes.partitions import NONE, TopicPartition
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import Channel, OffsetRecord
+
+from ..errors import NoOffsetForPartition
+from .claims import PARTITIONS_A_STEP, chunks, offset_operations, release_operations
+from .start_offsets import StartOffset, came_later
+
+log = logging.getLogger(__name__)
+
+Find = Callable[[TopicPartition, str, bool], StartOffset]
+"""Where a group begins with a partition: (partition, topic id, whether it was added after the group had begun)."""
+
+Record = Callable[[Sequence[Operation]], None]
+"""Commits operations under the consumer's fence."""
+
+
+READ_AGAIN_S = 1.0
+"""Retry interval of an offset that could not be read."""
+
+
+class CommittedOffsets:
+    """The offsets of one consumer's partitions.
+
+    The znodes of a partition are known from its claim: another read before each commit would cost more than the commit.
+    When a commit is refused after an operator's change, `doubt` makes it read them again.
+
+    :param find: where the group begins with a partition that has no offset.
+    """
+
+    reloads = False
+    """Whether known offsets are read again: only in a consistent region."""
+
+    def __init__(self, runtime: Runtime, paths: GroupPaths, find: Find) -> None:
+        self._runtime = runtime
+        self._paths = paths
+        self._find = find
+        self._undecided: dict[TopicPartition, NoOffsetForPartition] = {}
+        self._published: dict[TopicPartition, int | None] = {}
+        self._publishing: dict[TopicPartition, int | None] = {}
+        self._complaints: dict[TopicPartition, str] = {}
+        self._not_before: dict[TopicPartition, float] = {}
+        self._has_znode: dict[TopicPartition, bool] = {}
+        self._is_in_doubt = False
+
+    def doubt(self, path: str) -> bool:
+        """A commit was refused at `path`; whether the cached znodes are the cause, and a retry is useful."""
+        was_in_doubt = self._is_in_doubt
+        self._is_in_doubt |= path.startswith((f"{self._paths.owners}/", f"{self._paths.offsets}/"))
+        return self._is_in_doubt and not was_in_doubt
+
+    def believe(self) -> None:
+        """A commit succeeded."""
+        self._is_in_doubt = False
+
+    def read(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition], record: Record) -> Channel:
+        """`channel` with the offsets of `partitions` filled in.
+
+        The group begins a partition that has no offset, or one under another topic id: the start is resolved and
+        recorded with `record`, some hundred partitions at a time, before any fetch. An offset that cannot be read
+        leaves its partition unfetched, and is logged: starting over would repeat records.
+
+        :raises StoreError: when `record` does; recorded offsets are read by the next call.
+        """
+        now = self._runtime.monotonic()
+        self._forget_others(channel)
+        pending = sorted(part for part in partitions if self._not_before.get(part, now) <= now)
+        nodes = store.get_many([self._paths.offset(*partition) for partition in pending])
+        offsets: dict[TopicPartition, int | None] = {}
+        unknown: dict[TopicPartition, Node | None] = {}
+        self._has_znode |= {part: node is not None for part, node in zip(pending, nodes, strict=True)}
+        for partition, node in zip(pending, nodes, strict=True):
+            try:
+                offset = self._standing(partition, channel, node)
+            except CoordinatorError as error:
+                self._wait(partition, error)
+                continue
+            if offset is None:
+                unknown[partition] = node
+            else:
+                offsets[partition] = offset
+                self._settled(partition)
+        offsets |= self._begun(store, channel, unknown, record) if unknown else {}
+        return replace(channel, running={**channel.running, **offsets})
+
+    def _forget_others(self, channel: Channel) -> None:
+        """Bounds memory: removes the notes of partitions that no longer run."""
+        self._published = {part: offset for part, offset in self._published.items() if part in channel.running}
+        self._complaints = {part: why for part, why in self._complaints.items() if part in channel.running}
+        self._not_before = {part: at for part, at in self._not_before.items() if part in channel.running}
+        self._undecided = {part: why for part, why in self._undecided.items() if part in channel.running}
+        self._has_znode = {part: has for part, has in self._has_znode.items() if part in channel.running}
+
+    def _standing(self, partition: TopicPartition, channel: Channel, node: Node | None) -> int | None:
+        """The offset in `offsets/`; None when there is none of this topic."""
+        if node is None:
+            return None
+        standing = OffsetRecord.parse(self._paths.offset(*partition), node.data)
+        return standing.offset if standing.topic_id == channel.topics.get(partition.topic, "") else None
+
+    def _begun(
+        self, store: Store, channel: Channel, unknown: Mapping[TopicPartition, Node | None], record: Record
+    ) -> dict[TopicPartition, int]:
+        """Begin with partitions that have no offset in the group, once their start is recorded."""
+        topics = sorted({partition.topic for partition in unknown})
+        nodes = store.get_many([self._paths.offsets_of(topic) for topic in topics])
+        notes = dict(zip(topics, nodes, strict=True))
+        starts = self._found(channel, sorted(unknown), notes)
+        missing = {topic for topic in topics if notes[topic] is None}
+        for batch in chunks(starts, PARTITIONS_A_STEP if missing else MAX_OPERATIONS - 10) if starts else ():
+            parents = sorted(missing & {partition.topic for partition in batch})
+            missing -= set(parents)
+            made = [Create(self._paths.offsets_of(topic)) for topic in parents]
+            record([*made, *(self._start(channel, part, starts[part], unknown[part]) for part in batch)])
+            for partition in batch:
+                self._has_znode[partition] = True
+                self._settled(partition)
+        if starts:
+            self._log_starts(starts)
+        return {partition: start.offset for partition, start in starts.items()}
+
+    def _found(
+        self, channel: Channel, unknown: Iterable[TopicPartition], notes: Mapping[str, Node | None]
+    ) -> dict[TopicPartition, StartOffset]:
+        """Where the group begins. An unavailable log is not waited for at each partition: the next call continues."""
+        starts: dict[TopicPartition, StartOffset] = {}
+        until = self._runtime.monotonic() + READ_AGAIN_S
+        for partition in unknown:
+            topic, topic_id = partition.topic, channel.topics.get(partition.topic, "")
+            try:
+                is_later = came_later(self._paths.offsets_of(topic), notes[topic], topic_id, partition.partition)
+                starts[partition] = self._find(partition, topic_id, is_later)
+            except (CoordinatorError, OSError) as error:
+                self._wait(partition, error)
+            if self._runtime.monotonic() > until:
+                break
+        return starts
+
+    def _log_starts(self, starts: Mapping[TopicPartition, StartOffset]) -> None:
+        places = Counter(start.place.text for start in starts.values())
+        log.info(
+            "start positions recorded: group=%s partitions=%d positions=%s",
+            self._paths.group, len(starts), ",".join(f"{place}:{count}" for place, count in sorted(places.items())),
+        )  # fmt: skip
+        for partition, start in starts.items():
+            log.debug(
+                "partition start recorded: partition=%s offset=%d position=%s",
+                partition,
+                start.offset,
+                start.place.text,
+            )
+
+    def _start(self, channel: Channel, partition: TopicPartition, start: StartOffset, node: Node | None) -> Operation:
+        """Records a start when there is no offset of this topic; refused when one was written meanwhile."""
+        path, topic_id = self._paths.offset(*partition), channel.topics.get(partition.topic, "")
+        data = OffsetRecord(start.offset, topic_id, channel.generation, start.place.text).to_bytes()
+        return Create(path, data) if node is None else SetData(path, data, node.stat.version)
+
+    def _settled(self, partition: TopicPartition) -> None:
+        self._complaints.pop(partition, None)
+        self._undecided.pop(partition, None)
+
+    def _wait(self, partition: TopicPartition, error: Exception) -> None:
+        self._log_problem(partition, str(error))
+        self._not_before[partition] = self._runtime.monotonic() + READ_AGAIN_S
+        if isinstance(error, NoOffsetForPartition):
+            self._undecided[partition] = error
+
+    def _log_problem(self, partition: TopicPartition, problem: str) -> None:
+        if self._complaints.get(partition) != problem:
+            self._complaints[partition] = problem
+            log.error("partition offset unavailable: partition=%s problem=%s", partition, problem)
+
+    def refuse_undecided(self, channel: Channel) -> None:
+        """
+        :raises NoOffsetForPartition: when a running partition has no offset in the group, and must not begin.
+        """
+        for partition, error in self._undecided.items():
+            if partition in channel.running:
+                raise error
+
+    @property
+    def complaints(self) -> dict[TopicPartition, str]:
+        """Partitions that are held but not fetched, each with the reason."""
+        return dict(self._complaints)
+
+    def known(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Which of `partitions` have an offset znode."""
+        ordered = sorted(partitions)
+        nodes = store.get_many([self._paths.offset(*partition) for partition in ordered])
+        return frozenset(part for part, node in zip(ordered, nodes, strict=True) if node is not None)
+
+    def owned(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Which of `partitions` have an owner znode."""
+        ordered = sorted(partitions)
+        nodes = store.get_many([self._paths.owner(*partition) for partition in ordered])
+        return frozenset(part for part, node in zip(ordered, nodes, strict=True) if node is not None)
+
+    def release(self, store: Store, channel: Channel, partitions: Iterable[TopicPartition]) -> list[Operation]:
+        """The operations that release `partitions`: offsets written, owners removed."""
+        released = frozenset(partitions)
+        if not self._is_in_doubt and all(p in self._has_znode for p in released if channel.running.get(p) is not None):
+            known = frozenset(part for part in released if self._has_znode.get(part))
+            return release_operations(self._paths, channel, released, known, released)
+        return release_operations(
+            self._paths, channel, released, self.known(store, released), self.owned(store, released)
+        )
+
+    def in_the_way(self, store: Store, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Which of `partitions` cannot be claimed, because an owner znode exists."""
+        return self.owned(store, partitions) if self._is_in_doubt else NONE
+
+    def ended(
+        self, store: Store, consumer: str, channel: Channel, reason: str, error: str = ""
+    ) -> tuple[Channel, list[Operation]]:
+        """The channel of an incarnation that ends itself, and the operations beside it.
+
+        :param error: Kafka's name for it, empty when the application requested it.
+
+        Partitions that do not fit into one multi stay in `running`: the fence has moved, and the coordinator writes
+        them.
+        """
+        ids: list[Operation] = [Delete(self._paths.id(consumer))]
+        if len(channel.running) > PARTITIONS_A_STEP:
+            return replace(channel, ended=reason, error=error), ids
+        self._is_in_doubt = True  # there is no second try
+        released = self.release(store, channel, channel.running)
+        after = replace(channel, running={}, topics={}, ended=reason, error=error, refused=NONE, ask="")
+        return after, released + ids
+
+    def publish(self, store: Store, channel: Channel) -> list[Operation]:
+        """Operations that write offsets changed since the last `published` into `offsets/`, for readers.
+
+        At most one multi's worth; the rest goes with the next call.
+        """
+        moved = [p for p, o in sorted(channel.running.items()) if o is not None and self._published.get(p) != o]
+        batch = moved[: MAX_OPERATIONS - 10]
+        self._publishing = {partition: channel.running[partition] for partition in batch}
+        return offset_operations(self._paths, channel, batch, self.known(store, batch))
+
+    def published(self) -> None:
+        """The operations of the last `publish` have been committed."""
+        self._published |= self._publishing
+        self._has_znode |= dict.fromkeys(self._publishing, True)

@@ -1,0 +1,154 @@
+"""The registration of a consumer: one session, one incarnation and one lease at a time, and a backoff between them."""
+
+from __future__ import annotations
+
+import logging
+
+from coordinator.zk.errors import BadData, SessionLost, StoreError, ZooKeeperUnreachable
+from coordinator.zk.lease import Lease
+from coordinator.zk.store import Store
+from coordinator.zk.znodes.records import Registration
+
+from ..config import Subscription
+from .backoff import Backoff
+from .channel import FencedChannel
+from .client_assignment import ClientAssignment
+from .context import MemberContext
+from .keeper import Keeper
+from .rebalance_listener import Consumption
+from .registration import changed_registration, register, registration_of
+from .session import ConsumerSession
+
+log = logging.getLogger(__name__)
+
+
+class Registrar:
+    """Registers a consumer, and again after an incarnation has ended. For the poll side.
+
+    :param consumption: None for a member of a group that assigns no partitions.
+    :param client: None without client-side assignment.
+
+    :ivar fenced: the channel of the incarnation, None without one.  :ivar lease: its lease.
+    :ivar registrations: incarnations that began.
+    """
+
+    def __init__(
+        self,
+        context: MemberContext,
+        session: ConsumerSession,
+        keeper: Keeper,
+        consumption: Consumption | None,
+        client: ClientAssignment | None,
+    ) -> None:
+        self._context = context
+        self._session = session
+        self._keeper = keeper
+        self._subscription = consumption.subscription if consumption is not None else None
+        self._seal_interval_ms = consumption.seal_interval_ms if consumption is not None else 0
+        self._client = client
+        self._own_incarnations: set[str] = set()
+        self._is_rejoining = False
+        self.backoff = Backoff(context.runtime)
+        self.fenced: FencedChannel | None = None
+        self.lease: Lease | None = None
+        self.registrations = 0
+
+    @property
+    def live(self) -> FencedChannel | None:
+        """The channel while the incarnation lives."""
+        fenced = self.fenced  # read once: the keeper and worker threads use it, too
+        return fenced if fenced is not None and fenced.over is None else None
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Register with this subscription from now on.
+
+        :raises UsageError: when an assignor's metadata for it is too large; nothing has changed then.
+        """
+        if self._client is not None:
+            self._client.offer(subscription)
+        self._subscription = subscription
+        self.rejoin()
+
+    def rejoin(self) -> None:
+        """Let the next `update` write the registration: the offered protocols have changed."""
+        self._is_rejoining = True
+        self._context.wake.set()
+
+    def registered(self) -> FencedChannel | None:
+        """The channel of a living incarnation; None while the backoff runs or ZooKeeper does not answer.
+
+        :raises IncarnationOver: when the incarnation has ended, once.
+        :raises SessionLost: when its session has.
+        :raises FencedInstanceId: when another process has taken the name.
+        :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
+        """
+        fenced, store = self.fenced, self._session.store
+        if fenced is None:
+            return None if self.backoff.is_running else self._register()
+        if fenced.over is not None:
+            self.fenced = None
+            raise fenced.over
+        if store is not None and store.lost:
+            raise SessionLost("the session with ZooKeeper is over")
+        return fenced
+
+    def _register(self) -> FencedChannel | None:
+        context = self._context
+        self.backoff.attempt()
+        try:
+            store = self._session.open()
+        except ZooKeeperUnreachable:
+            if self.registrations == 0:
+                raise
+            return None
+        registration = self._registration(store, context.runtime.random_id())
+        self._is_rejoining = False
+        # Recorded before it is sent: when the reply is lost, an existing znode is still this process's own.
+        self._own_incarnations.add(registration.incarnation)
+        own = frozenset(self._own_incarnations) if self.registrations else None
+        channel, version = register(store, context.paths, context.consumer, registration, own)
+        self._own_incarnations = {channel.incarnation}
+        fenced = FencedChannel(store, context.runtime, context.paths, context.consumer, channel, version)
+        lease = self._session.lease(store, fenced.check)
+        lease.renew()
+        self.fenced, self.lease = fenced, lease
+        self._keeper.start(store, fenced, lease)
+        context.wake.set()
+        self.registrations += 1
+        context.meter.registered()
+        context.trace.registered(channel.incarnation, store.session_id)
+        log.info(
+            "registered: group=%s consumer=%s incarnation=%s",
+            context.config.group, context.consumer, channel.incarnation,
+        )  # fmt: skip
+        return fenced
+
+    def _registration(self, store: Store, incarnation: str) -> Registration:
+        client = self._client.offer(self._subscription) if self._client is not None else None
+        config, interval_ms = self._context.config, self._seal_interval_ms
+        return registration_of(config, self._subscription, incarnation, store, interval_ms, client)
+
+    def update(self, fenced: FencedChannel) -> None:
+        """Write a registration that has changed in place: the group is rebalanced.
+
+        :raises StoreError: when ZooKeeper refused or did not answer: call again.
+        """
+        store, context = self._session.store, self._context
+        if not self._is_rejoining or store is None:
+            return
+        self._is_rejoining = False  # an invalid offer is logged once
+        try:
+            registration = self._registration(store, fenced.incarnation)
+            fenced.guarded(changed_registration(store, context.paths, context.consumer, registration))
+        except (StoreError, BadData) as error:
+            self._is_rejoining = True
+            if isinstance(error, StoreError):
+                raise
+            log.warning("subscription change deferred: consumer=%s reason=%s", context.consumer, error)
+            return
+        log.info("subscription changed: group=%s consumer=%s", context.config.group, context.consumer)
+
+    def forget(self) -> None:
+        """The incarnation is over."""
+        self.fenced = None
+        self.lease = None

@@ -1,0 +1,92 @@
+"""The start position of partitions that have no offset in the group: seed 002's startPosition. Pure.
+
+`start_position` is `beginning`, `end`, `committed` or a point in time. It applies only to partitions that existed when
+the group began: an offset of the group has precedence, and what is added later (a partition, a created or recreated
+topic) is read from its beginning, so that no record of it is lost. `committed`, the default, leaves the decision to
+`auto_offset_reset`, Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.zk.errors import UsageError
+from coordinator.zk.process.config import require
+from coordinator.zk.process.times import as_text, epoch_ms
+from coordinator.zk.znodes.names import shown
+
+BEGINNING, END, COMMITTED = "beginning", "end", "committed"
+EARLIEST, LATEST, NONE = "earliest", "latest", "none"
+RESETS = (EARLIEST, LATEST, NONE)
+
+ACCEPTED_FORMS = (
+    "start_position must be beginning, end, committed, or a time: 2026-11-21T10:00:00.000Z, or milliseconds since 1970"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpec:
+    """A position in a partition: its beginning, its end, or the first record at or after a time.
+
+    :ivar timestamp_ms: of such a record, since the epoch; None with the other two.
+    """
+
+    name: str
+    timestamp_ms: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The recorded and logged form: `beginning`, `end`, or the time in UTC."""
+        return self.name if self.timestamp_ms is None else as_text(self.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class StartRule:
+    """The configured start position.
+
+    :ivar position: None for `committed`.
+    :ivar reset: `auto_offset_reset`: `earliest`, `latest` or `none`.
+    """
+
+    position: OffsetSpec | None
+    reset: str
+
+    @classmethod
+    def parse(cls, start_position: str | int, auto_offset_reset: str) -> StartRule:
+        """
+        A whole number is milliseconds since the epoch in every case. A time without a zone is UTC, as in
+        `groups reset-offsets --to-datetime`: executors in different zones must start at the same position.
+
+        :raises UsageError: when one of them is invalid.
+        """
+        require(
+            auto_offset_reset in RESETS,
+            f"auto_offset_reset must be one of {', '.join(RESETS)}, not {shown(auto_offset_reset)}",
+        )
+        return cls(_parsed(str(start_position).strip()), auto_offset_reset)
+
+    def place(self, came_later: bool) -> OffsetSpec | None:
+        """Where to start; None for an error: `committed`, no offset, and `none`.
+
+        :param came_later: whether the partition was added after the group had begun.
+        """
+        if self.position is None and self.reset == NONE:
+            return None
+        if came_later:
+            return OffsetSpec(BEGINNING)
+        return self.position or OffsetSpec(END if self.reset == LATEST else BEGINNING)
+
+
+def _parsed(text: str) -> OffsetSpec | None:
+    if text in (BEGINNING, END):
+        return OffsetSpec(text)
+    if text == COMMITTED:
+        return None
+    try:
+        if text.isascii() and text.isdecimal() and len(text) <= 15:
+            return OffsetSpec("timestamp", int(text))
+        time_ms = epoch_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{ACCEPTED_FORMS}; not {shown(text)}") from error
+    require(time_ms >= 0, f"{ACCEPTED_FORMS}; {shown(text)} is before 1970")
+    return OffsetSpec("timestamp", time_ms)

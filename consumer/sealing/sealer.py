@@ -1,0 +1,302 @@
+"""Sealing: fetched records are written to an immutable file; the multi that moves the offsets makes it a segment.
+
+Exactly once rests on the two rules of `segment_commit`, and on a third: the channel is the truth. A file that does not
+begin at the channel's offsets is dropped, and its records are fetched again from there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from coordinator.zk.errors import IncarnationOver, Refused, Retryable, SessionLost, StoreError
+from coordinator.zk.process.config import require
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS, Segment
+
+from ..fetching.fetcher import Fetcher
+from ..metrics import Meter, unread
+from ..types import Position
+from .open_segment import OpenSegment
+from .segment_commit import Files, SealingMember, SegmentCommit, channel_of
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 5.0
+REVOKE_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SealConfig:
+    """Seal triggers.
+
+    :ivar seal_interval_ms: milliseconds after the first record of an open segment.
+    :ivar seal_bytes: maximum Arrow memory of an open segment; one fetch may exceed it.
+    :ivar fetch_max_bytes: bytes of one fetch.
+    """
+
+    seal_interval_ms: int = SEAL_INTERVAL_MS
+    seal_bytes: int = 32 << 20
+    fetch_max_bytes: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        require(self.seal_interval_ms >= 1, "seal_interval_ms must be 1 or more")
+        require(1 <= self.seal_bytes <= 1 << 30, "seal_bytes must be from 1 to 1073741824")
+        require(1 <= self.fetch_max_bytes <= 1 << 30, "fetch_max_bytes must be from 1 to 1073741824")
+
+
+@dataclass(frozen=True, slots=True)
+class SealCounts:
+    """Counters since the start.
+
+    :ivar refetched: records that were dropped and fetched again.
+    :ivar failed: failed seals, for example with a full disk or without an answer of ZooKeeper.
+    """
+
+    segments: int = 0
+    rows: int = 0
+    bytes: int = 0
+    refetched: int = 0
+    failed: int = 0
+
+
+class Sealer:
+    """The `Holder` of a fetcher whose records are sealed. `bind` sets its member.
+
+    A partition's position is always the channel's offset plus its open records.
+
+    :ivar problem: why sealing fails, None while it works.
+    :ivar paused: why fetching and sealing are paused, None when they are not. Open records stay open, so that a pause
+        costs at most `seal_bytes` of memory; they are dropped, and fetched again later, when their partitions are
+        revoked.
+    """
+
+    def __init__(
+        self,
+        config: SealConfig,
+        consumer: str,
+        runtime: Runtime,
+        fetcher: Fetcher,
+        files: Files,
+        meter: Meter | None = None,
+    ) -> None:
+        self._meter = meter or unread()
+        self._config = config
+        self._consumer = consumer
+        self._runtime = runtime
+        self._fetcher = fetcher
+        self._segments = SegmentCommit(consumer, runtime, files)
+        self._member: SealingMember | None = None
+        self._open = OpenSegment()
+        self._opened_at = 0.0
+        self._backoff_s = FIRST_BACKOFF_S
+        self._not_before = float("-inf")
+        self.counts = SealCounts()
+        self.problem: str | None = None
+        self.paused: str | None = None
+
+    def bind(self, member: SealingMember) -> None:
+        """Seal for `member`."""
+        self._member = member
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are unsealed records."""
+        return self._segments.pending is not None or self._open.rows > 0
+
+    # ---- the slot's loop
+
+    def fetch(self) -> int:
+        """Fetch into the open segment, unless it is full or fetching is paused; the number of records.
+
+        :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none`.
+        """
+        room = self._config.seal_bytes - self._open.nbytes
+        if self.paused or not self._membership.may_fetch or self._segments.pending is not None or room <= 0:
+            return 0
+        self._fetcher.out_of_range.refuse(self._fetcher.out_of_range.partitions)
+        if self._fetcher.out_of_range.jumps and not self._jump():
+            return 0
+        fetched = self._fetcher.fetch(2**31, min(room, self._config.fetch_max_bytes))
+        if fetched and not self._open.rows:
+            self._opened_at = self._runtime.monotonic()
+        for fetch in fetched:
+            self._open.add(fetch)
+        self._membership.fetched(fetched)
+        return sum(fetch.rows for fetch in fetched)
+
+    def _jump(self) -> bool:
+        """Move the channel over offsets that the log does not have, once earlier records are sealed; whether that is
+        done. The segments have a gap there, which queries notice. Offsets without a record right before the gap become
+        part of it: no segment has them, and the channel has not moved over them."""
+        if self._runtime.monotonic() < self._not_before or (self.is_open and not self.seal()):
+            return False
+        jumps = self._fetcher.out_of_range.jumps
+        try:
+            self._open.forget(jumps)
+            running = {
+                part: offset for part, offset in channel_of(self._membership).running.items() if offset is not None
+            }
+            jumps = {part: jump._replace(before=running.get(part, jump.before)) for part, jump in jumps.items()}
+            self._membership.jumped(jumps)
+            self._membership.advance({partition: jump.after for partition, jump in jumps.items()})
+        except IncarnationOver:
+            return False
+        except StoreError as error:
+            self._fail(error)
+            return False
+        self._fetcher.jump()
+        return True
+
+    def seal_if_due(self, interval_ms: int | None = None) -> float:
+        """Seal when the interval is over.
+
+        :param interval_ms: the coordinator's interval; the longer of this and the configuration's applies.
+        :returns: seconds until the next seal; infinite while nothing is open, or sealing is paused.
+        """
+        if not self.is_open or self.paused:
+            return float("inf")
+        now = self._runtime.monotonic()
+        seal_at = self._opened_at + max(interval_ms or 0, self._config.seal_interval_ms) / 1000
+        if self._segments.pending is not None or self._open.nbytes >= self._config.seal_bytes:
+            seal_at = now
+        seal_at = max(seal_at, self._not_before)
+        if now < seal_at or not self._membership.may_fetch:
+            return max(seal_at - now, 0.001)
+        self.seal()
+        return max(self._not_before - now, 0.001) if self.is_open else float("inf")
+
+    def seal(self) -> bool:
+        """Try once to seal the open records; whether none is open afterwards. A failed seal is tried again later."""
+        try:
+            return self._seal()
+        except IncarnationOver:
+            return False  # the next `tend` of the member ends the incarnation and its partitions
+        except (OSError, StoreError, pa.ArrowException) as error:
+            self._fail(error)
+            return False
+
+    # ---- the member's calls
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """See `Holder`."""
+        self._fetcher.begin(starts)
+
+    def revoke(self, partitions: PartitionSet) -> None:
+        """Seal all open records, then stop fetching `partitions`; records that cannot be sealed now are dropped.
+
+        While sealing is paused no record is sealed: repeated rebalances would otherwise exceed the group's limits.
+
+        :raises Retryable: when ZooKeeper did not answer: the outcome of the seal is unknown.
+        :raises IncarnationOver: when the incarnation is over.
+        :raises SessionLost: when the session is over.
+        """
+        if self.paused:
+            self._resolve_seal()
+        else:
+            self._seal_for_revoke()
+        self._fetcher.end(partitions)
+        if self.is_open or self._open.ranges:
+            why = "sealing is paused" if self.paused else "it could not be sealed before its partitions were given up"
+            self._start_over(why)
+
+    def lost(self, partitions: PartitionSet) -> None:
+        """Drop the open records; partitions that are still assigned begin again at the channel's offsets."""
+        self._fetcher.end(partitions)
+        self._start_over("partitions were lost")
+
+    # ---- sealing
+
+    @property
+    def _membership(self) -> SealingMember:
+        if self._member is None:
+            raise IncarnationOver("the sealer has no member yet")
+        return self._member
+
+    def _seal_for_revoke(self) -> None:
+        for _ in range(REVOKE_TRIES):
+            try:
+                if self._seal():
+                    return
+            except (Retryable, SessionLost, IncarnationOver):
+                raise
+            except Refused as refused:
+                log.info("seal refused, retrying: consumer=%s refused=%s", self._consumer, refused)
+            except (OSError, StoreError, pa.ArrowException) as error:
+                return self._fail(error)
+
+    def _seal(self) -> bool:
+        """One try.
+
+        :raises OSError: when the file could not be written.
+        :raises StoreError: when the multi was refused, or its outcome is unknown.
+        """
+        channel = self._resolve_seal()
+        if not self.is_open:
+            return True
+        segment = self._segments.pending
+        if segment is None:
+            segment = self._segments.write(self._membership.paths.group, channel, self._open)
+            self._open = OpenSegment()
+        if any(channel.running.get(TopicPartition(r.topic, r.partition)) != r.first for r in segment.ranges):
+            self._start_over("the channel has other offsets")
+            return True
+        self._segments.commit(self._membership, segment)
+        self._sealed(segment)
+        return True
+
+    def _resolve_seal(self) -> Channel:
+        """The channel, after a seal whose reply was lost has been noted."""
+        channel = channel_of(self._membership)
+        segment = self._segments.pending
+        if segment is not None and channel.sealed == segment.file:
+            self._sealed(segment)
+        return channel
+
+    def _sealed(self, segment: Segment) -> None:
+        counts = self.counts
+        self.counts = replace(
+            counts,
+            segments=counts.segments + 1,
+            rows=counts.rows + segment.rows,
+            bytes=counts.bytes + segment.size,
+        )
+        self._meter.sealed(self._segments.finish(), segment.rows, segment.size)
+        self._backoff_s, self._not_before = FIRST_BACKOFF_S, float("-inf")
+        if self.problem is not None:
+            log.info("sealing resumed: consumer=%s", self._consumer)
+            self.problem = None
+
+    # ---- failures
+
+    def _fail(self, error: Exception) -> None:
+        """Log it once; the backoff grows."""
+        self._meter.seal_failed()
+        self.counts = replace(self.counts, failed=self.counts.failed + 1)
+        self._not_before = self._runtime.monotonic() + self._backoff_s
+        self._backoff_s = min(LONGEST_BACKOFF_S, 2 * self._backoff_s)
+        if self.problem != str(error):
+            self.problem = str(error)
+            log.error("seal failed, retrying: consumer=%s reason=%s", self._consumer, error)
+
+    def _start_over(self, reason: str) -> None:
+        """Drop the open records, and fetch assigned partitions again from the channel's offsets."""
+        pending = self._segments.pending
+        dropped = self._open.rows + (pending.rows if pending is not None else 0)
+        self._open = OpenSegment()
+        channel = self._membership.channel
+        for partition in self._fetcher.positions:
+            offset = channel.running.get(partition) if channel else None
+            if offset is not None:
+                self._fetcher.rewind(partition, offset)
+        if dropped:
+            self._meter.dropped(dropped)
+            self.counts = replace(self.counts, refetched=self.counts.refetched + dropped)
+            log.warning("open segment discarded: consumer=%s records=%d reason=%s", self._consumer, dropped, reason)
+        self._segments.drop()

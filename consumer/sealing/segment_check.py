@@ -1,0 +1,145 @@
+"""Checks the files of sealed segments against their znodes, and finds files without a segment.
+
+`zk-coordinator segments verify` imports this when it runs: it needs pyarrow, which the coordinator does not load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.store import Store
+from coordinator.zk.znodes.names import is_name
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.records import parsed_channel
+from coordinator.zk.znodes.segments import Segment
+
+from ..errors import SegmentError
+from .segment_files import SegmentFolder, may_be_sealed
+
+WHERE = ("topic", "partition")
+
+
+class FileProblem(NamedTuple):
+    """A problem of a file; `kind` is a word or two for it."""
+
+    kind: str
+    text: str
+
+
+class SegmentCheck:
+    """Checks segments and folders; opens each folder once.
+
+    :param segments_dir: the segments folder on this machine; empty for that in the znodes.
+    """
+
+    def __init__(self, segments_dir: str = "") -> None:
+        self._override = segments_dir
+        self._folders: dict[str, SegmentFolder] = {}
+        if segments_dir:
+            self.folder(segments_dir)
+
+    def folder(self, segments_dir: str) -> SegmentFolder:
+        """The folder.
+
+        :raises UsageError: when pyarrow cannot open it.
+        """
+        place = self._override or segments_dir
+        return self._folders.setdefault(place, SegmentFolder(place))
+
+    def problem(self, segment: Segment) -> FileProblem | None:
+        """The problem of a segment's file, None when it is complete. Reads all of it.
+
+        A flipped bit inside a value is not detected: segments have no checksum.
+        """
+        try:
+            folder = self.folder(segment.segments_dir)
+            (size,) = folder.sizes([segment.file])
+            if size is None:
+                return FileProblem("missing file", f"{folder.path(segment.file)} is missing")
+            if size != segment.size:
+                text = f"{folder.path(segment.file)} has {size} bytes and should have {segment.size}"
+                return FileProblem("wrong size", text)
+            batches = [batch.select([*WHERE, "offset"]) for batch in folder.read(segment.file, size, segment.rows)]
+        except (SegmentError, UsageError, OSError, pa.ArrowException) as error:
+            return FileProblem("unreadable file", str(error).partition("\n")[0])
+        text = _ranges_problem(segment, pa.Table.from_batches(batches) if batches else None)
+        return FileProblem("wrong offsets", text) if text else None
+
+    def files(self, group: str, segments: Sequence[Segment]) -> dict[str, SegmentFolder]:
+        """The files in all folders that `segments` name, or in the given one.
+
+        :raises OSError: when a folder cannot be listed.
+        """
+        places = {self._override} if self._override else {segment.segments_dir for segment in segments}
+        folders: dict[str, SegmentFolder] = {}
+        for place in sorted(places):
+            try:
+                folder = self.folder(place)
+            except UsageError:
+                continue  # reported with each of its segments
+            folders |= {listed.file: folder for listed in folder.list(group)}
+        return folders
+
+
+def may_seal(store: Store, group: str, files: Sequence[str]) -> dict[str, bool]:
+    """File -> whether the incarnation that wrote it lives and may still seal it.
+
+    Read between a listing of the files and one of the segments, this is final: a file that may not be sealed, and
+    that none of these segments names, will never be named.
+    """
+    paths = GroupPaths(group)
+    consumers = sorted({name for file in files if is_name(name := _consumer(file))})
+    nodes = dict(zip(consumers, store.get_many([paths.channel(name) for name in consumers]), strict=True))
+    result = {}
+    for file in files:
+        node = nodes.get(_consumer(file))
+        try:
+            result[file] = node is not None and may_be_sealed(file, parsed_channel("a channel", node.data))
+        except BadData:
+            result[file] = True  # unknown
+    return result
+
+
+def _consumer(file: str) -> str:
+    return (*file.split("/"), "")[1]
+
+
+def _ranges_problem(segment: Segment, table: pa.Table | None) -> str:
+    """The difference between the offsets in a file and the ranges in the znode; empty when there is none."""
+    missing = {(each.topic, each.partition): each.offsets for each in segment.missing}
+    expected = {
+        (part.topic, part.partition): (part.first, part.next)
+        for part in segment.ranges
+        if part.next - part.first > missing.get((part.topic, part.partition), 0)
+    }
+    inside: dict[tuple[str, int], tuple[int, int, int]] = {}
+    if table is not None:
+        sums = table.group_by(list(WHERE)).aggregate(
+            [("offset", "min"), ("offset", "max"), ("offset", "count_distinct")]
+        )
+        for row in sums.to_pylist():
+            offsets = (row["offset_min"], row["offset_max"], row["offset_count_distinct"])
+            inside[row["topic"], row["partition"]] = offsets
+    for topic, number in sorted({*expected, *inside}, key=str):
+        where = f"{topic}-{number}"
+        if (topic, number) not in inside:
+            return f"it has no records of {where}, and should have offsets {_text(expected[topic, number])}"
+        first, last, distinct = inside[topic, number]
+        if (topic, number) not in expected:
+            return f"it has offsets {first} to {last} of {where}, and should have none"
+        (begin, end), lacking = expected[topic, number], missing.get((topic, number), 0)
+        if not begin <= first <= last < end or (not lacking and (first, last + 1) != (begin, end)):
+            return f"it has offsets {first} to {last} of {where}, and should have {_text((begin, end))}"
+        if distinct != end - begin - lacking:
+            should = f"{end - begin - lacking}" if lacking else "each"
+            return f"it has {distinct} of the offsets {begin} to {end - 1} of {where}, and should have {should}"
+    count = sum(distinct for _, _, distinct in inside.values())
+    return f"it has {segment.rows - count} records twice" if count != segment.rows else ""
+
+
+def _text(pair: tuple[int, int]) -> str:
+    return f"{pair[0]} to {pair[1] - 1}"

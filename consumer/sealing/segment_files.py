@@ -1,0 +1,317 @@
+"""Files of sealed segments: Arrow IPC files of `LOG_SCHEMA`, written once, durably, and never changed.
+
+A file belongs to one incarnation of a consumer, `[group]/[consumer]/[incarnation]-[number].arrow` below the segments
+folder, which is a local path or any URI that pyarrow has a file system for. How a file becomes complete and durable:
+
+- local (a path, `file://`): written under another name, synced, moved into place, the folder synced.
+- an object store (`s3://`, `gs://`, `abfs://`): one object, which appears complete when its upload has ended.
+- any other (`hdfs://`): written under its own name. A file is read only after its segment is sealed, which is later.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyarrow import fs
+
+from coordinator.zk.errors import UsageError
+from coordinator.zk.znodes.names import is_name, shown
+from coordinator.zk.znodes.records import Channel
+from coordinator.zk.znodes.segments import SealedRange
+
+from ..errors import SegmentError
+from ..logs.base import LOG_SCHEMA
+
+BATCH_BYTES = 1 << 20
+"""Arrow memory of a batch in a file, about; a batch of half to twice this is written unchanged.
+
+Spark is fastest with batches of 1 to 2 MB, and hardly slower with half of that: joining two costs more."""
+
+SUFFIX = ".arrow"
+TEMPORARY_PREFIX = ".tmp-"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_SECRET = re.compile(r"(?i)secret|password|token|signature|access_?key|account_?key")
+OBJECT_STORES = ("s3", "gcs", "abfs")
+_FILE = re.compile(r"(?:\.tmp-)?([A-Za-z0-9]{1,64})-\d{10}\.arrow")
+
+
+class FoundFile(NamedTuple):
+    """A listed file; `modified_s` is seconds since the epoch, by the file system's clock."""
+
+    file: str
+    modified_s: float
+
+
+def segment_file(group: str, consumer: str, incarnation: str, number: int) -> str:
+    """The path of a segment's file below the segments folder."""
+    return f"{group}/{consumer}/{incarnation}-{number:010d}{SUFFIX}"
+
+
+def incarnation_of(file: str) -> str | None:
+    """The incarnation that wrote `file`, a temporary one too; None when it is not a segment's file."""
+    match = _FILE.fullmatch(file.rsplit("/", 1)[-1])
+    return match[1] if match else None
+
+
+def may_be_sealed(file: str, channel: Channel) -> bool:
+    """Whether the incarnation that wrote `file` may still seal it, by its consumer's `channel`.
+
+    It seals one file after the other: its sealed one, and all with a lower number, are final.
+    """
+    if not channel.is_live or channel.incarnation != incarnation_of(file):
+        return False
+    return not (channel.sealed and file.startswith(channel.sealed[:-16]) and file <= channel.sealed)
+
+
+def offsets_text(ranges: Iterable[SealedRange], most: int = 8) -> str:
+    """Offsets for a message: `flights-0 offsets 10 to 19, flights-1 offsets 0 to 4`."""
+    texts = [f"{item.topic}-{item.partition} offsets {item.first} to {item.next - 1}" for item in sorted(ranges)]
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more partitions" if len(texts) > most else "")
+
+
+def arranged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in batches of half of `BATCH_BYTES` to twice that, except the last."""
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    for piece in (piece for batch in batches for piece in _pieces(batch)):
+        if pending and size + piece.nbytes > 2 * BATCH_BYTES:
+            yield from _joined(pending)
+            pending, size = [], 0
+        pending.append(piece)
+        size += piece.nbytes
+        if size >= BATCH_BYTES // 2:
+            yield from _joined(pending)
+            pending, size = [], 0
+    if pending:
+        yield from _joined(pending)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    rows, size = batch.num_rows, batch.nbytes
+    step = rows if size <= 2 * BATCH_BYTES else max(1, rows * BATCH_BYTES // size)
+    for first in range(0, rows, step or 1):
+        yield batch.slice(first, step)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    if len(batches) == 1:
+        return batches
+    joined: Sequence[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+class SegmentFolder:
+    """The segments folder.
+
+    :ivar url: its URL as in segment znodes: an absolute path when it is local.
+    :raises UsageError: when pyarrow has no file system for it, or it contains credentials, which any reader of the
+        znodes could see.
+    """
+
+    def __init__(self, segments_dir: str) -> None:
+        if not segments_dir:
+            raise UsageError("segments need storage that all executors share: give segments_dir a folder or a URL")
+        _refuse_credentials(segments_dir)
+        try:
+            place = segments_dir if _URL.match(segments_dir) else str(Path(segments_dir).absolute())
+            self._fs, self._root = fs.FileSystem.from_uri(place)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise UsageError(f"{shown(segments_dir)} is no folder for segments: {error}") from error
+        self._is_local = isinstance(self._fs, fs.LocalFileSystem)
+        self._is_object_store = self._fs.type_name in OBJECT_STORES
+        self.url = self._root if self._is_local else place.rstrip("/")
+
+    def path(self, file: str) -> str:
+        """A file's path in the file system.
+
+        :raises SegmentError: when `file` is outside of the folder.
+        """
+        if not all(is_name(part) for part in file.split("/")):
+            raise SegmentError(f"{shown(file)} is no path of a segment")
+        return f"{self._root.rstrip('/')}/{file}"
+
+    def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write a new file; when this returns it is complete and durable.
+
+        :returns: its bytes.
+        :raises OSError: when it could not be written; no part of it remains under its name.
+        """
+        return self._durably(self.path(file), lambda sink: _write_ipc(sink, batches))
+
+    def write_bytes(self, file: str, data: bytes) -> int:
+        """The same with unparsed bytes."""
+        return self._durably(self.path(file), lambda sink: int(sink.write(data)))
+
+    def read_bytes(self, file: str, size: int) -> bytes:
+        """The bytes of a file.
+
+        :raises OSError: when it is missing.
+        :raises ValueError: when its size is not `size`.
+        """
+        with self._fs.open_input_file(self.path(file)) as source:
+            _check_size(source.size(), size)
+            return bytes(source.read(size))
+
+    def _durably(self, path: str, fill: Callable[[Any], int]) -> int:
+        folder, _, name = path.rpartition("/")
+        missing = _missing(folder) if self._is_local else []
+        if not self._is_object_store:  # which has no folders, only empty objects that look like some
+            self._fs.create_dir(folder, recursive=True)
+        if not self._is_local:
+            return self._put(path, fill)
+        temporary = f"{folder}/{TEMPORARY_PREFIX}{name}"
+        try:
+            with self._fs.open_output_stream(temporary) as sink:
+                size = fill(sink)
+            _sync(temporary)
+            self._fs.move(temporary, path)
+            for parent in (folder, *missing):
+                _sync(parent)
+        except BaseException:
+            for left in (temporary, path):
+                with suppress(OSError):  # the sweep reports a file that cannot be removed
+                    Path(left).unlink(missing_ok=True)
+            raise
+        return size
+
+    def _put(self, path: str, fill: Callable[[Any], int]) -> int:
+        # In memory first: a stream closed by a failed writer ends the upload, and leaves a truncated file.
+        whole = pa.BufferOutputStream()
+        size = fill(whole)
+        try:
+            with self._fs.open_output_stream(path) as sink:
+                sink.write(whole.getvalue())
+        except BaseException:
+            with suppress(OSError):
+                self._fs.delete_file(path)
+            raise
+        return size
+
+    def remove(self, file: str) -> None:
+        """Remove a file, if it is there.
+
+        :raises OSError: when it cannot be removed.
+        """
+        try:
+            self._fs.delete_file(self.path(file))
+        except FileNotFoundError:
+            return
+
+    def folders(self, parent: str) -> list[str]:
+        """The names of the folders in a folder.
+
+        :raises OSError: when it cannot be listed.
+        """
+        infos = self._fs.get_file_info(fs.FileSelector(self.path(parent), allow_not_found=True))
+        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
+
+    def remove_folder(self, folder: str, before_s: float) -> bool:
+        """Remove a folder with its files, unless one was modified at `before_s` (seconds since the epoch) or later.
+
+        :raises OSError: when it cannot be listed or removed.
+        """
+        path = self.path(folder)
+        infos = self._fs.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+        if any(info.mtime.timestamp() >= before_s for info in infos if info.type == fs.FileType.File):
+            return False
+        with suppress(FileNotFoundError):
+            self._fs.delete_dir(path)
+        return True
+
+    def sizes(self, files: Sequence[str]) -> list[int | None]:
+        """The bytes of each file, None for a missing one.
+
+        :raises OSError: when the file system does not answer.
+        """
+        infos = self._fs.get_file_info([self.path(file) for file in files])
+        return [int(info.size) if info.type == fs.FileType.File else None for info in infos]
+
+    def list(self, group: str) -> list[FoundFile]:
+        """The segment files of a group, temporary ones too.
+
+        :raises OSError: when the folder cannot be listed.
+        """
+        root = self._root.rstrip("/") + "/"
+        infos = self._fs.get_file_info(fs.FileSelector(root + group, allow_not_found=True, recursive=True))
+        files = [info for info in infos if info.type == fs.FileType.File and incarnation_of(info.path)]
+        return [FoundFile(info.path.removeprefix(root), info.mtime.timestamp()) for info in files]
+
+    def read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
+        """The batches of a file; a local file is memory-mapped.
+
+        :raises SegmentError: when it is missing, is not `size` bytes with `rows` records, or is damaged.
+        """
+        try:
+            yield from self._read(file, size, rows)
+        except FileNotFoundError as error:
+            raise SegmentError(f"the file {self.path(file)} is missing") from error
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise SegmentError(f"the file {self.path(file)} cannot be read: {reason}") from error
+
+    def _fetched(self, path: str, size: int) -> pa.BufferReader:
+        """A file in memory, by one request: a request for each batch would take a round trip each."""
+        with self._fs.open_input_file(path) as source:
+            _check_size(source.size(), size)
+            return pa.BufferReader(source.read_buffer(size))
+
+    def _read(self, file: str, size: int, rows: int) -> Iterator[pa.RecordBatch]:
+        path = self.path(file)
+        with pa.memory_map(path) if self._is_local else self._fetched(path, size) as source:
+            _check_size(source.size(), size)
+            reader = pa.ipc.open_file(source)
+            if not reader.schema.equals(LOG_SCHEMA):
+                raise ValueError("its columns are not those of a segment")
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                batch.validate(full=True)  # an invalid offset in a damaged file would otherwise read foreign memory
+                rows -= batch.num_rows
+                yield batch
+        if rows:
+            raise ValueError(f"it has {abs(rows)} records too {'few' if rows > 0 else 'many'}")
+
+
+def _check_size(actual: int, size: int) -> None:
+    if actual != size:
+        raise ValueError(f"it has {actual} bytes and should have {size}")
+
+
+def _write_ipc(sink: Any, batches: Iterable[pa.RecordBatch]) -> int:
+    with pa.ipc.new_file(sink, LOG_SCHEMA) as writer:
+        for batch in arranged(batches):
+            writer.write_batch(batch)
+    return int(sink.tell())
+
+
+def _refuse_credentials(place: str) -> None:
+    """
+    :raises UsageError: when a URI contains a password or other credentials; the message omits them.
+    """
+    if not _URL.match(place):
+        return
+    authority, _, query = place.partition("?")
+    user = re.match(r"[^:]+:/*([^@?]*)@", authority)
+    if (user and ":" in user[1]) or any(_SECRET.search(item.partition("=")[0]) for item in query.split("&")):
+        raise UsageError(
+            "segments_dir has credentials, and the znodes of segments would publish them: leave them out, and "
+            "give them to driver and executors by their environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+        )
+
+
+def _missing(folder: str) -> list[str]:
+    """The missing parents of `folder`, in which it and those above it become new entries."""
+    return [str(path.parent) for path in (Path(folder), *Path(folder).parents) if not path.exists()]
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

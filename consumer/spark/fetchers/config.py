@@ -1,0 +1,146 @@
+"""The configuration of a pool of fetcher slots, and of one slot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coordinator.zk.process.config import EVERYWHERE, require
+from coordinator.zk.znodes.names import checked_name
+from coordinator.zk.znodes.segments import SEAL_INTERVAL_MS
+
+from ...config import COORDINATOR_SIDE, ConsumerConfig, Subscription
+from ...membership.start_position import COMMITTED, EARLIEST
+from ...sealing.sealer import SealConfig
+
+RACK_OF_EXECUTOR = "ZK_GROUP_CLIENT_RACK"
+
+
+# Configuration: each field is one property, a keyword option.
+@dataclass(frozen=True, slots=True)
+class SlotConfig:
+    """The configuration of all slots of a pool. Checked at construction; each field is an option of `FetcherPool`.
+
+    :ivar zk: servers and chroot, `host:port,host:port/chroot`, as executors reach them.
+    :ivar pool: the pool's name; its consumers are `[pool]-slot-[number]`.
+    :ivar slots: number of fetchers.
+    :ivar log_dir: the log to fetch from, a folder or URL that every executor can access, or `kafka:`.
+    :ivar bootstrap_servers: with `brokers_path` and `kafka` as in `ConsumerConfig`. Put secrets into the executors'
+        environment (`ZK_GROUP_KAFKA_SASL_PASSWORD`): options are sent with each task.
+    :ivar segments_dir: the folder of sealed segments, a path or URI (`s3://bucket/prefix`) that every executor and the
+        driver can access; without credentials, which come from their environment.
+    :ivar assignment: `coordinator`, `client` (a slot leads the group), or both; see `ConsumerConfig`.
+    :ivar client_rack: the rack of all slots; when empty, each uses its executor's `ZK_GROUP_CLIENT_RACK`.
+    :ivar region: the consistent region that the group is in; empty for none. Its checkpoints cut the order of segments.
+    :ivar start_position: where the group begins: `beginning`, `end`, `committed` or a time; see `ConsumerConfig`.
+    :ivar auto_offset_reset: the position after an offset out of range: `earliest`, `latest`, `none`.
+    :ivar max_poll_interval_ms: a slot that hangs for longer leaves, and seals no more.
+    :ivar seal_interval_ms: maximum time between fetch and seal of a record.
+    :ivar seal_bytes: maximum Arrow memory of one seal.
+    :ivar driver_gone_ms: slots leave after their driver's session has been gone for this long.
+    :ivar slot_cpus: CPUs of a slot's task, when the cluster manager supports fractions.
+    :ivar executors_timeout_ms: time limit for the executors' registration at the start.
+    :ivar metrics_port: slot n serves `/metrics` on this port + n, on any host; 0 disables it.
+    :ivar metrics_host: address of `/metrics`.
+    :ivar history_dir: a folder on each executor's machine for the slots' histories; empty disables them.
+    """
+
+    zk: str
+    group: str
+    pool: str
+    log_dir: str
+    segments_dir: str
+    bootstrap_servers: str = ""
+    brokers_path: str = "/brokers"
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    slots: int = 4
+    assignment: str = COORDINATOR_SIDE
+    protocols: str = "range,cooperative-sticky"
+    assignment_delay_ms: int = 100
+    client_rack: str = ""
+    region: str = ""
+    start_position: str | int = COMMITTED
+    auto_offset_reset: str = EARLIEST
+    session_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 15_000
+    max_poll_interval_ms: int = 30_000
+    fetch_max_bytes: int = 8 << 20
+    offsets_interval_ms: int = 60_000
+    seal_interval_ms: int = SEAL_INTERVAL_MS
+    seal_bytes: int = 32 << 20
+    driver_gone_ms: int = 30_000
+    slot_cpus: float = 0.25
+    executors_timeout_ms: int = 120_000
+    metrics_port: int = 0
+    metrics_host: str = EVERYWHERE
+    history_dir: str = ""
+
+    def __post_init__(self) -> None:
+        checked_name("pool", self.pool)
+        require(bool(self.log_dir), "name the log to fetch from: log_dir")
+        require(bool(self.segments_dir), "name a folder that all executors share for sealed segments: segments_dir")
+        require(1 <= self.slots <= 1000, "slots must be from 1 to 1000")
+        require(self.driver_gone_ms >= 1000, "driver_gone_ms must be 1000 or more")
+        require(0 < self.slot_cpus <= 1, "slot_cpus must be over 0, and 1 at most")
+        require(self.executors_timeout_ms > 0, "executors_timeout_ms must be positive")
+        last_port = self.metrics_port + self.slots - 1
+        require(
+            self.metrics_port == 0 or last_port <= 65_535, "metrics_port must leave a port up to 65535 for each slot"
+        )
+        self.consumer_config(self.slots - 1)
+        self.seal_config()
+
+    def consumer(self, number: int) -> str:
+        """The consumer name of slot `number`: stable, so that a new attempt replaces a dead one at once.
+
+        It is the slot's `group_instance_id` too: a slot that ends and returns within the session timeout keeps its
+        partitions, and no other slot stops.
+        """
+        return f"{self.pool}-slot-{number}"
+
+    def consumer_config(self, number: int) -> ConsumerConfig:
+        """The configuration of slot `number` as a consumer."""
+        return ConsumerConfig(
+            zk=self.zk,
+            group=self.group,
+            group_instance_id=self.consumer(number),
+            log_dir=self.log_dir,
+            bootstrap_servers=self.bootstrap_servers,
+            brokers_path=self.brokers_path,
+            kafka=self.kafka,
+            assignment=self.assignment,
+            protocols=tuple(name.strip() for name in self.protocols.split(",")),
+            assignment_delay_ms=self.assignment_delay_ms,
+            client_rack=self.client_rack or os.environ.get(RACK_OF_EXECUTOR, ""),
+            region=self.region,
+            start_position=self.start_position,
+            auto_offset_reset=self.auto_offset_reset,
+            session_timeout_ms=self.session_timeout_ms,
+            connect_timeout_ms=self.connect_timeout_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
+            fetch_max_bytes=self.fetch_max_bytes,
+            offsets_interval_ms=self.offsets_interval_ms,
+            metrics_port=self.metrics_port + number if self.metrics_port else 0,
+            metrics_host=self.metrics_host,
+            history_dir=self.history_dir,
+        )
+
+    def seal_config(self) -> SealConfig:
+        """The seal triggers of a slot."""
+        return SealConfig(self.seal_interval_ms, self.seal_bytes, self.fetch_max_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSpec:
+    """The parameters of one slot, pickled to the executor.
+
+    :ivar run: the run of the pool that it belongs to.
+    :ivar release: the driver's version of this project.
+    """
+
+    config: SlotConfig
+    subscription: Subscription
+    number: int
+    run: str
+    release: str

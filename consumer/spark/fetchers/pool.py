@@ -1,0 +1,315 @@
+"""A pool of fetcher slots in Spark executors, started, supervised and stopped by the driver.
+
+Each slot is a Spark job of one task, so that a failure of one slot affects no other, and resizing a pool does not
+interrupt the remaining slots. A supervisor for each slot restarts it, with backoff, after an unexpected end.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+import coordinator
+from coordinator.zk.errors import CoordinatorError, Refused, Retryable, StoreError, UsageError
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.process.config import load, require
+from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.znodes.names import MAX_NAME, shown
+from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST
+
+from ...config import Subscription
+from ...errors import FencedInstanceId
+from ...sealing.segment_files import SegmentFolder
+from ..resources import cluster_of, context_of
+from .config import SlotConfig, SlotSpec
+from .orphan_sweep import sweep
+from .pool_znode import UNANSWERED, PoolPost
+from .slot_jobs import SlotJobs
+from .supervisor import SlotStatus, SlotSupervisor
+
+log = logging.getLogger(__name__)
+
+KEEP_S = 0.5
+SWEEP_S = 600.0
+CANCEL_S = 5.0
+LOOK_S = 0.1
+POST_TRIES = 10
+
+
+class FetcherPool:
+    """Fetchers of one group in the executors of one Spark application.
+
+    :param topics: topic -> threads a slot, or just topic names; or one regular expression as `white_list` or
+        `black_list`.
+    :param options: any field of `SlotConfig`; also read from the environment, as `ZK_GROUP_SLOTS`. The default of
+        `pool` is made from the application's name: a restarted application replaces its earlier pool, and two
+        applications in one group need two pool names.
+    :raises UsageError: when an option is wrong, or the Spark application cannot run the pool.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        topics: Mapping[str, int] | Iterable[str] | None = None,
+        white_list: str | None = None,
+        black_list: str | None = None,
+        runtime: Runtime | None = None,
+        **options: Any,
+    ) -> None:
+        sc = context_of(spark)
+        self._runtime = runtime or ThreadRuntime()
+        self._subscription = subscription_of(topics, white_list, black_list)
+        self.config = slot_config(options, pool_name(str(sc.appName)))
+        self._cluster = cluster_of(sc)
+        self._jobs = SlotJobs(sc, self._cluster, self._spec)
+        if refusal := self._cluster.refusal(self.config.slots, self.config.slot_cpus):
+            raise UsageError(refusal)
+        self._folder = SegmentFolder(self.config.segments_dir)
+        self.run = self._runtime.random_id()
+        config = self.config
+        opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+        self._post = PoolPost(opener, self._runtime, config.group, config.pool, self.run)
+        self._posting = self._runtime.lock()
+        self._stopping = self._runtime.event()
+        self._closed = self._runtime.event()
+        self._resizing = self._runtime.lock()
+        self._keeper: InheritableThread | None = None
+        self._slots = {number: self._supervisor(number) for number in range(config.slots)}
+        self._is_fenced = False
+        self._is_released = True
+        self.problem: str | None = None
+
+    # ---- the application's calls
+
+    def start(self) -> Self:
+        """Start all slots, once the executors have registered. Slots register within a second or two.
+
+        :raises ZooKeeperUnreachable: when no server answers.
+        :raises CoordinatorError: when no executor registers.
+        """
+        require(self._keeper is None, "a pool starts once: make another one")
+        self._jobs.prepare(self._runtime, self.config.executors_timeout_ms / 1000, self.config.slot_cpus)
+        try:
+            self._register_pool()
+        except CoordinatorError:
+            self._post.close()
+            raise
+        self._keeper = InheritableThread(target=self._keep, name="pool-keeper", daemon=True)
+        self._keeper.start()
+        for slot in self._slots.values():
+            slot.start()
+        log.info("pool started: group=%s pool=%s slots=%d", self.config.group, self.config.pool, self.config.slots)
+        return self
+
+    def resize(self, slots: int, timeout_s: float = 30.0) -> bool:
+        """Run `slots` slots from now on. Remaining slots are not interrupted: only the group is rebalanced.
+
+        When slots are removed, those with the highest numbers seal and leave; after `timeout_s` they are cancelled.
+        Concurrent calls are serialized.
+
+        :returns: whether every removed consumer has left the group.
+        :raises UsageError: when the number is not possible, or the pool does not run; it stays as it is.
+        """
+        self._check_size(slots)
+        deadline = self._runtime.monotonic() + timeout_s
+        with self._resizing:
+            require(self._keeper is not None, "only a pool that runs can be resized: start it first")
+            require(not self._stopping.is_set(), f"the pool has stopped{f': {self.problem}' if self.problem else ''}")
+            before, self.config = self.config.slots, replace(self.config, slots=slots)
+            leaving = [slot for number, slot in self._slots.items() if number >= slots]
+            for slot in leaving:
+                slot.end()
+            self._write_slots()
+            is_released = self._end(leaving, deadline)
+            if self._stopping.is_set():
+                return is_released  # `stop` waits for all slots
+            self._slots = {number: slot for number, slot in self._slots.items() if number < slots}
+            for number in range(len(self._slots), slots):
+                self._add(number)
+            log.info("pool resized: group=%s pool=%s from=%d to=%d", self.config.group, self.config.pool, before, slots)
+            return is_released
+
+    def stop(self, timeout_s: float = 30.0) -> bool:
+        """Let every slot seal and leave; after `timeout_s`, cancel the remaining ones.
+
+        :returns: whether every consumer of the pool has left the group, or belongs to another driver by now.
+        """
+        if self._keeper is None or self._closed.is_set():
+            return self._is_released
+        deadline = self._runtime.monotonic() + timeout_s
+        self._end_all()
+        self._write_slots()
+        with self._resizing:
+            self._is_released = self._end(list(self._slots.values()), deadline, is_stop=True)
+        self._closed.set()
+        self._keeper.join(CANCEL_S)
+        self._post.close()
+        log.info("pool stopped: group=%s pool=%s released=%s", self.config.group, self.config.pool, self._is_released)
+        return self._is_released
+
+    def status(self) -> list[SlotStatus]:
+        """All slots, in order."""
+        slots = self._slots
+        return [slots[number].status for number in sorted(slots)]
+
+    def sweep(self) -> int:
+        """Remove orphaned segment files; the number removed. The pool does so every ten minutes.
+
+        :raises StoreError: when ZooKeeper did not answer.
+        :raises OSError: when the segments folder did not answer.
+        """
+        return sweep(self._post.store(), self._runtime, self._folder, self.config.group)
+
+    def __enter__(self) -> Self:
+        return self if self._keeper is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ---- slots
+
+    def _check_size(self, slots: int) -> None:
+        require(type(slots) is int, f"a pool has a whole number of slots, not {shown(str(slots))}")
+        replace(self.config, slots=slots)
+        if refusal := self._cluster.refusal(slots, self.config.slot_cpus):
+            raise UsageError(refusal)
+
+    def _supervisor(self, number: int) -> SlotSupervisor:
+        return SlotSupervisor(number, self.config.consumer(number), self._runtime, self._jobs.run, self._jobs.is_over)
+
+    def _add(self, number: int) -> None:
+        slot = self._supervisor(number)
+        self._slots = {**self._slots, number: slot}
+        if self._stopping.is_set():  # since the resize was requested
+            slot.end()
+        slot.start()
+
+    def _end_all(self) -> None:
+        self._stopping.set()
+        for slot in self._slots.values():
+            slot.end()
+
+    def _end(self, slots: Sequence[SlotSupervisor], deadline: float, is_stop: bool = False) -> bool:
+        """Wait for slots that are ending, and cancel those that still run at `deadline`.
+
+        Unless `is_stop`, it returns early when the pool is stopped meanwhile.
+
+        :returns: whether all of them are released.
+        """
+        running = [slot for slot in slots if not self._joined(slot, deadline, is_stop)]
+        for slot in running if is_stop or not self._stopping.is_set() else ():
+            log.warning("slot cancelled: consumer=%s", slot.status.consumer)
+            self._jobs.cancel(slot.number)
+            slot.join(CANCEL_S)
+        return self._is_fenced or self._wait_released([slot.status.consumer for slot in slots], deadline, is_stop)
+
+    def _joined(self, slot: SlotSupervisor, deadline: float, is_stop: bool) -> bool:
+        while not slot.join(min(LOOK_S, deadline - self._runtime.monotonic())):
+            if self._is_late(deadline, is_stop):
+                return False
+        return True
+
+    def _is_late(self, deadline: float, is_stop: bool) -> bool:
+        return self._runtime.monotonic() >= deadline or (self._stopping.is_set() and not is_stop)
+
+    def _spec(self, number: int) -> SlotSpec:
+        return SlotSpec(self.config, self._subscription, number, self.run, coordinator.__version__)
+
+    # ---- the pool's znode
+
+    def _register_pool(self) -> None:
+        for _ in range(POST_TRIES):
+            try:
+                return self._post.keep(self.config.slots)
+            except (Retryable, Refused) as error:
+                log.info("pool znode rewritten: pool=%s reason=%s", self.config.pool, error)
+            self._runtime.sleep(0.1)
+        raise StoreError(f"the znode of pool {self.config.pool} keeps changing: does another driver start it too?")
+
+    def _keep(self) -> None:
+        """Keep the znode, and sweep periodically, until the pool is closed."""
+        swept_at = self._runtime.monotonic()
+        while not self._closed.wait(KEEP_S):
+            self._write_slots()
+            if self._runtime.monotonic() - swept_at >= SWEEP_S:
+                swept_at = self._runtime.monotonic()
+                self._sweep_quietly()
+
+    def _write_slots(self) -> None:
+        """Write the number of slots into the znode; the keeper repeats a failed write."""
+        with self._posting:
+            try:
+                self._post.keep(0 if self._stopping.is_set() else self.config.slots)
+                self.problem = None
+            except FencedInstanceId as over:
+                self.problem = str(over)
+                self._is_fenced = True
+                self._end_all()
+            except UNANSWERED as error:
+                self.problem = str(error)
+                log.info("pool znode write deferred: pool=%s reason=%s", self.config.pool, error)
+
+    def _sweep_quietly(self) -> None:
+        try:
+            self.sweep()
+        except (OSError, *UNANSWERED) as error:
+            log.warning("orphan sweep deferred: group=%s reason=%s", self.config.group, error)
+
+    def _wait_released(self, consumers: list[str], deadline: float, is_stop: bool) -> bool:
+        """Wait until none of them holds partitions; False after a timeout."""
+        left = consumers
+        while left:
+            try:
+                with self._posting:
+                    left = self._post.unreleased(consumers)
+            except UNANSWERED as error:
+                log.info("slot release unconfirmed, retrying: reason=%s", error)
+            if left and self._is_late(deadline, is_stop):
+                log.warning("slot release timed out: group=%s consumers=%s", self.config.group, left)
+                return False
+            if left:
+                self._runtime.sleep(0.05)
+        return True
+
+
+def pool_name(application: str) -> str:
+    """The default pool name of a Spark application."""
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", application).strip("-")
+    return name[: MAX_NAME - 20] or "spark"
+
+
+def subscription_of(
+    topics: Mapping[str, int] | Iterable[str] | None, white_list: str | None, black_list: str | None
+) -> Subscription:
+    """
+    :raises UsageError: unless exactly one is given.
+    """
+    given = [value for value in (topics, white_list, black_list) if value is not None]
+    require(len(given) == 1, "give exactly one of topics, white_list and black_list")
+    if white_list is not None:
+        return Subscription({white_list: 1}, WHITE_LIST)
+    if black_list is not None:
+        return Subscription({black_list: 1}, BLACK_LIST)
+    require(not isinstance(topics, str), "topics is a list of names, or an object topic -> threads")
+    named = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics or (), 1)
+    return Subscription(named, STATIC)
+
+
+def slot_config(options: Mapping[str, Any], pool: str) -> SlotConfig:
+    """
+    :raises UsageError: when an option is unknown, missing or wrong.
+    """
+    known = [field.name for field in fields(SlotConfig)]
+    for name in options:
+        require(name in known, f"a pool has no option {shown(name)}: known are {', '.join(known)}")
+    given = {"pool": pool, **{name: value for name, value in options.items() if value is not None}}
+    return load(SlotConfig, given)

@@ -1,0 +1,245 @@
+"""A fetcher slot: runs inside a Spark task, from its registration in the group to its clean end.
+
+A slot is stopped by a signal (Spark sends SIGHUP through the Python daemon when an executor ends), or by the pool's
+znode `/consumers/groups/[group]/pools/[pool]`, an ephemeral of the driver's session with the data
+`{"version":1,"slots":4,"run":"…"}`: it leaves when its number is not below `slots` (0 stops the pool), when `run` is
+another one (a newer driver has taken the pool's name), and when the znode has been gone for `driver_gone_ms` (the
+driver is dead). Spark itself sends no notice: a cancelled task runs on for two seconds and is then killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from dataclasses import asdict
+from typing import Any
+
+import coordinator
+from coordinator.zk.data_watch import WatchedNode
+from coordinator.zk.errors import BadData, StoreError, UsageError
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.process.metrics_server import MetricsServer
+from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.store import Node, Store, StoreFactory
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Pool, SegmentsRecord
+
+from ...assignment.joining import client_assignment
+from ...errors import TURNED_AWAY, AssignmentFailed, FencedInstanceId
+from ...fetching.fetcher import Fetcher, Looks
+from ...fetching.lag import lag_readers
+from ...history import recorder_of
+from ...logs import Log, open_log
+from ...membership.context import MemberContext
+from ...membership.extensions import Extensions
+from ...membership.member import ConsumerMember
+from ...membership.rebalance_listener import Consumption
+from ...membership.start_offsets import Starts
+from ...metrics import ConsumerMetrics
+from ...operator.slots import SlotRegion
+from ...sealing.sealer import Sealer
+from ...sealing.segment_commit import Files
+from ...sealing.segment_files import SegmentFolder
+from ..gc_tuning import fewer_collections, spare_modules
+from .config import SlotSpec
+
+log = logging.getLogger(__name__)
+
+LOOK_FOR_DATA_S = 0.02
+"""Minimum interval between fetches from an empty log, and maximum delay of a signal."""
+
+MESSAGE = "told by its driver"
+
+
+class Directions:
+    """The pool's and the segments' znodes, as they concern one slot."""
+
+    def __init__(self, spec: SlotSpec, runtime: Runtime) -> None:
+        paths = GroupPaths(spec.config.group)
+        self._spec = spec
+        self._runtime = runtime
+        self._pool = WatchedNode(runtime, paths.pool(spec.config.pool))
+        self._segments = WatchedNode(runtime, paths.segments)
+        self._gone_since: float | None = None
+        self._segments_read: Node | None = None
+        self._pool_read: Node | None = None
+        self._pool_record: Pool | None = None
+        self.segments = SegmentsRecord()
+        self.is_one_too_many = False
+
+    def read(self, store: Store) -> str | None:
+        """Read the znodes if they may have changed; the reason to leave, or None.
+
+        :raises StoreError: when there was no answer.
+        """
+        node = self._segments.read(store)
+        if node is not self._segments_read:
+            self._segments_read = node
+            self.segments = _segments_record(self._segments.path, node)
+        return self._reason_to_leave(self._pool.read(store))
+
+    def _reason_to_leave(self, node: Node | None) -> str | None:
+        now = self._runtime.monotonic()
+        if node is None:
+            # Counted from the first answer without the znode: while ZooKeeper is down the driver has no znode either.
+            self._gone_since = self._gone_since if self._gone_since is not None else now
+            is_gone = now - self._gone_since >= self._spec.config.driver_gone_ms / 1000
+            return "its driver is gone" if is_gone else None
+        self._gone_since = None
+        if node is not self._pool_read:
+            self._pool_read = node
+            self._pool_record = _pool_record(self._pool.path, node)
+        pool = self._pool_record
+        if pool is None:
+            return None
+        self.is_one_too_many = 0 < pool.slots <= self._spec.number
+        if pool.run != self._spec.run:
+            return "another driver has taken the pool over"
+        return None if self._spec.number < pool.slots else MESSAGE
+
+
+def _pool_record(path: str, node: Node) -> Pool | None:
+    try:
+        return Pool.parse("the pool's znode", node.data)
+    except BadData as error:
+        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
+        return None
+
+
+def _segments_record(path: str, node: Node | None) -> SegmentsRecord:
+    try:
+        return SegmentsRecord.parse("the segments znode", node.data if node else b"")
+    except BadData as error:
+        log.warning("ignoring unreadable znode: path=%s problem=%s", path, error)
+        return SegmentsRecord()
+
+
+class Slot:
+    """One slot. Built and run in the task's main thread; `stop` may be called from a signal handler.
+
+    :param files: the segments folder; that of the configuration when omitted.
+    """
+
+    def __init__(
+        self, spec: SlotSpec, source: Log, open_store: StoreFactory, runtime: Runtime, files: Files | None = None
+    ) -> None:
+        config = spec.config.consumer_config(spec.number)
+        metrics = ConsumerMetrics()
+        self._meter = metrics.of(config.group, config.consumer)
+        self.server = MetricsServer(metrics.registry, config.metrics_host, config.metrics_port, runtime)
+        self._runtime = runtime
+        self._consumer = config.consumer
+        self._stopping: str | None = None
+        self._is_for_good = False
+        self._looks = Looks(runtime)
+        self._directions = Directions(spec, runtime)
+        files = files or SegmentFolder(spec.config.segments_dir)
+        fetcher = Fetcher(source, self._meter, config.auto_offset_reset)
+        self._meter.reads_log(*lag_readers(source, fetcher, runtime))
+        self.sealer = Sealer(spec.config.seal_config(), config.consumer, runtime, fetcher, files, self._meter)
+        starts = Starts(source, config.start_rule)
+        context = MemberContext(config, runtime, self._meter)
+        consumption = Consumption(spec.subscription, self.sealer, starts, spec.config.seal_interval_ms)
+        client = client_assignment(context, source)
+        region = SlotRegion(context, self.sealer) if config.region else None
+        self.member = ConsumerMember(context, open_store, consumption, Extensions(client, region))
+        self.sealer.bind(self.member)
+
+    def stop(self, reason: str, for_good: bool = False) -> None:
+        """Let `run` leave the group and return. Only sets flags, as it may run in a signal handler.
+
+        :param for_good: release the seat, and the other slots are assigned its partitions at once; else these wait
+            for its return for one session timeout.
+        """
+        self._is_for_good |= for_good and self._stopping is None
+        self._stopping = self._stopping or reason
+
+    def run(self) -> dict[str, Any]:
+        """Fetch and seal until stopped; counters as plain values.
+
+        :raises ZooKeeperUnreachable: when no server answered at the start.
+        """
+        try:
+            while self._stopping is None:
+                self._step()
+        except (FencedInstanceId, *TURNED_AWAY) as over:
+            self.stop(str(over))
+        finally:
+            # A slot that stops with its pool may return.
+            self.member.close(for_good=self._is_for_good or self._directions.is_one_too_many)
+            log.info("slot stopped: consumer=%s reason=%s", self._consumer, self._stopping)
+        counts = asdict(self.sealer.counts)
+        return {
+            "consumer": self._consumer,
+            "reason": self._stopping,
+            "registrations": self.member.registrations,
+        } | counts
+
+    def _step(self) -> None:
+        self.server.keep()
+        self._meter.polled()
+        try:
+            self.member.tend()
+        except AssignmentFailed as failure:
+            log.warning("assignment failed: consumer=%s reason=%s", self._consumer, failure)
+        self._read_directions()
+        fetched = self._fetch()
+        wait_s = self.sealer.seal_if_due(self._directions.segments.seal_interval_ms)
+        if not fetched and self._stopping is None:
+            self.member.wake.wait(min(wait_s, LOOK_FOR_DATA_S))
+
+    def _fetch(self) -> int:
+        if self._looks.wait_s:
+            return 0
+        began = self._runtime.monotonic()
+        fetched = self.sealer.fetch()
+        self._looks.note(began, is_empty=not fetched)
+        return fetched
+
+    def _read_directions(self) -> None:
+        store = self.member.store
+        if store is None or store.lost or self.member.channel is None:
+            return
+        try:
+            reason = self._directions.read(store)
+        except StoreError as error:
+            log.debug("pool znode read failed, retrying: reason=%s", error)
+            return
+        if reason is not None:
+            self.stop(reason)
+        paused, before = self._directions.segments.paused, self.sealer.paused
+        self.sealer.paused = paused
+        if paused is not None and before is None:
+            log.warning("fetching paused: consumer=%s reason=%s", self._consumer, paused)
+        elif paused is None and before is not None:
+            log.warning("fetching resumed: consumer=%s", self._consumer)
+
+
+def run_slot(spec: SlotSpec) -> dict[str, Any]:
+    """Run one slot in this process, until it is stopped. For a Spark task, in its main thread.
+
+    :raises UsageError: when this executor has another version of the project than the driver.
+    :raises ZooKeeperUnreachable: when no server answered at the start.
+    """
+    if coordinator.__version__ != spec.release:
+        raise UsageError(
+            f"the executor has version {coordinator.__version__} of zk-group-coordinator, the driver {spec.release}: "
+            "install the same on both"
+        )
+    spare_modules()
+    config = spec.config
+    source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
+    opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+    runtime = ThreadRuntime(recorder_of(config.consumer_config(spec.number), "slot"))
+    slot = Slot(spec, source, opener, runtime)
+    # PySpark's daemon sets these to their defaults before each task, and sends SIGHUP when the executor ends.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, frame: slot.stop(f"signal {received}"))
+    try:
+        with fewer_collections():
+            return slot.run()
+    finally:
+        slot.server.close()  # the worker process may be reused, and would keep the port
+        source.close()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,97 @@
+"""Keeps one fetcher slot of a pool running: repeats its Spark job, in a separate thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark import InheritableThread
+
+from coordinator.zk.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S = 0.2
+LONGEST_BACKOFF_S = 30.0
+GOOD_WHILE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStatus:
+    """One slot as seen by the driver.
+
+    :ivar state: `new`, `running` (its job runs), `waiting` (for its next attempt) or `ended`.
+    :ivar attempts: jobs started so far.
+    :ivar last_error: the reason of the last unexpected end, None when there was none.
+    """
+
+    slot: int
+    consumer: str
+    state: str = "new"
+    attempts: int = 0
+    last_error: str | None = None
+
+
+class SlotSupervisor:
+    """One slot. Its job is restarted after every unexpected end, with backoff.
+
+    :param job: runs the slot's Spark job to its end, and returns the reason; it raises nothing.
+    :param is_over: whether the Spark application has ended.
+    :ivar status: its current status.
+    """
+
+    def __init__(
+        self, number: int, consumer: str, runtime: Runtime, job: Callable[[int], str], is_over: Callable[[], bool]
+    ) -> None:
+        self.number = number
+        self.status = SlotStatus(number, consumer)
+        self._runtime = runtime
+        self._job = job
+        self._is_over = is_over
+        self._ending = runtime.event()
+        self._thread = InheritableThread(target=self._run, name=f"pool-slot-{number}", daemon=True)
+
+    def start(self) -> None:
+        """Start the slot. Once."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Start no further job. The running one ends by the pool's znode."""
+        self._ending.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; whether it has ended."""
+        self._thread.join(max(0.0, timeout_s))
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        """Repeat the job, with backoff unless it ran for long."""
+        backoff_s = FIRST_BACKOFF_S
+        while not self._ending.is_set() and not self._is_over():
+            started = self._runtime.monotonic()
+            self._note(state="running", attempts=self.status.attempts + 1)
+            problem = self._job(self.number)
+            if self._ending.is_set():
+                break
+            if self._runtime.monotonic() - started >= GOOD_WHILE_S:
+                backoff_s = FIRST_BACKOFF_S
+            self._note(state="waiting", last_error=problem)
+            log.warning("slot restarted: slot=%d in_s=%.1f reason=%s", self.number, backoff_s, problem)
+            self._ending.wait(backoff_s)
+            backoff_s = min(LONGEST_BACKOFF_S, 2 * backoff_s)
+        self._note(state="ended")
+
+    def _note(self, **changes: Any) -> None:
+        self.status = replace(self.status, **changes)
+
+
+def reason_of(error: Exception) -> str:
+    """The error that ended a job, in one line: the last line of a Python task's traceback if there is one."""
+    text = str(error)
+    _, separator, traceback = text.rpartition("Traceback (most recent call last):")
+    if not separator:
+        return text.partition("\n")[0]
+    lines = [line for line in traceback.split("\n")[1:] if line and not line[0].isspace()]
+    return lines[0] if lines else text.partition("\n")[0]

@@ -1,0 +1,205 @@
+"""A query's znode: its finished position, so that the coordinator collects no segment before it."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+
+from coordinator.zk.batching import ensure
+from coordinator.zk.data_watch import WatchedNode
+from coordinator.zk.errors import BadData, CoordinatorError, Fenced, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.segments import Query, Rewind
+
+from .offset import SourceOffset
+
+log = logging.getLogger(__name__)
+
+PUBLISH_S = 1.0
+HEARTBEAT_S = 60.0
+TRIES = 20
+
+
+class QueryTakenOver(Fenced):
+    """A newer run of the query has begun: this one must stop."""
+
+
+class QueryRemoved(Fenced):
+    """The query was removed while it ran: its segments are not held back any more, and it must stop."""
+
+
+class QueryRewound(CoordinatorError):
+    """The query's Spark checkpoint is being rewound, or was, and this run has begun with the earlier files."""
+
+
+class QueryPost:
+    """The znode of one run of a query.
+
+    Until its first batch is planned, a new query's znode is ephemeral: a query that ends before has no checkpoint
+    with its name, and would hold back the collection without need.
+    """
+
+    def __init__(self, runtime: Runtime, paths: GroupPaths, query: str) -> None:
+        self._runtime = runtime
+        self._paths = paths
+        self._path = paths.query(query)
+        self._run = runtime.random_id()
+        self._watched = WatchedNode(runtime, self._path)
+        self._registered_on: Store | None = None
+        self._is_ephemeral = False
+        self._has_begun = False
+        self._finished = 0
+        self._rewind: Rewind | None = None
+        self._published_at = float("-inf")
+        self.query = query
+
+    def is_registered(self, store: Store, is_new: bool) -> bool:
+        """Whether this run is registered, and holds back its unfinished segments.
+
+        :param is_new: whether no checkpoint has the query's name yet.
+        :raises QueryTakenOver: when a newer run has registered since this one did.
+        :raises QueryRemoved: when it was removed since this run registered.
+        :raises StoreError: when there was no answer.
+        """
+        is_registered = self._registered_on is not None and (not self._is_ephemeral or self._registered_on is store)
+        if not is_registered or not (is_new or not self._is_ephemeral):
+            return False
+        query = self._own(store)
+        if query.expired_ms:  # expired, but alive: it holds segments back again once it has registered
+            self._registered_on = None
+        return not query.expired_ms
+
+    def _own(self, store: Store) -> Query:
+        """The znode of this run, cached by a watch; read again before it is reported missing."""
+        node = self._watched.read(store)
+        if node is None or self._parsed(node).run != self._run:
+            store.sync()
+            self._watched.forget()
+            node = self._watched.read(store)
+        self._check_run(node)
+        if node is None:
+            raise QueryRemoved(
+                f"query {self.query} of group {self._paths.group} was removed while it ran (zk-coordinator queries "
+                "remove): its segments are not held back any more. After a restart it continues from its checkpoint if "
+                "they still exist; else give it a new checkpoint and another name (option query)"
+            )
+        return self._parsed(node)
+
+    def begin(self, store: Store, start: SourceOffset | None, is_new: bool) -> None:
+        """Register, before any listing.
+
+        One multi also sets the data of `queries`; that version identifies the set of queries.
+
+        :param start: the end of the segments that the query does not read again; None when not known yet.
+        :param is_new: whether no checkpoint has the query's name yet.
+        :raises QueryTakenOver: when a newer run has registered since this one did.
+        :raises QueryRewound: when the query is rewound, and this is not its new start.
+        :raises StoreError: when there was no answer, or the znodes keep changing.
+        """
+        ensure(store, self._paths.skeleton)
+        for _ in range(TRIES):
+            node = store.get(self._path)
+            self._check_run(node)
+            self._rewind = self._parsed(node).rewind if node is not None else None
+            self.check_start(start)
+            try:
+                return self._register(store, node, start.czxid if start is not None else 0, is_new)
+            except Refused as refused:
+                log.info("query registration refused, retrying: query=%s refused=%s", self.query, refused)
+            except OutcomeUnknown:
+                store.sync()
+        raise StoreError(f"query {self.query} could not register in {TRIES} tries: its znode keeps changing")
+
+    def check_start(self, start: SourceOffset | None) -> bool:
+        """Check that a rewound query begins at its new start, once.
+
+        :param start: None when not known yet.
+        :returns: whether a check was pending.
+        :raises QueryRewound: when it begins elsewhere, or the rewind has not ended.
+        """
+        rewind = self._rewind
+        if rewind is None:
+            return False
+        what = f"query {self.query} of group {self._paths.group} is rewound"
+        if not rewind.is_done:
+            raise QueryRewound(f"{what}, which has not ended: start the query when it has, or rewind it again")
+        if start is None:
+            return False
+        if (start.checkpoint, start.czxid) != (rewind.checkpoint, rewind.czxid):
+            raise QueryRewound(
+                f"{what}, and this run begins elsewhere: restart it; if the error repeats, it has another Spark "
+                "checkpoint, or its own was changed: rewind it again, or remove it (zk-coordinator queries remove)"
+            )
+        self._rewind, self._published_at = None, float("-inf")
+        return True
+
+    def _register(self, store: Store, node: Node | None, finished: int, is_new: bool) -> None:
+        data = self._data(finished)
+        operations: list[Operation] = [SetData(self._paths.queries, b"")]
+        if node is not None and not node.stat.ephemeral_owner:
+            is_new = False
+            operations.append(SetData(self._path, data, node.stat.version))
+        else:
+            operations += [Delete(self._path, node.stat.version)] if node is not None else []
+            operations.append(Create(self._path, data, ephemeral=is_new))
+        store.commit(operations)
+        self._watched.forget()
+        self._registered_on, self._is_ephemeral, self._has_begun = store, is_new, True
+        self._finished, self._published_at = finished, self._runtime.monotonic()
+        log.info("query registered: group=%s query=%s finished=%d", self._paths.group, self.query, finished)
+
+    def withdraw(self, store: Store) -> None:
+        """Remove the znode of a query without any batch under this name; it would hold segments back later.
+
+        :raises StoreError: when there was no answer.
+        """
+        node = store.get(self._path)
+        if node is None or not self._is_ephemeral or self._parsed(node).run != self._run:
+            return
+        with suppress(Refused):  # another run has taken it meanwhile
+            store.commit([SetData(self._paths.queries, b""), Delete(self._path, node.stat.version)])
+
+    def publish(self, store: Store, finished: int) -> None:
+        """Write the finished position, at most once a second; and a heartbeat, at least once a minute.
+
+        An ephemeral znode needs no heartbeat, and has no finished position yet.
+
+        :raises QueryTakenOver: when a newer run of the query has begun.
+        :raises QueryRemoved: when it was removed since this run registered.
+        :raises StoreError: when there was no answer.
+        """
+        silent_s = self._runtime.monotonic() - self._published_at
+        is_due = silent_s >= (PUBLISH_S if finished != self._finished else HEARTBEAT_S)
+        if self._is_ephemeral or not is_due:
+            return
+        self._watched.forget()
+        is_expired = self._own(store).expired_ms
+        node = self._watched.node
+        if is_expired or node is None:
+            return  # it registers again, which changes the set of queries, with the next batch
+        try:
+            store.commit([SetData(self._path, self._data(finished), node.stat.version)])
+        except Refused as refused:
+            log.info("query progress write deferred: query=%s refused=%s", self.query, refused)
+            return
+        self._finished, self._published_at = finished, self._runtime.monotonic()
+
+    def _check_run(self, node: Node | None) -> None:
+        if self._has_begun and node is not None and self._parsed(node).run != self._run:
+            raise QueryTakenOver(
+                f"another run of query {self.query} of group {self._paths.group} has begun: "
+                "give each query that reads the group a name of its own (option query)"
+            )
+
+    def _parsed(self, node: Node) -> Query:
+        """A query's znode; an unreadable one belongs to no run."""
+        try:
+            return Query.parse(self._path, node.data)
+        except BadData as error:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", self._path, error)
+            return Query("", 0, 0)
+
+    def _data(self, finished: int) -> bytes:
+        return Query(self._run, finished, self._runtime.wall_ms(), rewind=self._rewind).to_bytes()

@@ -1,0 +1,181 @@
+"""The sealed segments of a group as listed in ZooKeeper, and whether those of a batch are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Listing, Store
+from coordinator.zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
+from coordinator.zk.znodes.segments import Segment, SegmentsRecord
+
+from ...errors import SegmentError
+from ...sealing.segment_files import offsets_text
+
+LIST_AGAIN_S = 10.0
+LISTINGS = 20
+MOST_SHOWN = 8
+
+Ends = Mapping[tuple[str, str, int], int]
+"""(topic, topic id, partition) -> the offset after the last one delivered."""
+
+
+class Sealed(NamedTuple):
+    """One sealed segment; `czxid` orders them."""
+
+    czxid: int
+    name: str
+    segment: Segment
+
+    def __str__(self) -> str:
+        return f"{self.name} ({offsets_text(self.segment.ranges)})"
+
+
+class SealedSegments:
+    """The segments of one group, each read once. Any listing is a prefix in the order of the czxid.
+
+    :ivar root: the czxid of the segments znode.
+    :ivar record: its data.
+    :ivar listed: the czxid of the newest segment listed so far.
+    """
+
+    def __init__(self, runtime: Runtime, paths: GroupPaths) -> None:
+        self._runtime = runtime
+        self._paths = paths
+        self._known: dict[str, Sealed] = {}
+        self._is_dirty = True
+        self._listed_at = float("-inf")
+        self._store: Store | None = None
+        self.root = 0
+        self.record = SegmentsRecord()
+        self.listed = 0
+
+    def refresh(self, store: Store, force: bool = False) -> None:
+        """List again, when the watch has fired, after a while, or with `force`.
+
+        :raises StoreError: when there was no answer.
+        :raises SegmentError: when the group has no segments znode.
+        :raises BadData: when a segment cannot be read.
+        """
+        now = self._runtime.monotonic()
+        is_old = now - self._listed_at >= LIST_AGAIN_S or store is not self._store
+        if not (self._is_dirty or is_old or force):
+            return
+        self._is_dirty = False
+        try:
+            store.sync()
+            self._list(store)
+        except BaseException:
+            self._is_dirty = True
+            raise
+        self._store, self._listed_at = store, now
+
+    def between(self, start: int, end: int | None = None) -> list[Sealed]:
+        """Those after `start`, up to and with `end`, in order."""
+        return sorted(s for s in self._known.values() if s.czxid > start and (end is None or s.czxid <= end))
+
+    def _list(self, store: Store) -> None:
+        for _ in range(LISTINGS):
+            listing = store.children(self._paths.segments, watch=self._on_change)
+            if listing is None:
+                raise SegmentError(f"group {self._paths.group} has no segments: {self._paths.segments} was removed")
+            if self._take(store, listing):
+                break
+        node = store.get(self._paths.segments)  # after the listing: a segment missing there counts as collected here
+        self.record = SegmentsRecord.parse(self._paths.segments, node.data if node else b"")
+        self.listed = max((sealed.czxid for sealed in self._known.values()), default=self.listed)
+
+    def _take(self, store: Store, listing: Listing) -> bool:
+        """Read new segments; False when one was removed meanwhile, so that the listing is not of one moment."""
+        if listing.stat.czxid != self.root:
+            self.root, self.listed = listing.stat.czxid, 0
+            self._known.clear()
+        names = {name for name in listing.names if is_segment(name)}
+        self._known = {name: sealed for name, sealed in self._known.items() if name in names}
+        new = sorted(names - set(self._known))
+        is_whole = True
+        for name, node in zip(new, store.get_many([self._paths.segment(name) for name in new]), strict=True):
+            if node is None:
+                is_whole = False
+                continue
+            self._known[name] = Sealed(node.stat.czxid, name, Segment.parse(self._paths.segment(name), node.data))
+        return is_whole
+
+    def _on_change(self, path: str) -> None:
+        self._is_dirty = True
+
+
+def is_segment(name: str) -> bool:
+    """Whether `name` is valid for a segment's znode."""
+    return name.startswith(SEGMENT_PREFIX) and sequence(name) is not None
+
+
+def gaps(previous: str, batch: Sequence[Sealed]) -> list[str]:
+    """Missing segments, by their numbers, which ZooKeeper assigns without gaps.
+
+    :param previous: the name of the segment before the batch, empty when it is not known.
+    """
+    problems = []
+    for sealed in batch:
+        before, here = sequence(previous), sequence(sealed.name)
+        if before is not None and here is not None and here != _following(before):
+            problems.append(f"segments between {previous} and {sealed} are gone")
+        previous = sealed.name
+    return problems
+
+
+def _following(number: int) -> int:
+    return number + 1 if number < 2**31 - 1 else -(2**31)
+
+
+def _before(number: int) -> int:
+    return number - 1 if number > -(2**31) else 2**31 - 1
+
+
+def gone_text(previous: str, left: Sequence[Sealed], ends: Ends) -> str:
+    """The segments and offsets that were collected after segment `previous`, as far as known.
+
+    :param previous: the name of the last segment that was read, empty when there was none.
+    :param left: all existing segments after it, in order.
+    :param ends: the reader's offsets, as far as they are known.
+    """
+    before, after = sequence(previous), sequence(left[0].name) if left else None
+    first = segment_name(_following(before)) if before is not None else "the first"
+    if after is None:
+        return f"segments from {first} on are gone, and no segment is left"
+    last = segment_name(_before(after))
+    names = f"segment {last} is" if first == last else f"segments from {first} to {last} are"
+    return f"{names} gone, with {_offsets_before(left, ends) or 'unknown offsets'}"
+
+
+def _offsets_before(left: Sequence[Sealed], ends: Ends) -> str:
+    """The offsets between `ends` and the existing segments, by partition."""
+    begins: dict[tuple[str, str, int], int] = {}
+    for item in (item for sealed in left for item in sealed.segment.ranges):
+        begins.setdefault((item.topic, item.topic_id, item.partition), item.first)
+    ranges = []
+    for key, begin in sorted(begins.items()):
+        start = f"{ends[key]} to" if key in ends else "up to"
+        if begin > ends.get(key, 0):
+            ranges.append(f"{key[0]}-{key[2]} offsets {start} {begin - 1}")
+    more = f" and {len(ranges) - MOST_SHOWN} more partitions" if len(ranges) > MOST_SHOWN else ""
+    return ", ".join(ranges[:MOST_SHOWN]) + more
+
+
+def joined(ends: Ends, batch: Iterable[Sealed]) -> tuple[list[str], Ends]:
+    """Gaps in a partition's offsets, and the ends after the batch.
+
+    :param ends: the ends before it, as far as they are known.
+    """
+    problems: list[str] = []
+    after = dict(ends)
+    for sealed in batch:
+        for item in sealed.segment.ranges:
+            key = (item.topic, item.topic_id, item.partition)
+            end = after.get(key)
+            if end is not None and item.first != end:
+                where = f"{item.topic}-{item.partition}"
+                problems.append(f"{sealed.name} has {where} from offset {item.first} on, and {end} should be next")
+            after[key] = item.next
+    return problems, after

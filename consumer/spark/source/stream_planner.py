@@ -1,0 +1,375 @@
+"""The driver's part of a streaming source: the end of a batch, and the files to read. Independent of Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from coordinator.zk.batching import ensure
+from coordinator.zk.errors import Retryable, SessionLost, ZooKeeperUnreachable
+from coordinator.zk.process.config import require
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Store, StoreFactory
+from coordinator.zk.znodes.cuts import Cut, checkpoint_named
+from coordinator.zk.znodes.names import checked_name, shown
+from coordinator.zk.znodes.paths import GroupPaths
+
+from ...errors import SegmentError
+from ...sealing.segment_files import SegmentFolder
+from .cuts import QueryCuts, at_cut, batch_end
+from .offset import SourceOffset
+from .query_znode import QueryPost
+from .segment_index import Ends, Sealed, SealedSegments, gaps, gone_text, is_segment, joined
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+EARLIEST = "earliest"
+LATEST = "latest"
+MOST_PROBLEMS = 5
+TRY_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    """The options of `format("zk_group")`.
+
+    :ivar query: the query's name; generated when it is empty, and then kept in the checkpoint.
+    :ivar max_rows: `maxRecordsPerTrigger`: a batch ends before the segment that would exceed this; 0 for no limit.
+    :ivar readers: maximum tasks that read a batch.
+    :ivar fail_on_data_loss: false delivers the remaining records, and warns.
+    :ivar starting_segments: `earliest`, the first existing segment, or `latest`, after the newest; for a batch read
+        `earliest` or a segment's name. A query with a checkpoint continues there.
+    :ivar ending_segments: of a batch read, `latest`, when it is planned, or a segment's name. In a consistent region
+        both may be `checkpoint:NUMBER`: the segments after that cut, and those that belong to it.
+    :ivar align_checkpoints: a batch ends at every checkpoint of the group's consistent region, whose number is then in
+        the batch's end offset.
+    :ivar log_dir: the log that the group fetches from, for its ends in a stream's progress; empty omits them.
+    :ivar bootstrap_servers: with `brokers_path` and `kafka` as in `ConsumerConfig`, for a Kafka log.
+    :ivar zk_wait_ms: how long a query waits for ZooKeeper's answer before it fails.
+    """
+
+    zk: str
+    group: str
+    query: str = ""
+    max_rows: int = 0
+    include_headers: bool = False
+    readers: int = 2
+    fail_on_data_loss: bool = True
+    starting_segments: str = EARLIEST
+    ending_segments: str = LATEST
+    align_checkpoints: bool = False
+    session_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 15_000
+    zk_wait_ms: int = 120_000
+    log_dir: str = ""
+    bootstrap_servers: str = ""
+    brokers_path: str = "/brokers"
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        require(bool(self.zk), "name the ZooKeeper servers: option zk, HOST:PORT,HOST:PORT/CHROOT")
+        checked_name("group", self.group)
+        if self.query:
+            checked_name("query", self.query)
+        require(self.max_rows >= 0, "maxRecordsPerTrigger must be positive")
+        require(1 <= self.readers <= 1000, "readers must be from 1 to 1000")
+        for option, value in (("startingSegments", self.starting_segments), ("endingSegments", self.ending_segments)):
+            known = value in (EARLIEST, LATEST) or is_segment(value) or checkpoint_named(value)
+            names = f"{EARLIEST}, {LATEST}, a segment's name or checkpoint:NUMBER"
+            require(bool(known), f"{option} must be {names}, not {shown(value)}")
+
+
+class Folder(Protocol):
+    """The part of a `SegmentFolder` that planning needs."""
+
+    def path(self, file: str) -> str: ...
+    def sizes(self, files: Sequence[str]) -> list[int | None]: ...
+
+
+class Planner:
+    """Plans the batches of one run of a query, over all its ZooKeeper sessions.
+
+    :param open_folder: opens the folder that a segment names.
+    """
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        open_store: StoreFactory,
+        runtime: Runtime,
+        open_folder: Callable[[str], Folder] = SegmentFolder,
+    ) -> None:
+        self._config = config
+        self._open_store = open_store
+        self._runtime = runtime
+        self._paths = GroupPaths(config.group)
+        self._store: Store | None = None
+        self._post: QueryPost | None = None
+        self._segments = SealedSegments(runtime, self._paths)
+        self._ends: Ends = {}
+        self._ends_at = -1
+        self._target: int | None = None
+        self._initial_offset: SourceOffset | None = None
+        self._cuts = QueryCuts(runtime, config.group)
+        self._refused: SegmentError | None = None
+        self._open_folder = open_folder
+        self._folders: dict[str, Folder] = {}
+
+    def initial(self) -> SourceOffset:
+        """Where a new query begins: at the earliest existing segment, or after the newest.
+
+        Segments that were collected before are no data loss.
+        """
+        return self._patiently(self._initial)
+
+    def _initial(self, store: Store) -> SourceOffset:
+        if self._initial_offset is not None:
+            return self._initial_offset  # Spark calls again when it plans the first batch, with more segments sealed
+        name = self._post.query if self._post else self._config.query or f"query-{self._runtime.random_id()[:12]}"
+        self._begin(store, name, None, is_new=True)
+        self._segments.refresh(store, force=True)
+        collected, root = self._segments.record.collected, self._segments.root
+        newest = self._segments.between(0)[-1:] if self._config.starting_segments == LATEST else []
+        czxid, segment = (newest[0].czxid, newest[0].name) if newest else (collected, "")
+        if checkpoint := checkpoint_named(self._config.starting_segments):
+            try:
+                czxid, segment = self._starting_cut(store, checkpoint)
+            except SegmentError as error:  # no reason to refuse a query whose Spark checkpoint has its start
+                self._refused, checkpoint = error, 0
+        offset = SourceOffset(czxid, root, name, segment, czxid, checkpoint)
+        log.info(
+            "query started: group=%s query=%s after=%s collected_up_to=%d",
+            self._config.group, name,
+            f"checkpoint {checkpoint}" if checkpoint else offset.segment or "earliest", collected,
+        )  # fmt: skip
+        self._initial_offset = offset
+        return offset
+
+    def _starting_cut(self, store: Store, checkpoint: int) -> tuple[int, str]:
+        """The czxid of a checkpoint, and the last segment that belongs to it, if that still exists."""
+        czxid = self._cuts.find(store, "startingSegments", checkpoint)
+        self._segments.refresh(store, force=True)
+        self._cuts.check(store, "startingSegments", checkpoint, czxid, self._segments.record.collected)
+        return czxid, "".join(sealed.name for sealed in self._segments.between(0, czxid)[-1:])
+
+    def prepare_available_now(self) -> None:
+        """Exclude segments that are sealed later from this run."""
+        self._patiently(self._list_all)
+        self._target = self._segments.listed
+
+    def _list_all(self, store: Store) -> None:
+        ensure(store, self._paths.skeleton)
+        self._segments.refresh(store, force=True)
+        if self._config.align_checkpoints:
+            self._cuts.end(store)
+
+    def latest(self, start: SourceOffset, max_rows: int = 0) -> SourceOffset:
+        """The end of the next batch: only at segment ends, with at least one segment if there is one.
+
+        :param start: the end of the last batch that is finished.
+        :raises QueryTakenOver: when a newer run of the query has begun.
+        :raises QueryRemoved: when the query was removed while it ran.
+        :raises SegmentError: when the checkpoint is of another ensemble, or later segments were collected.
+        """
+        return self._patiently(lambda store: self._latest(store, start, max_rows))
+
+    def _latest(self, store: Store, start: SourceOffset, max_rows: int) -> SourceOffset:
+        is_new = not start.segment or start == self._initial_offset
+        if self._refused is not None and start == self._initial_offset:
+            raise self._refused
+        post = self._begin(store, start.query, start, is_new)
+        post.publish(store, start.czxid)
+        known, cuts = self._list_with_cuts(store)
+        self._check_root(start)
+        segments = self._segments.between(start.czxid)
+        end = batch_end(start, segments, cuts, max_rows, self._target)
+        return at_cut(end, start, segments, known, cuts)
+
+    def _list_with_cuts(self, store: Store) -> tuple[Sequence[Cut], Sequence[Cut]]:
+        """List the segments; the cuts up to which all of them are listed, and those that may lie between them."""
+        if not self._config.align_checkpoints:
+            self._segments.refresh(store)
+            return (), ()
+        return self._cuts.around(store, self._segments)
+
+    @property
+    def newest(self) -> SourceOffset | None:
+        """The newest segment seen, for progress reports."""
+        segments = self._segments.between(0)
+        if not segments or self._post is None:
+            return None
+        return SourceOffset(segments[-1].czxid, self._segments.root, self._post.query, segments[-1].name)
+
+    def plan(self, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
+        """The segments after `start` up to `end`, packed for the readers: each gets consecutive ones.
+
+        :raises SegmentError: when a segment was collected or is gone, or a file is missing or of another size.
+        """
+        return self._patiently(lambda store: self._plan(store, start, end))
+
+    def _plan(self, store: Store, start: SourceOffset, end: SourceOffset) -> list[list[Sealed]]:
+        if start.begun != end.begun:  # the first batch, planned by an earlier run: its end contains its begin
+            start = replace(end, czxid=end.begun, segment="")
+        self._begin(store, end.query, start, is_new=False)
+        self._segments.refresh(store, force=self._segments.listed < end.czxid)
+        self._check_root(start)
+        self._check_root(end)
+        batch = self._segments.between(start.czxid, end.czxid)
+        unjoined, ends = joined(self._ends if self._ends_at == start.czxid else {}, batch)
+        problems = [*self._collected(start, end.query), *gaps(start.segment, batch), *unjoined]
+        if end.czxid > start.czxid and (not batch or batch[-1].czxid != end.czxid):
+            problems.append(f"{end.segment}, the last segment of the batch, is gone")
+        files = self._file_problems(batch)
+        self._refuse([*problems, *files.values()])
+        self._ends, self._ends_at = ends, end.czxid
+        return packed([sealed for sealed in batch if sealed.name not in files], self._config.readers)
+
+    def close(self) -> None:
+        """End the session."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    # ---- checks
+
+    def _check_root(self, offset: SourceOffset) -> None:
+        if offset.root != self._segments.root:
+            raise SegmentError(
+                f"the checkpoint of query {offset.query} is of another ZooKeeper ensemble, or group "
+                f"{self._config.group} was removed and recreated: start the query with a new checkpoint"
+            )
+
+    def _collected(self, start: SourceOffset, query: str) -> list[str]:
+        """The problem when segments were collected before the query has read them."""
+        if self._segments.record.collected <= start.czxid:
+            return []
+        ends = self._ends if self._ends_at == start.czxid else {}
+        gone = gone_text(start.segment, self._segments.between(start.czxid), ends)
+        return [
+            f"{gone}: collected while query {query} was silent for longer than query_retention_ms, or removed, or its "
+            "checkpoint is older than what it had finished. Start it with a new checkpoint and another name (option "
+            "query); with option startingSegments it begins at the earliest existing segment or at the next one"
+        ]
+
+    def _file_problems(self, batch: Sequence[Sealed]) -> dict[str, str]:
+        """Segment name -> the problem of its file."""
+        problems: dict[str, str] = {}
+        by_folder: dict[str, list[Sealed]] = {}
+        for sealed in batch:
+            by_folder.setdefault(sealed.segment.segments_dir, []).append(sealed)
+        for url, segments in by_folder.items():
+            if url not in self._folders:
+                self._folders[url] = self._open_folder(url)
+            folder = self._folders[url]
+            sizes = folder.sizes([sealed.segment.file for sealed in segments])
+            for sealed, size in zip(segments, sizes, strict=True):
+                path = folder.path(sealed.segment.file)
+                if size is None:
+                    problems[sealed.name] = f"the file of {sealed} is missing: {path}"
+                elif size != sealed.segment.size:
+                    problems[sealed.name] = f"the file of {sealed} has {size} bytes, not {sealed.segment.size}: {path}"
+        return problems
+
+    def _refuse(self, problems: Sequence[str]) -> None:
+        if not problems:
+            return
+        more = f"; and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
+        lost = f"{'; '.join(problems[:MOST_PROBLEMS])}{more}"
+        what = f"query {self._post.query} of " if self._post else ""
+        if self._config.fail_on_data_loss:
+            text = f"{what}group {self._config.group} has lost records: {lost}"
+            raise SegmentError(f"{text} (failOnDataLoss=false delivers the remaining records)")
+        log.warning("records lost: group=%s reason=%s", self._config.group, lost)
+
+    # ---- the session
+
+    def _begin(self, store: Store, query: str, start: SourceOffset | None, is_new: bool) -> QueryPost:
+        """Register once; a query that returns too late does not, since it would hold back the remaining segments."""
+        if self._config.query and self._config.query != query:
+            raise SegmentError(
+                f"the checkpoint is of query {query}, and option query is {self._config.query}: "
+                "leave the option out, or start with a new checkpoint"
+            )
+        if self._post is not None and self._post.query != query:
+            # Spark requests an initial offset also when a checkpoint already names the query: that name applies.
+            self._post.withdraw(store)
+            self._post = None
+        if self._post is None:
+            self._post = QueryPost(self._runtime, self._paths, query)
+        if not self._post.is_registered(store, is_new):
+            if start is not None:
+                ensure(store, self._paths.skeleton)
+                self._segments.refresh(store, force=True)
+                self._check_root(start)
+                self._refuse(self._collected(start, query))
+            self._post.begin(store, start, is_new)
+        if start is not None and self._post.check_start(start):
+            self._post.publish(store, start.czxid)
+        return self._post
+
+    def _patiently(self, action: Callable[[Store], T]) -> T:
+        """Call `action` until ZooKeeper answers, on a new session when the last has ended."""
+        deadline = self._runtime.monotonic() + self._config.zk_wait_ms / 1000
+        while True:
+            try:
+                if self._store is None or self._store.lost:
+                    self.close()
+                    self._store = self._open_store()
+                return action(self._store)
+            except (Retryable, SessionLost, ZooKeeperUnreachable) as error:
+                if self._runtime.monotonic() >= deadline:
+                    raise
+                log.info("ZooKeeper unavailable, retrying: group=%s reason=%s", self._config.group, error)
+            self._runtime.sleep(TRY_AGAIN_S)
+
+
+def packed(batch: Sequence[Sealed], readers: int) -> list[list[Sealed]]:
+    """`batch` in at most `readers` slices of about the same bytes, in order."""
+    total = sum(sealed.segment.size for sealed in batch)
+    slices: list[list[Sealed]] = [[] for _ in range(readers)]
+    before = 0
+    for sealed in batch:
+        middle = before + sealed.segment.size / 2
+        slices[min(readers - 1, int(middle * readers / total)) if total else 0].append(sealed)
+        before += sealed.segment.size
+    return [run for run in slices if run]
+
+
+def source_config(options: Mapping[str, str]) -> SourceConfig:
+    """The options of a `readStream` or `read`, with names in Spark's style.
+
+    :raises UsageError: when one is missing or wrong.
+    """
+
+    def flag(name: str, default: str) -> bool:
+        text = options.get(name, default).lower()
+        require(text in ("true", "false"), f"option {name} must be true or false")
+        return text == "true"
+
+    def number(name: str, default: int) -> int:
+        text = options.get(name, str(default))
+        require(text.isascii() and text.isdigit(), f"option {name} must be a whole number")
+        return int(text)
+
+    return SourceConfig(
+        zk=options.get("zk", ""),
+        group=options.get("group", ""),
+        query=options.get("query", ""),
+        max_rows=number("maxRecordsPerTrigger", 0),
+        include_headers=flag("includeHeaders", "false"),
+        readers=number("readers", 2),
+        fail_on_data_loss=flag("failOnDataLoss", "true"),
+        starting_segments=options.get("startingSegments", EARLIEST).strip().lower(),
+        ending_segments=options.get("endingSegments", LATEST).strip().lower(),
+        align_checkpoints=flag("alignCheckpoints", "false"),
+        session_timeout_ms=number("sessionTimeoutMs", 10_000),
+        connect_timeout_ms=number("connectTimeoutMs", 15_000),
+        zk_wait_ms=number("zkWaitMs", 120_000),
+        log_dir=options.get("logDir", ""),
+        bootstrap_servers=options.get("bootstrapServers", ""),
+        brokers_path=options.get("brokersPath", "/brokers"),
+        kafka={name: value for name, value in options.items() if name.lower().startswith("kafka.")},
+    )

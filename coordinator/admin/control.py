@@ -1,0 +1,255 @@
+"""Operator requests to the coordinator: pause and resume groups, resign, request a turn.
+
+Each is one znode, changed by compare-and-set; the elected coordinator watches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..zk.batching import ensure
+from ..zk.errors import BadData, CoordinatorError, Refused, Retryable, UsageError
+from ..zk.runtime import Runtime
+from ..zk.store import Check, Create, Delete, Node, Operation, SetData, Store, Watch
+from ..zk.update import Change, Failure, commit_once, retried, update
+from ..zk.znodes.group_state import DEAD, GroupState
+from ..zk.znodes.json_fields import MAX_ZNODE_BYTES
+from ..zk.znodes.names import is_name, shown
+from ..zk.znodes.operator_requests import LONGEST_REASON, NOTHING_PAUSED, Pause, PausedRecord, TurnRequest
+from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, PAUSED, GroupPaths
+from ..zk.znodes.records import CoordinatorRecord, EpochRecord
+
+T = TypeVar("T")
+
+LOOK_AGAIN_S = 1.0
+"""Poll interval while waiting for a znode, in case its watch was lost."""
+
+
+# ---- pause and resume
+
+
+def pause(store: Store, group: str | None, by: str, since_ms: int, reason: str | None) -> PausedRecord:
+    """Suspend the turns of `group` (None: of every group) until `resume`; an existing pause is kept.
+
+    :returns: all pauses afterwards.
+    :raises UsageError: when there is no such group, the reason is too long, or there are too many pauses.
+    """
+    if group is not None:
+        _existing(store, group)
+    checked_reason(reason)
+    return _change_paused(store, lambda before: before.with_pause(group, Pause(by, since_ms, reason)))
+
+
+def resume(store: Store, group: str | None) -> tuple[PausedRecord, PausedRecord]:
+    """Remove the pause of `group`, or (None) all pauses.
+
+    :returns: the pauses before and after.
+    :raises UsageError: when `group` cannot be resumed alone, because everything is paused.
+    """
+    before = _parsed(store.get(PAUSED), is_lenient=group is None)
+
+    def lifted(record: PausedRecord) -> PausedRecord:
+        if group is None:
+            return NOTHING_PAUSED
+        if record.everything is not None:
+            raise UsageError(
+                f"Every group is paused, so '{group}' cannot be resumed alone: resume everything with `resume`, "
+                "and pause again the groups that shall stay paused."
+            )
+        return record.without(group)
+
+    return before, _change_paused(store, lifted, is_lenient=group is None)
+
+
+def read_paused(store: Store) -> PausedRecord:
+    """The current pauses.
+
+    :raises BadData: when `/consumers/paused` cannot be read.
+    """
+    return _parsed(store.get(PAUSED))
+
+
+def _parsed(node: Node | None, is_lenient: bool = False) -> PausedRecord:
+    if node is None:
+        return NOTHING_PAUSED
+    try:
+        return PausedRecord.parse(PAUSED, node.data)
+    except BadData:
+        if not is_lenient:
+            raise
+        return NOTHING_PAUSED
+
+
+def _change_paused(
+    store: Store, change: Callable[[PausedRecord], PausedRecord], is_lenient: bool = False
+) -> PausedRecord:
+    """The record after `change`; its znode is removed with the last pause."""
+    ensure(store, [CONSUMERS])
+
+    def changed(node: Node | None) -> Change[PausedRecord]:
+        after = change(_parsed(node, is_lenient))
+        data = after.to_bytes()
+        if after and len(data) > MAX_ZNODE_BYTES:
+            raise UsageError(
+                f"{PAUSED} has no room for more pauses: shorten the reasons, or pause every group with `pause`"
+            )
+        if node is None:
+            return Change([Create(PAUSED, data)] if after else [], after)
+        operation: Operation = SetData(PAUSED, data, node.stat.version) if after else Delete(PAUSED, node.stat.version)
+        return Change([operation], after)
+
+    return update(store, PAUSED, changed)
+
+
+def checked_reason(reason: str | None) -> None:
+    """
+    :raises UsageError: when it is longer than `LONGEST_REASON`.
+    """
+    if reason is not None and len(reason) > LONGEST_REASON:
+        raise UsageError(f"the reason has {len(reason)} characters, the limit is {LONGEST_REASON}")
+
+
+def _existing(store: Store, group: str) -> GroupPaths:
+    if not is_name(group) or store.get(GroupPaths(group).root) is None:
+        raise UsageError(f"Consumer group {shown(group)} does not exist.")
+    return GroupPaths(group)
+
+
+# ---- resign
+
+
+def resign(store: Store, node: str | None = None) -> tuple[CoordinatorRecord, int]:
+    """End the term of the elected coordinator: its znode is removed, under the fence of its epoch.
+
+    :param node: the node that must be elected, None for any.
+    :returns: the node that was elected, and the current epoch: the next election is above it.
+    :raises UsageError: when another node than `node` is elected.
+    :raises CoordinatorError: when no node is elected, or concurrent elections keep winning.
+    """
+
+    def attempt(before: Failure | None) -> tuple[CoordinatorRecord, int]:
+        epoch_node, found = store.get_many([COORDINATOR_EPOCH, COORDINATOR])
+        if found is None or epoch_node is None:
+            raise CoordinatorError("no node is elected: there is no coordinator to resign (see `status`)")
+        czxid, record = found.stat.czxid, CoordinatorRecord.parse(COORDINATOR, found.data)
+        if node is not None and record.node != node:
+            raise UsageError(f"node {shown(node)} is not elected: {shown(record.node)} is, with epoch {record.epoch}")
+        epoch = EpochRecord.parse(COORDINATOR_EPOCH, epoch_node.data).epoch
+
+        def is_gone() -> bool:
+            after = store.get(COORDINATOR)
+            return after is None or after.stat.czxid != czxid
+
+        # An election between the two reads has changed the fence.
+        fence = Check(COORDINATOR_EPOCH, epoch_node.stat.version)
+        commit_once(store, [fence, Delete(COORDINATOR, found.stat.version)], is_gone)
+        return record, epoch
+
+    why = "elections keep changing: no node stays elected for long enough to resign (see `status`)"
+    return retried(store, attempt, lambda: why)
+
+
+def await_election(store: Store, runtime: Runtime, above: int, timeout_s: float) -> CoordinatorRecord | None:
+    """The node elected in an epoch above `above`, None when there is none within `timeout_s` seconds."""
+
+    def look(watch: Watch) -> CoordinatorRecord | None:
+        node = store.get(COORDINATOR, watch=watch)
+        record = CoordinatorRecord.parse(COORDINATOR, node.data) if node is not None else None
+        return record if record is not None and record.epoch > above else None
+
+    return _awaited(runtime, look, timeout_s)
+
+
+# ---- a turn
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStanding:
+    """State, generation and members of a group at one moment."""
+
+    state: str
+    generation: int
+    reason: str | None = None
+
+
+def standing(store: Store, group: str) -> GroupStanding:
+    """The group's current state; Dead without one.
+
+    :raises UsageError: when there is no such group.
+    :raises BadData: when its state cannot be read.
+    """
+    path = _existing(store, group).state
+    node = store.get(path)
+    state = GroupState.parse(path, node.data) if node is not None else GroupState(state=DEAD)
+    return GroupStanding(state.state, state.generation, state.reason)
+
+
+def checked_request(store: Store, group: str, reason: str | None) -> GroupPaths:
+    """The paths of a group for which a turn can be requested.
+
+    :raises UsageError: when there is no such group, it is paused, or the reason is too long.
+    :raises CoordinatorError: when no coordinator is elected.
+    """
+    paths = _existing(store, group)
+    checked_reason(reason)
+    paused = read_paused(store)
+    if paused.of(group) is not None:
+        how = "`resume`" if paused.everything else f"`resume {group}`"
+        raise UsageError(f"group '{group}' is paused, so it takes no turns: resume it first with {how}")
+    if store.get(COORDINATOR) is None:
+        raise CoordinatorError("no coordinator is elected: start a node with `zk-coordinator run`")
+    return paths
+
+
+def request_turn(store: Store, group: str, by: str, since_ms: int, reason: str | None) -> tuple[bool, str]:
+    """Request a turn of `group`; the request is kept until a coordinator has taken it.
+
+    :returns: whether the request is new (else there was one already), and by whom it was made.
+    :raises UsageError: when there is no such group, or it is paused.
+    :raises CoordinatorError: when no coordinator is elected.
+    """
+    paths = checked_request(store, group, reason)
+    data = TurnRequest(by, since_ms, reason).to_bytes()
+
+    def attempt(before: Failure | None) -> tuple[bool, str]:
+        if isinstance(before, Refused) and before.reason != "node-exists":
+            raise CoordinatorError(f"Consumer group '{group}' has just been removed") from before
+        node = store.get(paths.request)
+        if node is not None:
+            return node.data == data, _asker(paths.request, node.data)
+        store.commit([Create(paths.request, data)])
+        return True, by
+
+    return retried(store, attempt, lambda: "requests keep changing: try again")
+
+
+def await_turn(store: Store, runtime: Runtime, group: str, timeout_s: float) -> bool:
+    """Whether the request of a turn of `group` is gone within `timeout_s` seconds: the turn has been taken."""
+    path = GroupPaths(group).request
+    return bool(_awaited(runtime, lambda watch: store.get(path, watch=watch) is None, timeout_s))
+
+
+def _asker(path: str, data: bytes) -> str:
+    try:
+        return TurnRequest.parse(path, data).by or "an operator"
+    except BadData:
+        return "an operator"
+
+
+def _awaited(runtime: Runtime, look: Callable[[Watch], T | None], timeout_s: float) -> T | None:
+    """The result of `look`, called again at each watch event; None after `timeout_s` seconds."""
+    deadline = runtime.monotonic() + timeout_s
+    while True:
+        changed = runtime.event()
+        try:
+            found = look(lambda path, changed=changed: changed.set())  # type: ignore[misc]
+        except Retryable:
+            found = None
+        if found:
+            return found
+        left_s = deadline - runtime.monotonic()
+        if left_s <= 0:
+            return None
+        changed.wait(min(left_s, LOOK_AGAIN_S))

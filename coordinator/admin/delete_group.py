@@ -1,0 +1,220 @@
+"""Removing an unused group, with all its znodes.
+
+A small group is removed in one multi. A larger one takes several, and between two of them the command may die or a
+member register. So the order is: first what is optional (segments, as if they had been collected; history, channels
+of ended consumers), then its offsets, and **last, in one multi, its `state` with all parents**. Until then `state`
+keeps its generation and its marks, and the rest is a complete Empty group: it can be deleted again, and a member that
+joins it continues at the remaining offsets. Without `state` every later multi would have lost its fence, and the
+coordinator, which creates a missing `state`, would make all members wait for a lease.
+
+Each multi checks the version of `state` and that there is neither a member nor a new query, so a registration in
+between stops the removal at the next multi. A registration beside the last multi either comes first, and the multi is
+refused, or finds the parents removed, and creates them: another group of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..zk.batching import batches
+from ..zk.errors import BadData, OutcomeUnknown
+from ..zk.store import MAX_OPERATIONS, Check, Delete, Node, Operation, SetData, Store
+from ..zk.update import Failure, retried
+from ..zk.znodes.paths import GroupPaths
+from ..zk.znodes.segments import Query, Segment, SegmentsRecord, local_file
+from .inactive_group import GroupIdNotFound, GroupNotEmpty, Standing, is_seat, look
+from .unbinding import unbinding
+
+ROOM = MAX_OPERATIONS - 12
+"""Limit of operations in a multi, besides its fences."""
+
+NODES_AT_ONCE = 1000
+
+
+@dataclass(slots=True)
+class Removed:
+    """The outcome of a removal.
+
+    :ivar znodes: number of removed znodes, `offsets` of them offsets.
+    :ivar elsewhere: number of segment files that could not be removed from this host.
+    """
+
+    znodes: int = 0
+    offsets: int = 0
+    elsewhere: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One multi: its fence, its operations, and the segments that it removes."""
+
+    fence: Sequence[Operation]
+    removals: Sequence[Operation]
+    segments: Sequence[Node] = ()
+
+
+def delete_group(store: Store, group: str, remove: Callable[[Path], None] = Path.unlink) -> Removed:
+    """Remove a group.
+
+    :param remove: removes a segment's file, after the multi that removes its znode.
+    :raises GroupIdNotFound: when the group does not exist.
+    :raises GroupNotEmpty: when the group is in use; the message contains what had been removed before.
+    :raises BadData: when its state cannot be read.
+    :raises StoreError: when ZooKeeper did not answer, or concurrent writes keep winning.
+    """
+    paths, removed = GroupPaths(group), Removed()
+    sent: _Step | None = None
+
+    def attempt(before: Failure | None) -> Removed:
+        nonlocal sent
+        unanswered, sent = (sent if isinstance(before, OutcomeUnknown) else None), None
+        if unanswered is not None and not any(store.get_many([op.path for op in unanswered.removals])):
+            _note(removed, paths, unanswered, remove)
+        standing = look(store, group)
+        if not standing.exists:
+            if removed.znodes:
+                return removed
+            raise GroupIdNotFound("GroupIdNotFound: The group id does not exist.")
+        tree = _tree(store, paths.root)
+        if why := _in_use(standing, tree):
+            raise GroupNotEmpty(f"GroupNotEmpty: The group is not empty: {why}.{standing.hint}{_so_far(removed)}")
+        for sent in _steps(standing, tree, unbinding(store, group)):
+            store.commit([*sent.fence, *sent.removals])
+            _note(removed, paths, sent, remove)
+        return removed
+
+    return retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again.{_so_far(removed)}")
+
+
+def _so_far(removed: Removed) -> str:
+    if not removed.znodes:
+        return ""
+    lost = f", {removed.offsets} offsets among them" if removed.offsets else ""
+    return f" {removed.znodes} of its znodes had been removed before{lost}; the rest is a complete group"
+
+
+def _note(removed: Removed, paths: GroupPaths, step: _Step, remove: Callable[[Path], None]) -> None:
+    """Count what a multi has removed, and remove the files of its segments."""
+    removed.znodes += len(step.removals)
+    removed.offsets += sum(op.path.startswith(f"{paths.offsets}/") and op.path.count("/") == 6 for op in step.removals)
+    for node in step.segments:
+        try:
+            file = local_file(paths.group, Segment.parse("", node.data))
+            if file is None:
+                removed.elsewhere += 1
+            else:
+                remove(file)
+        except FileNotFoundError:
+            continue
+        except (BadData, OSError, ValueError):
+            removed.elsewhere += 1
+
+
+def _tree(store: Store, root: str) -> dict[str, Node]:
+    """Every znode at and below `root`, parents first."""
+    found: dict[str, Node] = {}
+    level = [root]
+    while level:
+        parents: list[str] = []
+        for first in range(0, len(level), NODES_AT_ONCE):
+            batch = level[first : first + NODES_AT_ONCE]
+            there = {p: node for p, node in zip(batch, store.get_many(batch), strict=True) if node is not None}
+            found |= there
+            parents += [path for path, node in there.items() if node.stat.children]
+        listings = store.children_many(parents)
+        level = [f"{p}/{n}" for p, each in zip(parents, listings, strict=True) if each for n in sorted(each.names)]
+    return found
+
+
+def _in_use(standing: Standing, tree: Mapping[str, Node]) -> str | None:
+    """Why the group is in use, None when it is not."""
+    paths = standing.paths
+    if standing.used_by:
+        return standing.used_by
+    if not standing.is_inactive:
+        return f"the current state is {standing.state.state}"
+    if standing.state.marks:
+        # A new channel begins at version 0: an evicted consumer must have given up before its channel is removed.
+        return f"the lease of {standing.state.marks[0].consumer}, which was evicted, may still run"
+    for path, node in tree.items():
+        name = path.rsplit("/", 1)[1]
+        if path == paths.id(name):
+            return f"consumer {name} has just registered"
+        if path == paths.seat(name) and is_seat(node):
+            return f"static member {name} has just taken a seat"
+        if path == paths.pool(name):
+            return f"fetcher pool {name} runs"
+        if path == paths.query(name) and not _is_expired(path, node):
+            return f"query {name} reads its segments (`queries remove {paths.group} {name} --execute` releases them)"
+    return None
+
+
+def _is_expired(path: str, node: Node) -> bool:
+    try:
+        return bool(Query.parse(path, node.data).expired_ms)
+    except BadData:
+        return False
+
+
+# ---- the multis
+
+
+def _steps(standing: Standing, tree: Mapping[str, Node], unbound: Sequence[Operation]) -> Iterator[_Step]:
+    """The multis, each to be committed after the one before.
+
+    The last multi needs no fence besides its own operations: `state` by its version, and parents, which must be empty.
+
+    :param unbound: operations of the last multi that remove the group from its consistent region.
+    """
+    paths = standing.paths
+    top = {path for path in tree if path.count("/") == paths.root.count("/") + 1}
+    needed = {path for path in tree if path.startswith((f"{paths.offsets}/", f"{paths.owners}/", f"{paths.queries}/"))}
+    segments = [path for path in tree if path == paths.segment(path.rsplit("/", 1)[1])]
+    spare = [path for path in tree if path not in {paths.root, *top, *needed, *segments}]
+    fence = [*standing.state_fence(), *standing.vacancy_fence(), *_no_query(paths, tree)]
+    end: list[Operation] = [
+        *(Delete(path) for path in sorted(top - {paths.state})),
+        *([] if standing.version is None else [Delete(paths.state, standing.version)]),
+        Delete(paths.root),
+    ]
+    if len(spare) + len(needed) + len(segments) + len(end) <= ROOM:
+        below = [Delete(path) for path in reversed([*spare, *needed, *segments])]
+        yield _Step(unbound, [*sorted(below, key=_depth), *end], [tree[path] for path in segments])
+        return
+    yield from _collected(paths, tree, segments, fence)
+    for batch in batches([[Delete(path)] for path in sorted(spare, key=lambda p: -p.count("/"))], ROOM):
+        yield _Step(fence, batch)
+    units: list[list[Operation]] = [[Delete(path)] for path in sorted(needed, key=lambda p: (-p.count("/"), p))]
+    steps = list(batches([*units, end], ROOM))
+    for batch in steps[:-1]:
+        yield _Step(fence, batch)
+    yield _Step(unbound, steps[-1])
+
+
+def _depth(operation: Operation) -> int:
+    return -operation.path.count("/")
+
+
+def _no_query(paths: GroupPaths, tree: Mapping[str, Node]) -> list[Operation]:
+    """Fence on the version of `queries`: refused when a query has been added."""
+    return [Check(paths.queries, tree[paths.queries].stat.version)] if paths.queries in tree else []
+
+
+def _collected(
+    paths: GroupPaths, tree: Mapping[str, Node], segments: Sequence[str], fence: Sequence[Operation]
+) -> Iterator[_Step]:
+    """Segments are removed oldest first, and `segments` records them as collected, as after the queries."""
+    if not segments:
+        return
+    root = tree[paths.segments]
+    try:
+        record = SegmentsRecord.parse(paths.segments, root.data)
+    except BadData:
+        record = SegmentsRecord()
+    oldest_first = sorted(segments, key=lambda path: tree[path].stat.czxid)
+    for nth, batch in enumerate(batches([[Delete(path)] for path in oldest_first], ROOM)):
+        nodes = [tree[operation.path] for operation in batch]
+        data = replace(record, collected=max(record.collected, nodes[-1].stat.czxid)).to_bytes()
+        yield _Step([*fence, SetData(paths.segments, data, root.stat.version + nth)], batch, nodes)

@@ -1,0 +1,57 @@
+"""Implementation of `groups export-offsets`: commit a group's offsets to Kafka, to a group without members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from ..zk.errors import UsageError
+from .groups import ShownGroup
+
+MAY_BE_SET = ("EMPTY", "DEAD")
+
+Place = tuple[str, int]
+"""Topic, partition."""
+
+Row = tuple[str, str, int, int, str]
+"""The group's name in Kafka, topic, partition, offset, result."""
+
+
+class KafkaGroups(Protocol):
+    """The Kafka operations of an export."""
+
+    def group(self, group: str) -> tuple[str, int]:
+        """State of a group, as `EMPTY` or `STABLE`, and the number of its members."""
+
+    def commit_offsets(self, group: str, offsets: Mapping[Place, int]) -> Mapping[Place, str]:
+        """Commit offsets; the refused partitions, with the reason."""
+
+    def mismatches(self, group: ShownGroup) -> Mapping[Place, str]:
+        """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason."""
+
+
+def export_offsets(kafka: KafkaGroups, name: str, group: ShownGroup) -> list[Row]:
+    """Commit a group's offsets as those of Kafka's group `name`; a row for each.
+
+    :raises UsageError: when that group has members in Kafka.
+    :raises CoordinatorError: when Kafka does not answer.
+    """
+    state, members = kafka.group(name)
+    if state not in MAY_BE_SET or members:
+        raise UsageError(
+            f"group {name} has {members} members in Kafka ({state.capitalize()}), which own its offsets there: "
+            "stop them, or export under another name with --as"
+        )
+    offsets = {
+        (part.partition.topic, part.partition.partition): part.offset
+        for part in group.partitions
+        if part.offset is not None
+    }
+    mismatches = kafka.mismatches(group)
+    valid = {place: offset for place, offset in offsets.items() if place not in mismatches}
+    refused = kafka.commit_offsets(name, valid) if valid else {}
+    reasons = {**mismatches, **refused}
+    return [
+        (name, topic, number, offset, reasons.get((topic, number), "Successful"))
+        for (topic, number), offset in sorted(offsets.items())
+    ]

@@ -1,0 +1,294 @@
+"""Groups, as the admin commands read them from ZooKeeper. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ..planning.rebalance_history import in_order
+from ..zk.errors import BadData, UsageError
+from ..zk.store import Node, Store
+from ..zk.znodes.commands import Command
+from ..zk.znodes.group_state import DEAD, GROUP_STATES, GroupState, Rebalance
+from ..zk.znodes.names import is_name, shown
+from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.paths import ANSWER, COMMAND_PREFIX, GROUPS, REBALANCE_PREFIX, GroupPaths, ask_number, sequence
+from ..zk.znodes.ranges import is_partition
+from ..zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Registration, parsed_channel
+from ..zk.znodes.seats import Seat
+from ..zk.znodes.sync import Ask
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Reading:
+    """Reads znodes, and collects the unreadable ones."""
+
+    store: Store
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def names(self, path: str) -> list[str]:
+        """The valid names of a znode's children, sorted."""
+        listing = self.store.children(path)
+        found = sorted(listing.names) if listing else []
+        for name in found:
+            if not is_name(name):
+                self.problems[f"{path}/{name!a}"] = "its name contains invalid characters"
+        return [name for name in found if is_name(name)]
+
+    def parsed(self, path: str, parse: Callable[[str, Node], T]) -> T | None:
+        """A znode's record; None when it does not exist or is unreadable."""
+        return self.timed(path, parse)[0]
+
+    def timed(self, path: str, parse: Callable[[str, Node], T]) -> tuple[T | None, int | None]:
+        """`parsed`, and the time of the znode's last write (server's wall clock, None when it does not exist)."""
+        node = self.store.get(path)
+        return self._read(path, node, parse), node.stat.mtime_ms if node is not None else None
+
+    def parsed_many(self, paths: Sequence[str], parse: Callable[[str, Node], T]) -> list[T | None]:
+        """`parsed` for each path, pipelined."""
+        return [self._read(path, node, parse) for path, node in zip(paths, self.store.get_many(paths), strict=True)]
+
+    def _read(self, path: str, node: Node | None, parse: Callable[[str, Node], T]) -> T | None:
+        try:
+            return parse(path, node) if node is not None else None
+        except BadData as error:
+            self.problems[path] = str(error)
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCommand:
+    """A command in a channel.
+
+    :ivar command: None when it cannot be read.
+    :ivar sent_ms: when it was sent, on the server's wall clock.
+    """
+
+    consumer: str
+    name: str
+    command: Command | None
+    sent_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMember:
+    """A consumer: registered, away from its seat, or with a channel only.
+
+    :ivar seat: of a static member, else None.
+    """
+
+    consumer: str
+    registration: Registration | None
+    channel: Channel | None
+    commands: tuple[ShownCommand, ...]
+    seat: Seat | None = None
+
+    @property
+    def wants(self) -> Registration | None:
+        """Its registration, also while it is away from its seat; None when it is no member."""
+        if self.registration is None and self.seat is not None:
+            return self.seat.registration
+        return self.registration
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPartition:
+    """A partition of a group: its owner and the group's offset. None where unknown.
+
+    :ivar incarnation: the consumer's incarnation in the owner znode.
+    :ivar runner: the consumer whose channel runs it.
+    """
+
+    partition: TopicPartition
+    topic_id: str | None
+    thread: str | None
+    consumer: str | None
+    offset: int | None
+    incarnation: str | None = None
+    runner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAsk:
+    """An ask to a leader.
+
+    :ivar ask: None when it cannot be read.
+    :ivar is_answered: whether the leader has answered it.
+    """
+
+    name: str
+    ask: Ask | None
+    is_answered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShownGroup:
+    """A group, as `groups describe` shows it.
+
+    :ivar state_ms: time of the last write of its state, on the server's wall clock.
+    :ivar asks: under client-side assignment, in the order of their numbers.
+    """
+
+    group: str
+    state: GroupState
+    members: tuple[ShownMember, ...]
+    partitions: tuple[ShownPartition, ...]
+    state_ms: int | None = None
+    asks: tuple[ShownAsk, ...] = ()
+
+    @property
+    def adopted(self) -> ShownAsk | None:
+        """The ask whose answer is the target."""
+        name = self.state.client.ask if self.state.client is not None else ""
+        return next((ask for ask in self.asks if ask.name == name), ShownAsk(name, None) if name else None)
+
+    @property
+    def leader(self) -> str | None:
+        """The member whose answer is the target, in the incarnation that was asked; a seat survives incarnations."""
+        ask = self.adopted.ask if self.adopted is not None else None
+        member = next((one for one in self.members if ask is not None and one.consumer == ask.leader), None)
+        if ask is None or member is None or member.consumer not in ask.members:
+            return None
+        asked = ask.members[member.consumer]
+        life = member.wants.incarnation if member.wants is not None else ""
+        return member.consumer if asked.is_seat or asked.identity == life else None
+
+    @property
+    def pending(self) -> ShownAsk | None:
+        """The newest ask that is neither adopted nor failed."""
+        client = self.state.client
+        if client is None:
+            return None
+        handled = max(map(ask_number, (client.ask, client.failed_ask, client.floor)))
+        return next((ask for ask in reversed(self.asks) if ask_number(ask.name) > handled), None)
+
+
+def parse_states(text: str) -> frozenset[str]:
+    """The states in a list such as `stable,Empty`, in any case; all states for an empty list.
+
+    :raises UsageError: when one is unknown.
+    """
+    names = {name.strip().lower() for name in text.split(",") if name.strip()}
+    found = {state for state in GROUP_STATES if state.lower() in names}
+    if len(found) != len(names):
+        raise UsageError(f"Invalid state list {shown(text)}. Valid states are: {', '.join(GROUP_STATES)}")
+    return frozenset(found or GROUP_STATES)
+
+
+def chosen_groups(reading: Reading, names: Sequence[str], all_groups: bool) -> list[str]:
+    """The groups that a command applies to, without duplicates.
+
+    :raises UsageError: when neither or both of names and all groups were given.
+    """
+    if bool(names) == all_groups:
+        raise UsageError(
+            "name the groups, or give --all-groups" if not names else "give names or --all-groups, not both"
+        )
+    return group_names(reading) if all_groups else list(dict.fromkeys(names))
+
+
+def by_holder(group: ShownGroup) -> dict[str | None, list[ShownPartition]]:
+    """The partitions of each consumer, the largest share first, and last (None) the unassigned ones."""
+    found: dict[str | None, list[ShownPartition]] = {
+        member.consumer: [] for member in group.members if member.registration is not None
+    }
+    for partition in group.partitions:
+        found.setdefault(partition.consumer or partition.runner, []).append(partition)
+    return dict(sorted(found.items(), key=lambda item: (item[0] is None, -len(item[1]), item[0] or "")))
+
+
+def group_names(reading: Reading) -> list[str]:
+    """The names of all groups."""
+    return reading.names(GROUPS)
+
+
+def existing_group(reading: Reading, group: str) -> ShownGroup:
+    """A group by its name.
+
+    :raises UsageError: when it does not exist.
+    """
+    checked_group(reading, group)
+    return read_group(reading, group)
+
+
+def checked_group(reading: Reading, group: str) -> GroupPaths:
+    """The paths of a group that exists.
+
+    :raises UsageError: when it does not exist.
+    """
+    if not is_name(group) or reading.store.get(GroupPaths(group).root) is None:
+        raise UsageError(f"Consumer group '{group}' does not exist.")
+    return GroupPaths(group)
+
+
+def read_group(reading: Reading, group: str) -> ShownGroup:
+    """One group: state, members with their commands, partitions with owners and offsets."""
+    paths = GroupPaths(group)
+    state, state_ms = reading.timed(paths.state, lambda p, n: GroupState.parse(p, n.data))
+    consumers = sorted({name for path in (paths.channels, paths.ids, paths.seats) for name in reading.names(path)})
+    members = tuple(_member(reading, paths, consumer) for consumer in consumers)
+    partitions = tuple(_partitions(reading, paths, members))
+    asks = tuple(_asks(reading, paths))
+    return ShownGroup(group, state or GroupState(state=DEAD), members, partitions, state_ms, asks)
+
+
+def read_history(reading: Reading, group: str) -> list[Rebalance]:
+    """The rebalances in a group's history, oldest first."""
+    paths = GroupPaths(group)
+    names = [name for name in reading.names(paths.history) if name.startswith(REBALANCE_PREFIX)]
+    found = reading.parsed_many([f"{paths.history}/{name}" for name in names], lambda p, n: Rebalance.parse(p, n.data))
+    return in_order([record for record in found if record is not None])
+
+
+def _asks(reading: Reading, paths: GroupPaths) -> Iterator[ShownAsk]:
+    for name in sorted(reading.names(paths.sync), key=ask_number):
+        if ask_number(name):
+            ask = reading.parsed(paths.ask(name), lambda p, n: Ask.parse(p, n.data))
+            yield ShownAsk(name, ask, reading.store.get(f"{paths.ask(name)}/{ANSWER}") is not None)
+        else:
+            reading.problems[f"{paths.sync}/{name}"] = "invalid name of an ask"
+
+
+def _member(reading: Reading, paths: GroupPaths, consumer: str) -> ShownMember:
+    names = sorted(reading.names(paths.channel(consumer)), key=lambda name: (sequence(name) or 0, name))
+    commands = tuple(
+        ShownCommand(
+            consumer, name, *reading.timed(paths.command(consumer, name), lambda p, n: Command.parse(p, n.data))
+        )
+        for name in names
+        if name.startswith(COMMAND_PREFIX)
+    )
+    channel = reading.parsed(paths.channel(consumer), lambda p, n: parsed_channel(p, n.data))
+    registration = reading.parsed(paths.id(consumer), lambda p, n: Registration.parse(p, n.data))
+    seat = reading.parsed(paths.seat(consumer), lambda p, n: Seat.parse(p, n.data))
+    return ShownMember(consumer, registration, channel, commands, seat)
+
+
+def _partitions(reading: Reading, paths: GroupPaths, members: tuple[ShownMember, ...]) -> Iterator[ShownPartition]:
+    running = {
+        partition: (member.channel.topics.get(partition.topic), offset, member.consumer)
+        for member in members
+        if member.channel is not None
+        for partition, offset in member.channel.running.items()
+    }
+    partitions = sorted({*running, *_below(reading, paths.owners), *_below(reading, paths.offsets)})
+    owners = reading.parsed_many([paths.owner(*p) for p in partitions], lambda p, n: OwnerRecord.parse(p, n.data))
+    offsets = reading.parsed_many([paths.offset(*p) for p in partitions], lambda p, n: OffsetRecord.parse(p, n.data))
+    for partition, owner, written in zip(partitions, owners, offsets, strict=True):
+        topic_id, offset, runner = running.get(partition, (None, None, None))
+        if offset is None and written is not None:
+            topic_id, offset = written.topic_id, written.offset
+        thread, consumer, life = (owner.thread, owner.consumer, owner.incarnation) if owner else (None, None, None)
+        yield ShownPartition(partition, topic_id, thread, consumer, offset, life, runner)
+
+
+def _below(reading: Reading, root: str) -> set[TopicPartition]:
+    return {
+        TopicPartition(topic, int(number))
+        for topic in reading.names(root)
+        for number in reading.names(f"{root}/{topic}")
+        if is_partition(number)
+    }

@@ -1,0 +1,243 @@
+"""Health findings, derived from what `status` has read. Pure: each check is a function from a status to findings.
+
+Times are compared with the local wall clock, so a bound should be longer than the clock skew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ..zk.znodes.group_state import COMPLETING, FAILED, PREPARING, STABLE
+from ..zk.znodes.partitions import TopicPartition, range_texts
+from ..zk.znodes.paths import COORDINATOR
+from ..zk.znodes.regions import ABORTED, RESETTING, RUNNING
+from ..zk.znodes.regions import FAILED as REGION_FAILED
+from .regions import OPEN, ShownCheckpoint, ShownRegion
+from .status import GroupStatus, Status
+
+STUCK_AFTER_MS = 60_000
+NAMED = 3
+ABORTED_IN_A_ROW = 3
+"""Checkpoints of a region: each death of a member aborts one, so that fewer in a row mean little."""
+INTERVALS_LATE = 3
+"""A checkpoint is delayed while a member's contribution to the one before is late."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFinding:
+    """One finding.
+
+    :ivar check: name of the check.
+    :ivar group: the group concerned, None for the coordinator, regions and unreadable znodes.
+    :ivar message: one sentence for an operator.
+    :ivar region: the consistent region concerned.
+    """
+
+    check: str
+    group: str | None
+    message: str
+    region: str | None = None
+
+    def __str__(self) -> str:
+        if self.region is not None:
+            return f"region {self.region}: {self.message}"
+        return f"group {self.group}: {self.message}" if self.group is not None else self.message
+
+
+def findings(status: Status, now_ms: int, stuck_after_ms: int = STUCK_AFTER_MS) -> list[HealthFinding]:
+    """All findings: the coordinator, each group, each consistent region, and unreadable znodes.
+
+    :param now_ms: the wall clock.
+    :param stuck_after_ms: the age from which a transient state is a finding: a rebalance, an unacknowledged command, a
+        pause, a requested turn, a region's reset.
+    """
+    clock = _Clock(now_ms, stuck_after_ms)
+    found = [*_coordinator(status), *_everything_paused(status, clock)]
+    for group in status.groups:
+        for check in CHECKS_OF_A_GROUP:
+            found += [HealthFinding(name, group.shown.group, message) for name, message in check(status, group, clock)]
+    for region in status.regions:
+        found += [HealthFinding(name, None, message, region.name) for name, message in _region(status, region, clock)]
+    found += [
+        HealthFinding("unreadable", None, problem if path in problem else f"{path}: {problem}")
+        for path, problem in sorted(status.problems.items())
+    ]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    now_ms: int
+    stuck_after_ms: int
+
+    def is_old(self, since_ms: int | None) -> bool:
+        return since_ms is not None and self.now_ms - since_ms >= self.stuck_after_ms
+
+    def age(self, since_ms: int | None) -> str:
+        return f"{max(0, self.now_ms - (since_ms or self.now_ms)) / 1000:.0f} s"
+
+
+Found = Iterator[tuple[str, str]]
+"""Pairs of a check's name and its message."""
+
+
+def _coordinator(status: Status) -> Iterator[HealthFinding]:
+    elected = status.coordinator
+    if status.coordinator_session is None and COORDINATOR not in status.problems:
+        yield HealthFinding(
+            "nobody-elected", None, "no coordinator is elected: no group is rebalanced (run `zk-coordinator run`)"
+        )
+    elif status.coordinator_session == 0:
+        what = f"{COORDINATOR} is persistent: no session holds it, and no node can be elected (`resign` removes it)"
+        yield HealthFinding("coordinator-persistent", None, what)
+    if elected is not None and elected.epoch != status.epoch:
+        epoch = "no epoch" if status.epoch is None else f"epoch {status.epoch}"
+        yield HealthFinding(
+            "coordinator-epoch",
+            None,
+            f"node {elected.node} holds the coordinator's znode with epoch {elected.epoch}, but the epoch's znode has "
+            f"{epoch}: its writes are refused (`resign` triggers an election)",
+        )
+
+
+def _everything_paused(status: Status, clock: _Clock) -> Iterator[HealthFinding]:
+    pause = status.paused.everything
+    if pause is not None and clock.is_old(pause.since_ms):
+        by = f"by {pause.by or 'an operator'}{_why(pause.reason)}"
+        yield HealthFinding("paused", None, f"every group is paused for {clock.age(pause.since_ms)} {by}")
+
+
+def _rebalance(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    state, record = group.shown.state, group.rebalance
+    if state.state == FAILED:
+        yield "rebalance-failed", f"RebalanceFailed ({state.reason or 'no reason is given'})"
+    if state.state not in (PREPARING, COMPLETING):
+        return
+    since_ms = group.shown.state_ms
+    if record is not None and record.finished_ms is None:
+        since_ms = record.standing_since_ms or record.started_ms
+    if clock.is_old(since_ms):
+        why = f" ({state.reason})" if state.reason else ""
+        yield "rebalance-stuck", f"{state.state} for {clock.age(since_ms)}, generation {state.generation}{why}"
+
+
+def _assignment(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    state = group.shown.state
+    reasons: dict[str, list[str]] = {}
+    for what, why in sorted(state.left_out.items()):
+        reasons.setdefault(why, []).append(what)
+    for why, left_out in sorted(reasons.items()):
+        yield "left-out", f"{_first_names(left_out)} left out: {why}"
+    if state.state != STABLE:
+        return
+    assigned = {partition for target in state.target.values() for partition in target.partitions}
+    missing = {
+        TopicPartition(topic.name, number)
+        for topic in status.topics
+        if state.topics.get(topic.name) == topic.id
+        for number in topic.partitions
+    } - assigned
+    missing = {part for part in missing if not {str(part), part.topic} & state.left_out.keys()}
+    if missing and state.target:
+        yield "not-assigned", f"{_ranges(missing)} unassigned"
+
+
+def _evictions(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    for mark in group.shown.state.marks:
+        yield "eviction", f"{_ranges(mark.partitions)} of {mark.consumer} wait for its lease: {mark.reason}"
+
+
+def _commands(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    for member in group.shown.members:
+        old = [sent for sent in member.commands if clock.is_old(sent.sent_ms)]
+        if old:
+            option = old[0].command.option if old[0].command else "a command that cannot be read"
+            more = f" (and {len(old) - 1} more)" if len(old) > 1 else ""
+            yield (
+                "unacknowledged",
+                f"{member.consumer} has not acknowledged {option} {old[0].name} for {clock.age(old[0].sent_ms)}{more}",
+            )
+
+
+def _operators(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    pause = status.paused.groups.get(group.shown.group)
+    if pause is not None and clock.is_old(pause.since_ms):
+        yield "paused", f"paused for {clock.age(pause.since_ms)} by {pause.by or 'an operator'}{_why(pause.reason)}"
+    request = group.request
+    if request is not None and clock.is_old(request.since_ms):
+        by = request.by or "an operator"
+        yield "request", f"no turn has succeeded for {clock.age(request.since_ms)}, though {by} requested one"
+
+
+def _segments(status: Status, group: GroupStatus, clock: _Clock) -> Found:
+    if group.segments.paused is not None:
+        yield "fetching-paused", f"its fetchers are paused: {group.segments.paused}"
+
+
+# ---- consistent regions
+
+
+def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
+    region = shown.region
+    if region is None:
+        return
+    if region.state == REGION_FAILED:
+        yield "region-failed", f"Failed, its members have stopped ({region.reason or 'no reason is given'})"
+    is_paused = status.paused.everything is not None or bool(status.paused.groups.keys() & set(region.groups))
+    if region.state == RESETTING and clock.is_old(region.since_ms) and any(shown.members.values()) and not is_paused:
+        yield "region-resetting", f"Resetting for {clock.age(region.since_ms)}: a member has not restored its state"
+    in_a_row = _aborted_in_a_row(shown)
+    if len(in_a_row) >= ABORTED_IN_A_ROW:
+        last = in_a_row[-1]
+        why = _why(last.end.reason if last.end is not None else None)
+        yield "checkpoints-aborted", f"the last {len(in_a_row)} checkpoints were aborted, last {last.sequence}{why}"
+    newest_ms = max(shown.cut_ms or 0, region.since_ms)
+    bound_ms = INTERVALS_LATE * region.interval_ms
+    if region.state == RUNNING and bound_ms and clock.now_ms - newest_ms > bound_ms and not is_paused:
+        what = (
+            f"checkpoint {region.sequence} completed" if (shown.cut_ms or 0) >= region.since_ms else "it began to run"
+        )
+        interval = f"checkpoint_interval_ms is {region.interval_ms}"
+        yield "checkpoint-late", f"no checkpoint since {what} {clock.age(newest_ms)} ago ({interval})"
+
+
+def _aborted_in_a_row(shown: ShownRegion) -> list[ShownCheckpoint]:
+    """The newest ended checkpoints, as far as all of them were aborted; oldest first."""
+    ended = [each for each in shown.checkpoints if each.state != OPEN]
+    complete = [at for at, each in enumerate(ended) if each.state != ABORTED]
+    return ended[complete[-1] + 1 if complete else 0 :]
+
+
+CHECKS_OF_A_GROUP: tuple[Callable[[Status, GroupStatus, _Clock], Found], ...] = (
+    _rebalance,
+    _assignment,
+    _evictions,
+    _commands,
+    _operators,
+    _segments,
+)
+"""In the order of their findings; a new check is one more function."""
+
+
+def summary(status: Status) -> str:
+    """The status in one line, for a status without findings."""
+    elected = status.coordinator
+    coordinator = f"node {elected.node} elected, epoch {elected.epoch}" if elected else "no coordinator elected"
+    live = sum(1 for group in status.groups if group.shown.state.target)
+    paused = len(status.paused.groups) + (status.paused.everything is not None)
+    text = f"{coordinator}, {len(status.groups)} groups ({live} with members), {len(status.topics)} topics"
+    return text + (f", {paused} paused" if paused else "")
+
+
+def _first_names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def _ranges(partitions: set[TopicPartition] | frozenset[TopicPartition]) -> str:
+    return _first_names([f"{topic}({ranges})" for topic, ranges in range_texts(partitions).items()])
+
+
+def _why(reason: str | None) -> str:
+    return f" ({reason})" if reason else ""

@@ -1,0 +1,154 @@
+"""Inactive groups: how an admin command detects them, and how its commits fence against new members.
+
+A member can register at any moment, and its multi does not change `state`. But before it receives a command the
+coordinator writes `state`, and every start of a fetcher is committed with a write of it. So a commit that checks the
+version at which `state` was Empty is refused as soon as a member may fetch; a commit that must exclude even a
+registration also removes and re-creates `ids`: ZooKeeper refuses that while `ids` has a child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..zk.errors import BadData, CoordinatorError
+from ..zk.store import Check, Create, Delete, Node, Operation, Store
+from ..zk.znodes.group_state import DEAD, EMPTY, GroupState
+from ..zk.znodes.names import is_name
+from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.paths import GroupPaths
+from ..zk.znodes.ranges import is_partition
+from ..zk.znodes.records import Channel, parsed_channel
+from ..zk.znodes.seats import Seat
+
+INACTIVE = (EMPTY, DEAD)
+
+
+class GroupIdNotFound(CoordinatorError):
+    """The group does not exist."""
+
+
+class GroupNotEmpty(CoordinatorError):
+    """The group is in use; the message contains by which consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The users of a group, as read: `state` first, so that its version fences later changes.
+
+    :ivar exists: whether it has any znode.
+    :ivar state: Dead without one.
+    :ivar version: the data version of `state`, None when there is no such znode.
+    :ivar members: registered consumers.
+    :ivar seats: static members with a seat (an unreadable one does not count).
+    :ivar channels: consumer -> its channel, None when unreadable.
+    :ivar owned: partitions that have an owner znode.
+    :ivar has_ids: whether the parent of the registrations exists.
+    """
+
+    paths: GroupPaths
+    exists: bool
+    state: GroupState
+    version: int | None
+    members: tuple[str, ...] = ()
+    seats: tuple[str, ...] = ()
+    channels: tuple[tuple[str, Channel | None], ...] = ()
+    owned: tuple[TopicPartition, ...] = ()
+    has_ids: bool = False
+
+    @property
+    def used_by(self) -> str | None:
+        """The current user of the group, independent of `state`; None when there is none."""
+        if self.members:
+            return f"{_named('consumer', self.members)} registered"
+        if self.seats:
+            return f"{_named('static member', self.seats)} expected back on its seat"
+        held = [consumer for consumer, channel in self.channels if channel is not None and channel.running]
+        if held:
+            return f"{held[0]} has not been removed from its partitions yet (an elected coordinator does that)"
+        if self.owned:
+            return f"partition {self.owned[0]} has an owner znode"
+        return None
+
+    @property
+    def is_inactive(self) -> bool:
+        """Whether the group is unused, and `state` records it."""
+        return self.state.state in INACTIVE and self.used_by is None
+
+    @property
+    def hint(self) -> str:
+        """What an operator may wait for while `state` is behind; a sentence after another, or empty."""
+        if self.state.state in INACTIVE or self.members:
+            return ""
+        return " It has no member any more: it is Empty after the next turn of an elected coordinator."
+
+    def state_fence(self) -> list[Operation]:
+        """Refused when `state` has changed. (Without a `state`, one is created and removed at once.)"""
+        if self.version is None:
+            return [Create(self.paths.state), Delete(self.paths.state)]
+        return [Check(self.paths.state, self.version)]
+
+    def vacancy_fence(self) -> list[Operation]:
+        """Refused when a consumer is registered at the moment of the commit."""
+        return [Delete(self.paths.ids), Create(self.paths.ids)] if self.has_ids else []
+
+
+def look(store: Store, group: str) -> Standing:
+    """Read the current users of a group.
+
+    :raises BadData: when its state cannot be read.
+    """
+    paths = GroupPaths(group)
+    if not is_name(group) or store.get(paths.root) is None:
+        return Standing(paths, exists=False, state=GroupState(state=DEAD), version=None)
+    node = store.get(paths.state)
+    state = GroupState.parse(paths.state, node.data) if node is not None else GroupState(state=DEAD)
+    ids, seats, channels, owners = store.children_many([paths.ids, paths.seats, paths.channels, paths.owners])
+    topics = sorted(name for name in (owners.names if owners else ()) if is_name(name))
+    owned = store.children_many([paths.owners_of(topic) for topic in topics])
+    return Standing(
+        paths,
+        exists=True,
+        state=state,
+        version=node.stat.version if node is not None else None,
+        members=tuple(sorted(ids.names)) if ids else (),
+        seats=tuple(_seats(store, paths, seats.names if seats else ())),
+        channels=tuple(_channels(store, paths, channels.names if channels else ())),
+        owned=tuple(
+            TopicPartition(topic, int(name))
+            for topic, listing in zip(topics, owned, strict=True)
+            for name in sorted(listing.names if listing else ())
+            if is_partition(name)
+        ),
+        has_ids=ids is not None,
+    )
+
+
+def _channels(store: Store, paths: GroupPaths, names: Iterable[str]) -> Iterable[tuple[str, Channel | None]]:
+    valid = sorted(name for name in names if is_name(name))
+    nodes = store.get_many([paths.channel(name) for name in valid])
+    for name, node in zip(valid, nodes, strict=True):
+        try:
+            if node is not None:
+                yield name, parsed_channel(paths.channel(name), node.data)
+        except BadData:
+            yield name, None
+
+
+def _seats(store: Store, paths: GroupPaths, names: Iterable[str]) -> Iterable[str]:
+    valid = sorted(name for name in names if is_name(name))
+    nodes = store.get_many([paths.seat(name) for name in valid])
+    return [name for name, node in zip(valid, nodes, strict=True) if node is not None and is_seat(node)]
+
+
+def is_seat(node: Node) -> bool:
+    """Whether it keeps a seat: an unreadable one does not."""
+    try:
+        return bool(Seat.parse("", node.data))
+    except BadData:
+        return False
+
+
+def _named(what: str, names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
+    return f"{what} {names[0]}{more}"

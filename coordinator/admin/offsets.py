@@ -1,0 +1,279 @@
+"""Setting and removing a group's offsets, in commits that are refused as soon as a member could fetch from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..zk.batching import batches, ensure
+from ..zk.errors import BadData, CoordinatorError, OutcomeUnknown, Refused, UsageError
+from ..zk.store import MAX_OPERATIONS, Create, Delete, Node, Operation, SetData, Store
+from ..zk.update import Failure, retried
+from ..zk.znodes.names import is_name
+from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.paths import GroupPaths, RegionPaths
+from ..zk.znodes.ranges import is_partition
+from ..zk.znodes.records import STATIC, BegunRecord, OffsetRecord, Registration, Topic
+from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
+from ..zk.znodes.regions import Region
+from ..zk.znodes.sync import CLIENT
+from ..zk.znodes.topic_filter import TopicFilter
+from .inactive_group import INACTIVE, GroupIdNotFound, Standing, look
+from .reset_offsets import NewOffset, Scope
+
+ROOM = MAX_OPERATIONS - 10
+NO_TOPICS: Mapping[str, Topic] = {}
+
+GROUP_SUBSCRIBED_TO_TOPIC = (
+    "GROUP_SUBSCRIBED_TO_TOPIC: Deleting offsets of a topic is forbidden while the consumer group is actively "
+    "subscribed to it."
+)
+UNKNOWN_TOPIC_OR_PARTITION = "UNKNOWN_TOPIC_OR_PARTITION: There is no such topic or partition, and no offset of it."
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed offset; `record` is None when unreadable."""
+
+    record: OffsetRecord | None
+    version: int
+
+    def of(self, topic_id: str) -> int | None:
+        """The offset, None when it is another topic's (a consumer then starts at the earliest record)."""
+        return self.record.offset if self.record is not None and self.record.topic_id == topic_id else None
+
+
+def inactive(store: Store, group: str, of_region: bool = False) -> Standing:
+    """The standing of an unused group.
+
+    :param of_region: whether it may be in a consistent region.
+    :raises CoordinatorError: when the group is in use, in the words of kafka-consumer-groups.
+    :raises UsageError: when the group is in a consistent region, where offsets belong to the application's state.
+    :raises BadData: when its state cannot be read.
+    """
+    found = look(store, group)
+    if not of_region and found.state.region is not None and _is_reset_whole(store, found.state.region.name):
+        region = found.state.region.name
+        raise UsageError(f"group {group} is in consistent region {region}: reset it with `regions reset {region}`")
+    if found.state.state not in INACTIVE:
+        why = f"the current state is {found.state.state}"
+    elif found.used_by is not None:
+        why = found.used_by
+    else:
+        return found
+    raise CoordinatorError(f"Assignments can only be reset if the group '{group}' is inactive, but {why}.{found.hint}")
+
+
+def _is_reset_whole(store: Store, region: str) -> bool:
+    """Whether the offsets of a region's groups belong to states; in a region of slots they do not."""
+    path = RegionPaths(region).root
+    node = store.get(path)
+    return node is None or Region.parse(path, node.data).kind == REGION_OF_CONSUMERS
+
+
+def committed(store: Store, paths: GroupPaths) -> dict[TopicPartition, Committed]:
+    """Every offset in `offsets/`."""
+    listing = store.children(paths.offsets)
+    topics = sorted(name for name in (listing.names if listing else ()) if is_name(name))
+    below = store.children_many([paths.offsets_of(topic) for topic in topics])
+    partitions = sorted(
+        TopicPartition(topic, int(name))
+        for topic, names in zip(topics, below, strict=True)
+        for name in (names.names if names else ())
+        if is_partition(name)
+    )
+    nodes = store.get_many([paths.offset(*partition) for partition in partitions])
+    return {p: _read(paths, p, node) for p, node in zip(partitions, nodes, strict=True) if node is not None}
+
+
+def _read(paths: GroupPaths, partition: TopicPartition, node: Node) -> Committed:
+    try:
+        return Committed(OffsetRecord.parse(paths.offset(*partition), node.data), node.stat.version)
+    except BadData:
+        return Committed(None, node.stat.version)
+
+
+# ---- setting
+
+
+def write_offsets(
+    store: Store,
+    group: str,
+    new: Sequence[NewOffset],
+    topics: Mapping[str, Topic] = NO_TOPICS,
+    of_region: bool = False,
+) -> None:
+    """Set the offsets of an unused group; a missing group is created.
+
+    Each multi checks `state`, so it is refused once a member has received a command, and each offset is replaced only
+    if it is unchanged since the new one was decided: a shift must start from the current offset.
+
+    :param topics: the existing topics. A topic without offsets of this group is recorded as begun by the group: the
+        start in its other partitions is its consumers' choice.
+    :param of_region: whether the group may be in a consistent region.
+    :raises CoordinatorError: when the group is in use, or an offset has changed meanwhile; the message contains how
+        many of them are set.
+    """
+    paths = GroupPaths(group)
+    if new and not look(store, group).exists:
+        ensure(store, paths.skeleton)
+    left = list(new)
+
+    def attempt(before: Failure | None) -> None:
+        nonlocal left
+        if before is not None:
+            left = _unset(store, paths, left, _so_far(new, left))
+        try:
+            standing = inactive(store, group, of_region)
+            while left:
+                left = left[_write_some(store, standing, left, topics) :]
+        except (Refused, OutcomeUnknown):
+            raise
+        except CoordinatorError as error:
+            if len(left) == len(new):
+                raise
+            raise CoordinatorError(f"{error}{_so_far(new, left)}") from error
+
+    retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again{_so_far(new, left)}")
+
+
+def _write_some(store: Store, standing: Standing, left: Sequence[NewOffset], known: Mapping[str, Topic]) -> int:
+    """One multi; returns the number of offsets set."""
+    paths = standing.paths
+    topics = sorted({new.known.partition.topic for new in left})
+    root, *parents = store.get_many([paths.root, *(paths.offsets_of(topic) for topic in topics)])
+    made_at = root.stat.czxid if root is not None else 0
+    missing = {topic for topic, node in zip(topics, parents, strict=True) if node is None}
+    units: list[list[Operation]] = []
+    for new in left:  # each topic's parent with the first of its offsets
+        topic = new.known.partition.topic
+        made = [Create(paths.offsets_of(topic), _begun(known.get(topic), made_at))] if topic in missing else []
+        missing.discard(topic)
+        units.append([*made, _operation(standing, new)])
+    batch = next(batches(units, ROOM))
+    store.commit([*standing.state_fence(), *batch])
+    return sum(not isinstance(each, Create) or each.path.count("/") > paths.offsets.count("/") + 1 for each in batch)
+
+
+def _begun(topic: Topic | None, group_czxid: int) -> bytes:
+    return BegunRecord.of(topic, group_czxid).to_bytes() if topic is not None else b""
+
+
+def _operation(standing: Standing, new: NewOffset) -> Operation:
+    known = new.known
+    path = standing.paths.offset(*known.partition)
+    data = OffsetRecord(new.offset, known.topic_id, standing.state.generation).to_bytes()
+    return Create(path, data) if known.version is None else SetData(path, data, known.version)
+
+
+def _unset(store: Store, paths: GroupPaths, left: Sequence[NewOffset], so_far: str) -> list[NewOffset]:
+    """Those of `left` that are still to be set, after a commit that was refused or whose reply was lost.
+
+    :raises CoordinatorError: when another client has changed one.
+    """
+    nodes = store.get_many([paths.offset(*new.known.partition) for new in left])
+    still = []
+    for new, node in zip(left, nodes, strict=True):
+        known = new.known
+        if (node.stat.version if node is not None else None) == known.version:
+            still.append(new)
+        elif node is None or _read(paths, known.partition, node).of(known.topic_id) != new.offset:
+            raise CoordinatorError(
+                f"the offset of {known.partition} in group {paths.group} has been changed meanwhile: "
+                f"check it with `groups describe`, and try again{so_far}"
+            )
+    return still
+
+
+def _so_far(new: Sequence[NewOffset], left: Sequence[NewOffset]) -> str:
+    done = len(new) - len(left)
+    return f" ({done} of {len(new)} offsets are set already)" if done else ""
+
+
+# ---- removing
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """Result for one partition; `partition` is None where none is known, `error` None on success."""
+
+    topic: str
+    partition: int | None
+    error: str | None = None
+
+
+def delete_offsets(store: Store, topics: Mapping[str, Topic], group: str, scopes: Iterable[Scope]) -> list[Deletion]:
+    """Remove offsets of topics without a subscribed member, and with a topic's last one the record that it was begun.
+
+    A member that subscribes meanwhile receives no partitions before `state` has changed, which refuses the removal.
+
+    :raises GroupIdNotFound: when there is no such group.
+    """
+    requested, removed, kept = list(scopes), set[TopicPartition](), set[str]()
+
+    def attempt(before: Failure | None) -> list[Deletion]:
+        if isinstance(before, Refused):
+            kept.add(before.path)  # missing or not empty; else: a turn, or a concurrent removal
+        standing = look(store, group)
+        if not standing.exists:
+            raise GroupIdNotFound(f"'{group}' does not exist.")
+        found = committed(store, standing.paths)
+        decided = _decided(requested, topics, {*found, *removed}, _Subscribed(store, standing))
+        gone = [TopicPartition(d.topic, d.partition) for d in decided if d.error is None and d.partition is not None]
+        there = [partition for partition in gone if partition in found]
+        removed.update(there)  # also when the outcome is unknown: the rest is retried
+        emptied = {p.topic for p in gone} - {p.topic for p in found.keys() - removed}
+        operations: list[Operation] = [Delete(standing.paths.offset(*partition)) for partition in there]
+        operations += [Delete(path) for path in map(standing.paths.offsets_of, sorted(emptied)) if path not in kept]
+        for first in range(0, len(operations), ROOM):
+            store.commit([*standing.state_fence(), *operations[first : first + ROOM]])
+        return decided
+
+    return retried(store, attempt, lambda: f"the znodes of group {group} keep changing: try again")
+
+
+class _Subscribed:
+    """The topics that a group's members subscribe to, run or shall run."""
+
+    def __init__(self, store: Store, standing: Standing) -> None:
+        paths = standing.paths
+        self._topics = {p.topic for target in standing.state.target.values() for p in target.partitions}
+        if standing.state.client is not None:  # a leader decides which topics a wildcard matches
+            self._topics |= set(standing.state.topics)
+        self._topics |= {p.topic for p in standing.owned}
+        self._topics |= {p.topic for _, channel in standing.channels if channel for p in channel.running}
+        self._filters: list[TopicFilter] = []
+        sources = [paths.id(name) for name in standing.members if is_name(name)]
+        sources += [paths.seat(name) for name in standing.seats if is_name(name)]  # of static members that are away
+        for node in store.get_many(sources):
+            if node is not None:
+                self._add(node)
+
+    def _add(self, node: Node) -> None:
+        try:
+            registration = Registration.parse("", node.data)
+            if registration.pattern in (STATIC, CLIENT):
+                self._topics |= set(registration.subscription)
+            else:
+                self._filters += [TopicFilter(registration.pattern, text) for text in registration.subscription]
+        except BadData:
+            pass  # the coordinator ignores an unreadable registration too
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics or any(each.allows(topic) for each in self._filters)
+
+
+def _decided(
+    scopes: Iterable[Scope], topics: Mapping[str, Topic], found: set[TopicPartition], subscribed: _Subscribed
+) -> list[Deletion]:
+    decided: dict[tuple[str, int | None], Deletion] = {}
+    for scope in scopes:
+        there = {partition.partition for partition in found if partition.topic == scope.topic}
+        there |= set(topics[scope.topic].partitions) if scope.topic in topics else set()
+        numbers: list[int | None] = [*sorted(there if scope.partitions is None else scope.partitions)]
+        for number in numbers or [None]:
+            error = None if number in there else UNKNOWN_TOPIC_OR_PARTITION
+            if error is None and scope.topic in subscribed:
+                error = GROUP_SUBSCRIBED_TO_TOPIC
+            decided[scope.topic, number] = Deletion(scope.topic, number, error)
+    return list(decided.values())

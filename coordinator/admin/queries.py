@@ -1,0 +1,139 @@
+"""Implementation of `zk-coordinator queries`: the segments that each query of a group holds back, and its removal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..planning.backpressure import UNKNOWN, finished_by_all
+from ..zk.errors import UsageError
+from ..zk.store import Delete, Node, SetData, Store
+from ..zk.update import Change, update
+from ..zk.znodes.names import is_name
+from ..zk.znodes.paths import GroupPaths
+from ..zk.znodes.segments import Query
+from .groups import Reading
+from .segments import ListedSegment, read_record, read_segments
+
+SILENT_AFTER_MS = 180_000
+"""A running query updates its znode once a minute; after three missed updates it counts as silent."""
+
+ACTIVE, SILENT, EXPIRED, UNREADABLE = "active", "silent", "expired", "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownQuery:
+    """A query of a group.
+
+    :ivar query: None for a group whose segments no query reads.
+    :ivar state: `active`, `silent` (no update: its driver does not run, or hangs), `expired`, `unreadable`.
+    :ivar finished: the czxid up to which it has finished.
+    :ivar segments: segments that it holds back as unfinished, 0 for an expired one; with `size` in bytes and `rows`.
+    :ivar seen_ms: time of its znode's last change, by the server's clock.
+    :ivar paused: why the group's fetchers are paused, None when they are not.
+    """
+
+    group: str
+    query: str | None
+    state: str | None
+    run: str | None
+    finished: int | None
+    segments: int
+    size: int
+    rows: int
+    seen_ms: int | None
+    paused: str | None
+
+
+def read_queries(reading: Reading, group: str, now_ms: int) -> list[ShownQuery]:
+    """The queries of a group; one row without a query for a group that has segments or a pause but no query."""
+    paths = GroupPaths(group)
+    listed = read_segments(reading, paths)
+    for item in listed:
+        if item.segment is None:
+            reading.problems[paths.segment(item.name)] = item.problem
+    paused = read_record(reading, paths).paused
+    found = []
+    for name in reading.names(paths.queries):
+        node = reading.store.get(paths.query(name))
+        if node is not None:
+            query = reading.parsed(paths.query(name), lambda p, n: Query.parse(p, n.data))
+            state = _state(query, node, now_ms)
+            behind = _behind(listed, UNKNOWN if query is None else query.finished) if state != EXPIRED else []
+            run, finished = (query.run, query.finished) if query else (None, None)
+            found.append(ShownQuery(group, name, state, run, finished, *_sums(behind), node.stat.mtime_ms, paused))
+    if not found and (listed or paused):
+        found.append(ShownQuery(group, None, None, None, None, *_sums(listed), None, paused))
+    return found
+
+
+def _state(query: Query | None, node: Node, now_ms: int) -> str:
+    if query is None:
+        return UNREADABLE
+    if query.expired_ms:
+        return EXPIRED
+    is_silent = not node.stat.ephemeral_owner and now_ms - node.stat.mtime_ms >= SILENT_AFTER_MS
+    return SILENT if is_silent else ACTIVE
+
+
+def _behind(listed: Sequence[ListedSegment], finished: int) -> list[ListedSegment]:
+    return [item for item in listed if item.czxid > finished]
+
+
+def _sums(listed: Sequence[ListedSegment]) -> tuple[int, int, int]:
+    segments = [item.segment for item in listed if item.segment is not None]
+    return len(listed), sum(segment.size for segment in segments), sum(segment.rows for segment in segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The effect of removing a query.
+
+    :ivar shown: the query.
+    :ivar segments: number of segments that are collected for it, of `size` bytes.
+    :ivar is_last: no other query reads the group: no segments are collected then.
+    """
+
+    shown: ShownQuery
+    segments: int
+    size: int
+    is_last: bool
+
+
+def removal(reading: Reading, group: str, query: str, now_ms: int) -> Removal:
+    """What the removal of a query would do.
+
+    :raises UsageError: when there is no such group or query.
+    """
+    if not is_name(group) or reading.store.get(GroupPaths(group).root) is None:
+        raise UsageError(f"Consumer group '{group}' does not exist.")
+    queries = read_queries(reading, group, now_ms)
+    shown = next((one for one in queries if one.query == query), None)
+    if shown is None:
+        raise UsageError(f"Query '{query}' of group '{group}' does not exist: see queries list {group}.")
+    others = {
+        str(one.query): UNKNOWN if one.finished is None else one.finished
+        for one in queries
+        if one.query != query and one.state != EXPIRED
+    }
+    mine = {} if shown.state == EXPIRED else {query: UNKNOWN if shown.finished is None else shown.finished}
+    listed = read_segments(reading, GroupPaths(group))
+    before, after = finished_by_all({**others, **mine}) or 0, finished_by_all(others) or 0
+    freed, size, _ = _sums([item for item in listed if before < item.czxid <= after])
+    return Removal(shown, freed, size, is_last=not others)
+
+
+def remove_query(store: Store, group: str, query: str) -> None:
+    """Remove a query's znode, and set `queries`, whose version identifies the set of queries.
+
+    :raises UsageError: when it does not exist.
+    :raises StoreError: when its znode keeps changing.
+    """
+    paths = GroupPaths(group)
+
+    def removed(node: Node | None) -> Change[None]:
+        if node is None:
+            raise UsageError(f"Query '{query}' of group '{group}' does not exist any more.")
+        return Change([SetData(paths.queries, b""), Delete(paths.query(query), node.stat.version)], None)
+
+    update(store, paths.query(query), removed)

@@ -1,0 +1,187 @@
+"""Operator commands for consistent regions. Reads and requests only: the coordinator acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..zk.errors import CoordinatorError, OutcomeUnknown, Refused, StoreError, UsageError
+from ..zk.store import Create, Node, SetData, Store
+from ..zk.update import Failure, retried
+from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.names import is_name, shown
+from ..zk.znodes.paths import REGIONS, GroupPaths, RegionPaths, checkpoint_number
+from ..zk.znodes.region_requests import RegionRequest, is_replaced
+from ..zk.znodes.regions import (
+    ABANDONED,
+    ABORTED,
+    COMPLETED,
+    ENDS,
+    INITIAL,
+    SLOTS,
+    Checkpoint,
+    CheckpointEnd,
+    Contribution,
+    Region,
+)
+from .groups import Reading
+
+OPEN = "open"
+
+
+class RegionNotFound(CoordinatorError):
+    """The region does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCheckpoint:
+    """A checkpoint of a region.
+
+    :ivar state: `open`, or its end.  :ivar contributions: names of the contributors.
+    """
+
+    sequence: int
+    state: str
+    checkpoint: Checkpoint | None
+    end: CheckpointEnd | None
+    contributions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRegion:
+    """A region with its checkpoints, oldest first.
+
+    :ivar region: None when it cannot be read.
+    :ivar members: group -> members in its target.
+    :ivar cut_ms: completion time of the checkpoint that it would reset to; None for the initial state.
+    """
+
+    name: str
+    region: Region | None
+    members: Mapping[str, int]
+    checkpoints: Sequence[ShownCheckpoint] = ()
+    cut_ms: int | None = None
+
+    @property
+    def state(self) -> str:
+        return self.region.state if self.region is not None else "unreadable"
+
+
+def region_names(reading: Reading) -> list[str]:
+    """The names of all regions."""
+    return reading.names(REGIONS)
+
+
+def existing_region(reading: Reading, name: str) -> ShownRegion:
+    """
+    :raises RegionNotFound: when it does not exist.
+    """
+    if not is_name(name) or reading.store.get(RegionPaths(name).root) is None:
+        known = ", ".join(region_names(reading)) or "none"
+        raise RegionNotFound(f"there is no consistent region {shown(name)}; there are: {known}")
+    return read_region(reading, name)
+
+
+def read_region(reading: Reading, name: str, newest: int | None = None) -> ShownRegion:
+    """Read a region.
+
+    :param newest: number of its newest checkpoints to read; all of them by default.
+    """
+    paths = RegionPaths(name)
+    region = reading.parsed(paths.root, lambda path, node: Region.parse(path, node.data))
+    if region is None:
+        return ShownRegion(name, None, {})
+    states = reading.parsed_many(
+        [GroupPaths(group).state for group in region.groups], lambda path, node: GroupState.parse(path, node.data)
+    )
+    members = {group: len(state.target) if state else 0 for group, state in zip(region.groups, states, strict=True)}
+    listing = reading.store.children(paths.checkpoints) if newest != 0 else None
+    numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
+    checkpoints = _checkpoints(reading, paths, numbers if newest is None else numbers[-newest:])
+    cut = reading.parsed(paths.end(region.sequence, COMPLETED), _end) if region.sequence != INITIAL else None
+    return ShownRegion(name, region, members, checkpoints, cut.at_ms if cut is not None else None)
+
+
+def _checkpoints(reading: Reading, paths: RegionPaths, numbers: Sequence[int]) -> list[ShownCheckpoint]:
+    where = [paths.checkpoint(number) for number in numbers]
+    checkpoints = reading.parsed_many(where, lambda path, node: Checkpoint.parse(path, node.data))
+    listings = reading.store.children_many(where)
+    below = [listing.names if listing is not None else [] for listing in listings]
+    states = [next((each for each in (ABANDONED, ABORTED, COMPLETED) if each in names), OPEN) for names in below]
+    ended = [paths.end(number, how) for number, how in zip(numbers, states, strict=True) if how != OPEN]
+    ends = dict(zip(ended, reading.parsed_many(ended, _end), strict=True))
+    return [
+        ShownCheckpoint(
+            number, how, checkpoint, ends.get(paths.end(number, how)), tuple(sorted(set(names) - set(ENDS)))
+        )
+        for number, how, checkpoint, names in zip(numbers, states, checkpoints, below, strict=True)
+    ]
+
+
+def _end(path: str, node: Node) -> CheckpointEnd:
+    return CheckpointEnd.parse(path, node.data)
+
+
+def read_contributions(reading: Reading, region: str, sequence: int) -> dict[str, Contribution | None]:
+    """Name -> contribution of one checkpoint, None for an unreadable one."""
+    paths = RegionPaths(region)
+    listing = reading.store.children(paths.checkpoint(sequence))
+    names = sorted(set(listing.names if listing is not None else ()) - set(ENDS))
+    where = [f"{paths.checkpoint(sequence)}/{name}" for name in names]
+    return dict(zip(names, reading.parsed_many(where, lambda p, n: Contribution.parse(p, n.data)), strict=True))
+
+
+def checked_target(found: ShownRegion, sequence: int | None) -> int:
+    """The checkpoint that a reset returns to.
+
+    :param sequence: None for the region's current one.
+    :raises UsageError: when there is no such complete checkpoint, and for a region of slots.
+    """
+    if found.region is not None and found.region.kind == SLOTS:
+        raise UsageError(
+            f"a region of slots is never reset, and {found.name} is one: start queries at a checkpoint instead "
+            "(startingSegments=checkpoint:NUMBER)"
+        )
+    to = (found.region.sequence if found.region is not None else INITIAL) if sequence is None else sequence
+    complete = [each.sequence for each in found.checkpoints if each.state == COMPLETED]
+    if to != INITIAL and to not in complete:
+        there = ", ".join(map(str, complete)) or "none"
+        raise UsageError(f"region {found.name} has no complete checkpoint {to}; it has: {there} (or --to-initial)")
+    return to
+
+
+def abandoned_by(found: ShownRegion, sequence: int) -> list[int]:
+    """The complete checkpoints after `sequence`, which a reset to it abandons."""
+    return [each.sequence for each in found.checkpoints if each.state == COMPLETED and each.sequence > sequence]
+
+
+def request(store: Store, region: str, asked: RegionRequest) -> None:
+    """Send a request to the coordinator, which answers by removing it.
+
+    :raises UsageError: when another request is pending.
+    :raises StoreError: when the reply was lost, and the request is not there: it may have been answered.
+    :raises RegionNotFound: when there is no such region.
+    """
+    paths = RegionPaths(region)
+
+    def attempt(before: Failure | None) -> None:
+        if isinstance(before, Refused) and store.get(paths.root) is None:
+            raise RegionNotFound(f"there is no consistent region {shown(region)}") from before
+        standing, data = store.get(paths.request), asked.to_bytes()
+        if isinstance(before, OutcomeUnknown):
+            if standing is not None and standing.data == data:
+                return
+            # It may have been answered already: sent again, a reset would come twice.
+            raise StoreError(
+                f"the reply to the request for region {region} was lost: look at `zk-coordinator regions describe "
+                f"{region}` before you send it again"
+            ) from before
+        if standing is not None and not is_replaced(paths.request, standing.data, asked):
+            raise UsageError(
+                f"a request for region {region} is already pending, without an answer: is a coordinator elected? "
+                "(zk-coordinator status)"
+            )
+        version = standing.stat.version if standing is not None else 0
+        store.commit([Create(paths.request, data) if standing is None else SetData(paths.request, data, version)])
+
+    retried(store, attempt, lambda: f"{paths.request} keeps changing: try again")

@@ -1,0 +1,159 @@
+"""Sealed segments, as `zk-coordinator segments` shows and checks their znodes: no file is read here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..zk.errors import BadData
+from ..zk.znodes.names import is_name
+from ..zk.znodes.paths import SEGMENT_PREFIX, GroupPaths, segment_name, sequence
+from ..zk.znodes.segments import Segment, SegmentsRecord
+from .groups import Reading, ShownGroup
+
+READ_AT_ONCE = 1000
+
+PartitionKey = tuple[str, str, int]
+"""Topic, topic id, partition."""
+
+DAMAGED = "damaged"
+LEFT_OVER = "left over"
+
+
+class ListedSegment(NamedTuple):
+    """A segment's znode; `segment` is None when its data is unreadable, with the reason in `problem`."""
+
+    czxid: int
+    name: str
+    sealed_ms: int
+    segment: Segment | None
+    problem: str = ""
+
+
+class SegmentFinding(NamedTuple):
+    """One inconsistency.
+
+    :ivar severity: `damaged` when records are lost or unreadable, `left over` for files that only take space.
+    :ivar segment: the segment's name, empty when no single one is concerned.
+    :ivar file: the file below the segments folder, empty when none is concerned.
+    """
+
+    severity: str
+    kind: str
+    segment: str
+    file: str
+    problem: str
+
+
+def read_segments(reading: Reading, paths: GroupPaths, known: Sequence[ListedSegment] = ()) -> list[ListedSegment]:
+    """The segments of a group in the order of their seals: all of them, or all but those collected meanwhile.
+
+    :param known: an earlier listing, whose segments are not read again.
+    """
+    before = {listed.name: listed for listed in known}
+    listing = reading.store.children(paths.segments)
+    names = sorted(name for name in (listing.names if listing else ()) if name.startswith(SEGMENT_PREFIX))
+    found = [before[name] for name in names if name in before]
+    is_whole = True
+    new = [name for name in names if name not in before and is_name(name)]
+    for first in range(0, len(new), READ_AT_ONCE):
+        batch = new[first : first + READ_AT_ONCE]
+        nodes = reading.store.get_many([paths.segment(name) for name in batch])
+        for name, node in zip(batch, nodes, strict=True):
+            if node is None:
+                is_whole = False
+                continue
+            try:
+                segment, problem = Segment.parse(paths.segment(name), node.data), ""
+            except BadData as error:
+                segment, problem = None, str(error)
+            found.append(ListedSegment(node.stat.czxid, name, node.stat.ctime_ms, segment, problem))
+    collected = 0 if is_whole else read_record(reading, paths).collected
+    return sorted(item for item in found if item.czxid > collected)
+
+
+def read_record(reading: Reading, paths: GroupPaths) -> SegmentsRecord:
+    """The coordinator's record for the group's fetchers; an unreadable one is noted in `reading`."""
+    return reading.parsed(paths.segments, lambda p, n: SegmentsRecord.parse(p, n.data)) or SegmentsRecord()
+
+
+def positions(group: ShownGroup) -> dict[PartitionKey, int]:
+    """The group's offsets: everything before them has been sealed."""
+    return {
+        (shown.partition.topic, shown.topic_id, shown.partition.partition): shown.offset
+        for shown in group.partitions
+        if shown.topic_id is not None and shown.offset is not None
+    }
+
+
+def znode_findings(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey, int]) -> list[SegmentFinding]:
+    """Violations of invariant S5 in the znodes: the sealed ranges of a partition join without gap or overlap.
+
+    :param listed: in the order of the seals.
+    :param stands: the group's offsets before the segments were listed.
+    """
+    return [*_unreadable(listed), *_missing(listed), *_unjoined(listed), *_beyond(listed, stands)]
+
+
+def unnamed_findings(
+    files: Iterable[str], named: Collection[str], may_seal: Mapping[str, bool]
+) -> Iterator[SegmentFinding]:
+    """Files without a segment.
+
+    :param may_seal: file -> whether its fetcher lives, and may still seal it.
+    """
+    for file in files:
+        if file in named:
+            continue
+        if may_seal[file]:
+            problem = "no segment names it; its fetcher lives and may still seal it"
+            yield SegmentFinding(LEFT_OVER, "not sealed yet", "", file, problem)
+        else:
+            yield SegmentFinding(LEFT_OVER, "orphan", "", file, "no segment names it, and none will")
+
+
+def _unreadable(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
+    for item in listed:
+        if item.segment is None:
+            yield SegmentFinding(DAMAGED, "unreadable znode", item.name, "", item.problem)
+
+
+def _missing(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
+    """ZooKeeper numbers them consecutively, and they are collected in order."""
+    numbers = [number for item in listed if (number := sequence(item.name)) is not None]
+    for before, after in pairwise(numbers):
+        first, last = segment_name(before + 1), segment_name(after - 1)
+        if after == before + 2:
+            yield SegmentFinding(DAMAGED, "missing znode", first, "", f"{first} is gone")
+        elif after > before + 2:
+            yield SegmentFinding(DAMAGED, "missing znode", first, "", f"{first} to {last} are gone")
+
+
+def _unjoined(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:
+    ends: dict[PartitionKey, int] = {}
+    for item in listed:
+        for part in item.segment.ranges if item.segment else ():
+            key = (part.topic, part.topic_id, part.partition)
+            end = ends.get(key, part.first)
+            where = f"{part.topic}-{part.partition}"
+            if part.first > end:
+                problem = f"offsets {end} to {part.first - 1} of {where} are in no segment before it"
+                yield SegmentFinding(DAMAGED, "gap", item.name, "", problem)
+            elif part.first < end:
+                problem = f"offsets {part.first} to {min(end, part.next) - 1} of {where} are in a segment before it too"
+                yield SegmentFinding(DAMAGED, "overlap", item.name, "", problem)
+            ends[key] = max(end, part.next)
+
+
+def _beyond(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey, int]) -> Iterator[SegmentFinding]:
+    ends: dict[PartitionKey, int] = {}
+    for item in listed:
+        for part in item.segment.ranges if item.segment else ():
+            ends[part.topic, part.topic_id, part.partition] = part.next
+    for key, end in sorted(ends.items()):
+        if stands.get(key, end) > end:
+            problem = (
+                f"the group's offset of {key[0]}-{key[2]} is {stands[key]}, but no segment contains {end} and later"
+            )
+            yield SegmentFinding(DAMAGED, "gap", "", "", problem)

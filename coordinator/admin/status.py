@@ -1,0 +1,114 @@
+"""The data that `zk-coordinator status` shows and checks, read from ZooKeeper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..zk.errors import BadData
+from ..zk.store import Store
+from ..zk.znodes.group_state import Rebalance
+from ..zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord, TurnRequest
+from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, PAUSED, Brokers, GroupPaths
+from ..zk.znodes.records import STATIC, CoordinatorRecord, EpochRecord, Topic
+from ..zk.znodes.segments import SegmentsRecord
+from ..zk.znodes.sync import CLIENT
+from ..zk.znodes.topic_filter import TopicFilter
+from .groups import Reading, ShownGroup, group_names, read_group
+from .regions import ShownRegion, read_region, region_names
+from .topics import list_topics
+
+ELECTIONS = 3
+"""Attempts to read the coordinator with a matching epoch."""
+
+
+NEWEST_CHECKPOINTS = 25
+"""Number of a region's checkpoints that are read; the coordinator keeps 20 aborted ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group, with additional data for the checks.
+
+    :ivar rebalance: the record of its last rebalance.
+    :ivar request: a requested turn that has not been taken yet.
+    """
+
+    shown: ShownGroup
+    segments: SegmentsRecord = field(default_factory=SegmentsRecord)
+    rebalance: Rebalance | None = None
+    request: TurnRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All that `zk-coordinator status` shows.
+
+    :ivar coordinator: the elected node, None when there is none or it is unreadable.
+    :ivar coordinator_session: session of the coordinator's znode, 0 when it is persistent; None without a znode.
+    """
+
+    coordinator: CoordinatorRecord | None
+    epoch: int | None
+    groups: tuple[GroupStatus, ...]
+    topics: tuple[Topic, ...]
+    problems: dict[str, str]
+    coordinator_session: int | None = None
+    paused: PausedRecord = NOTHING_PAUSED
+    regions: tuple[ShownRegion, ...] = ()
+
+
+def read_status(store: Store, brokers: Brokers) -> Status:
+    """Read the complete status."""
+    reading = Reading(store)
+    epoch, elected = _coordinator(reading)
+    paused = reading.parsed(PAUSED, lambda p, n: PausedRecord.parse(p, n.data)) or NOTHING_PAUSED
+    groups = tuple(_group(reading, name) for name in group_names(reading))
+    regions = tuple(read_region(reading, name, NEWEST_CHECKPOINTS) for name in region_names(reading))
+    topics = list_topics(store, brokers)
+    reading.problems.update({brokers.topic(t.name): t.error for t in topics if t.error})
+    for group in groups:
+        reading.problems.update(_bad_patterns(group.shown))
+    return Status(
+        coordinator=elected[0] if elected else None,
+        epoch=epoch.epoch if epoch else None,
+        groups=groups,
+        topics=tuple(listed.topic for listed in topics if listed.topic is not None),
+        problems=reading.problems,
+        coordinator_session=elected[1] if elected else None,
+        paused=paused,
+        regions=regions,
+    )
+
+
+def _coordinator(reading: Reading) -> tuple[EpochRecord | None, tuple[CoordinatorRecord, int] | None]:
+    """The epoch, and the elected node with its session; read again after an election between the two."""
+    for _ in range(ELECTIONS):
+        epoch = reading.parsed(COORDINATOR_EPOCH, lambda p, n: EpochRecord.parse(p, n.data))
+        elected = reading.parsed(COORDINATOR, lambda p, n: (CoordinatorRecord.parse(p, n.data), n.stat.ephemeral_owner))
+        if epoch is None or elected is None or epoch.epoch == elected[0].epoch:
+            break
+    return epoch, elected
+
+
+def _group(reading: Reading, name: str) -> GroupStatus:
+    paths = GroupPaths(name)
+    shown = read_group(reading, name)
+    segments = reading.parsed(paths.segments, lambda p, n: SegmentsRecord.parse(p, n.data))
+    path = paths.rebalance(shown.state.generation)
+    rebalance = reading.parsed(path, lambda p, n: Rebalance.parse(p, n.data))
+    request = reading.parsed(paths.request, lambda p, n: TurnRequest.parse(p, n.data))
+    return GroupStatus(shown, segments or SegmentsRecord(), rebalance, request)
+
+
+def _bad_patterns(group: ShownGroup) -> dict[str, str]:
+    found = {}
+    for member in group.members:
+        registration = member.registration
+        if registration is None or registration.pattern in (STATIC, CLIENT):
+            continue
+        for text in registration.subscription:
+            try:
+                TopicFilter(registration.pattern, text)
+            except BadData as error:
+                found[GroupPaths(group.group).id(member.consumer)] = str(error)
+    return found

@@ -1,0 +1,213 @@
+"""Topics in ZooKeeper: znodes as Kafka writes them in ZooKeeper mode, but without replicas.
+
+Topics of a real Kafka are left to Kafka: their partitions have replicas, or brokers are registered.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from dataclasses import dataclass
+
+from ..zk.batching import batches, ensure
+from ..zk.errors import BadData, Refused, TooLarge, UsageError
+from ..zk.store import Create, Delete, Node, SetData, Store
+from ..zk.update import Failure, commit_once, retried
+from ..zk.znodes.json_fields import Fields
+from ..zk.znodes.names import checked_name, is_name, shown
+from ..zk.znodes.paths import Brokers
+from ..zk.znodes.records import Topic
+
+MAX_PARTITIONS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTopic:
+    """A topic's znode; either `topic` or `error` is None."""
+
+    name: str
+    topic: Topic | None
+    error: str | None
+
+
+def create_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> Topic:
+    """Create a topic with partitions 0 to `partitions` - 1 and a new topic id.
+
+    :raises UsageError: when there is a topic of this name, the name or the number is not allowed, or brokers of a
+        real Kafka are registered.
+    :raises TooLarge: when the partitions do not fit into a znode.
+    """
+    path = brokers.topic(checked_name("topic", name))
+    _check_count(partitions)
+    _refuse_beside_kafka(store, brokers)
+    topic = Topic(name, new_topic_id(), tuple(range(partitions)))
+    ensure_parents(store, brokers.topics)
+    try:
+        _write(store, topic, Create(path, topic.to_bytes()))
+    except Refused as refused:
+        if refused.reason == "node-exists":
+            raise UsageError(f"topic {name} exists already") from refused
+        raise
+    return topic
+
+
+def new_topic_id() -> str:
+    """A topic id as Kafka's: a random UUID in url-safe base64, 22 characters, without a leading dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):  # as in Kafka: such an id looks like an option on a command line
+            return text
+
+
+def list_topics(store: Store, brokers: Brokers) -> list[ListedTopic]:
+    """All topics by name. An unreadable one is listed with the reason, and does not affect the others."""
+    listing = store.children(brokers.topics)
+    names = sorted(listing.names) if listing else []
+    nodes = store.get_many([brokers.topic(name) for name in names])
+    return [_listed(brokers, name, node) for name, node in zip(names, nodes, strict=True) if node is not None]
+
+
+def get_topic(store: Store, brokers: Brokers, name: str) -> Topic:
+    """One topic.
+
+    :raises UsageError: when it does not exist.
+    :raises BadData: when its data cannot be read.
+    """
+    return _parsed(brokers, name, _existing(store, brokers, name))
+
+
+def alter_topic(store: Store, brokers: Brokers, name: str, partitions: int) -> Topic:
+    """Give a topic more partitions: `partitions` in all.
+
+    :raises UsageError: when there is no such topic, it has as many or more, or it is a real Kafka's.
+    :raises BadData: when its data cannot be read.
+    :raises TooLarge: when the partitions do not fit into a znode.
+    """
+    path = brokers.topic(checked_name("topic", name))
+    _check_count(partitions)
+
+    def attempt(before: Failure | None) -> Topic:
+        node = _existing(store, brokers, name)
+        old = _parsed(brokers, name, node)
+        new = _grown(old, partitions, is_kafkas=_has_replicas(path, node))
+        _write(store, new, SetData(path, new.over(path, node.data), node.stat.version))
+        return new
+
+    return retried(store, attempt, lambda: f"topic {name} keeps changing: try again")
+
+
+def topic_znodes(store: Store, brokers: Brokers, name: str) -> list[str]:
+    """Every znode that `delete_topic` removes, the deepest first.
+
+    :raises UsageError: when there is no such topic, or it is a real Kafka's.
+    """
+    node = _existing(store, brokers, name)
+    path = brokers.topic(name)
+    if _is_kafkas(path, node):
+        raise UsageError(f"topic {name} is a real Kafka's: delete it with kafka-topics.sh")
+    found = [path]
+    for parent in found:  # breadth first: the list grows during iteration
+        listing = store.children(parent)
+        found.extend(f"{parent}/{child}" for child in (sorted(listing.names) if listing else ()))
+    return found[::-1]
+
+
+def delete_topic(store: Store, brokers: Brokers, name: str) -> list[str]:
+    """Remove a topic's znode and all below it, the topic's own last; an unreadable topic too.
+
+    :returns: the removed paths.
+    :raises UsageError: when there is no such topic, or it is a real Kafka's.
+    """
+    removed: list[str] = []
+    first = store.get(brokers.topic(name))
+
+    def attempt(before: Failure | None) -> list[str]:
+        node = store.get(brokers.topic(name)) if before is not None else first
+        if before is not None and (node is None or (first is not None and node.stat.czxid != first.stat.czxid)):
+            return removed  # a concurrent deletion, and maybe another topic of the name
+        for batch in batches([[Delete(path)] for path in topic_znodes(store, brokers, name)]):
+            paths = [operation.path for operation in batch]
+            commit_once(store, batch, lambda paths=paths: not any(store.get_many(paths)))  # type: ignore[misc]
+            removed.extend(paths)
+        return removed
+
+    return retried(store, attempt, lambda: f"topic {name} keeps changing: try again")
+
+
+def _write(store: Store, topic: Topic, operation: Create | SetData) -> None:
+    """Commit the operation that writes `topic` to its znode.
+
+    :raises OutcomeUnknown: when the reply was lost, and the znode does not contain the topic (yet).
+    """
+
+    def is_written() -> bool:
+        node = store.get(operation.path)
+        return node is not None and node.data == operation.data
+
+    try:
+        commit_once(store, [operation], is_written)
+    except TooLarge as error:
+        raise TooLarge(
+            f"topic {topic.name} with {len(topic.partitions)} partitions does not fit into a znode: {error}"
+        ) from error
+
+
+def ensure_parents(store: Store, path: str) -> None:
+    """Create `path` and its ancestors where missing."""
+    parts = path.strip("/").split("/")
+    ensure(store, ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))])
+
+
+def _refuse_beside_kafka(store: Store, brokers: Brokers) -> None:
+    listing = store.children(brokers.ids)
+    if listing and listing.names:
+        raise UsageError(
+            f"brokers of a real Kafka are registered in {brokers.ids}: "
+            "create topics with kafka-topics.sh, or give another --brokers-path"
+        )
+
+
+def _check_count(partitions: int) -> None:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise UsageError(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+
+
+def _existing(store: Store, brokers: Brokers, name: str) -> Node:
+    node = store.get(brokers.topic(checked_name("topic", name)))
+    if node is None:
+        raise UsageError(f"there is no topic {name} in {brokers.topics}")
+    return node
+
+
+def _parsed(brokers: Brokers, name: str, node: Node) -> Topic:
+    return Topic.parse(brokers.topic(name), name, node.data, node.stat.czxid)
+
+
+def _listed(brokers: Brokers, name: str, node: Node) -> ListedTopic:
+    if not is_name(name):
+        return ListedTopic(name, None, f"{shown(name)} is no name of a topic")
+    try:
+        return ListedTopic(name, _parsed(brokers, name, node), None)
+    except BadData as error:
+        return ListedTopic(name, None, str(error))
+
+
+def _grown(topic: Topic, partitions: int, is_kafkas: bool) -> Topic:
+    if is_kafkas:
+        raise UsageError(f"topic {topic.name} is a real Kafka's: alter it with kafka-topics.sh")
+    count = len(topic.partitions)
+    if partitions <= count:
+        fault = "already has that many" if partitions == count else f"has {count}, which cannot become fewer"
+        raise UsageError(f"cannot give topic {topic.name} {partitions} partitions: it {fault}")
+    return Topic(topic.name, topic.id, tuple(sorted({*topic.partitions, *range(partitions)})))
+
+
+def _has_replicas(path: str, node: Node) -> bool:
+    return any(Fields.parse(path, node.data, most=1_000_000).mapping("partitions").values())
+
+
+def _is_kafkas(path: str, node: Node) -> bool:
+    try:
+        return _has_replicas(path, node)
+    except BadData:
+        return False

@@ -1,0 +1,144 @@
+"""`groups verify`: whether every subscribed partition of a group has a live owner that subscribed to it. Pure.
+
+Kafka's tool VerifyConsumerRebalance, extended to what the coordinator leaves out: an unassigned partition is a
+problem here, with the coordinator's own reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ..planning.target import threads_of
+from ..zk.errors import BadData
+from ..zk.znodes.partitions import TopicPartition
+from ..zk.znodes.records import Registration, Topic
+from .groups import ShownGroup, ShownMember, ShownPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem; `what` is a member, a topic or a partition."""
+
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A live member; `threads` is topic -> number."""
+
+    member: ShownMember
+    threads: Mapping[str, int]
+
+    @property
+    def incarnation(self) -> str:
+        return self.member.channel.incarnation if self.member.channel else ""
+
+
+def problems(group: ShownGroup, topics: Mapping[str, Topic]) -> list[Problem]:
+    """All problems: members first, then topics and their partitions, then what else the coordinator has left out.
+
+    :param topics: all topics.
+    """
+    found: list[Problem] = []
+    live: dict[str, _Live] = {}
+    for member in group.members:
+        if member.registration is None:
+            continue
+        if why := _not_live(member):
+            found.append(Problem(member.consumer, group.state.left_out.get(member.consumer, why)))
+            continue
+        try:
+            live[member.consumer] = _Live(member, threads_of(member.registration, topics))
+        except BadData as error:
+            found.append(Problem(member.consumer, str(error)))
+    found += _in_topics(group, topics, live)
+    reported = {problem.what for problem in found}
+    return found + [Problem(what, why) for what, why in sorted(group.state.left_out.items()) if what not in reported]
+
+
+def _not_live(member: ShownMember) -> str | None:
+    channel = member.channel
+    if channel is None:
+        return "its channel is missing or cannot be read"
+    if channel.ended is not None:
+        return f"it is registered, but its incarnation is over: {channel.ended}"
+    registration: Registration | None = member.registration
+    if registration is None or channel.incarnation != registration.incarnation:
+        return "it is registered, but its channel is another incarnation's"
+    return None
+
+
+def _in_topics(group: ShownGroup, topics: Mapping[str, Topic], live: Mapping[str, _Live]) -> Iterator[Problem]:
+    subscribed = {topic for each in live.values() for topic in each.threads}
+    is_client_side = group.state.client is not None
+    if is_client_side:  # only the leader interprets metadata: its answer contains the group's topics
+        subscribed |= set(group.state.topics)
+    shown = {each.partition: each for each in group.partitions}
+    for name in sorted(subscribed):
+        topic = topics.get(name)
+        if topic is None:
+            yield Problem(name, "no such topic (yet)")
+        elif not topic.partitions:
+            yield Problem(name, "the topic has no partitions")
+        for number in topic.partitions if topic else ():
+            partition = TopicPartition(name, number)
+            why = _unowned(group, shown.get(partition), partition)
+            why = why or _misowned(shown[partition], topic, live, is_client_side)
+            if why is not None:
+                yield Problem(str(partition), why)
+    for partition, each in sorted(shown.items()):
+        topic = topics.get(partition.topic)
+        if each.thread is not None and partition.topic not in subscribed:
+            yield Problem(str(partition), f"{each.thread} owns it, and no member subscribes to its topic")
+        elif each.thread is not None and topic is not None and partition.partition not in topic.partitions:
+            yield Problem(str(partition), f"{each.thread} owns it, and its topic has no such partition")
+
+
+def _unowned(group: ShownGroup, shown: ShownPartition | None, partition: TopicPartition) -> str | None:
+    if shown is not None and shown.thread is not None:
+        return None
+    if why := group.state.left_out.get(str(partition)) or _left_out_by_the_leader(group, partition):
+        return why
+    for mark in group.state.marks:
+        if partition in mark.partitions:
+            return f"no owner: it waits for the lease of {mark.consumer} ({mark.reason})"
+    for consumer, target in sorted(group.state.target.items()):
+        if partition in target.partitions:
+            return f"no owner: it is assigned to {consumer}"
+    return "no owner"
+
+
+def _left_out_by_the_leader(group: ShownGroup, partition: TopicPartition) -> str | None:
+    is_assigned = any(partition in target.partitions for target in group.state.target.values())
+    return None if is_assigned else group.state.left_out.get(partition.topic)
+
+
+def _misowned(
+    shown: ShownPartition, topic: Topic | None, live: Mapping[str, _Live], is_client_side: bool = False
+) -> str | None:
+    """Why the owner must not have the partition, None when it may.
+
+    :param is_client_side: whether the threads are the leader's choice.
+    """
+    owner = live.get(shown.consumer or "")
+    number = (shown.thread or "").removeprefix(f"{shown.consumer}-")
+    if owner is None:
+        return f"its owner {shown.thread} is of no live member"
+    if shown.incarnation != owner.incarnation:
+        return f"its owner {shown.thread} is of an earlier incarnation of {shown.consumer}"
+    threads = owner.threads.get(shown.partition.topic, 0)
+    if not threads and not is_client_side:
+        return f"its owner {shown.thread} has not subscribed to the topic"
+    if not is_client_side and (not number.isdecimal() or int(number) >= threads):
+        return f"its owner {shown.thread} is not among the {threads} threads that {shown.consumer} registered"
+    channel = owner.member.channel
+    if channel is None or shown.partition not in channel.running:
+        return f"its owner {shown.thread} does not run it"
+    if topic is not None and channel.topics.get(topic.name) != topic.id:
+        return f"its owner {shown.thread} runs it with another topic id"
+    return None

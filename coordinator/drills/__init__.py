@@ -1,1 +1,0 @@
-"""Failover drills: a fault, done to real processes, that costs what was promised and no more. See docs/drills.md."""

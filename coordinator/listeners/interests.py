@@ -1,0 +1,76 @@
+"""The groups interested in each topic: seed 000's `consumerGroupsPerTopic` and `groupsWithWildcardTopics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..zk.errors import BadData
+from ..zk.runtime import Runtime
+from ..zk.znodes.records import STATIC, Registration
+from ..zk.znodes.sync import CLIENT
+from ..zk.znodes.topic_filter import TopicFilter
+
+
+class Interests:
+    """Updated by the listeners with every member's registration of every group; read by them too."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._lock = runtime.lock()
+        self.consumer_groups_per_topic: dict[str, set[str]] = {}
+        self.groups_with_wildcard_topics: dict[str, tuple[TopicFilter, ...]] = {}
+        self._assigned: dict[str, frozenset[str]] = {}
+
+    def update(self, group: str, registrations: Iterable[Registration]) -> None:
+        """Replace the interests of `group` by its members' current ones (joiners, leavers and changes alike)."""
+        topics: set[str] = set()
+        filters: list[TopicFilter] = []
+        for registration in registrations:
+            if registration.pattern in (STATIC, CLIENT):
+                topics |= set(registration.subscription)
+            else:
+                filters += _filters(registration)
+        with self._lock:
+            self._remove(group)
+            for topic in topics:
+                self.consumer_groups_per_topic.setdefault(topic, set()).add(group)
+            if filters:
+                self.groups_with_wildcard_topics[group] = tuple(filters)
+
+    def assigned(self, group: str, topics: Iterable[str]) -> None:
+        """A leader has assigned these topics: they concern its group, independent of its members' registrations."""
+        names = frozenset(topics)
+        with self._lock:
+            self._assigned.pop(group, None)
+            if names:
+                self._assigned[group] = names
+
+    def forget(self, group: str) -> None:
+        """`group` is gone."""
+        with self._lock:
+            self._assigned.pop(group, None)
+            self._remove(group)
+
+    def groups_of(self, topic: str) -> set[str]:
+        """The groups that a change of `topic` concerns."""
+        with self._lock:
+            by_pattern = {
+                group
+                for group, filters in self.groups_with_wildcard_topics.items()
+                if any(topic_filter.allows(topic) for topic_filter in filters)
+            }
+            by_leader = {group for group, topics in self._assigned.items() if topic in topics}
+            return by_pattern | by_leader | self.consumer_groups_per_topic.get(topic, set())
+
+    def _remove(self, group: str) -> None:
+        self.groups_with_wildcard_topics.pop(group, None)
+        for topic in [topic for topic, groups in self.consumer_groups_per_topic.items() if group in groups]:
+            self.consumer_groups_per_topic[topic].discard(group)
+            if not self.consumer_groups_per_topic[topic]:
+                del self.consumer_groups_per_topic[topic]
+
+
+def _filters(registration: Registration) -> list[TopicFilter]:
+    try:
+        return [TopicFilter(registration.pattern, text) for text in registration.subscription]
+    except BadData:
+        return []  # the turn reports it, with the member's name

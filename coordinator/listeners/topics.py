@@ -1,0 +1,91 @@
+"""Seed 000's two topic listeners: the list of topics, and their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..term.bad_data import Findings
+from ..term.term import Term
+from ..zk.errors import BadData
+from ..zk.store import Node, Watch
+from ..zk.znodes.paths import Brokers
+from ..zk.znodes.records import Topic
+from .interests import Interests
+
+AskForTurn = Callable[[str, str], None]
+"""Called with a group and the reason for its turn."""
+
+
+class TopicListener:
+    """Reads topics and sets their watches, and requests turns of the groups that a change concerns.
+
+    :param on_topics: the watch on the list of topics.  :param on_topic: the watch on one topic.
+    :ivar topics: all topics, as last read; replaced, never changed.
+    """
+
+    def __init__(self, term: Term, interests: Interests, ask: AskForTurn, on_topics: Watch, on_topic: Watch) -> None:
+        self._term = term
+        self._store = term.store
+        self._brokers = Brokers(term.config.brokers_path)
+        self._interests = interests
+        self._ask = ask
+        self._on_topics = on_topics
+        self._on_topic = on_topic
+        self._findings = Findings(term.problems)
+        self.topics: dict[str, Topic] = {}
+
+    def topic_change(self, all_of_them: bool = False) -> None:
+        """Seed 000, `TopicChangeListener`, also for deleted and re-created topics."""
+        listing = self._store.children(self._brokers.topics, watch=self._on_topics)
+        names = set(self._findings.usable(self._brokers.topics, listing.names if listing else ()))
+        self._findings.done()
+        gone = set(self.topics) - names
+        self.topics = {name: topic for name, topic in self.topics.items() if name not in gone}
+        for topic in sorted(gone):
+            self._concern(topic, f"topic {topic} deleted")
+        self.topic_partition_change(sorted(names if all_of_them else names - set(self.topics)))
+
+    def topic_partition_change(self, names: Iterable[str]) -> None:
+        """Seed 000, `TopicPartitionChangeListener`: partitions are in the topic's data, not among its children."""
+        listed = list(names)
+        paths = [self._brokers.topic(name) for name in listed]
+        nodes = self._store.get_many(paths, watch=self._on_topic)
+        for name, path, node in zip(listed, paths, nodes, strict=True):
+            self._note_topic(name, path, node)
+
+    def _note_topic(self, name: str, path: str, node: Node | None) -> None:
+        before = self.topics.get(name)
+        after = self._parsed_topic(name, path, node)
+        if after == before:
+            return
+        topics = {other: topic for other, topic in self.topics.items() if other != name}
+        self.topics = {**topics, name: after} if after else topics
+        self._concern(name, _what_happened(before, after))
+
+    def _parsed_topic(self, name: str, path: str, node: Node | None) -> Topic | None:
+        """The topic; unreadable data leaves the last value."""
+        if node is None:
+            self._term.problems.clear(path)
+            return None
+        try:
+            topic = Topic.parse(path, name, node.data, node.stat.czxid)
+        except BadData as error:
+            self._term.problems.report(path, str(error))
+            return self.topics.get(name)
+        self._term.problems.clear(path)
+        return topic
+
+    def _concern(self, topic: str, reason: str) -> None:
+        for group in sorted(self._interests.groups_of(topic)):
+            self._ask(group, reason)
+
+
+def _what_happened(before: Topic | None, after: Topic | None) -> str:
+    name = (after or before or Topic("?", "", ())).name
+    if before is None:
+        return f"topic {name} appeared"
+    if after is None:
+        return f"topic {name} deleted"
+    if before.id != after.id:
+        return f"topic {name} made anew"
+    return f"topic {name} has {len(after.partitions)} partitions"

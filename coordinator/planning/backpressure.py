@@ -1,0 +1,140 @@
+"""Back-pressure decisions: pausing fetchers, limiting their seals, and the queries that collection waits for.
+
+Pure. Znode content in, znode content out; `collect_segments` applies it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ..zk.znodes.segments import BACKLOG_IS_FULL, SegmentsRecord
+
+RESUME_SHARE = 0.8
+"""Fetchers resume when the backlog is at this share of both bounds: at the bound, each seal would pause again."""
+
+HURRY_SHARE = 0.5
+"""Above this share of a bound, finished segments are collected in the next round, not only in the next sweep."""
+
+HURRY_BYTES = 256 << 20
+"""Above these bytes too: files that are removed soon are written into page cache that is already allocated."""
+
+INTERVAL_STEP_MS = 10
+"""Published seal intervals are multiples of this."""
+
+UNKNOWN = -1
+"""Progress of a query with an unreadable znode: nothing may be collected before it is repaired."""
+
+Readers = Mapping[str, int]
+"""Query -> the czxid up to which it has finished, or `UNKNOWN`; without expired queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of a group's backlog."""
+
+    segments: int
+    size: int
+
+
+class Backlog(NamedTuple):
+    """A group's sealed segments that have not been collected, and their bytes.
+
+    :ivar unread: number of segments with unknown size; no pause is lifted before it is known.
+    """
+
+    segments: int
+    size: int
+    unread: int = 0
+
+
+def is_pressing(record: SegmentsRecord, backlog: Backlog, bounds: Bounds) -> bool:
+    """Whether collection shall run before the next sweep."""
+    hurry_bytes = min(HURRY_BYTES, HURRY_SHARE * bounds.size)
+    is_large = backlog.segments > HURRY_SHARE * bounds.segments or backlog.size > hurry_bytes
+    return record.paused is not None or is_large
+
+
+def may_hold(backlog: Backlog, bounds: Bounds) -> bool:
+    """Whether segments that every query has finished may be retained, for queries that begin at a checkpoint."""
+    return backlog.segments <= HURRY_SHARE * bounds.segments and backlog.size <= HURRY_SHARE * bounds.size
+
+
+def finished_by_all(readers: Readers) -> int | None:
+    """The czxid up to which every query has finished; None when nothing may be collected."""
+    finished = min(readers.values(), default=UNKNOWN)
+    return finished if finished > 0 else None
+
+
+def directions(
+    before: SegmentsRecord, backlog: Backlog, bounds: Bounds, readers: Readers, seal_interval_ms: int | None
+) -> SegmentsRecord:
+    """The next data of `segments`; the same record when nothing changes.
+
+    A pause by an operator is left alone.
+    """
+    after = replace(before, seal_interval_ms=seal_interval_ms)
+    if before.paused is not None and not before.paused.startswith(BACKLOG_IS_FULL):
+        return after
+    return replace(after, paused=_paused(before.paused, backlog, bounds, readers))
+
+
+def _paused(before: str | None, backlog: Backlog, bounds: Bounds, readers: Readers) -> str | None:
+    """Why fetchers shall pause. The text stays while its cause does: a new one wakes every fetcher."""
+    share = RESUME_SHARE if before else 1.0
+    if backlog.segments <= share * bounds.segments and backlog.size <= share * bounds.size:
+        return before if backlog.unread else None
+    cause = _cause(readers)
+    if before and before.endswith(cause):
+        return before
+    return (
+        f"{BACKLOG_IS_FULL}: {backlog.segments} of at most {bounds.segments} segments, "
+        f"{shown_bytes(backlog.size)} of at most {shown_bytes(bounds.size)}; {cause}"
+    )
+
+
+def _cause(readers: Readers) -> str:
+    if not readers:
+        return "no query reads the group, and nothing is collected without one"
+    slowest = min(readers, key=lambda name: (readers[name], name))
+    if readers[slowest] == UNKNOWN:
+        return f"the znode of query {slowest} cannot be read, so nothing is collected"
+    return f"query {slowest} has not finished them"
+
+
+def shown_bytes(size: int) -> str:
+    """Bytes for people: `512 bytes`, `3.1 GiB`."""
+    value, units = float(size), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{size} bytes" if units[0] == "bytes" else f"{value:.1f} {units[0]}"
+
+
+def shortest_interval_ms(own: Sequence[int], max_seals_per_s: int) -> int:
+    """The minimum seal interval at which all fetchers together stay below `max_seals_per_s`.
+
+    Fetchers with a longer interval of their own keep it, which leaves the others more.
+
+    :param own: the interval of each live fetcher, in milliseconds.
+    :returns: milliseconds; 0 when every fetcher may keep its own.
+    """
+    ordered = sorted(own)
+    rest = sum(1000 / interval for interval in ordered)
+    if rest <= max_seals_per_s:
+        return 0
+    interval_ms = 0.0
+    for count, interval in enumerate(ordered, start=1):
+        rest -= 1000 / interval
+        if rest >= max_seals_per_s:
+            continue
+        interval_ms = 1000 * count / (max_seals_per_s - rest)
+        if count == len(ordered) or interval_ms <= ordered[count]:
+            break
+    return INTERVAL_STEP_MS * math.ceil(round(interval_ms / INTERVAL_STEP_MS, 6))
+
+
+def published_interval_ms(own: Sequence[int], shortest_ms: int) -> int | None:
+    """The group's published interval: `shortest_ms` when one of its fetchers would seal more often, else None."""
+    return shortest_ms if any(interval < shortest_ms for interval in own) else None

@@ -1,0 +1,343 @@
+"""A group's membership in one turn: live, away from a seat, ended, evicted or refused members. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..assignors import Assignor
+from ..zk.znodes.error_codes import (
+    GROUP_MAX_SIZE_REACHED,
+    INCONSISTENT_GROUP_PROTOCOL,
+    INCONSISTENT_REGION,
+    UNKNOWN_MEMBER_ID,
+)
+from ..zk.znodes.group_state import Mark
+from ..zk.znodes.partitions import NONE, PartitionSet
+from ..zk.znodes.records import Registration
+from ..zk.znodes.regions import CONSUMERS as REGION_OF_CONSUMERS
+from ..zk.znodes.regions import RegionMembership
+from ..zk.znodes.sync import CLIENT, CONSUMER
+from .leases import UNKNOWN_LEASE_MS, is_exclusive, lease_ms
+from .snapshot import ChannelView, SeatView, Snapshot
+from .strategy import ESTABLISHED, NEWCOMER, RETURNING, Candidate, choose
+from .target import is_live
+
+FORMING_AT_MOST = 3
+"""A new group waits for more members for at most this many initial delays, even while members keep joining."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """An operator's settings for groups.
+
+    :ivar assignment_timeout_s: seconds after which a leader without an answer has failed.
+    :ivar initial_delay_s: an empty group waits until no member has joined for this long.
+    :ivar max_size: maximum number of members of a group.
+    """
+
+    initial_delay_s: float = 0.0
+    max_size: int = 2**31 - 1
+    assignment_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An incarnation to end in ZooKeeper.
+
+    :ivar reason: for its channel.
+    :ivar evicted: whether its `ids` znode is removed too.
+    :ivar owners: owner znodes to remove.
+    :ivar error: the reason as a Kafka error name.
+    :ivar seat: the seat to remove with it, None for a dynamic member.
+    """
+
+    view: ChannelView
+    reason: str
+    evicted: bool
+    owners: PartitionSet
+    error: str = UNKNOWN_MEMBER_ID
+    seat: SeatView | None = None
+
+
+@dataclass(slots=True)
+class Membership:
+    """The membership of a group in one turn.
+
+    :ivar live: consumer -> registration, of members that take commands.
+    :ivar away: the same of static members that have left and whose seat is kept: they keep their part.
+    :ivar forming: members that wait for the group's first generation.
+    :ivar given_up: seats to remove without an incarnation to end.
+    :ivar strategy: the group's.
+    :ivar is_client_side: whether a member decides by it, not this node.
+    :ivar protocol_type: the group's.
+    :ivar region: the group's consistent region.
+    :ivar timers: seconds until the next timed action.
+    """
+
+    live: dict[str, Registration]
+    away: dict[str, Registration] = field(default_factory=dict)
+    forming: dict[str, Registration] = field(default_factory=dict)
+    ends: list[End] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
+    given_up: list[SeatView] = field(default_factory=list)
+    strategy: str = ""
+    is_client_side: bool = False
+    protocol_type: str = CONSUMER
+    region: RegionMembership | None = None
+    timers: list[float] = field(default_factory=list)
+
+    @property
+    def everybody(self) -> dict[str, Registration]:
+        """The members with a part in the assignment: live and away."""
+        return {**self.live, **self.away}
+
+
+def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: GroupRules) -> Membership:
+    """The membership of this turn.
+
+    :raises RebalanceFailed: when the group's members share no strategy that is installed here.
+    """
+    found = Membership(_live_members(snapshot))
+    _keep_marks(snapshot, found)
+    _evict(snapshot, found)
+    _end_departed(snapshot, found)
+    _seats(snapshot, found)
+    _refuse(snapshot, found, assignors, rules)
+    _delay_first_generation(snapshot, found, rules)
+    return found
+
+
+def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
+    """Members without a part, each with the reason."""
+    reasons = {}
+    for name, member in snapshot.members.items():
+        view = snapshot.channels.get(name)
+        if member.registration is None:
+            reasons[name] = "its registration cannot be read"
+        elif view is None or view.channel is None:
+            reasons[name] = "its channel is missing or cannot be read"
+    return {**reasons, **{end.view.consumer: end.reason for end in found.ends if end.evicted}}
+
+
+def _live_members(snapshot: Snapshot) -> dict[str, Registration]:
+    return {
+        name: member.registration
+        for name, member in snapshot.members.items()
+        if member.registration is not None and is_live(member, snapshot.channels.get(name))
+    }
+
+
+# ---- evictions
+
+
+def _keep_marks(snapshot: Snapshot, found: Membership) -> None:
+    """Keep the eviction marks whose lease still runs."""
+    for mark in snapshot.state.marks:
+        registration = found.live.get(mark.consumer)
+        if registration is not None and registration.incarnation == mark.incarnation:
+            continue  # its eviction was planned, but never committed: it lives
+        left_s = mark.lease_ms / 1000 - snapshot.mark_age_s.get((mark.consumer, mark.incarnation), 0.0)
+        if left_s > 0:
+            found.marks.append(mark)
+            found.timers.append(left_s)
+
+
+def _evict(snapshot: Snapshot, found: Membership) -> None:
+    """End members without acknowledgements or heartbeats; their partitions wait for their lease."""
+    for name, registration in sorted(found.live.items()):
+        view = snapshot.channels[name]
+        limit_s = registration.max_poll_interval_ms / 1000
+        waits_s = max((command.age_s for command in view.commands if not command.is_drain), default=0.0)
+        waits_s = max(waits_s, view.waits_s)  # replaced commands do not postpone it
+        if waits_s < limit_s and view.idle_s < limit_s:
+            found.timers.append(limit_s - max(waits_s, view.idle_s))
+            continue
+        what, remedy = "gave no sign of life", "its process hangs, or max_poll_interval_ms is too short for it"
+        if waits_s >= limit_s:
+            what = "acknowledged no command"
+            remedy = "raise max_poll_interval_ms, or lower max_poll_records so that it polls more often"
+        reason = f"evicted: it {what} for {registration.max_poll_interval_ms} ms ({remedy})"
+        _end_live(snapshot, found, name, reason)
+
+
+def _end_live(snapshot: Snapshot, found: Membership, name: str, reason: str, error: str = UNKNOWN_MEMBER_ID) -> None:
+    """End a live member. It may fetch until its lease expires, so a mark covers its partitions until then."""
+    registration, view = found.live.pop(name), snapshot.channels[name]
+    owners = view.running & snapshot.owners
+    seat = snapshot.seats.get(name) if registration.instance_id == name else None
+    found.ends.append(End(view, reason, True, owners, error, seat))
+    runs_unowned = _runs_unowned(snapshot, view)
+    if view.running or runs_unowned:
+        lease = registration.lease_ms or (UNKNOWN_LEASE_MS if runs_unowned else 0)
+        _mark(found, Mark(name, registration.incarnation, view.running, lease, reason))
+
+
+def _runs_unowned(snapshot: Snapshot, view: ChannelView) -> bool:
+    """Whether a member runs resources without owner znodes: no other may start them before its lease expires."""
+    return is_exclusive(snapshot) and view.channel is not None and bool(view.channel.ask)
+
+
+def _mark(found: Membership, mark: Mark) -> None:
+    found.marks.append(mark)
+    found.timers.append(mark.lease_ms / 1000)
+
+
+def _end_departed(snapshot: Snapshot, found: Membership) -> None:
+    """End in ZooKeeper what has ended already: no `ids` znode of that incarnation, or ended half-way.
+
+    A static member whose session has expired loses its seat: its session timeout is over by then.
+    """
+    put_out = {end.view.consumer for end in found.ends}
+    for name, view in sorted(snapshot.channels.items()):
+        channel = view.channel
+        if name in found.live or name in put_out or channel is None or not channel.incarnation:
+            continue
+        member = snapshot.members.get(name)
+        if member is not None and member.registration is None:
+            continue  # an unreadable registration may be a live member's
+        owners = view.running & snapshot.owners
+        if channel.is_live:
+            seat = snapshot.seats.get(name)
+            its_own = seat is not None and seat.incarnation == channel.incarnation
+            reason = "its session ended"
+            found.ends.append(End(view, reason, False, owners, seat=seat if its_own else None))
+            if _runs_unowned(snapshot, view):
+                _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+        elif view.running or _runs_unowned(snapshot, view):
+            reason = channel.ended or ""
+            found.ends.append(End(view, reason, False, owners, channel.error))
+            if _runs_unowned(snapshot, view):
+                _mark(found, Mark(name, channel.incarnation, NONE, lease_ms(snapshot, name), reason))
+
+
+# ---- static members (KIP-345)
+
+
+def _seats(snapshot: Snapshot, found: Membership) -> None:
+    """Keep the seats of members that have left recently; give up those that timed out, or were removed.
+
+    A member with an `ids` znode that is not live is registering, or unreadable: its seat is left for a later turn. A
+    seat without a target yet has no part while its member is away.
+    """
+    lost = {end.seat.instance for end in found.ends if end.seat is not None}
+    for instance, view in sorted(snapshot.seats.items()):
+        seat, live = view.seat, found.live.get(instance)
+        if seat is None or instance in lost:
+            continue
+        is_expected = instance in snapshot.state.target
+        left_s = seat.session_timeout_ms / 1000 - view.away_s
+        if live is not None and live.instance_id == instance:
+            if seat.removed is not None:
+                _end_live(snapshot, found, instance, f"removed: {seat.removed}")
+        elif live is None and instance in snapshot.members:
+            if is_expected:
+                found.away[instance] = seat.registration
+        elif live is None and is_expected and seat.removed is None and left_s > 0:
+            found.away[instance] = seat.registration
+            found.timers.append(left_s)
+        else:
+            found.given_up.append(view)
+
+
+# ---- admission
+
+
+def _refuse(snapshot: Snapshot, found: Membership, assignors: Mapping[str, Assignor], rules: GroupRules) -> None:
+    """Refuse members of another region, without a common strategy, or over the maximum size."""
+    found.region = _region_of(snapshot, found)
+    for name, registration in sorted(found.everybody.items()):
+        if reason := _inconsistent(found.region, registration):
+            _refuse_member(snapshot, found, name, f"refused: {reason}", INCONSISTENT_REGION)
+    candidates = [
+        Candidate(
+            name,
+            () if registration.pattern == CLIENT else registration.protocols,
+            _rank(snapshot, name, registration),
+            snapshot.members[name].czxid if name in snapshot.members else 0,
+            registration.client,
+        )
+        for name, registration in found.everybody.items()
+    ]
+    before = snapshot.state
+    choice = choose(candidates, before.strategy, assignors, rules.max_size, before.client is not None)
+    found.strategy = choice.name or before.strategy
+    if choice.offer is not None:
+        found.is_client_side, found.protocol_type = choice.offer.is_client_side, choice.offer.protocol_type
+    for name in sorted(choice.too_many):
+        reason = f"refused: the group has {rules.max_size} members, as many as it may have (group_max_size)"
+        _refuse_member(snapshot, found, name, reason, GROUP_MAX_SIZE_REACHED)
+    for name, reason in sorted(choice.refused.items()):
+        _refuse_member(snapshot, found, name, f"refused: {reason}", INCONSISTENT_GROUP_PROTOCOL)
+
+
+def _region_of(snapshot: Snapshot, found: Membership) -> RegionMembership | None:
+    """The group's region; without one, that of its first member."""
+    view = snapshot.region
+    first = min(found.everybody.items(), key=lambda one: (_rank(snapshot, *one), _age(snapshot, one[0])), default=None)
+    offered = first[1].region if first is not None else None
+    if snapshot.state.region is not None or _is_bound(snapshot):
+        name = snapshot.state.region.name if snapshot.state.region is not None else view.name if view else ""
+        kind = view.record.kind if view is not None and view.record is not None else offered.kind if offered else ""
+        return RegionMembership(name, kind or REGION_OF_CONSUMERS)
+    if offered is None or view is None:
+        return offered
+    # The region that was read: when another member has just become the first, the next turn reads its region.
+    return RegionMembership(view.name, view.record.kind if view.record is not None else offered.kind)
+
+
+def _is_bound(snapshot: Snapshot) -> bool:
+    view = snapshot.region
+    is_listed = view is not None and view.record is not None and snapshot.group in view.record.groups
+    return is_listed and not snapshot.state.target
+
+
+def _age(snapshot: Snapshot, name: str) -> tuple[int, str]:
+    return (snapshot.members[name].czxid if name in snapshot.members else 0), name
+
+
+def _inconsistent(region: RegionMembership | None, registration: Registration) -> str:
+    """Why a member cannot be in a group of this region; empty when it can."""
+    offered = registration.region
+    if offered is not None and registration.protocol_type != CONSUMER:
+        return "a consistent region is for consumers of partitions"
+    if offered == region:
+        return ""
+    if region is None:
+        return f"the group is in no consistent region, and it registers for {offered.name if offered else '-'}"
+    if offered is None:
+        return f"the group is in consistent region {region.name}, and it registers for none"
+    if offered.name == region.name:
+        return f"region {region.name} is one of {region.kind}, and it registers for one of {offered.kind}"
+    return f"the group is in consistent region {region.name}, and it registers for {offered.name}"
+
+
+def _rank(snapshot: Snapshot, name: str, registration: Registration) -> int:
+    target = snapshot.state.target.get(name)
+    if target is None:
+        return NEWCOMER
+    if target.incarnation == registration.incarnation:
+        return ESTABLISHED
+    return RETURNING if name in snapshot.seats and registration.instance_id == name else NEWCOMER
+
+
+def _refuse_member(snapshot: Snapshot, found: Membership, name: str, reason: str, error: str) -> None:
+    if name in found.live:
+        _end_live(snapshot, found, name, reason, error)
+        return
+    del found.away[name]
+    if name not in snapshot.members:  # else it is registering: left for a later turn
+        found.given_up.append(snapshot.seats[name])
+
+
+def _delay_first_generation(snapshot: Snapshot, found: Membership, rules: GroupRules) -> None:
+    """Delay the first generation of an empty group until more members have joined (KIP-134)."""
+    if snapshot.state.target or any(snapshot.channels[name].running for name in found.live):
+        return
+    ages = [snapshot.members[name].age_s for name in found.live]
+    if not ages:
+        return
+    left_s = min(rules.initial_delay_s - min(ages), FORMING_AT_MOST * rules.initial_delay_s - max(ages))
+    if left_s > 0:
+        found.forming, found.live = found.live, {}
+        found.timers.append(left_s)

@@ -1,0 +1,98 @@
+"""A turn's record in a group's history, for people: one per generation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..zk.znodes.group_state import EMPTY, STABLE, GroupState, Rebalance
+from ..zk.znodes.sync import Ask
+from .snapshot import Snapshot
+
+
+def history_of(snapshot: Snapshot, state: GroupState, is_new: bool, stopping: bool, trigger: str) -> Rebalance | None:
+    """The record of the generation of `state`: new, or with the times known now; None to leave it."""
+    before = snapshot.state
+    if is_new:
+        ask = adopted_ask(snapshot, state)
+        joined, left = sorted(_lives(state) - _lives(before)), sorted(_lives(before) - _lives(state))
+        return Rebalance(
+            generation=state.generation,
+            epoch=snapshot.epoch,
+            trigger=trigger or _seen_in_the_turn(joined, left),
+            started_ms=snapshot.now_ms,
+            joined=tuple(joined),
+            left=tuple(left),
+            moved=_moved(before, state),
+            stopped_ms=None if stopping else snapshot.now_ms,
+            finished_ms=snapshot.now_ms if state.state in (STABLE, EMPTY) else None,
+            standing_since_ms=_standing_since(snapshot.rebalance) or (snapshot.now_ms if stopping else None),
+            assignment_ms=max(0, snapshot.now_ms - ask.since_ms) if ask is not None else None,
+            attempts=ask.attempt if ask is not None else None,
+        )
+    record = snapshot.rebalance
+    if record is None or record.generation != state.generation or record.finished_ms is not None:
+        return None
+    stopped_ms = record.stopped_ms or (None if stopping else snapshot.now_ms)
+    finished_ms = snapshot.now_ms if state.state in (STABLE, EMPTY) else None
+    since_ms = record.standing_since_ms or (snapshot.now_ms if stopping else None)
+    stood_ms = max(0, snapshot.now_ms - since_ms) if since_ms is not None and state.state == STABLE else None
+    updated = replace(
+        record,
+        stopped_ms=stopped_ms,
+        finished_ms=finished_ms,
+        standing_since_ms=since_ms,
+        standstill_ms=stood_ms,
+    )
+    return updated if updated != record else None
+
+
+def adopted_ask(snapshot: Snapshot, state: GroupState) -> Ask | None:
+    """The ask whose answer becomes the target with `state`; None without one."""
+    before = snapshot.state.client.ask if snapshot.state.client is not None else ""
+    name = state.client.ask if state.client is not None else ""
+    return next((view.ask for view in snapshot.asks if name not in ("", before) and view.name == name), None)
+
+
+def replaced_of(snapshot: Snapshot, generation: int) -> Rebalance | None:
+    """The record of the unfinished rebalance that the new `generation` replaces."""
+    record = snapshot.rebalance
+    if record is None or record.finished_ms is not None or record.generation >= generation:
+        return None
+    return replace(record, replaced_by=generation)
+
+
+def in_order(records: Sequence[Rebalance]) -> list[Rebalance]:
+    """The oldest first; a record that an older release left unfinished names its successor."""
+    ordered = sorted(records, key=lambda record: record.generation)
+    following = [*(record.generation for record in ordered[1:]), None]
+    return [
+        replace(record, replaced_by=record.replaced_by or (after if record.finished_ms is None else None))
+        for record, after in zip(ordered, following, strict=True)
+    ]
+
+
+def _standing_since(record: Rebalance | None) -> int | None:
+    """When partitions stopped for an unfinished rebalance: its members still wait."""
+    return record.standing_since_ms if record is not None and record.finished_ms is None else None
+
+
+def _seen_in_the_turn(joined: list[str], left: list[str]) -> str:
+    """The trigger when the turn, begun for another reason, saw the change first."""
+    changes = [
+        f"{what} {', '.join(incarnations)}"
+        for what, incarnations in (("joined", joined), ("left", left))
+        if incarnations
+    ]
+    return "; ".join(changes) or "topics or owners changed"
+
+
+def _lives(state: GroupState) -> set[str]:
+    return {f"{name}/{target.incarnation[:8]}" for name, target in state.target.items()}
+
+
+def _moved(before: GroupState, after: GroupState) -> int:
+    """Partitions that move to another incarnation."""
+    old = {part: (name, target.incarnation) for name, target in before.target.items() for part in target.partitions}
+    new = {part: (name, target.incarnation) for name, target in after.target.items() for part in target.partitions}
+    return sum(1 for part, holder in new.items() if part in old and old[part] != holder)

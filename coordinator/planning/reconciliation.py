@@ -1,0 +1,308 @@
+"""How each member of a group gets from what it runs to what it shall run. Pure.
+
+A turn decides one step for each member, as Kafka's `CurrentAssignmentBuilder` does (KIP-848): what it must give up is
+revoked first, then it gets what is free. The rules are those that a model of the protocol was checked with: what is
+revoked first, which commands are withdrawn, and when a partition is free to be handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
+from .membership import Membership
+from .snapshot import ChannelView, SentCommand, Snapshot
+from .target import Wanted
+
+STRAGGLER_AFTER_S = 0.5
+"""From this age on, an unacknowledged command no longer holds up the rest of another member's start."""
+
+Commands = tuple[tuple[str, Command], ...]
+"""Commands to send, each with its consumer."""
+
+Kept = Mapping[str, SentCommand]
+"""Consumer -> the one command that still says what it must."""
+
+Withdrawn = tuple[tuple[str, SentCommand], ...]
+"""Commands to take back, each with its consumer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a turn reconciles: the members of a group as they are, and as they shall be, in one generation."""
+
+    snapshot: Snapshot
+    membership: Membership
+    want: Wanted
+    generation: int
+    is_eager: bool
+
+
+# ---- the steps of a member
+
+
+@dataclass(frozen=True, slots=True)
+class Unrevoked:
+    """It must give up partitions before anything else: `stop` is due.
+
+    :ivar partitions: none for a member of a group without owners, which stops whole.
+    """
+
+    partitions: PartitionSet
+    stop: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Revoking:
+    """It must give up partitions: the stop is sent, and not acknowledged."""
+
+    partitions: PartitionSet
+    sent: SentCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """It shall run partitions that are not free; `start` is due for the others, where they do not wait for these."""
+
+    partitions: PartitionSet
+    start: Command | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """It gets what it shall run, all of which is free: `start` is due, or `sent` is not acknowledged."""
+
+    start: Command | None = None
+    sent: SentCommand | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """It has nothing to hear now: it runs what it shall run, or its region has failed."""
+
+
+Step = Unrevoked | Revoking | Waiting | Starting | Settled
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How a group gets from what runs to what is wanted.
+
+    :ivar steps: consumer -> its step, for those to which the target is addressed.
+    :ivar withdrawn: commands that are taken back.
+    :ivar blocked_by: of a group without owners, what keeps every start back.
+    :ivar timers: seconds until the steps may be others.
+    :ivar drains: of a group in a consistent region: commands to contribute to the checkpoint that is open; `draining`
+        are those that are sent.
+    """
+
+    steps: Mapping[str, Step]
+    withdrawn: Withdrawn = ()
+    blocked_by: str = ""
+    timers: tuple[float, ...] = ()
+    drains: Commands = ()
+    draining: Kept = field(default_factory=dict)
+
+    @property
+    def stops(self) -> Commands:
+        """Stops to send."""
+        return tuple((name, step.stop) for name, step in self.steps.items() if isinstance(step, Unrevoked))
+
+    @property
+    def starts(self) -> Commands:
+        """Starts to send."""
+        starting = ((name, step) for name, step in self.steps.items() if isinstance(step, Starting | Waiting))
+        return tuple((name, step.start) for name, step in starting if step.start is not None)
+
+    @property
+    def kept(self) -> dict[str, SentCommand]:
+        """The one command of a member that still says what it must."""
+        sent = ((name, step.sent) for name, step in self.steps.items() if isinstance(step, Revoking | Starting))
+        return {name: command for name, command in sent if command is not None}
+
+    @property
+    def waiting(self) -> dict[str, PartitionSet]:
+        """Consumer -> what it cannot start yet, because it is not free."""
+        return {name: step.partitions for name, step in self.steps.items() if isinstance(step, Waiting)}
+
+    @property
+    def are_stopping(self) -> bool:
+        """Whether a member has to stop first."""
+        return any(isinstance(step, Unrevoked | Revoking) for step in self.steps.values())
+
+    @property
+    def are_starting(self) -> bool:
+        """Whether something is started, or still to be."""
+        return bool(self.blocked_by) or any(isinstance(step, Waiting | Starting) for step in self.steps.values())
+
+
+def moves(now: Round) -> Moves:
+    """The step of each member that is due now (seed 000, `rebalance` 4.1 and 4.2)."""
+    revoked = {name: _to_revoke(now, name) for name in addressed(now)}
+    kept, withdrawn = sort_commands(now, lambda view, sent: _still_right(now, view, sent, revoked))
+    taken = taken_partitions(now)
+    is_patient = not _straggles(now, revoked, kept, withdrawn)
+    return Moves(
+        {name: _step(now, name, revoked[name], kept.get(name), taken, is_patient) for name in revoked},
+        withdrawn,
+        timers=tuple(STRAGGLER_AFTER_S - sent.age_s for sent in kept.values() if sent.age_s < STRAGGLER_AFTER_S),
+    )
+
+
+def _step(
+    now: Round, name: str, revoked: PartitionSet, sent: SentCommand | None, taken: PartitionSet, is_patient: bool
+) -> Step:
+    """What a member does now.
+
+    :param sent: the command that still says it.  :param taken: partitions that are not free.
+    :param is_patient: whether all that it shall run is started at once.
+    """
+    if revoked:
+        return Revoking(revoked, sent) if sent is not None else Unrevoked(revoked, _stop(now, name, revoked))
+    if sent is not None:
+        return Starting(sent=sent)
+    view = now.snapshot.channels[name]
+    missing = now.want.target[name].partitions - view.running
+    if _has_settled(now, view) and not missing:
+        return Settled()
+    blocked = missing & taken
+    if blocked and (is_patient or blocked == missing):
+        return Waiting(blocked)
+    start = _start(now, name, view.running | (missing - blocked))
+    return Waiting(blocked, start) if blocked else Starting(start)
+
+
+def addressed(now: Round) -> list[str]:
+    """The live members to whose current incarnation the target is addressed; a newcomer waits for the next answer."""
+    target, live = now.want.target, now.membership.live
+    return [name for name in sorted(live) if name in target and target[name].incarnation == live[name].incarnation]
+
+
+def has_settled(view: ChannelView, wanted: PartitionSet, generation: int, is_eager: bool) -> bool:
+    """Whether a member has nothing more to hear of this generation.
+
+    It has applied its command, or (unless the strategy is eager) it keeps exactly its assignment of an earlier one.
+    """
+    channel = view.channel
+    if channel is None:
+        return False
+    return channel.generation == generation or (not is_eager and channel.generation > 0 and view.running == wanted)
+
+
+def _to_revoke(now: Round, name: str) -> PartitionSet:
+    """What a member must give up before anything else: all for an eager strategy, else what it cannot keep."""
+    snapshot, want = now.snapshot, now.want
+    view = snapshot.channels[name]
+    channel = view.channel
+    if channel is None:
+        return NONE
+    if now.is_eager and channel.generation != now.generation:
+        return view.running
+    other_life = {part for part in view.running if channel.topics.get(part.topic) != want.topics.get(part.topic)}
+    # A claim makes owners only of what is new to the consumer: what has lost its owner is given up, to get one again.
+    unowned = view.running - snapshot.owners if channel.generation != now.generation else NONE
+    return (view.running - want.target[name].partitions) | frozenset(other_life) | unowned
+
+
+# ---- commands that are out
+
+
+def sort_commands(now: Round, is_right: Callable[[ChannelView, SentCommand], bool]) -> tuple[Kept, Withdrawn]:
+    """The one command of each member that still says what it must, and the others, which are withdrawn."""
+    kept: dict[str, SentCommand] = {}
+    withdrawn = []
+    for name, view in sorted(now.snapshot.channels.items()):
+        for sent in view.commands:
+            if (name, sent.name) in now.want.kept:
+                continue
+            if name not in kept and is_right(view, sent):
+                kept[name] = sent
+            else:
+                withdrawn.append((name, sent))
+    return kept, tuple(withdrawn)
+
+
+def _still_right(now: Round, view: ChannelView, sent: SentCommand, to_revoke: Mapping[str, PartitionSet]) -> bool:
+    command, channel, revoked = sent.command, view.channel, to_revoke.get(view.consumer)
+    if command is None or channel is None or revoked is None:
+        return False
+    order = now.snapshot.epoch, now.generation, channel.incarnation
+    if (command.epoch, command.generation, command.incarnation) != order:
+        return False
+    if command.option == STOP_FETCHER:
+        # Of a large one that is obeyed in several commits, what it has stopped by now counts no more.
+        named = command.partitions & view.running if command.partitions else view.running
+        return bool(revoked) and named == revoked
+    if command.option != START_FETCHER or command.ask != now.want.ask:
+        return False
+    target = now.want.target[view.consumer].partitions
+    is_news = bool(command.started - view.running) or channel.generation != now.generation
+    is_news = is_news or _has_unheard_state(now, view)
+    same_topics = all(now.want.topics.get(topic) == topic_id for topic, topic_id in command.topics.items())
+    return not revoked and same_topics and is_news and view.running <= command.started <= target
+
+
+# ---- commands to send
+
+
+def _stop(now: Round, name: str, partitions: PartitionSet) -> Command:
+    """Seed 000, `rebalance` 4.1. Without partitions it means all."""
+    view = now.snapshot.channels[name]
+    named = NONE if partitions == view.running else partitions
+    topics = dict(view.channel.topics) if view.channel else {}
+    incarnation = now.want.target[name].incarnation
+    return Command(STOP_FETCHER, now.snapshot.epoch, now.generation, incarnation, {}, named, topics)
+
+
+def _start(now: Round, name: str, partitions: PartitionSet) -> Command:
+    """Seed 000, `rebalance` 4.2."""
+    target = now.want.target[name]
+    threads = {thread: parts & partitions for thread, parts in target.threads.items() if parts & partitions}
+    topics = {topic: now.want.topics[topic] for topic in by_topic(partitions)}
+    epoch, ask = now.snapshot.epoch, now.want.ask
+    return Command(START_FETCHER, epoch, now.generation, target.incarnation, threads, NONE, topics, ask)
+
+
+def _has_settled(now: Round, view: ChannelView) -> bool:
+    wanted = now.want.target[view.consumer].partitions
+    settled = has_settled(view, wanted, now.generation, now.is_eager)
+    return settled and not _has_unheard_state(now, view)
+
+
+def _has_unheard_state(now: Round, view: ChannelView) -> bool:
+    """Whether an answer has a member state for it that it has not received: that is sent with any partitions."""
+    has_state = now.want.target[view.consumer].has_state
+    return has_state and view.channel is not None and view.channel.ask != now.want.ask
+
+
+def taken_partitions(now: Round) -> PartitionSet:
+    """Partitions that are not free to be handed on.
+
+    Somebody's channel runs it (unless this turn ends that incarnation, which is written before any start), a start
+    that names it is out (one that this turn withdraws counts), an eviction's lease covers it, or its owner is there.
+    """
+    ends = {end.view.consumer: end for end in now.membership.ends}
+    taken: set[TopicPartition] = set()
+    for name, view in now.snapshot.channels.items():
+        if name not in ends:
+            taken |= view.running
+        for sent in view.commands:
+            if sent.command is not None and sent.command.option == START_FETCHER:
+                taken |= sent.command.started - (view.running if name in now.membership.live else NONE)
+    for mark in now.membership.marks:
+        taken |= mark.partitions
+    removed: PartitionSet = frozenset().union(*(end.owners for end in ends.values()))
+    return frozenset(taken) | (now.snapshot.owners - removed)
+
+
+def _straggles(now: Round, revoked: Mapping[str, PartitionSet], kept: Kept, withdrawn: Withdrawn) -> bool:
+    """Whether a member keeps the group waiting for long: then the others start with what is free.
+
+    Also where nothing that this turn knows of will free it: its holder cannot be read, or an owner znode is in the way.
+    """
+    late = any(sent.age_s >= STRAGGLER_AFTER_S for sent in kept.values())
+    is_being_freed = any(revoked.values()) or bool(withdrawn) or bool(now.membership.ends)
+    is_unknown = any(view.channel is None for view in now.snapshot.channels.values())
+    return late or bool(now.membership.marks) or is_unknown or not is_being_freed

@@ -1,0 +1,197 @@
+"""A turn's view of a group, as immutable values: the whole input of `plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..zk.znodes.commands import DRAIN, Command
+from ..zk.znodes.group_state import GroupState, Rebalance
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from ..zk.znodes.records import Channel, Registration, Topic
+from ..zk.znodes.regions import Region
+from ..zk.znodes.seats import Seat
+from ..zk.znodes.sync import Answer, Ask, MemberAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class SentCommand:
+    """A command in a channel.
+
+    :ivar name: its znode's name.
+    :ivar command: None when it cannot be read.
+    :ivar age_s: seconds since this coordinator first saw it.
+    """
+
+    name: str
+    command: Command | None
+    age_s: float = 0.0
+
+    @property
+    def is_drain(self) -> bool:
+        """Whether it asks for a contribution; unfulfilled, its checkpoint is aborted and the member stays."""
+        return self.command is not None and self.command.option == DRAIN
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """A channel znode with its commands, in the order of their sequence.
+
+    :ivar channel: None when its data cannot be read.
+    :ivar version: its data version, the consumer's fence.
+    :ivar idle_s: seconds since this coordinator saw its data change.
+    :ivar waits_s: seconds for which it has had commands without a break, replaced ones included.
+    """
+
+    consumer: str
+    version: int
+    channel: Channel | None
+    commands: tuple[SentCommand, ...] = ()
+    idle_s: float = 0.0
+    waits_s: float = 0.0
+
+    @property
+    def running(self) -> PartitionSet:
+        return frozenset(self.channel.running) if self.channel else NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An `ids` znode. Its identity is (name, czxid); `registration` is None when it cannot be read.
+
+    :ivar age_s: seconds since this coordinator first saw it.
+    """
+
+    consumer: str
+    czxid: int
+    registration: Registration | None
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeatView:
+    """A `seats` znode.
+
+    :ivar seat: None when it cannot be read.
+    :ivar away_s: seconds since this coordinator first saw the seat without a live incarnation.
+    """
+
+    instance: str
+    version: int
+    seat: Seat | None
+    away_s: float = 0.0
+    czxid: int = 0
+
+    @property
+    def incarnation(self) -> str:
+        """The seat's last incarnation."""
+        return self.seat.registration.incarnation if self.seat is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class AskView:
+    """A `sync/ask` znode with its children.
+
+    :ivar ask: None when it cannot be read.
+    :ivar answer: None without one, or with an unusable one: then `problem` has the reason.
+    :ivar entries: consumer -> its entry; read only while the answer may still be adopted.
+    :ivar children: the names of its children.
+    :ivar age_s: seconds since this coordinator first saw it.
+    """
+
+    name: str
+    ask: Ask | None
+    answer: Answer | None = None
+    problem: str = ""
+    entries: Mapping[str, MemberAnswer] = field(default_factory=dict)
+    children: tuple[str, ...] = ()
+    age_s: float = 0.0
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answer is not None or bool(self.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequestView:
+    """A `sync_request` znode: a leader's request for another ask."""
+
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegionView:
+    """The consistent region of a group.
+
+    :ivar record: None without one.  :ivar version: its data version, None likewise.
+    :ivar sources: partition of the group -> its contribution in the region's cut.
+    :ivar open_data: data of the checkpoint to abort.  :ivar open_ends: its ends.
+    :ivar open_since_ms: when it began, wall clock.
+    :ivar names: of all contributions of the group to that cut.
+    :ivar has_initial: for a group not bound to it: whether `initial` has offsets of a previous group of its name.
+    :ivar held_for: the checkpoint that a generation of the group waits for, 0 for none; `held_s` for how long.
+    :ivar problem: why its current cut cannot be read, empty when it can.
+    """
+
+    name: str
+    record: Region | None = None
+    version: int | None = None
+    sources: Mapping[TopicPartition, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    open_data: bytes = b""
+    open_ends: frozenset[str] = frozenset()
+    open_since_ms: int = 0
+    held_for: int = 0
+    held_s: float = 0.0
+    has_initial: bool = False
+    problem: str = ""
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether there is a region that cannot be read."""
+        return self.record is None and self.version is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One group, as a turn read it: state, channels (commands before data), asks, ids, owners, in this order.
+
+    :ivar epoch: of this coordinator.
+    :ivar state_version: data version of `state`.
+    :ivar owners: partitions whose owner znode exists.  :ivar offsets: those whose offset znode exists.
+    :ivar owner_parents: topics that have a parent znode below owners; `offset_parents` likewise.
+    :ivar topics: every existing topic.
+    :ivar czxid: of the group's own znode, its creation.
+    :ivar seats: instance id -> seat, of static members, present or away.
+    :ivar mark_age_s: (consumer, incarnation) of each eviction mark -> seconds since it was made or first read here.
+    :ivar asks: in the order of their numbers.  :ivar has_sync: whether their parent exists.
+    :ivar grown_age_s: seconds since this coordinator saw added partitions of a topic of the adopted answer.
+    :ivar failed_age_s: seconds since this coordinator saw the last ask fail.
+    :ivar region: the group's region, or that of its members' registrations.
+    :ivar history: generations with a history znode.  :ivar rebalance: the newest one's record.
+    """
+
+    group: str
+    epoch: int
+    state: GroupState
+    state_version: int
+    channels: Mapping[str, ChannelView] = field(default_factory=dict)
+    members: Mapping[str, Member] = field(default_factory=dict)
+    seats: Mapping[str, SeatView] = field(default_factory=dict)
+    owners: PartitionSet = NONE
+    offsets: PartitionSet = NONE
+    owner_parents: frozenset[str] = frozenset()
+    offset_parents: frozenset[str] = frozenset()
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    mark_age_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    history: tuple[int, ...] = ()
+    rebalance: Rebalance | None = None
+    now_ms: int = 0
+    czxid: int = 0
+    asks: tuple[AskView, ...] = ()
+    has_sync: bool = False
+    sync_request: SyncRequestView | None = None
+    failed_age_s: float = 0.0
+    grown_age_s: float = 0.0
+    region: RegionView | None = None

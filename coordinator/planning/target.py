@@ -1,0 +1,159 @@
+"""Steps 1 and 2 of the seed's `rebalance`: a group's topics, and the assignment of their partitions. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ..assignors import Assignor, Subscriber, assigned
+from ..zk.errors import BadData
+from ..zk.znodes.group_state import Target
+from ..zk.znodes.partitions import NONE, PartitionSet, TopicPartition
+from ..zk.znodes.paths import GroupPaths
+from ..zk.znodes.ranges import MAX_PARTITION
+from ..zk.znodes.records import STATIC, Registration, Topic
+from ..zk.znodes.sync import CLIENT
+from ..zk.znodes.topic_filter import TopicFilter
+from .snapshot import ChannelView, Member, Snapshot
+
+OWNER_PATHS_A_SESSION = 256_000
+"""Bytes of owner paths per session: a server cannot restart from a session whose end exceeds its buffer
+(ZOOKEEPER-4306: 30,000 owners broke a 3.9.5, 10,000 did not)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A group's next assignment.
+
+    :ivar target: consumer -> its target, for every live member, idle ones included.
+    :ivar topics: the ids of the topics that have a subscriber.
+    :ivar left_out: member, topic or partition -> the reason.
+    :ivar ask: the ask that it answers, under client-side assignment.
+    :ivar is_exclusive: whether none may start before all have stopped what an earlier answer assigned: for a protocol
+        type without owners.
+    :ivar kept: (member, command's name) of existing commands that are neither stops nor starts.
+    """
+
+    target: Mapping[str, Target]
+    topics: Mapping[str, str]
+    left_out: Mapping[str, str]
+    ask: str = ""
+    is_exclusive: bool = False
+    kept: frozenset[tuple[str, str]] = frozenset()
+
+
+def threads_of(registration: Registration, topics: Mapping[str, Topic]) -> dict[str, int]:
+    """Topic -> threads of one member, with a wildcard resolved against the topics that exist.
+
+    :raises BadData: when the pattern does not compile.
+    """
+    if registration.pattern in (STATIC, CLIENT):
+        return dict(registration.subscription)
+    ((text, threads),) = registration.subscription.items()
+    topic_filter = TopicFilter(registration.pattern, text)
+    return {name: threads for name in topics if topic_filter.allows(name)}
+
+
+def is_live(member: Member, view: ChannelView | None) -> bool:
+    """Whether the registered incarnation is the one that the channel shows, not ended."""
+    return (
+        member.registration is not None
+        and view is not None
+        and view.channel is not None
+        and view.channel.is_live
+        and view.channel.incarnation == member.registration.incarnation
+    )
+
+
+def wanted(snapshot: Snapshot, members: Mapping[str, Registration], assignor: Assignor) -> Wanted:
+    """Assign every assignable partition to the members, static ones that are away included.
+
+    :raises RebalanceFailed: when the assignor fails, or breaks its contract.
+    """
+    left_out: dict[str, str] = {}
+    subscribers = []
+    for consumer in sorted(members):
+        try:
+            threads = threads_of(members[consumer], snapshot.topics)
+        except BadData as error:
+            left_out[consumer] = str(error)
+            threads = {}
+        view = snapshot.channels.get(consumer)
+        subscribers.append(
+            Subscriber(
+                consumer,
+                threads,
+                view.running if view else NONE,
+                view.channel.generation if view and view.channel else 0,
+                members[consumer].user_data,
+                instance_id=members[consumer].instance_id,
+                on_thread=_before(snapshot, consumer),
+            )
+        )
+    topics = _assignable(subscribers, snapshot.topics, left_out)
+    shares = {name: topic.partitions for name, topic in topics.items()}
+    assigning = [_only(subscriber, topics) for subscriber in subscribers]
+    assignment = assigned(assignor, assigning, shares)
+    target = {
+        member.consumer: Target(
+            members[member.consumer].incarnation,
+            _bounded(snapshot.group, assignment.get(member.consumer, {}), member.on_thread, left_out),
+        )
+        for member in assigning
+    }
+    return Wanted(target, {name: topic.id for name, topic in sorted(topics.items())}, left_out)
+
+
+def _assignable(
+    subscribers: Iterable[Subscriber], topics: Mapping[str, Topic], left_out: dict[str, str]
+) -> dict[str, Topic]:
+    found = {}
+    for name in sorted({name for subscriber in subscribers for name in subscriber.threads}):
+        if name not in topics:
+            left_out[name] = "no such topic (yet)"
+        elif not topics[name].partitions:
+            left_out[name] = "the topic has no partitions"
+        else:
+            found[name] = topics[name]
+    return found
+
+
+def _only(subscriber: Subscriber, topics: Mapping[str, Topic]) -> Subscriber:
+    return replace(subscriber, threads={topic: n for topic, n in subscriber.threads.items() if topic in topics})
+
+
+def _before(snapshot: Snapshot, consumer: str) -> dict[TopicPartition, str]:
+    """The last target of that name, also for another incarnation: it may get its partitions back."""
+    target = snapshot.state.target.get(consumer)
+    threads = target.threads.items() if target else ()
+    return {part: thread for thread, parts in threads for part in parts}
+
+
+def owner_path_bytes(group: str, partitions: Iterable[TopicPartition]) -> int:
+    """Bytes of the owner paths of `partitions` in the end of a session; a little over-estimated."""
+    counts = Counter(part.topic for part in partitions)
+    paths = GroupPaths(group)
+    return sum(count * (len(paths.owner(topic, MAX_PARTITION)) + 4) for topic, count in counts.items())
+
+
+def _bounded(
+    group: str, threads: Mapping[str, PartitionSet], before: Mapping[TopicPartition, str], left_out: dict[str, str]
+) -> dict[str, PartitionSet]:
+    """Limit `threads` to what one session may own; the excess is left out with the reason.
+
+    Partitions of the target `before` have precedence: a sticky strategy must come to the same result again.
+    """
+    paths = GroupPaths(group)
+    room = OWNER_PATHS_A_SESSION
+    if owner_path_bytes(group, (part for parts in threads.values() for part in parts)) <= room:
+        return {thread: parts for thread, parts in threads.items() if parts}
+    kept: dict[str, set[TopicPartition]] = {}
+    every = [(part not in before, thread, part) for thread, parts in threads.items() for part in parts]
+    for _, thread, partition in sorted(every):
+        room -= len(paths.owner(*partition)) + 4
+        if room >= 0:
+            kept.setdefault(thread, set()).add(partition)
+        else:
+            left_out[str(partition)] = "its consumer's session holds all the owner znodes that ZooKeeper bears"
+    return {thread: frozenset(parts) for thread, parts in kept.items()}

@@ -1,0 +1,160 @@
+"""Reading `sync`: asks, answers, and a leader's request for another ask.
+
+An ask never changes, and its answer is immutable too; both come from a leader, and are untrusted: entries are read of
+one answer only, whose topics are current, and reading stops at a size limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ..planning.answers import outdated_topic
+from ..planning.snapshot import AskView, SyncRequestView
+from ..term.bad_data import Findings
+from ..zk.errors import BadData
+from ..zk.store import Listing, Node, Store
+from ..zk.znodes.group_state import ClientSide
+from ..zk.znodes.names import is_name
+from ..zk.znodes.paths import MEMBER_PREFIX, GroupPaths, ask_number
+from ..zk.znodes.records import Topic
+from ..zk.znodes.sync import (
+    MAX_ANSWER_BYTES,
+    MAX_MEMBER_STATE_BYTES,
+    Answer,
+    Ask,
+    MemberAnswer,
+    SyncRequest,
+    decoded,
+    decoded_bytes,
+)
+
+T = TypeVar("T")
+Parse = Callable[[str, Node, Callable[[str, bytes], T]], T | None]
+
+ENTRIES_AT_ONCE = 25
+"""A znode may hold a megabyte, independent of its parser's limit."""
+
+MOST_ASKS = 20
+"""There are two or three. More come from an operator: the newest are read, and the rest after their removal."""
+
+
+class AskReader:
+    """Reads the asks of one group.
+
+    :param age_s: seconds since a key was first seen.
+    """
+
+    def __init__(self, store: Store, paths: GroupPaths, problems: Findings, age_s: Callable[..., float]) -> None:
+        self._store = store
+        self._paths = paths
+        self._problems = problems
+        self._age_s = age_s
+
+    def read(self, listing: Listing | None, parsed: Parse[Ask]) -> tuple[AskView, ...]:
+        """The asks by number, without the entries of their answers.
+
+        :param listing: of `sync`.
+        :param parsed: parses a node; None when it is unreadable.
+        """
+        names = sorted(self._usable(listing), key=ask_number)[-MOST_ASKS:]
+        if not names:
+            return ()
+        paths = [self._paths.ask(name) for name in names]
+        answers = [self._paths.answer(name) for name in names]
+        nodes = self._store.get_many([*paths, *answers])
+        found = []
+        for name, node, answer in zip(names, nodes, nodes[len(names) :], strict=False):
+            if node is not None:
+                ask = parsed(self._paths.ask(name), node, Ask.parse)
+                view = AskView(name, ask, age_s=self._age_s("ask", name))
+                found.append(self._with_answer(view, answer) if answer is not None else view)
+        return tuple(self._with_children(found))
+
+    def with_entries(
+        self, views: Sequence[AskView], client: ClientSide | None, topics: Mapping[str, Topic]
+    ) -> tuple[AskView, ...]:
+        """`views` with the entries of the answer that may be adopted: the newest ask's, if its topics are current.
+
+        :param topics: all topics: they bound the partitions of an answer, and an answer for others is not read.
+        """
+        known = (client.ask, client.failed_ask, client.floor) if client is not None else ("",)
+        newest = views[-1] if views else None
+        if newest is None or ask_number(newest.name) <= max(map(ask_number, known)):
+            return tuple(views)
+        if newest.answer is None or newest.answer.error is not None or outdated_topic(newest.answer, topics):
+            return tuple(views)
+        return (*views[:-1], self._with_entries(newest))
+
+    def request(self) -> SyncRequestView | None:
+        """A leader's request, also when its data is unreadable."""
+        path = self._paths.sync_request
+        node = self._store.get(path)
+        if node is None:
+            return None
+        try:
+            request = SyncRequest.parse(path, node.data)
+        except BadData as error:
+            self._problems.report(path, str(error))
+            return SyncRequestView(node.stat.version, "asked by the leader")
+        by = f"{request.by}: " if request.by else ""
+        return SyncRequestView(node.stat.version, f"{by}{request.reason or 'asked by the leader'}")
+
+    def _usable(self, listing: Listing | None) -> list[str]:
+        found = []
+        for name in listing.names if listing is not None else ():
+            if ask_number(name):
+                found.append(name)
+            else:
+                self._problems.report(f"{self._paths.sync}/{name!a}", "invalid name of an ask")
+        return found
+
+    def _with_answer(self, view: AskView, node: Node) -> AskView:
+        try:
+            return replace(view, answer=Answer.parse(self._paths.answer(view.name), node.data))
+        except BadData as error:
+            return replace(view, problem=str(error))
+
+    def _with_children(self, views: Sequence[AskView]) -> list[AskView]:
+        listings = self._store.children_many([self._paths.ask(view.name) for view in views])
+        return [
+            replace(view, children=tuple(sorted(listing.names)) if listing is not None else ())
+            for view, listing in zip(views, listings, strict=True)
+        ]
+
+    def _with_entries(self, view: AskView) -> AskView:
+        """With its entries, or with the reason why they cannot be read."""
+        consumers = [name[len(MEMBER_PREFIX) :] for name in view.children if name.startswith(MEMBER_PREFIX)]
+        if view.ask is not None and len(consumers) > len(view.ask.members):
+            return replace(view, answer=None, problem=f"it has {len(consumers)} entries, more than the ask has members")
+        try:
+            return replace(view, entries=self._entries(view, [each for each in consumers if is_name(each)]))
+        except BadData as error:
+            return replace(view, answer=None, problem=str(error))
+
+    def _entries(self, view: AskView, consumers: Sequence[str]) -> Mapping[str, MemberAnswer]:
+        found: dict[str, MemberAnswer] = {}
+        exist = sum(map(len, view.answer.partitions.values())) if view.answer is not None else 0
+        size, room = 0, 2 * exist  # duplicates are found by the judgement
+        for first in range(0, len(consumers), ENTRIES_AT_ONCE):
+            batch = consumers[first : first + ENTRIES_AT_ONCE]
+            paths = [self._paths.member_answer(view.name, consumer) for consumer in batch]
+            for consumer, path, node in zip(batch, paths, self._store.get_many(paths), strict=True):
+                if node is None:
+                    continue
+                size += len(node.data)
+                found[consumer] = _checked(path, node.data, room)
+                room -= sum(map(len, found[consumer].threads.values()))
+            if size > MAX_ANSWER_BYTES:
+                raise BadData(f"the answer has more than {size} bytes, over the {MAX_ANSWER_BYTES} that it may have")
+        return found
+
+
+def _checked(path: str, data: bytes, room: int) -> MemberAnswer:
+    """The entry, if its partitions fit into the rest of the answer's."""
+    entry = MemberAnswer.parse(path, data, room)
+    decoded(path, entry.member_state)
+    if (size := decoded_bytes(entry.member_state)) > MAX_MEMBER_STATE_BYTES:
+        raise BadData(f"{path} has a member state of {size} bytes, over the {MAX_MEMBER_STATE_BYTES} that it may have")
+    return entry

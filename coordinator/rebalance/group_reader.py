@@ -1,0 +1,248 @@
+"""Step 1 of a turn: reading a group in the order that the protocol requires.
+
+State first; then of each channel its commands and after them its data; then asks and answers; then ids; then owners. A
+model of the protocol finds two owners when a channel's data is read before its commands, or the state after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from ..planning.answers import outdated_topic
+from ..planning.plan import Plan
+from ..planning.snapshot import AskView, ChannelView, Member, SeatView, Snapshot
+from ..planning.target import is_live
+from ..regions.group_reader import GroupRegionReader
+from ..term.bad_data import Findings
+from ..term.first_seen import FirstSeen
+from ..term.parsed_records import ParsedRecords
+from ..term.term import Term
+from ..zk.store import Node, Watch
+from ..zk.znodes.group_state import GroupState, Mark, Rebalance
+from ..zk.znodes.partitions import PartitionSet, TopicPartition
+from ..zk.znodes.paths import REBALANCE_PREFIX, GroupPaths, sequence
+from ..zk.znodes.ranges import is_partition
+from ..zk.znodes.records import Registration, Topic
+from ..zk.znodes.seats import Seat
+from .ask_reader import AskReader
+from .channel_reader import ChannelReader
+
+T = TypeVar("T")
+
+UNKNOWN_LEASE_MS = 40_000
+"""When a group's state is unreadable, its evictions may be lost: the time for which a consumer may still run, at most
+(2/3 of the longest session that ZooKeeper grants by default, 60 s)."""
+
+
+class GroupReader:
+    """Reads one group in one term.
+
+    :param on_acknowledge: watch callback, called when a channel's commands change.
+    :param bound: the region that a group is bound to; empty without one.
+    :ivar channels: reads the channels of its members.
+    """
+
+    def __init__(
+        self, term: Term, group: str, on_acknowledge: Watch, bound: Callable[[str], str] = lambda group: ""
+    ) -> None:
+        self._term = term
+        self._store = term.store
+        self._paths = GroupPaths(group)
+        self._group = group
+        self._problems = Findings(term.problems)
+        self._memory = FirstSeen(term.runtime)
+        self._records = ParsedRecords(self._problems.report)
+        self.channels = ChannelReader(
+            self._store, self._paths, self._problems, self._memory, self._records, on_acknowledge
+        )
+        self._asks = AskReader(self._store, self._paths, self._problems, self._memory.age_s)
+        self._made: tuple[int, int] | None = None
+        self._region = GroupRegionReader(self._store, group, self._problems, self._memory.age_s, bound)
+
+    def read(self, topics: Mapping[str, Topic]) -> Snapshot | None:
+        """A snapshot, or None when the group has no state znode yet.
+
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        state_node = self._store.get(self._paths.state)
+        if state_node is None:
+            self._problems.done()
+            return None
+        channels = self.channels.read()
+        state = self._state(state_node, channels, topics)
+        sync, *others = self._store.children_many(
+            [
+                self._paths.sync,
+                self._paths.ids,
+                self._paths.seats,
+                self._paths.owners,
+                self._paths.offsets,
+                self._paths.history,
+            ]
+        )
+        consumers, seats, owned, written, rebalances = (sorted(each.names) if each else [] for each in others)
+        asks = self._asks.read(sync, self._records.parsed)
+        sync_request = self._asks.request() if sync is not None else None
+        history = _generations(rebalances)
+        members, rebalance = self._members(consumers, state.generation if state.generation in history else None)
+        found_seats = self._seats(seats, members, channels)
+        region = self._region.read(state, members, channels)
+        (owners, owner_parents), (offsets, offset_parents) = self._partitions_below(
+            (self._paths.owners, self._problems.usable(self._paths.owners, owned)),
+            (self._paths.offsets, self._problems.usable(self._paths.offsets, written)),
+        )
+        marks = {
+            (m.consumer, m.incarnation): self._memory.age_s("mark", m.consumer, m.incarnation) for m in state.marks
+        }
+        failed = state.client.failed_ask if state.client is not None else ""
+        failed_age_s = self._memory.age_s("failed ask", failed) if failed else 0.0
+        grown_age_s = self._grown_age_s(state, asks, topics)
+        self._memory.forget_unseen()
+        self._records.forget_unseen()
+        self._problems.done()
+        return Snapshot(
+            group=self._group,
+            epoch=self._term.epoch,
+            state=state,
+            state_version=state_node.stat.version,
+            channels=channels,
+            members=members,
+            seats=found_seats,
+            owners=owners,
+            offsets=offsets,
+            owner_parents=owner_parents,
+            offset_parents=offset_parents,
+            topics=topics,
+            mark_age_s=marks,
+            history=history,
+            rebalance=rebalance,
+            now_ms=self._term.runtime.wall_ms(),
+            czxid=self._czxid(state_node),
+            asks=asks,
+            has_sync=sync is not None,
+            sync_request=sync_request,
+            failed_age_s=failed_age_s,
+            grown_age_s=grown_age_s,
+            region=region,
+        )
+
+    def _grown_age_s(self, state: GroupState, asks: Sequence[AskView], topics: Mapping[str, Topic]) -> float:
+        """Seconds for which a topic of the adopted answer has had more partitions than in the answer."""
+        adopted = state.client.ask if state.client is not None else ""
+        answer = next((view.answer for view in asks if view.name == adopted), None)
+        if answer is None or not outdated_topic(answer, topics):
+            return 0.0
+        return max(0.001, self._memory.age_s("grown", adopted))
+
+    def with_entries(self, snapshot: Snapshot) -> Snapshot:
+        """`snapshot` with the entries of the answer that may be adopted, for its topics.
+
+        An answer's entries never change: they can be read after the rest.
+        """
+        asks = self._asks.with_entries(snapshot.asks, snapshot.state.client, snapshot.topics)
+        return replace(snapshot, asks=asks)
+
+    def decided(self, plan: Plan) -> None:
+        """Start the timers of the turn's own writes now, not at the next read."""
+        if plan.asking.made is not None:
+            self._memory.age_s("ask", plan.asking.made[0])
+        if plan.asking.has_failed and plan.state.client is not None:
+            self._memory.age_s("failed ask", plan.state.client.failed_ask)
+
+    def with_aborted(self, snapshot: Snapshot, plan: Plan) -> tuple[Snapshot, Plan]:
+        """Both with the contents of the checkpoint that the plan aborts, if it aborts one."""
+        step, view = plan.region, snapshot.region
+        if step is None or view is None or not step.aborted:
+            return snapshot, plan
+        view = self._region.with_checkpoint(view, step.aborted)
+        open_s = max(0, snapshot.now_ms - view.open_since_ms) / 1000 if view.open_since_ms else 0.0
+        return replace(snapshot, region=view), replace(plan, region=replace(step, open_s=open_s))
+
+    def held(self, sequence: int) -> None:
+        """A generation waits for this checkpoint of the region; 0 when none does."""
+        self._region.held_for = sequence
+
+    def _czxid(self, state: Node) -> int:
+        """When the group was created; read again only with another state, which has the group's lifetime."""
+        if self._made is None or self._made[0] != state.stat.czxid:
+            root = self._store.get(self._paths.root)
+            self._made = state.stat.czxid, root.stat.czxid if root is not None else state.stat.czxid
+        return self._made[1]
+
+    # ---- members, then owners and offsets: independent reads share one request, or are pipelined
+
+    def _members(self, names: Iterable[str], generation: int | None) -> tuple[dict[str, Member], Rebalance | None]:
+        """The registrations, and the history's record of `generation`."""
+        known = list(self._problems.usable(self._paths.ids, names))
+        history = [self._paths.rebalance(generation)] if generation is not None else []
+        paths = [*(self._paths.id(name) for name in known), *history]
+        nodes = self._store.get_many(paths)
+        members = {}
+        for name, path, node in zip(known, paths, nodes, strict=False):
+            if node is not None:
+                registration = self._records.parsed(path, node, Registration.parse)
+                age_s = self._memory.age_s("member", name, str(node.stat.czxid))
+                members[name] = Member(name, node.stat.czxid, registration, age_s)
+        last = nodes[-1] if history else None
+        return members, self._records.parsed(history[0], last, Rebalance.parse) if last else None
+
+    def _seats(
+        self, names: Iterable[str], members: Mapping[str, Member], channels: Mapping[str, ChannelView]
+    ) -> dict[str, SeatView]:
+        """The seats of static members, and how long each has been empty."""
+        known = list(self._problems.usable(self._paths.seats, names))
+        paths = [self._paths.seat(name) for name in known]
+        found = {}
+        for name, path, node in zip(known, paths, self._store.get_many(paths) if paths else [], strict=True):
+            if node is not None:
+                here = name in members and is_live(members[name], channels.get(name))
+                away_s = 0.0 if here else self._memory.age_s("away", name, str(node.stat.mzxid))
+                seat = self._records.parsed(path, node, Seat.parse)
+                found[name] = SeatView(name, node.stat.version, seat, away_s, node.stat.czxid)
+        return found
+
+    def _partitions_below(self, *roots: tuple[str, Iterable[str]]) -> list[tuple[PartitionSet, frozenset[str]]]:
+        """For each root, given with its topics: the partitions that have a znode, and the topics that have."""
+        places = [(root, topic) for root, topics in roots for topic in topics]
+        listings = self._store.children_many([f"{root}/{topic}" for root, topic in places])
+        there = [(root, topic, each.names) for (root, topic), each in zip(places, listings, strict=True) if each]
+        return [
+            (
+                frozenset(
+                    TopicPartition(topic, int(name))
+                    for other, topic, names in there
+                    if other == root
+                    for name in names
+                    if is_partition(name)
+                ),
+                frozenset(topic for other, topic, _ in there if other == root),
+            )
+            for root, _ in roots
+        ]
+
+    # ---- state and history
+
+    def _state(self, node: Node, channels: Mapping[str, ChannelView], topics: Mapping[str, Topic]) -> GroupState:
+        """The state; its generation is never below one that a consumer has seen (it may have been deleted)."""
+        seen = max((view.channel.generation for view in channels.values() if view.channel), default=0)
+        state = self._records.parsed(self._paths.state, node, GroupState.parse)
+        if state is None or state.generation < seen:
+            mark = _anybody(topics, str(node.stat.czxid))
+            runs = any(view.channel is not None and view.channel.ask for view in channels.values())
+            state = replace(state or GroupState(), generation=seen, marks=(mark,) if mark.partitions or runs else ())
+        return state
+
+    # ---- untrusted names and data
+
+
+def _generations(names: Iterable[str]) -> tuple[int, ...]:
+    numbers = (sequence(name) for name in names if name.startswith(REBALANCE_PREFIX))
+    return tuple(sorted(number for number in numbers if number is not None))
+
+
+def _anybody(topics: Mapping[str, Topic], life: str) -> Mark:
+    """A mark on all partitions: the evictions before the state's loss are unknown, so all wait for a lease."""
+    every = frozenset(TopicPartition(topic.name, number) for topic in topics.values() for number in topic.partitions)
+    return Mark("unknown", f"state-{life}", every, UNKNOWN_LEASE_MS, "the group's state was lost")

@@ -1,0 +1,280 @@
+"""The request handlers: threads that take groups off the request queue and run their turns.
+
+Seed 000, D. A handler never waits for a consumer, and a group is in one handler at a time; an exception in a turn
+affects its own group only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from ..assignors import Assignor
+from ..regions.handler import KEY as REGION_KEY
+from ..regions.handler import Regions
+from ..term.operator_requests import Asked, Requested
+from ..term.request_queue import Request, RequestQueue
+from ..term.term import LeaseLapsed, Term
+from ..zk.errors import CoordinatorError, Fenced, RebalanceFailed, Retryable, SessionLost
+from ..zk.runtime import Task
+from ..zk.znodes.paths import GROUPS
+from ..zk.znodes.records import Topic
+from .group_turns import GroupTurns
+from .rebalancer import Rebalancer, Turn
+from .recording import RecordingAssignor
+
+log = logging.getLogger(__name__)
+
+ACKNOWLEDGED = "acknowledged"
+AGAIN = "again"
+ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S = 0.010
+DRAINS_MAKE_ONE_WAVE_S = 0.050
+"""A group has no work until its region's checkpoint has ended, which triggers its turn."""
+ASK_AGAIN_S = 0.2
+LONGEST_REASON = 1000
+"""Length of a reason in ZooKeeper, where fields are limited: sixty topics may be created at once."""
+LONGEST_BACKOFF_S = 30.0
+
+
+class Handlers:
+    """The request queue and its handlers, for one term.
+
+    :param on_over: called when the term cannot continue.
+    :param asked: the paused groups, and the requested turns.
+    """
+
+    def __init__(
+        self, term: Term, assignors: Mapping[str, Assignor], on_over: Callable[[str], None], asked: Asked
+    ) -> None:
+        self._term = term
+        self._runtime = term.runtime
+        self._assignors = assignors
+        self._on_over = on_over
+        self._asked = asked
+        self.regions = Regions(term, lambda group: asked.pause_of(group) is not None)
+        self._lock = term.runtime.lock()
+        self._groups: dict[str, GroupTurns] = {}
+        self._topics: Callable[[], Mapping[str, Topic]] = dict
+        self._assigns: Callable[[str, Iterable[str]], None] = lambda group, topics: None
+        self.requests = RequestQueue(term.runtime)
+        self.turns = 0
+
+    def start(
+        self, topics: Callable[[], Mapping[str, Topic]], assigns: Callable[[str, Iterable[str]], None] | None = None
+    ) -> list[Task]:
+        """Start the handlers (seed 000, `coordinatorStartup` 6).
+
+        :param topics: returns all topics as last read.
+        :param assigns: called after a turn with the target's topics of a group that a leader assigns.
+        """
+        self._topics = topics
+        self._assigns = assigns or self._assigns
+        handlers = self._term.config.rebalance_handlers
+        return [self._runtime.spawn(self._handle, f"handler-{n}") for n in range(handlers)]
+
+    def ask(self, group: str, reason: str) -> None:
+        """A change requests a turn: at once, or together with others soon after the last one."""
+        with self._lock:
+            kept = self._groups.get(group)
+            delay_s = kept.quiet_until - self._runtime.monotonic() if kept is not None else 0.0
+        self.requests.request(group, reason, max(0.0, delay_s))
+
+    def on_acknowledge(self, path: str) -> None:
+        """The watch on a channel: `path` is `.../groups/[group]/channel/[consumer]`."""
+        group, _, consumer = path[len(GROUPS) + 1 :].replace("/channel/", "/", 1).partition("/")
+        with self._lock:
+            kept = self._kept(group)
+            kept.heard.add(consumer)
+            was_last = kept.outstanding == {consumer}
+            kept.outstanding.discard(consumer)
+        if self.regions.acknowledged(group, consumer, self.requests):
+            delay_s = DRAINS_MAKE_ONE_WAVE_S
+        else:  # The last acknowledgement of a wave triggers the turn at once.
+            delay_s = 0.0 if was_last else ACKNOWLEDGEMENTS_MAKE_ONE_WAVE_S
+        self.requests.request(group, ACKNOWLEDGED, delay_s)
+
+    def forget(self, group: str) -> None:
+        """The group is gone: a last turn detects that, clears its problems, and drops its state."""
+        self.requests.forget(group)
+        self.requests.request(group, AGAIN)
+
+    def stop(self) -> None:
+        """Stop the handlers after their current turns."""
+        self.requests.close()
+
+    def _handle(self) -> None:
+        while (request := self.requests.take()) is not None:
+            try:
+                if request.group.startswith(REGION_KEY):
+                    self._take_region_turn(request)
+                else:
+                    self._take_turn(request)
+            finally:
+                self.requests.done(request.group)
+
+    def _take_region_turn(self, request: Request) -> None:
+        try:
+            self.regions.take_turn(request, self.requests)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except Exception as error:
+            expected = isinstance(error, CoordinatorError | LeaseLapsed)
+            log.warning(
+                "region turn deferred: region=%s reason=%s", request.group, _words(error), exc_info=not expected
+            )
+            self._ask_again(request, ASK_AGAIN_S if expected else LONGEST_BACKOFF_S)
+
+    def _take_turn(self, request: Request) -> None:
+        group = request.group
+        if self._asked.pause_of(group) is not None:
+            self._asked.hold(group, request.reasons)
+            return
+        request = Request(group, self._asked.with_held(group, request.reasons))
+        requested = self._asked.requested(group)
+        changes = _changes(request)
+        began = self._runtime.monotonic()
+        quiet_until = began + self._term.config.rebalance_debounce_ms / 1000
+        before = self._be_quiet(group, quiet_until) if changes else None
+        with self._lock:
+            kept = self._kept(group)
+            kept.heard = set()
+        try:
+            turn = self._rebalancer(group).take_turn(_bounded("; ".join(changes)))
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except (LeaseLapsed, Retryable) as error:
+            log.info("turn deferred: group=%s reason=%s", group, _words(error))
+            self._term.metrics.turn_put_off(group)
+            self._ask_again(request, ASK_AGAIN_S)
+        except Exception as error:  # noqa: BLE001  a group's failure must not end the handler
+            self._failed(request, kept, error)
+        else:
+            self.turns += 1
+            self._term.metrics.turn_taken(group, self._runtime.monotonic() - began, turn.state)
+            self._follow(group, kept, turn)
+            if turn.is_new_generation:
+                self._be_quiet(group, quiet_until)
+            elif before is not None:
+                self._be_quiet(group, before)
+            if requested is not None and turn.state is not None:
+                self._answer(group, requested)
+            self._ask_for_next(request, turn)
+
+    def _follow(self, group: str, kept: GroupTurns, turn: Turn) -> None:
+        """Record the results of a successful turn."""
+        state = turn.state
+        kept.failures = 0
+        if state is not None:
+            self._assigns(group, state.topics if state.client is not None else ())
+        with self._lock:
+            heard = frozenset(kept.heard)
+            kept.outstanding = set(turn.outstanding - heard)
+        if turn.region is not None and state is not None:
+            self.regions.after_turn(group, turn.region, state, turn.draining - heard, self.requests)
+
+    def _ask_for_next(self, request: Request, turn: Turn) -> None:
+        group, state = request.group, turn.state
+        if turn.again_s is not None and state is not None and state.is_forming:
+            self._ask_again(request, turn.again_s)  # the request is the trigger of its generation
+        elif turn.again_s is not None:
+            self.requests.request(group, AGAIN, turn.again_s)
+        elif state is None:
+            self._keep_nothing(group)
+
+    def _be_quiet(self, group: str, until: float) -> float:
+        """A first change is handled at once; those soon after it, also during its turn, share one turn.
+
+        A turn without changes restores the previous value.
+
+        :returns: the previous `quiet_until`.
+        """
+        with self._lock:
+            kept = self._kept(group)
+            before, kept.quiet_until = kept.quiet_until, until
+            return before
+
+    def _kept(self, group: str) -> GroupTurns:
+        """The kept state of a group. Called with the lock."""
+        return self._groups.setdefault(group, GroupTurns())
+
+    def _keep_nothing(self, group: str) -> None:
+        """The group does not exist (yet). Called in its turn, so that no other thread uses the dropped state."""
+        with self._lock:
+            self._groups.pop(group, None)
+        self.regions.forget(group)
+        self._term.metrics.group_gone(group)
+
+    def _answer(self, group: str, requested: Requested) -> None:
+        """A turn that began after it was `requested` has succeeded."""
+        try:
+            self._asked.answer(group, requested)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except (LeaseLapsed, Retryable) as error:
+            log.info("requested turn deferred: group=%s reason=%s", group, _words(error))
+            self.requests.request(group, requested.trigger, ASK_AGAIN_S)
+        except Exception as error:  # noqa: BLE001  it is kept, and the next turn retries
+            log.error("requested turn failed: group=%s reason=%s", group, _words(error))
+
+    def _rebalancer(self, group: str) -> Rebalancer:
+        with self._lock:
+            kept = self._kept(group)
+            if kept.rebalancer is None:
+                assignors = self._assignors_of(group)
+                topics = lambda: self._topics()  # noqa: E731  handlers may be made before they are started
+                kept.rebalancer = Rebalancer(
+                    self._term, group, topics, assignors, self.on_acknowledge, self.regions.bound
+                )
+            return kept.rebalancer
+
+    def _assignors_of(self, group: str) -> Mapping[str, Assignor]:
+        if not self._term.config.history_dir:
+            return self._assignors
+        return {name: RecordingAssignor(each, self._runtime, group) for name, each in self._assignors.items()}
+
+    def _ask_again(self, request: Request, delay_s: float) -> None:
+        for reason in request.reasons:
+            self.requests.request(request.group, reason, delay_s)
+
+    def _failed(self, request: Request, kept: GroupTurns, error: Exception) -> None:
+        """Seed 000's ConsumerRebalanceFailedException, except that the handler continues and retries."""
+        now, most = self._runtime.monotonic(), self._term.config.max_rebalance_retries
+        kept.failing_since = now if kept.failures == 0 else kept.failing_since
+        kept.failures += 1
+        backoff_s = min(LONGEST_BACKOFF_S, 0.5 * 2 ** min(kept.failures, 10))
+        is_an_assignors = isinstance(error, RebalanceFailed) and error.__cause__ is not None
+        expected = isinstance(error, CoordinatorError) and not is_an_assignors
+        log.error(
+            "turn failed: group=%s failures=%d next_try_s=%.1f reason=%s",
+            request.group, kept.failures, backoff_s, _words(error), exc_info=not expected,
+        )  # fmt: skip
+        self._term.metrics.turn_failed(request.group)
+        if kept.failures == most + 1:
+            trigger = "; ".join(_changes(request))
+            self._term.metrics.rebalance_failed(request.group, trigger, now - kept.failing_since)
+        if kept.failures > most:
+            reason = _bounded(str(error)) or type(error).__name__
+            self._write_failure(request.group, reason)
+            self.regions.failed(request.group, reason, self.requests)
+        self._ask_again(request, backoff_s)
+
+    def _write_failure(self, group: str, reason: str) -> None:
+        try:
+            self._rebalancer(group).fail(reason)
+        except (Fenced, SessionLost) as error:
+            self._on_over(str(error))
+        except Exception as error:  # noqa: BLE001  written at the next failure
+            log.error("failure write failed, retrying: group=%s reason=%s", group, _words(error))
+
+
+def _changes(request: Request) -> list[str]:
+    return [reason for reason in request.reasons if reason not in (ACKNOWLEDGED, AGAIN)]
+
+
+def _words(error: Exception) -> str:
+    """The text for the log: a logged exception would keep the frames of the turn alive, with all of the group."""
+    return str(error)
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"

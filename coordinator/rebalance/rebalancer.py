@@ -1,0 +1,344 @@
+"""A turn of one group: read, decide, write under the fence. It never waits; further work requests another turn.
+
+Seed 000, D: `rebalance` (group), with its barrier between stops and starts split into turns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ..assignors import Assignor
+from ..planning.answers import outdated_topic
+from ..planning.membership import GroupRules
+from ..planning.plan import Plan, plan
+from ..planning.regional import RegionStep
+from ..planning.snapshot import ChannelView, SeatView, Snapshot
+from ..planning.target import is_live
+from ..term.term import Term
+from ..zk.batching import ensure
+from ..zk.clear_below import clear_below
+from ..zk.errors import BadData, OutcomeUnknown, Refused
+from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Watch
+from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command
+from ..zk.znodes.group_state import FAILED, GroupState
+from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
+from ..zk.znodes.records import Topic
+from .group_reader import GroupReader
+from .plan_operations import steps, with_state
+
+log = logging.getLogger(__name__)
+
+REFUSALS_A_TURN = 10
+"""Immediate restarts of a turn that ZooKeeper refuses after a concurrent change; then it is delayed."""
+REFUSED_PAUSE_S = 0.05
+ACKNOWLEDGED_ALREADY_S = 0.0
+ZNODES_CLEARED_AT_ONCE = 2_000
+DEEPEST = 1000
+"""Levels of znodes below one of the protocol's that are searched for strays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The result of a turn.
+
+    :ivar again_s: delay of the next turn, None when only a change requests one.
+    :ivar is_new_generation: whether it began a rebalance.
+    :ivar outstanding: consumers with a command to acknowledge.
+    :ivar region: the step of the group's consistent region.
+    :ivar draining: those of `outstanding` that must contribute to a checkpoint.
+    """
+
+    again_s: float | None
+    state: GroupState | None = None
+    is_new_generation: bool = False
+    outstanding: frozenset[str] = frozenset()
+    region: RegionStep | None = None
+    draining: frozenset[str] = frozenset()
+
+
+class Rebalancer:
+    """Takes the turns of one group in one term.
+
+    :param assignors: strategy -> assignor, those installed on this node.
+    :param topics: returns all topics by name, as the listeners last read them.
+    :param on_acknowledge: a watch on the group's channels.
+    :param bound: the region that a group is bound to; empty without one.
+    """
+
+    def __init__(
+        self,
+        term: Term,
+        group: str,
+        topics: Callable[[], Mapping[str, Topic]],
+        assignors: Mapping[str, Assignor],
+        on_acknowledge: Watch,
+        bound: Callable[[str], str] = lambda group: "",
+    ) -> None:
+        config = term.config
+        self._term = term
+        self._store = term.store
+        self._group = group
+        self._paths = GroupPaths(group)
+        self._brokers = Brokers(config.brokers_path)
+        self._topics = topics
+        self._assignors = assignors
+        self._rules = GroupRules(
+            config.group_initial_rebalance_delay_ms / 1000, config.group_max_size, config.assignment_timeout_ms / 1000
+        )
+        self._reader = GroupReader(term, group, on_acknowledge, bound)
+
+    def take_turn(self, trigger: str) -> Turn:
+        """One turn.
+
+        :param trigger: the reason of the turn, for the history.
+        :raises EpochOver: when another coordinator has been elected.
+        :raises LeaseLapsed: when this coordinator must not act.
+        :raises RebalanceFailed: when there is no plan, with the reason.
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        for _ in range(REFUSALS_A_TURN):
+            snapshot = self._read()
+            if snapshot is None:
+                return Turn(REFUSED_PAUSE_S if self._store.get(self._paths.ids) is not None else None)
+            snapshot = self._reader.with_entries(self._with_topics_read_again(snapshot))
+            decided = plan(snapshot, self._assignors, trigger, self._rules)
+            if not decided.changes(snapshot.state):
+                self._reader.held(decided.region.held_for if decided.region is not None else 0)
+                return Turn(
+                    decided.again_s,
+                    snapshot.state,
+                    outstanding=decided.outstanding,
+                    region=decided.region,
+                    draining=decided.draining,
+                )
+            if decided.region is not None and decided.region.before is None:
+                ensure(self._store, RegionPaths(decided.region.name).skeleton)
+            if self._forgets_initial(snapshot):
+                continue
+            if self._is_suspect(snapshot, decided):
+                continue
+            snapshot, decided = self._reader.with_aborted(snapshot, decided)
+            if self._commit(snapshot, decided):
+                self._reader.decided(decided)
+                self._reader.held(decided.region.held_for if decided.region is not None else 0)
+                _log_changes(snapshot, decided)
+                self._term.metrics.turn_written(snapshot, decided)
+                again_s, done = self._watch(decided)
+                return Turn(
+                    again_s,
+                    decided.state,
+                    decided.is_new_generation,
+                    decided.outstanding - done,
+                    decided.region,
+                    decided.draining - done,
+                )
+        return Turn(REFUSED_PAUSE_S)
+
+    def fail(self, reason: str) -> None:
+        """Write `RebalanceFailed` and the reason into the group's state."""
+        snapshot = self._read()
+        if snapshot is None or (snapshot.state.state, snapshot.state.reason) == (FAILED, reason):
+            return
+        state = replace(snapshot.state, state=FAILED, reason=reason, epoch=self._term.epoch)
+        written = SetData(self._paths.state, state.to_bytes(), snapshot.state_version)
+        self._write([written])
+        log.error("rebalance failed: group=%s generation=%d reason=%s", self._group, state.generation, reason)
+
+    # ---- reading
+
+    def _read(self) -> Snapshot | None:
+        snapshot = self._reader.read(self._topics())
+        if snapshot is not None:
+            return snapshot
+        if self._store.get(self._paths.ids) is None:
+            return None  # no group (yet)
+        made = [Create(self._paths.state, GroupState(epoch=self._term.epoch).to_bytes())]
+        missing = [path for path in self._paths.skeleton if self._store.get(path) is None]
+        self._write([*(Create(path) for path in missing), *made])
+        return self._reader.read(self._topics())
+
+    def _with_topics_read_again(self, snapshot: Snapshot) -> Snapshot:
+        """An answer may name topics that this coordinator has not read yet: its leader may be ahead."""
+        client = snapshot.state.client
+        adopted = client.ask if client is not None else ""
+        handled = {client.failed_ask, client.floor} if client is not None else set()
+        newest = snapshot.asks[-1].name if snapshot.asks else ""
+        odd = [
+            view.answer
+            for view in snapshot.asks
+            if view.answer is not None
+            and view.name in (adopted, newest)
+            and view.name not in handled
+            and outdated_topic(view.answer, snapshot.topics, but_grown=view.name == adopted)
+        ]
+        if not odd:
+            return snapshot
+        names = sorted({name for answer in odd for name in answer.topics})
+        self._store.sync()
+        paths = [self._brokers.topic(name) for name in names]
+        topics = dict(snapshot.topics)
+        for name, path, node in zip(names, paths, self._store.get_many(paths), strict=True):
+            if node is None:
+                topics.pop(name, None)
+                continue
+            with suppress(BadData):  # the listeners report it, and the last value is kept
+                topics[name] = Topic.parse(path, name, node.data, node.stat.czxid)
+        return replace(snapshot, topics=topics)
+
+    def _is_suspect(self, snapshot: Snapshot, decided: Plan) -> bool:
+        """Whether concurrent changes between the reads make the snapshot inconsistent."""
+        return self._lost_a_session(snapshot, decided) or self._missed_a_return(snapshot)
+
+    def _missed_a_return(self, snapshot: Snapshot) -> bool:
+        """Whether a static member only seems to be away, because it registered after its channel was read.
+
+        Its seat, which is read last, then looks unexpected and would be removed, or belongs to an incarnation without
+        any command, with which the group would be called Stable. One multi writes both, so a seat of another
+        incarnation than the channel's is the only sign to check.
+        """
+        channels = snapshot.channels
+        odd = [name for name, seat in snapshot.seats.items() if _is_of_another_life(seat, channels.get(name))]
+        versions = [channels[name].version if name in channels else None for name in odd]
+        nodes = self._store.get_many([self._paths.channel(name) for name in odd]) if odd else []
+        return versions != [node.stat.version if node else None for node in nodes]
+
+    def _lost_a_session(self, snapshot: Snapshot, decided: Plan) -> bool:
+        """Whether owners only seem to be missing, because a session ended between the reads of ids and owners."""
+        running = {
+            name: view
+            for name, view in snapshot.channels.items()
+            if name in snapshot.members and is_live(snapshot.members[name], view) and view.running - snapshot.owners
+        }
+        is_held = decided.region is not None and decided.region.held_for
+        if not (decided.is_new_generation or is_held) or not running:
+            return False
+        nodes = self._store.get_many([self._paths.id(name) for name in running])
+        return any(
+            node is None or node.stat.czxid != snapshot.members[name].czxid
+            for name, node in zip(running, nodes, strict=True)
+        )
+
+    # ---- writing
+
+    def _forgets_initial(self, snapshot: Snapshot) -> bool:
+        """Remove what is left below `initial` of a group that was bound under this name before."""
+        view = snapshot.region
+        if view is None or view.version is None or not view.has_initial:
+            return False
+        paths = RegionPaths(view.name)
+        unbound = Check(paths.root, view.version)
+        root = paths.initial_of_group(self._group)
+        if clear_below(self._store, root, lambda batch: self._write([unbound, *batch]), ZNODES_CLEARED_AT_ONCE):
+            self._write([unbound, Delete(root)])
+        return True
+
+    def _commit(self, snapshot: Snapshot, decided: Plan) -> bool:
+        """Write the plan, multi by multi; False when the turn must start over."""
+        return all(self._write(with_state(snapshot, nth, step)) for nth, step in enumerate(steps(snapshot, decided)))
+
+    def _watch(self, decided: Plan) -> tuple[float | None, frozenset[str]]:
+        """Watch the channels that were just commanded; the delay of the next turn, and the channels already empty.
+
+        It is due at once if one is, unless that was a drain: the region's turn reads its result.
+        """
+        left = self._reader.channels.watch([consumer for consumer, _ in decided.commands])
+        done = frozenset(consumer for consumer, names in left.items() if not names)
+        return decided.again_s if done <= decided.draining else ACKNOWLEDGED_ALREADY_S, done
+
+    def _write(self, operations: Sequence[Operation]) -> bool:
+        """Commit under the fence; False when the turn must start over."""
+        try:
+            self._term.commit(operations)
+        except Refused as refused:
+            log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
+            if refused.reason == "not-empty":
+                self._clear_below(refused.path)
+            return False
+        except OutcomeUnknown:
+            # Sent again unchanged it would be refused (the state's version): its result is read.
+            self._store.sync()
+            log.info("turn restarted after a lost reply: group=%s", self._group)
+            return False
+        return True
+
+    def _clear_below(self, path: str) -> None:
+        """Remove the children that an operator has created below a znode of the protocol's, which prevent its removal.
+
+        The deepest first, in batches: the turn comes back here until all are removed.
+        """
+        strays = self._strays(path)
+        for _ in range(DEEPEST):
+            below = next((found for stray in strays if (found := self._strays(stray))), [])
+            if not below:
+                break
+            strays = below
+        for stray in strays:
+            self._term.problems.report(stray, "unexpected znode, removing it")
+        if strays:
+            with suppress(Refused, OutcomeUnknown):
+                self._term.commit([Delete(stray) for stray in strays])
+
+    def _strays(self, path: str) -> list[str]:
+        listing = self._store.children(path)
+        names = listing.names if listing is not None else []
+        return [f"{path}/{name}" for name in sorted(names)[: MAX_OPERATIONS - 1]]
+
+
+def _is_of_another_life(seat: SeatView, view: ChannelView | None) -> bool:
+    channel = view.channel if view is not None else None
+    return seat.seat is not None and (channel is None or channel.incarnation != seat.incarnation)
+
+
+def _named(command: Command) -> str:
+    """Number of partitions of a command; a stop without any means all."""
+    if command.option in (ASSIGN, ASSIGNMENT_FAILED, DRAIN):
+        return "-"
+    named = len(command.started if command.option == START_FETCHER else command.partitions)
+    return str(named) if named or command.option == START_FETCHER else "all"
+
+
+def _log_asks(group: str, decided: Plan) -> None:
+    asking, client = decided.asking, decided.state.client
+    if asking.made is not None:
+        name, ask = asking.made
+        log.info(
+            "assignment requested: group=%s ask=%s leader=%s protocol=%s attempt=%d members=%d reason=%s",
+            group, name, ask.leader, ask.protocol, ask.attempt, len(ask.members), ask.reason,
+        )  # fmt: skip
+    if asking.is_adopted and client is not None:
+        log.info("assignment adopted: group=%s ask=%s", group, client.ask)
+    if asking.notices and asking.has_failed:
+        log.error("assignment failed: group=%s reason=%s", group, asking.waits)
+
+
+def _log_changes(snapshot: Snapshot, decided: Plan) -> None:
+    """One log line for each change of state."""
+    group, state = snapshot.group, decided.state
+    for end in decided.ends:
+        log.warning(
+            "incarnation ended: group=%s consumer=%s evicted=%s reason=%s",
+            group, end.view.consumer, end.evicted, end.reason,
+        )  # fmt: skip
+    for consumer, command in decided.commands:
+        log.info(
+            "command sent: group=%s consumer=%s option=%s epoch=%d generation=%d partitions=%s",
+            group, consumer, command.option, command.epoch, command.generation, _named(command),
+        )  # fmt: skip
+    _log_asks(group, decided)
+    step = decided.region
+    if step is not None and step.is_reset:
+        log.info(
+            "region reset: region=%s group=%s reset=%d checkpoint=%d",
+            step.name, group, step.after.reset, step.after.sequence,
+        )  # fmt: skip
+    if decided.withdrawn:
+        log.info("commands withdrawn: group=%s count=%d", group, len(decided.withdrawn))
+    if (state.state, state.generation) != (snapshot.state.state, snapshot.state.generation):
+        log.info(
+            "group state changed: group=%s state=%s generation=%d epoch=%d members=%d partitions=%d",
+            group, state.state, state.generation, state.epoch, len(state.target),
+            sum(len(target.partitions) for target in state.target.values()),
+        )  # fmt: skip

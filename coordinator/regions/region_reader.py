@@ -1,0 +1,183 @@
+"""Reading a region in its turn: the region, then the open checkpoint, then its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import NamedTuple, TypeVar
+
+from ..term.parsed_records import ParsedRecords
+from ..term.term import Term
+from ..zk.store import Node
+from ..zk.znodes.group_cut import CONTRIBUTIONS_AT_ONCE
+from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.paths import GroupPaths, RegionPaths, checkpoint_number, contribution_name
+from ..zk.znodes.region_requests import RegionRequest
+from ..zk.znodes.regions import (
+    ABANDONED,
+    ABORTED,
+    COMPLETED,
+    ENDS,
+    Checkpoint,
+    CheckpointEnd,
+    Contribution,
+    Region,
+)
+from .plan import RegionSnapshot
+from .timing import Timing
+
+T = TypeVar("T")
+
+
+class RegionRead(NamedTuple):
+    """A region as read.
+
+    :ivar version: of its znode, for the turn's compare-and-set.
+    :ivar request: the znode `request`; `snapshot.request` is None when it is unreadable.
+    """
+
+    snapshot: RegionSnapshot
+    version: int
+    request: Node | None
+
+
+class RegionReader:
+    """Reads one region in one term. An ended checkpoint and a contribution are each read once.
+
+    :param is_paused: whether a group is paused.
+    :param failure: why a group's turns fail; empty while they succeed.
+    """
+
+    def __init__(
+        self, term: Term, paths: RegionPaths, is_paused: Callable[[str], bool], failure: Callable[[str], str]
+    ) -> None:
+        self._term = term
+        self._store = term.store
+        self._paths = paths
+        self._is_paused = is_paused
+        self._failure = failure
+        self._records = ParsedRecords(term.problems.report)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the cache: another region with the same name may use the same numbers."""
+        self._given: tuple[int, dict[tuple[str, str], Contribution | None]] = 0, {}
+        self._ends: dict[int, str] = {}
+        self.numbers: tuple[int, ...] = ()
+
+    def read(self, wanted: str, timing: Timing) -> RegionRead | None:
+        """The region, None when it does not exist or is unreadable.
+
+        :param wanted: the reason for a checkpoint, empty without one.
+        :raises Retryable: when ZooKeeper did not answer.
+        """
+        node, asked = self._store.get_many([self._paths.root, self._paths.request])
+        region = self._parsed(self._paths.root, node, Region.parse) if node is not None else None
+        if node is None or region is None:
+            return None
+        open_names = self._checkpoints(region)
+        region = replace(region, next_sequence=_free(region, self.numbers))
+        checkpoint, groups, versions = self._groups(region)
+        contributions = self._contributions(region.open, checkpoint, open_names) if checkpoint is not None else {}
+        self._records.forget_unseen()
+        cut_s, open_s = timing.cut_s, timing.open_s(region.open)
+        self.read_cut(region, timing)
+        snapshot = RegionSnapshot(
+            region,
+            groups,
+            frozenset(group for group in region.groups if self._is_paused(group)),
+            checkpoint,
+            contributions,
+            strays=frozenset(ENDS).intersection(open_names),
+            late=timing.late,
+            cut_s=cut_s,
+            open_s=open_s,
+            completed=self.ended(COMPLETED),
+            request=self._parsed(self._paths.request, asked, RegionRequest.parse) if asked is not None else None,
+            wanted=wanted,
+            now_ms=self._term.runtime.wall_ms(),
+            failing={group: why for group in region.groups if (why := self._failure(group))},
+            versions=versions,
+        )
+        return RegionRead(snapshot, node.stat.version, asked)
+
+    def read_cut(self, region: Region, timing: Timing) -> None:
+        """When the region's current cut completed: a later coordinator reads it once."""
+        if timing.cut[0] == region.sequence:
+            return
+        path = self._paths.end(region.sequence, COMPLETED)
+        node = self._store.get(path) if region.sequence else None
+        end = self._parsed(path, node, CheckpointEnd.parse) if node is not None else None
+        timing.stands_on(region.sequence, max(0, self._term.runtime.wall_ms() - end.at_ms) if end is not None else 0)
+
+    def ended(self, *ends: str) -> tuple[int, ...]:
+        """The checkpoints with these ends, in order."""
+        return tuple(number for number in self.numbers if self._ends.get(number) in ends)
+
+    def read_again(self, sequence: int) -> None:
+        """A checkpoint is removed, or its end changes."""
+        self._ends.pop(sequence, None)
+
+    def _checkpoints(self, region: Region) -> Sequence[str]:
+        """Read the list of checkpoints and their ends, and the children of the open one."""
+        paths = [self._paths.checkpoints, *([self._paths.checkpoint(region.open)] if region.open else [])]
+        listing, *opened = self._store.children_many(paths)
+        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
+        unknown = [number for number in numbers if number not in self._ends and number != region.open]
+        below = self._store.children_many([self._paths.checkpoint(number) for number in unknown])
+        for number, each in zip(unknown, below, strict=True):
+            names = each.names if each is not None else []
+            if how := next((end for end in (ABANDONED, ABORTED, COMPLETED) if end in names), ""):
+                self._ends[number] = how
+        there = set(numbers) - {region.open}
+        self._ends = {number: how for number, how in self._ends.items() if number in there}
+        self.numbers = tuple(numbers)
+        return opened[0].names if opened and opened[0] is not None else ()
+
+    def _contributions(
+        self, sequence: int, checkpoint: Checkpoint, names: Sequence[str]
+    ) -> Mapping[tuple[str, str], Contribution | None]:
+        """The contributions to the open checkpoint."""
+        if self._given[0] != sequence:
+            self._given = sequence, {}
+        known, there = self._given[1], frozenset(names)
+        contributors = [
+            (group, consumer)
+            for group, members in checkpoint.participants.items()
+            for consumer in members
+            if (group, consumer) not in known and contribution_name(group, consumer) in there
+        ]
+        for first in range(0, len(contributors), CONTRIBUTIONS_AT_ONCE):
+            batch = contributors[first : first + CONTRIBUTIONS_AT_ONCE]
+            paths = [self._paths.contribution(sequence, *contributor) for contributor in batch]
+            for contributor, path, node in zip(batch, paths, self._store.get_many(paths), strict=True):
+                if node is not None:
+                    known[contributor] = self._parsed(path, node, Contribution.parse)
+        return known
+
+    def _groups(self, region: Region) -> tuple[Checkpoint | None, dict[str, GroupState], dict[str, int]]:
+        """The open checkpoint, and the states of the region's groups, with their versions."""
+        opened = [self._paths.checkpoint(region.open)] if region.open else []
+        paths = [GroupPaths(group).state for group in region.groups]
+        nodes = self._store.get_many([*opened, *paths])
+        first = nodes[0] if opened else None
+        checkpoint = self._parsed(opened[0], first, Checkpoint.parse) if first is not None else None
+        found, versions = {}, {}
+        for group, path, node in zip(region.groups, paths, nodes[len(opened) :], strict=True):
+            state = self._parsed(path, node, GroupState.parse) if node is not None else None
+            if node is not None and state is not None:
+                found[group], versions[group] = state, node.stat.version
+        return checkpoint, found, versions
+
+    def _parsed(self, path: str, node: Node, parse: Callable[[str, bytes], T]) -> T | None:
+        found = self._records.parsed(path, node, parse)
+        if found is not None:
+            self._term.problems.clear(path)
+        return found
+
+
+def _free(region: Region, numbers: Sequence[int]) -> int:
+    """The number of the next checkpoint, past those that an operator has created."""
+    there = set(numbers) - {region.open}
+    return next(number for number in count(region.next_sequence) if number not in there)

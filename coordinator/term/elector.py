@@ -1,0 +1,171 @@
+"""The elector of a node, on `/consumers/coordinator`: the node that creates that znode is the coordinator.
+
+The election is one multi that creates it and raises `/consumers/coordinator_epoch` by compare-and-set: the epoch's
+data version is from then on the fence of all writes of this coordinator. (The version of the znode itself cannot be:
+a znode that is created again has version 0.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..zk.batching import ensure
+from ..zk.errors import BadData, OutcomeUnknown, Refused, Retryable, SessionLost
+from ..zk.runtime import Event, Runtime
+from ..zk.store import Create, Operation, SessionState, SetData, Store
+from ..zk.znodes.commands import Command
+from ..zk.znodes.group_state import GroupState
+from ..zk.znodes.names import is_name
+from ..zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
+from ..zk.znodes.records import Channel, CoordinatorRecord, EpochRecord, parsed_channel
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.1
+_LOOK_AGAIN_S = 10.0
+_MOST_VERSIONS = 390
+
+
+class Election(NamedTuple):
+    """An election that this node has won.
+
+    :ivar fence: the data version of `/consumers/coordinator_epoch` that identifies `epoch`.
+    """
+
+    epoch: int
+    fence: int
+
+
+class Elector:
+    """One node's candidacy, for one session.
+
+    :param wake: set to make `stand` check again, or return.
+    """
+
+    def __init__(self, store: Store, runtime: Runtime, node: str, host: str, wake: Event) -> None:
+        self._store = store
+        self._runtime = runtime
+        self._node = node
+        self._host = host
+        self._wake = wake
+        store.add_listener(self._on_state)
+
+    def stand(self, stopping: Event) -> Election | None:
+        """Try at once; while another node is elected, watch and try again after each removal (seed 000, A and B).
+
+        :returns: the election that was won, or None once `stopping` is set.
+        :raises SessionLost: when the session has ended.
+        """
+        log.info("election joined: node=%s", self._node)
+        while not stopping.is_set():
+            self._wake.clear()
+            if stopping.is_set():
+                break
+            try:
+                ensure(self._store, (CONSUMERS, GROUPS))
+                election = self._elect()
+            except Retryable as error:
+                log.info("election failed, retrying: node=%s reason=%s", self._node, error)
+                self._wake.wait(_RETRY_S)
+                continue
+            if election is not None:
+                log.info("elected: node=%s epoch=%d", self._node, election.epoch)
+                return election
+            self._wake.wait(_LOOK_AGAIN_S)  # a watch may have been lost
+            if self._store.lost:
+                raise SessionLost("the session ended while this node stood for election")
+        return None
+
+    def _on_state(self, state: SessionState) -> None:
+        self._wake.set()
+
+    def _on_coordinator(self, path: str) -> None:
+        self._wake.set()
+
+    def _elect(self) -> Election | None:
+        """One read and, without an elected node, one attempt; None when another node is elected."""
+        node = self._store.get(COORDINATOR, watch=self._on_coordinator)
+        if node is not None and node.stat.ephemeral_owner != self._store.session_id:
+            return None
+        if node is not None:
+            return self._won(CoordinatorRecord.parse(COORDINATOR, node.data).epoch)
+        epoch, operations = self._bid()
+        record = CoordinatorRecord(self._node, self._host, epoch)
+        try:
+            self._store.commit([Create(COORDINATOR, record.to_bytes(), ephemeral=True), *operations])
+        except Refused:
+            self._wake.set()  # another node was faster, or the epoch has changed: read again
+            return None
+        except OutcomeUnknown:
+            self._store.sync()
+            self._wake.set()  # the znode's owner shows whether it was won
+            return None
+        return self._won(epoch)
+
+    def _won(self, epoch: int) -> Election | None:
+        """The election, if the epoch znode still contains `epoch`."""
+        node = self._store.get(COORDINATOR_EPOCH)
+        try:
+            if node is not None and EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch == epoch:
+                return Election(epoch, node.stat.version)
+        except BadData as error:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", COORDINATOR_EPOCH, error)
+        raise SessionLost("the epoch moved while this node held the coordinator's znode: it stands again")
+
+    def _bid(self) -> tuple[int, list[Operation]]:
+        """The next epoch, and the operations that raise it."""
+        node = self._store.get(COORDINATOR_EPOCH)
+        if node is None:
+            epoch = self._largest_epoch() + 1
+            data = EpochRecord(epoch).to_bytes()
+            # A new znode's version begins at 0, where an old coordinator's fence may be: raise it past that.
+            passed: list[Operation] = [SetData(COORDINATOR_EPOCH, data)] * min(epoch, _MOST_VERSIONS)
+            return epoch, [Create(COORDINATOR_EPOCH, data), *(passed if epoch > 1 else [])]
+        try:
+            epoch = max(EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch, self._epoch_in_states()) + 1
+        except BadData as error:
+            log.warning("ignoring unreadable znode: path=%s problem=%s", COORDINATOR_EPOCH, error)
+            epoch = self._largest_epoch() + 1
+        return epoch, [SetData(COORDINATOR_EPOCH, EpochRecord(epoch).to_bytes(), node.stat.version)]
+
+    def _epoch_in_states(self) -> int:
+        """The largest epoch in any group's state: an epoch that an operator has lowered is skipped."""
+        listing = self._store.children(GROUPS)
+        paths = [GroupPaths(name).state for name in (listing.names if listing else ()) if is_name(name)]
+        nodes = zip(paths, self._store.get_many(paths), strict=True)
+        return max((_epoch_or_zero(GroupState.parse, path, node.data) for path, node in nodes if node), default=0)
+
+    def _largest_epoch(self) -> int:
+        """The largest epoch that any group has seen; 0 without one."""
+        listing = self._store.children(GROUPS)
+        groups = [name for name in (listing.names if listing else ()) if is_name(name)]
+        return max((self._epoch_of(group) for group in groups), default=0)
+
+    def _epoch_of(self, group: str) -> int:
+        paths = GroupPaths(group)
+        epochs = [0]
+        node = self._store.get(paths.state)
+        if node is not None:
+            epochs.append(_epoch_or_zero(GroupState.parse, paths.state, node.data))
+        channels = self._store.children(paths.channels)
+        names = channels.names if channels else []
+        for name, channel in zip(names, self._store.get_many([paths.channel(name) for name in names]), strict=True):
+            if channel is not None:
+                epochs.append(_epoch_or_zero(parsed_channel, paths.channel(name), channel.data))
+            epochs += self._command_epochs(paths, name)
+        return max(epochs)
+
+    def _command_epochs(self, paths: GroupPaths, consumer: str) -> list[int]:
+        listing = self._store.children(paths.channel(consumer))
+        commands = self._store.get_many([paths.command(consumer, name) for name in (listing.names if listing else ())])
+        found = [node.data for node in commands if node is not None]
+        return [_epoch_or_zero(Command.parse, paths.channel(consumer), data) for data in found]
+
+
+def _epoch_or_zero(parse: Callable[[str, bytes], GroupState | Channel | Command], where: str, data: bytes) -> int:
+    try:
+        return parse(where, data).epoch
+    except BadData:
+        return 0

@@ -1,0 +1,41 @@
+"""Cache of parsed znode records, valid while the znode is unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+from ..zk.errors import BadData
+from ..zk.store import Node
+
+T = TypeVar("T")
+
+
+class ParsedRecords:
+    """The records parsed in a group's last read, for the next one: few change from turn to turn.
+
+    Records that are no longer requested are dropped.
+
+    :param report: called with the path of an unreadable record, and the reason.
+    """
+
+    def __init__(self, report: Callable[[str, str], None]) -> None:
+        self._report = report
+        self._before: dict[str, tuple[bytes, object]] = {}
+        self._now: dict[str, tuple[bytes, object]] = {}
+
+    def parsed(self, path: str, node: Node, parse: Callable[[str, bytes], T]) -> T | None:
+        """The record at `path`, None when unreadable; always with the same `parse` for a path."""
+        known = self._before.get(path)
+        if known is None or known[0] != node.data:
+            try:
+                known = node.data, parse(path, node.data)
+            except BadData as error:
+                self._report(path, str(error))
+                return None
+        self._now[path] = known
+        return cast(T, known[1])
+
+    def forget_unseen(self) -> None:
+        """Drop every path that was not requested since the last call."""
+        self._before, self._now = self._now, {}

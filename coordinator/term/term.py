@@ -1,0 +1,100 @@
+"""One elected life of a coordinator: its shared context, and its only way to write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ..zk.errors import EpochOver, Refused
+from ..zk.lease import Lease
+from ..zk.runtime import Runtime
+from ..zk.store import Check, Operation, Store
+from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
+from .bad_data import Problems
+from .config import CoordinatorConfig
+from .elector import Election
+from .metrics import CoordinatorMetrics
+
+log = logging.getLogger(__name__)
+
+FENCED = ("bad-version", "no-node")
+"""How a multi is refused whose epoch is over."""
+
+
+class LeaseLapsed(Exception):
+    """The lease has expired without a response of ZooKeeper; the turn is retried after its renewal."""
+
+
+class Term:
+    """The context of a term, from the election until another coordinator is elected.
+
+    :ivar epoch: its number.
+    :ivar fence: the data version of `/consumers/coordinator_epoch` that identifies it.
+    :ivar lease: while it is held, the term may write.
+    """
+
+    def __init__(
+        self,
+        election: Election,
+        store: Store,
+        runtime: Runtime,
+        config: CoordinatorConfig,
+        problems: Problems,
+        metrics: CoordinatorMetrics | None = None,
+    ) -> None:
+        self.epoch = election.epoch
+        self.fence = election.fence
+        self.store = store
+        self.runtime = runtime
+        self.config = config
+        self.problems = problems
+        self.metrics = metrics or CoordinatorMetrics()
+        self.lease = Lease(store, runtime, self.check, "coordinator")
+
+    def check(self) -> None:
+        """Read the fence.
+
+        :raises EpochOver: when it has changed, or this session no longer holds the coordinator's znode.
+        """
+        epoch, coordinator = self.store.get_many([COORDINATOR_EPOCH, COORDINATOR])
+        if epoch is None or epoch.stat.version != self.fence:
+            raise self._over()
+        if coordinator is None or coordinator.stat.ephemeral_owner != self.store.session_id:
+            raise EpochOver(f"epoch {self.epoch} is over: the coordinator's znode is gone")
+
+    def commit(self, operations: Sequence[Operation]) -> None:
+        """Commit under the fence.
+
+        :raises LeaseLapsed: when the lease is not held; nothing was sent.
+        :raises EpochOver: when the fence has changed.
+        :raises Refused: when another of the operations was refused.
+        :raises OutcomeUnknown: when the reply was lost.
+        """
+        if not self.lease.is_held:
+            raise LeaseLapsed(f"the lease of epoch {self.epoch} has lapsed")
+        try:
+            self.store.commit([Check(COORDINATOR_EPOCH, self.fence), *operations])
+        except Refused as refused:
+            if refused.path == COORDINATOR_EPOCH:
+                if refused.reason in FENCED:
+                    raise self._over() from refused
+                self.check()  # an error without an operation is taken for the first one's
+            raise
+
+    def collect(self, operations: Sequence[Operation], what: str) -> bool:
+        """Commit for a collector, which retries in its next round; whether it succeeded.
+
+        :raises EpochOver: when the fence has changed.
+        :raises OutcomeUnknown: when the reply was lost.
+        """
+        try:
+            self.commit(operations)
+        except LeaseLapsed:
+            return False
+        except Refused as refused:
+            log.info("collection refused, retrying: what=%s refused=%s", what, refused.path)
+            return False
+        return True
+
+    def _over(self) -> EpochOver:
+        return EpochOver(f"epoch {self.epoch} is over: another coordinator was elected")

@@ -1,0 +1,45 @@
+"""Commits: create parent znodes, and split operations into multis within ZooKeeper's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from .errors import Refused
+from .store import MAX_COMMIT_BYTES, MAX_OPERATIONS, Create, Operation, Store, operation_bytes
+
+
+def ensure(store: Store, paths: Iterable[str], data: bytes = b"") -> None:
+    """Create the persistent znodes that do not exist, in the order given (parents first).
+
+    A znode created concurrently counts as created. A lost reply raises `OutcomeUnknown`: call again.
+    """
+    required = list(paths)
+    for path, node in zip(required, store.get_many(required), strict=True):
+        if node is not None:
+            continue
+        try:
+            store.commit([Create(path, data)])
+        except Refused as refused:
+            if refused.reason != "node-exists":
+                raise
+
+
+def batches(
+    units: Sequence[Sequence[Operation]], room: int = MAX_OPERATIONS, room_bytes: int = MAX_COMMIT_BYTES
+) -> Iterator[list[Operation]]:
+    """Join `units` in order into as few multis as the limits allow; a unit is never split.
+
+    :param units: operations that must be in one multi.
+    :param room: operations that fit beside those that the caller adds to each multi; `room_bytes` likewise.
+    """
+    batch: list[Operation] = []
+    size = 0
+    for unit in units:
+        unit_size = sum(operation_bytes(operation) for operation in unit)
+        if batch and (len(batch) + len(unit) > room or size + unit_size > room_bytes):
+            yield batch
+            batch, size = [], 0
+        batch.extend(unit)
+        size += unit_size
+    if batch:
+        yield batch

@@ -1,0 +1,209 @@
+"""The directory of an embedded ensemble: its configuration, its ports, one zoo.cfg per server."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coordinator.zk.errors import CoordinatorError, UsageError
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+
+# Below 32768: Linux assigns higher ports to outgoing connections; one of those could occupy the port of a stopped
+# server, which then could not restart.
+PORTS = range(15000, 30000)
+SHARES = 16
+
+LOG_CONFIGURATION = """\
+rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %-5p [%t:%C{1}] %m%n
+"""
+
+
+class EnsembleError(CoordinatorError):
+    """An operation of the embedded ensemble failed; the message names the server and its log."""
+
+
+@dataclass(frozen=True)
+class EnsembleConfig:
+    """Settings of an ensemble. The negotiated session timeout is at least two ticks.
+
+    :raises EnsembleError: when a value breaks one of the rules below.
+    """
+
+    servers: int = 3
+    tick_ms: int = 500
+    init_limit_ticks: int = 20
+    sync_limit_ticks: int = 4
+    max_session_timeout_ms: int = 60_000
+    heap_mb: int = 128
+    durable: bool = True
+    """Whether a write is synced to disk before its reply. False only for tests on new data."""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Further lines of zoo.cfg, for tests of one setting."""
+
+    def __post_init__(self) -> None:
+        if self.servers not in (1, 3):
+            raise EnsembleError(f"servers is {self.servers}; an embedded ensemble has 1 or 3")
+        if self.tick_ms < 50:
+            raise EnsembleError(f"tick_ms is {self.tick_ms}; below 50 a busy machine looks like a dead server")
+        if self.max_session_timeout_ms < 2 * self.tick_ms:
+            raise EnsembleError("max_session_timeout_ms is below two ticks, the shortest session that a server grants")
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Listening address of one server: three ports on this machine or in one of its network namespaces."""
+
+    client: int
+    quorum: int
+    election: int
+    host: str = HOST
+    namespace: str = ""
+
+
+def has_ensemble(directory: Path) -> bool:
+    """Whether `directory` contains an ensemble."""
+    return (directory / "ensemble.json").exists()
+
+
+def create(directory: Path, config: EnsembleConfig, ports: list[Ports]) -> None:
+    """Lay out a new ensemble without starting it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "log4j2.properties").write_text(LOG_CONFIGURATION)
+    for number in range(1, config.servers + 1):
+        data = server_directory(directory, number) / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "myid").write_text(f"{number}\n")
+        configuration = _configuration(config, ports, number, data)
+        (data.parent / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in configuration.items()))
+    # Written last: without it `directory` contains no ensemble, and the next start lays it out again.
+    state = {"version": 1, "config": asdict(config), "ports": [asdict(its) for its in ports]}
+    write_atomically(directory / "ensemble.json", json.dumps(state) + "\n")
+
+
+def server_directory(directory: Path, number: int) -> Path:
+    """Directory of server `number` (from 1): configuration, data, log and process id."""
+    return directory / f"server-{number}"
+
+
+def _configuration(config: EnsembleConfig, ports: list[Ports], number: int, data: Path) -> dict[str, str]:
+    """The lines of one server's zoo.cfg."""
+    lines = {
+        "dataDir": str(data),
+        "tickTime": str(config.tick_ms),
+        "initLimit": str(config.init_limit_ticks),
+        "syncLimit": str(config.sync_limit_ticks),
+        "cnxTimeout": "1000",
+        "minSessionTimeout": str(2 * config.tick_ms),
+        "maxSessionTimeout": str(config.max_session_timeout_ms),
+        "maxClientCnxns": "0",  # every client of an embedded ensemble comes from one address
+        "admin.enableServer": "false",  # PySpark ships no Jetty
+        "4lw.commands.whitelist": "*",
+        "autopurge.snapRetainCount": "3",
+        "autopurge.purgeInterval": "1",
+        "forceSync": "yes" if config.durable else "no",
+    }
+    if config.servers == 1:
+        lines |= {"clientPort": str(ports[0].client), "clientPortAddress": ports[0].host}
+    else:
+        lines |= {
+            f"server.{other}": f"{its.host}:{its.quorum}:{its.election};{its.host}:{its.client}"
+            for other, its in enumerate(ports, 1)
+        }
+    return lines | dict(config.extra)
+
+
+def read_state(directory: Path) -> tuple[EnsembleConfig, list[Ports]]:
+    """The settings and ports of the ensemble in `directory`.
+
+    :raises EnsembleError: when there is none, or its file cannot be read.
+    """
+    path = directory / "ensemble.json"
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        return EnsembleConfig(**state["config"]), [Ports(**its) for its in state["ports"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EnsembleError(f"{path} cannot be read as an ensemble's state: {error!r}") from error
+
+
+def describe(config: EnsembleConfig) -> str:
+    """A configuration in a few words, for an error message."""
+    durability = "durable" if config.durable else "not durable"
+    return f"{config.servers} server(s), tick {config.tick_ms} ms, {durability}"
+
+
+def choose_ports(servers: int, base_port: int | None) -> list[Ports]:
+    """Three ports per server, client ports first and consecutive.
+
+    :raises UsageError: when `base_port` is out of range, or one of the ports is in use.
+    :raises EnsembleError: when no free ports are found.
+    """
+    count = 3 * servers
+    if base_port is not None:
+        _require_free(base_port, count)
+        base = base_port
+    else:
+        base = wait_until(lambda: _free_base(count), 5.0, lambda: f"no {count} free ports were found in {PORTS}")
+    numbers = range(base, base + count)
+    return [Ports(numbers[i], numbers[servers + i], numbers[2 * servers + i]) for i in range(servers)]
+
+
+def _free_base(count: int) -> int | None:
+    """Draw from a range that few other processes use: a port stays free until it is bound."""
+    share = len(PORTS) // SHARES
+    first = PORTS.start + os.getpid() % SHARES * share
+    base = random.randrange(first, first + share - count)
+    return base if all(is_free(port) for port in range(base, base + count)) else None
+
+
+def _require_free(base: int, count: int) -> None:
+    if not 1024 <= base <= 32768 - count:
+        raise UsageError(f"port {base}: choose one from 1024 to {32768 - count}; {count} ports in a row are used")
+    taken = [port for port in range(base, base + count) if not is_free(port)]
+    if taken:
+        raise UsageError(f"port {taken[0]} is in use; {count} ports in a row from {base} are needed")
+
+
+def is_free(port: int) -> bool:
+    """Whether no process listens on `port`."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` atomically."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def wait_until(condition: Callable[[], T | None], timeout_s: float, describe: Callable[[], str]) -> T:
+    """Poll `condition` until it is truthy, and return what it returned.
+
+    :raises EnsembleError: after `timeout_s`, with the text of `describe`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise EnsembleError(f"after {timeout_s:g} s {describe()}")
+        time.sleep(0.02)
+    return found

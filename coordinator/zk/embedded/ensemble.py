@@ -1,0 +1,378 @@
+"""The embedded ensemble: one or three real ZooKeeper servers as plain java processes, from PySpark's own jars.
+
+For demos, drills and tests, and for users without a ZooKeeper of their own. All files of an ensemble are in its
+directory (ports, configuration, process ids, data, logs), so another process can find, watch and stop it. A process is
+signalled only if its command line names that directory's configuration file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from coordinator.zk.embedded.directory import (
+    EnsembleConfig,
+    EnsembleError,
+    Ports,
+    choose_ports,
+    create,
+    describe,
+    has_ensemble,
+    is_free,
+    read_state,
+    server_directory,
+    wait_until,
+    write_atomically,
+)
+from coordinator.zk.embedded.java import JVM_FLAGS, SERVER_JARS, SERVER_MAIN, class_path, java, zkcli, zkcli_command
+from coordinator.zk.embedded.processes import command_line, has_ended, stands_still
+
+__all__ = [
+    "Ensemble",
+    "EnsembleConfig",
+    "EnsembleError",
+    "Server",
+    "ServerStatus",
+    "four_letter_word",
+    "has_ensemble",
+    "mode_in",
+    "modes_are_healthy",
+    "zkcli",
+    "zkcli_command",
+]
+
+
+LONGEST_ANSWER = 64 << 10
+"""Bytes read of a reply to a four letter word; the peer may be no ZooKeeper."""
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """Status of one server. `pid` is None when it is down, `mode` when it does not serve (starting, or paused)."""
+
+    id: int
+    address: str
+    pid: int | None
+    mode: str | None
+
+
+class Server:
+    """One server of an ensemble: a java process, its directory and its client port."""
+
+    main = SERVER_MAIN
+
+    def __init__(self, server_id: int, directory: Path, ports: Ports, heap_mb: int) -> None:
+        self.id = server_id
+        self.directory = directory
+        self.host, self.port = ports.host, ports.client
+        self.log = directory / "server.log"
+        self._heap_mb = heap_mb
+        self._namespace = ports.namespace
+        self._configuration = directory / "zoo.cfg"
+        self._pid_file = directory / "pid"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port` for clients."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None when the server is down (whoever else may have the number now)."""
+        if self._process is not None and self._process.poll() is None:
+            return self._process.pid  # a child of ours; the number cannot have gone to another before we reap it
+        try:
+            pid = int(self._pid_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return pid if command_line(pid).endswith(f"{self.main} {self._configuration}") else None
+
+    @property
+    def is_running(self) -> bool:
+        """True for a paused server too."""
+        return self.pid is not None
+
+    def start(self) -> None:
+        """Start the process, unless it runs. Returns at once; the server serves a second or two later.
+
+        :raises MissingProgram: when there is no java, or no PySpark to take ZooKeeper's jars from.
+        :raises EnsembleError: when another process has its port.
+        """
+        if self.is_running:
+            return
+        if not self._is_port_free():
+            raise EnsembleError(f"port {self.port} of server {self.id} is in use by another process")
+        command = ["ip", "netns", "exec", self._namespace] if self._namespace else []
+        command += [java(), f"-Xmx{self._heap_mb}m", *JVM_FLAGS, "-cp", self._class_path()]
+        command += [f"-Dlog4j2.configurationFile={self.directory.parent / 'log4j2.properties'}"]
+        command += [self.main, str(self._configuration)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.directory,
+                start_new_session=True,  # Ctrl-C in the starter's terminal is not for the servers
+            )
+        write_atomically(self._pid_file, f"{self._process.pid}\n")
+
+    def _class_path(self) -> str:
+        return class_path(SERVER_JARS)
+
+    def kill(self) -> None:
+        """SIGKILL, as in a crash, and wait until the process is gone."""
+        self._end(signal.SIGKILL, 10.0)
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """SIGTERM, waking a paused server for it, and SIGKILL for one that has not ended after `timeout_s`."""
+        self.resume()
+        try:
+            self._end(signal.SIGTERM, timeout_s)
+        except EnsembleError:
+            self.kill()
+        self._pid_file.unlink(missing_ok=True)
+
+    def terminate(self) -> None:
+        """Ask the process to end, without waiting. A paused one is woken for it."""
+        self._signal(signal.SIGTERM)
+        self.resume()
+
+    def pause(self) -> None:
+        """SIGSTOP: its sockets stay open and nothing is answered, as in a long collection of garbage.
+
+        Returns when it stands still: the signal alone reaches its threads one after the other.
+
+        :raises EnsembleError: when it does not within 10 s.
+        """
+        pid = self.pid
+        if self._signal(signal.SIGSTOP) and pid is not None:
+            wait_until(lambda: stands_still(pid), 10.0, lambda: f"server {self.id} (process {pid}) does not stop")
+
+    def resume(self) -> None:
+        """SIGCONT after `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Stop and start; returns before the server serves again."""
+        self.stop()
+        self.start()
+
+    def ask(self, word: str = "srvr", timeout_s: float = 1.0) -> str:
+        """What the server answers to a four letter word; empty when it does not within `timeout_s`."""
+        return four_letter_word(self.host, self.port, word, timeout_s)
+
+    def mode(self) -> str | None:
+        """`leader`, `follower` or `standalone`; None while the server does not serve."""
+        return mode_in(self.ask())
+
+    def status(self) -> ServerStatus:
+        """Process and mode in one value."""
+        pid = self.pid
+        return ServerStatus(self.id, self.address, pid, self.mode() if pid is not None else None)
+
+    def last_log_line(self) -> str:
+        """The last exception in the log, else its last line; empty when there is none."""
+        try:
+            lines = self.log.read_text(errors="replace").splitlines()[-200:]
+        except OSError:
+            return ""
+        errors = [line for line in lines if "Exception" in line or line.startswith("Error")]
+        return (errors or lines or [""])[-1].strip()
+
+    def _is_port_free(self) -> bool:
+        """Whether its port is free; always so in a network namespace of its own."""
+        return bool(self._namespace) or is_free(self.port)
+
+    def _signal(self, number: signal.Signals) -> bool:
+        """Signal the process; False when there is none."""
+        pid = self.pid
+        if pid is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        return True
+
+    def _end(self, number: signal.Signals, timeout_s: float) -> None:
+        """Signal the process and wait until it is gone and its port with it, which is a moment later."""
+        pid = self.pid
+        if self._signal(number) and pid is not None:
+            wait_until(
+                lambda: has_ended(pid) and self._is_port_free(),
+                timeout_s,
+                lambda: f"server {self.id} (process {pid}) still runs after {number.name}",
+            )
+        if self._process is not None and not self.is_running:
+            self._process.wait(timeout_s)
+
+
+class Ensemble:
+    """One or three ZooKeeper servers in one directory.
+
+    Created where the directory contains none, else reopened with its ports and its data. As a context manager it
+    starts, waits until healthy, and stops at the end.
+
+    :param config: settings. None reopens the directory's ensemble, or takes the defaults.
+    :param base_port: the first client port; the other ports follow it. None chooses free ones.
+    :param places: address and ports of each server; None chooses them.
+    :raises EnsembleError: when the directory contains an ensemble of another configuration.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: EnsembleConfig | None = None,
+        base_port: int | None = None,
+        places: Sequence[Ports] = (),
+    ) -> None:
+        self.directory = directory.expanduser().resolve()
+        if not has_ensemble(self.directory):
+            made = config or EnsembleConfig()
+            create(self.directory, made, list(places) or choose_ports(made.servers, base_port))
+        self.config, ports = read_state(self.directory)
+        if config is not None and self.config != config:
+            raise EnsembleError(
+                f"{self.directory} holds an ensemble of {describe(self.config)}, not of {describe(config)}; "
+                "name another directory or remove this one"
+            )
+        if base_port is not None and ports[0].client != base_port:
+            raise EnsembleError(f"{self.directory} holds an ensemble on port {ports[0].client}, not {base_port}")
+        self.servers = tuple(
+            Server(number, server_directory(self.directory, number), its, self.config.heap_mb)
+            for number, its in enumerate(ports, 1)
+        )
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """The ensemble in `directory`, running or not.
+
+        :raises EnsembleError: when there is none.
+        """
+        directory = directory.expanduser().resolve()
+        if not has_ensemble(directory):
+            raise EnsembleError(f"there is no ensemble in {directory}")
+        return cls(directory)
+
+    @property
+    def hosts(self) -> str:
+        """The connect string: `127.0.0.1:P1,127.0.0.1:P2,...`."""
+        return ",".join(server.address for server in self.servers)
+
+    def start(self) -> None:
+        """Start every server that does not run. Follow with `wait_healthy`.
+
+        :raises MissingProgram: when there is no java, or no PySpark.
+        """
+        with self._locked():
+            for server in self.servers:
+                server.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Stop every server; SIGKILL for those still running after `timeout_s`."""
+        with self._locked():
+            for server in self.servers:
+                server.terminate()
+            for server in self.servers:
+                server.stop(timeout_s)
+
+    def status(self) -> tuple[ServerStatus, ...]:
+        """Status of every server."""
+        return tuple(server.status() for server in self.servers)
+
+    def is_healthy(self) -> bool:
+        """Every server serves, and exactly one of them leads."""
+        return modes_are_healthy([server.mode() for server in self.servers])
+
+    def wait_healthy(self, timeout_s: float = 30.0) -> None:
+        """Wait until `is_healthy`.
+
+        :raises EnsembleError: when a server's process exits, or after `timeout_s`; with the last error of its log.
+        """
+
+        def is_healthy_or_lost() -> bool:
+            for server in self.servers:
+                if not server.is_running:
+                    raise EnsembleError(f"server {server.id} has ended ({server.log}): {server.last_log_line()}")
+            return self.is_healthy()
+
+        wait_until(is_healthy_or_lost, timeout_s, lambda: f"the ensemble is not healthy: {self.status()}")
+
+    def leader(self, timeout_s: float = 20.0) -> Server:
+        """The leader (or standalone server), once exactly one reports it.
+
+        Waits, because a leader without followers still reports itself as leader for a moment.
+
+        :raises EnsembleError: when after `timeout_s` there is none, or more than one.
+        """
+        return wait_until(self._only_leader, timeout_s, lambda: f"there is not exactly one leader: {self.status()}")
+
+    def _only_leader(self) -> Server | None:
+        leaders = [server for server in self.servers if server.mode() in ("leader", "standalone")]
+        return leaders[0] if len(leaders) == 1 else None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A lock on the directory: one start or stop at a time."""
+        with (self.directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_healthy()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def four_letter_word(host: str, port: int, word: str = "srvr", timeout_s: float = 1.0) -> str:
+    """A server's reply to `srvr`, `mntr`, `cons`, ..., truncated after 64 KiB.
+
+    Empty when the reply is incomplete after `timeout_s`.
+    """
+    end = time.monotonic() + timeout_s
+    answer = b""
+    try:
+        with socket.create_connection((host, port), timeout_s) as connection:
+            connection.sendall(word.encode())
+            while len(answer) < LONGEST_ANSWER and (data := _received_before(end, connection)):
+                answer += data
+    except OSError:
+        return ""
+    return answer[:LONGEST_ANSWER].decode(errors="replace")
+
+
+def _received_before(end: float, connection: socket.socket) -> bytes:
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the answer takes too long")
+    connection.settimeout(left)
+    return connection.recv(LONGEST_ANSWER)
+
+
+def mode_in(answer: str) -> str | None:
+    """The mode in a reply to `srvr`, None without one."""
+    return next((line.split()[1] for line in answer.splitlines() if line.startswith("Mode: ")), None)
+
+
+def modes_are_healthy(modes: list[str | None]) -> bool:
+    """Whether these are the modes of a complete ensemble: one standalone server, or a leader and its followers."""
+    return modes == ["standalone"] or (modes.count("leader") == 1 and modes.count("follower") == len(modes) - 1)

@@ -1,0 +1,200 @@
+"""A Kafka broker for an embedded ensemble, or standalone in KRaft mode: one java process in a directory.
+
+For the demo, the bench and the tests. All its files are in its directory, as an ensemble's are.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from coordinator.zk.embedded.directory import (
+    HOST,
+    LOG_CONFIGURATION,
+    EnsembleError,
+    Ports,
+    choose_ports,
+    wait_until,
+    write_atomically,
+)
+from coordinator.zk.embedded.ensemble import Server
+from coordinator.zk.embedded.kafka_jars import kafka_class_path
+
+KAFKA_MAIN = "kafka.Kafka"
+READY_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class KafkaConfig:
+    """Settings of a broker.
+
+    :ivar zookeeper: connect string to register at, `host:port,host:port/chroot`; empty for KRaft mode.
+    :ivar users: name -> password of a second listener with SASL/PLAIN; no such listener when empty.
+    :ivar extra: additional lines of server.properties.
+    """
+
+    zookeeper: str = ""
+    heap_mb: int = 256
+    users: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+class Broker(Server):
+    """One broker. Created where the directory contains none, else reopened with its ports and its data.
+
+    As a context manager it starts, waits until ready, and stops at the end.
+
+    :param base_port: the port of its first listener; two more follow. None chooses free ones.
+    :raises EnsembleError: when the directory contains a broker of another configuration.
+    """
+
+    main = KAFKA_MAIN
+
+    def __init__(self, directory: Path, config: KafkaConfig | None = None, base_port: int | None = None) -> None:
+        directory = directory.expanduser().resolve()
+        if not has_broker(directory):
+            made = config or KafkaConfig()
+            _create(directory, made, choose_ports(1, base_port)[0])
+        self.config, ports = _read_state(directory)
+        if config is not None and config != self.config:
+            raise EnsembleError(
+                f"{directory} holds a broker of another configuration; name another directory or remove this one"
+            )
+        if base_port is not None and base_port != ports.client:
+            raise EnsembleError(f"{directory} holds a broker on port {ports.client}, not {base_port}")
+        super().__init__(0, directory / "broker", ports, self.config.heap_mb)
+        self.sasl_address = f"{ports.host}:{ports.quorum}" if self.config.users else ""
+        self._configuration = self.directory / "server.properties"
+        self._data = self.directory / "data"
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """The broker in `directory`, running or not.
+
+        :raises EnsembleError: when there is none.
+        """
+        if not has_broker(directory.expanduser().resolve()):
+            raise EnsembleError(f"there is no Kafka broker in {directory}")
+        return cls(directory)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs and listens."""
+        return self.is_running and not self._is_port_free()
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Wait until it listens. Its topics load a moment later.
+
+        :raises EnsembleError: when its process exits, or after `timeout_s`; with the last error of its log.
+        """
+
+        def is_listening_or_lost() -> bool:
+            if not self.is_running:
+                raise EnsembleError(f"the broker has ended ({self.log}): {self.last_log_line()}")
+            return not self._is_port_free()
+
+        wait_until(is_listening_or_lost, timeout_s, lambda: f"the broker does not listen on {self.address}")
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        """SIGTERM (the broker moves its leaderships and closes its files), then SIGKILL after `timeout_s`."""
+        super().stop(timeout_s)
+
+    def _class_path(self) -> str:
+        return kafka_class_path()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(2.0)
+
+
+def has_broker(directory: Path) -> bool:
+    """Whether `directory` contains a broker."""
+    return (directory / "kafka.json").exists()
+
+
+def _create(directory: Path, config: KafkaConfig, ports: Ports) -> None:
+    """Lay out a new broker without starting it."""
+    data = directory / "broker" / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    (directory / "log4j2.properties").write_text(LOG_CONFIGURATION.replace("INFO", "WARN"))
+    lines = _properties(config, ports, data)
+    (directory / "broker" / "server.properties").write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
+    if not config.zookeeper:
+        _format(data)
+    state = {"version": 1, "config": asdict(config), "ports": asdict(ports)}
+    write_atomically(directory / "kafka.json", json.dumps(state) + "\n")
+
+
+def _read_state(directory: Path) -> tuple[KafkaConfig, Ports]:
+    path = directory / "kafka.json"
+    try:
+        state: dict[str, Any] = json.loads(path.read_text())
+        return KafkaConfig(**state["config"]), Ports(**state["ports"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EnsembleError(f"{path} cannot be read as a broker's state: {error!r}") from error
+
+
+def _properties(config: KafkaConfig, ports: Ports, data: Path) -> dict[str, str]:
+    """The lines of server.properties: one broker holds every replica, without waits for others."""
+    listeners = {"PLAINTEXT": ports.client, **({"SASL_PLAINTEXT": ports.quorum} if config.users else {})}
+    lines = {
+        "log.dirs": str(data),
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": "1",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "log.cleaner.dedupe.buffer.size": "16777216",
+        "log.cleaner.threads": "1",
+        "num.network.threads": "2",
+        "num.io.threads": "2",
+        "background.threads": "2",
+    }
+    if config.zookeeper:
+        lines |= {"broker.id": "0", "zookeeper.connect": config.zookeeper, "zookeeper.session.timeout.ms": "6000"}
+    else:
+        lines |= {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{HOST}:{ports.election}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        }
+    advertised = ",".join(f"{name}://{ports.host}:{port}" for name, port in listeners.items())
+    control = "" if config.zookeeper else f",CONTROLLER://{HOST}:{ports.election}"
+    lines |= {"listeners": advertised + control, "advertised.listeners": advertised}
+    if config.users:
+        users = " ".join(f'user_{name}="{password}"' for name, password in config.users.items())
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        lines["sasl.enabled.mechanisms"] = "PLAIN"
+        lines["listener.name.sasl_plaintext.plain.sasl.jaas.config"] = f"{module} required {users};"
+    return lines | dict(config.extra)
+
+
+def _format(data: Path) -> None:
+    """What `kafka-storage.sh format` writes, without another java process."""
+    lines = {"version": "1", "cluster.id": _short_uuid(), "node.id": "1", "directory.id": _short_uuid()}
+    (data / "meta.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+
+
+def _short_uuid() -> str:
+    return urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()

@@ -1,0 +1,4 @@
+"""Shared by every process: options, configuration, logging, the metrics server, the history file.
+
+Imports `zk` itself and `znodes`.
+"""

@@ -1,0 +1,229 @@
+"""Shared by the command lines of both sides: options, printing of rows, exit codes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import CoordinatorError, UsageError
+from ..kazoo_store import open_kazoo
+from ..store import Store
+from ..znodes.names import printable as printable
+from ..znodes.names import shown
+from ..znodes.paths import Brokers
+from .log_format import redacted
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SESSION_TIMEOUT_MS = 10_000
+CONNECT_TIMEOUT_S = 10.0
+INTERRUPTED = 130
+TABLE = "table"
+JSON = "json"
+_NO_KEY = re.compile(r"[^a-z0-9]+")
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+class Cli(click.Group):
+    """A click group with the project's exit codes.
+
+    An error of the project prints one line on stderr and exits with its code (2 for usage, as click's own), an
+    interrupt with 130; neither prints a traceback.
+
+    :param places: command -> its module, which defines it under its name (with `_` for `-`). Imported when the command
+        is called: a node does not wait for imports of other commands.
+    """
+
+    def __init__(self, *args: Any, places: Mapping[str, str] | None = None, **options: Any) -> None:
+        super().__init__(*args, **{"context_settings": CONTEXT_SETTINGS, **options})
+        self._places = places or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See click."""
+        return sorted({*super().list_commands(ctx), *self._places})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See click."""
+        if cmd_name in self._places:
+            found: click.Command = getattr(import_module(self._places[cmd_name]), cmd_name.replace("-", "_"))
+            return found
+        return super().get_command(ctx, cmd_name)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        if not standalone_mode:
+            return run()
+        sys.exit(exit_code_of(run))
+
+
+def exit_code_of(run: Callable[[], Any]) -> int:
+    """The exit code of `run`. An error prints one line, an interrupt none."""
+    try:
+        result = run()
+        return result if isinstance(result, int) else 0
+    except click.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except CoordinatorError as error:
+        report(error)
+        return error.exit_code
+
+
+def report(error: object) -> None:
+    """Print an error on stderr, in one line."""
+    click.echo("error: " + printable(redacted(" ".join(str(error).split()))), err=True)
+
+
+def zk_option(command: Command) -> Command:
+    """`--zk`, passed to the command as `zk`: the ZooKeeper servers."""
+    return click.option(
+        "--zk",
+        required=True,
+        envvar="ZK_GROUP_ZK",
+        show_envvar=True,
+        metavar="HOSTS/CHROOT",
+        help="The ZooKeeper servers, as host:port,host:port/chroot.",
+    )(command)
+
+
+def brokers_option(command: Command) -> Command:
+    """`--brokers-path`, passed to the command as `brokers`, a `Brokers`: the parent of the topics."""
+    return click.option(
+        "--brokers-path",
+        "brokers",
+        default="/brokers",
+        envvar="ZK_GROUP_BROKERS_PATH",
+        show_envvar=True,
+        show_default=True,
+        metavar="PATH",
+        callback=lambda context, option, value: brokers_at(value),
+        help="The parent znode of Kafka's brokers and topics.",
+    )(command)
+
+
+def kafka_option(command: Command) -> Command:
+    """`--kafka NAME=VALUE`, passed to the command as `kafka`, a mapping or None: options of librdkafka."""
+    return click.option(
+        "--kafka",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=lambda context, option, values: _named(values) or None,
+        help="A librdkafka option, as security.protocol=SASL_SSL; pass secrets by ZK_GROUP_KAFKA_SASL_PASSWORD.",
+    )(command)
+
+
+def bootstrap_option(command: Command) -> Command:
+    """`--bootstrap-servers`, passed to the command as `bootstrap_servers`: Kafka's brokers."""
+    return click.option(
+        "--bootstrap-servers",
+        default="",
+        envvar="ZK_GROUP_BOOTSTRAP_SERVERS",
+        show_envvar=True,
+        metavar="HOST:PORT,...",
+        help="Kafka's brokers; without it, those registered in ZooKeeper.",
+    )(command)
+
+
+def _named(values: Sequence[str]) -> dict[str, str]:
+    for value in values:
+        if "=" not in value.strip("="):
+            raise UsageError(f"--kafka takes NAME=VALUE, and {shown(value.partition('=')[0])} has no value")
+    return {name: value for name, _, value in (text.partition("=") for text in values)}
+
+
+def output_option(command: Command) -> Command:
+    """`-o`, passed to the command as `output`: `table` for people, `json` (one document) for programs."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice([TABLE, JSON]),
+        default=TABLE,
+        show_default=True,
+        help="A table, or one JSON document.",
+    )(command)
+
+
+def brokers_at(path: str) -> Brokers:
+    """The `Brokers` of a path.
+
+    :raises UsageError: when `path` is not absolute.
+    """
+    if not path.startswith("/") or "//" in path or path.endswith("/"):
+        raise UsageError(f"{shown(path)} is no --brokers-path: it must be absolute, as /brokers")
+    return Brokers(path)
+
+
+@contextmanager
+def opened(zk: str, make_chroot: bool = False) -> Iterator[Store]:
+    """A session for one admin command, closed at the end.
+
+    :param make_chroot: create the chroot when it does not exist; without it, a mistyped one is an error.
+    :raises ZooKeeperUnreachable: when no server answers within `CONNECT_TIMEOUT_S`.
+    """
+    # A failed command prints one line; kazoo's lines per attempt are for services.
+    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)
+    store = open_kazoo(
+        zk, session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_s=CONNECT_TIMEOUT_S, make_chroot=make_chroot
+    )
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], output: str = TABLE) -> None:
+    """Print `rows` on stdout: as a table, or as one JSON list of objects whose keys are the columns in lower case.
+
+    :param columns: as `TOPIC-ID`, in JSON `topic_id`. None prints `-` in a table and null in JSON.
+    """
+    if output == JSON:
+        print_json(row_objects(columns, rows))
+    else:
+        click.echo(table_text(columns, rows))
+
+
+def row_objects(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[dict[str, object]]:
+    """`rows` as `print_rows` prints them in JSON."""
+    keys = [_NO_KEY.sub("_", column.lower()).strip("_") for column in columns]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on stdout."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def table_text(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """`rows` as `print_rows` prints them in a table, without the final newline."""
+    table = Table(box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        is_number = bool(rows) and all(isinstance(row[index], int) for row in rows)
+        table.add_column(column, justify="right" if is_number else "left", no_wrap=not sys.stdout.isatty())
+    for row in rows:
+        table.add_row(*(Text("-" if value is None else printable(value)) for value in row))
+    # A pipe gets the full width: truncated text cannot be searched.
+    console = Console(width=None if sys.stdout.isatty() else 100_000, highlight=False)
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())

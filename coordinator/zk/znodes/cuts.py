@@ -1,0 +1,96 @@
+"""The complete checkpoints of a region of slots, as cuts in the order of a group's segments (seed 002)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..runtime import Runtime
+from ..store import Store
+from .group_state import GroupState
+from .paths import GroupPaths, RegionPaths, checkpoint_number
+from .regions import COMPLETED
+
+REGION_S = 10.0
+"""Seconds for which a group's region is cached: no checkpoint of a new region has completed before."""
+
+
+class Cut(NamedTuple):
+    """A complete checkpoint: it contains exactly the segments whose czxid is below its own."""
+
+    sequence: int
+    czxid: int
+
+
+class Cuts:
+    """The complete checkpoints of one region. Each is read once: it never changes."""
+
+    def __init__(self, region: str) -> None:
+        self.region = region
+        self._paths = RegionPaths(region)
+        self._known: dict[int, Cut] = {}
+        self._life = 0
+
+    def read(self, store: Store) -> tuple[Cut, ...]:
+        """The retained ones, in order.
+
+        :raises StoreError: when there was no answer.
+        """
+        listing = store.children(self._paths.checkpoints)
+        numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
+        life = listing.stat.czxid if listing is not None else 0
+        if life != self._life:  # a recreated region counts from 1 again
+            self._life, self._known = life, {}
+        newest = max(self._known, default=0)  # one at a time: below it none completes any more
+        unknown = [number for number in numbers if number > newest]
+        nodes = store.get_many([self._paths.end(number, COMPLETED) for number in unknown])
+        found = {n: Cut(n, node.stat.czxid) for n, node in zip(unknown, nodes, strict=True) if node is not None}
+        self._known = {number: cut for number, cut in (self._known | found).items() if number in set(numbers)}
+        return tuple(self._known[number] for number in sorted(self._known))
+
+
+class GroupCuts:
+    """The cuts of a group's region. The region is read again every few seconds only: a state may be large."""
+
+    def __init__(self, runtime: Runtime, group: str) -> None:
+        self._runtime = runtime
+        self._group = group
+        self._asked_at = float("-inf")
+        self._cuts = Cuts("")
+
+    @property
+    def region(self) -> str:
+        """The region as last read; empty without one."""
+        return self._cuts.region
+
+    def read(self, store: Store, is_asked: bool = False) -> tuple[Cut, ...]:
+        """The retained cuts, in order; none for a group without a region.
+
+        :param is_asked: whether to read the region in any case.
+        :raises StoreError: when there was no answer.
+        :raises BadData: when the group's state cannot be read.
+        """
+        now = self._runtime.monotonic()
+        if is_asked or now - self._asked_at >= REGION_S:
+            region = region_of(store, self._group)
+            self._asked_at = now
+            if region != self._cuts.region:
+                self._cuts = Cuts(region)
+        return self._cuts.read(store) if self._cuts.region else ()
+
+
+def region_of(store: Store, group: str) -> str:
+    """The consistent region of a group; empty without one.
+
+    :raises BadData: when the group's state cannot be read.
+    """
+    path = GroupPaths(group).state
+    node = store.get(path)
+    bound = GroupState.parse(path, node.data).region if node is not None else None
+    return bound.name if bound is not None else ""
+
+
+def checkpoint_named(value: str) -> int:
+    """The sequence in `checkpoint:42`; 0 for any other text."""
+    prefix, _, number = value.partition(":")
+    is_number = number.isascii() and number.isdigit() and len(number) <= 10
+    return int(number) if prefix == "checkpoint" and is_number else 0

@@ -1,0 +1,159 @@
+"""Parser for untrusted JSON: bounded and typed; every error names the data's location."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ..errors import BadData
+from . import ranges
+from .names import is_name, shown
+
+T = TypeVar("T")
+
+MAX_ZNODE_BYTES = 512_000
+MAX_NUMBER = 2**63 - 1
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
+class Fields:
+    """One untrusted JSON object, read field by field.
+
+    Unknown fields and a higher `version` are ignored, and null is the same as missing: releases can be mixed.
+    """
+
+    def __init__(self, where: str, values: Mapping[str, Any]) -> None:
+        self.where = where
+        self.values = values
+
+    @classmethod
+    def parse(cls, where: str, data: bytes, most: int = MAX_ZNODE_BYTES) -> Fields:
+        """
+        :param where: a path or file name, for messages.
+        :raises BadData: when `data` is over `most` bytes or no JSON object.
+        """
+        if len(data) > most:
+            raise BadData(f"{where} has {len(data)} bytes; the limit is {most}")
+        try:
+            values = json.loads(data.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise BadData(f"{where} holds no JSON: {shown(data[:60].decode('utf-8', 'replace'))}") from error
+        if not isinstance(values, dict):
+            raise BadData(f"{where} holds no JSON object: {shown(values)}")
+        return cls(where, values)
+
+    def bad(self, name: str, expected: str) -> BadData:
+        """The error for a field `name` that is not `expected`."""
+        return BadData(f"{self.where}: field {name!r} must be {expected}, not {shown(self.values.get(name))}")
+
+    def _or(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(name) is not None
+
+    def text(self, name: str, default: str | None = None, most: int = 4096) -> str:
+        """A string of at most `most` characters."""
+        value = self._or(name, default)
+        if not isinstance(value, str) or len(value) > most:
+            raise self.bad(name, "a string" if not isinstance(value, str) else f"a string of {most} characters at most")
+        return value
+
+    def optional_text(self, name: str, most: int = 4096) -> str | None:
+        """A string, or None when the field is missing or null."""
+        return self.text(name, most=most) if self.has(name) else None
+
+    def number(self, name: str, default: int | None = None, least: int = 0, most: int = MAX_NUMBER) -> int:
+        """A whole number between `least` and `most`."""
+        value = self._or(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.bad(name, f"a whole number from {least} to {most}")
+        return value
+
+    def optional_number(self, name: str) -> int | None:
+        """A whole number, or None when the field is missing or null."""
+        return self.number(name) if self.has(name) else None
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        """An object; empty when the field is missing or null."""
+        value = self.values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.bad(name, "an object")
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        """A list; empty when the field is missing or null."""
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.bad(name, "a list")
+        return value
+
+    def objects(self, name: str, read: Callable[[Fields], T]) -> tuple[T, ...]:
+        """A list of objects, each read by `read`."""
+        found = []
+        for index, value in enumerate(self.items(name)):
+            if not isinstance(value, dict):
+                raise self.bad(name, "a list of objects")
+            found.append(read(Fields(f"{self.where}: {name}[{index}]", value)))
+        return tuple(found)
+
+    def inner(self, name: str, read: Callable[[Fields], T]) -> T | None:
+        """An object read by `read`; None when the field is missing or null."""
+        return read(Fields(f"{self.where}: {name}", self.mapping(name))) if self.has(name) else None
+
+    def named(self, name: str, read: Callable[[Fields], T]) -> dict[str, T]:
+        """An object of objects, each read by `read`; the keys must be names."""
+        found = {}
+        for key, value in self.mapping(name).items():
+            if not isinstance(value, dict) or not is_name(key):
+                raise self.bad(name, "an object of named objects")
+            found[key] = read(Fields(f"{self.where}: {name}.{key}", value))
+        return found
+
+    def texts(self, name: str) -> dict[str, str]:
+        """An object of strings; the keys must be names."""
+        value = self.mapping(name)
+        if not all(is_name(key) and isinstance(text, str) for key, text in value.items()):
+            raise self.bad(name, "an object of strings")
+        return dict(value)
+
+    def partitions(self, name: str, most: int = ranges.MAX_PARTITION) -> dict[str, frozenset[int]]:
+        """An object topic -> partition ranges, `most` partitions at most."""
+        found = {}
+        room = most
+        for topic, text in self.texts(name).items():
+            try:
+                found[topic] = ranges.decode(text)
+            except ValueError as error:
+                raise self.bad(name, "an object of partition ranges such as 0-3,7") from error
+            room -= len(found[topic])
+            if room < 0:  # a few bytes can name more partitions than fit into memory
+                raise self.bad(name, f"an object of partition ranges, {most} partitions at most")
+        return found
+
+
+def changed(where: str, data: bytes, values: Mapping[str, Any], most: int = MAX_ZNODE_BYTES) -> bytes:
+    """The object of `data` with `values` in it; its other fields stay, later releases' included.
+
+    :raises BadData: when `data` is over `most` bytes or no JSON object.
+    """
+    return compact({**Fields.parse(where, data, most).values, **values})
+
+
+def shortened(text: str, most: int) -> str:
+    """`text` cut to `most` bytes of JSON, where a character takes up to twelve."""
+    while len(_ENCODER.encode(text)) - 2 > most:
+        text = text[: max(len(text) * 9 // 10, 0)]
+    return text
+
+
+def compact(values: Mapping[str, Any]) -> bytes:
+    """JSON on one line, readable in zkCli."""
+    return _ENCODER.encode({"version": 1, **values}).encode()

@@ -1,0 +1,262 @@
+"""Every path in ZooKeeper, built only here; `zk_paths.md` describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CONSUMERS = "/consumers"
+COORDINATOR = "/consumers/coordinator"
+COORDINATOR_EPOCH = "/consumers/coordinator_epoch"
+PAUSED = "/consumers/paused"
+GROUPS = "/consumers/groups"
+REGIONS = "/consumers/regions"
+DRILL = "/consumers/drill"
+COMMAND_PREFIX = "command-"
+SEGMENT_PREFIX = "segment-"
+REBALANCE_PREFIX = "rebalance-"
+ASK_PREFIX = "ask-"
+MEMBER_PREFIX = "member-"
+ANSWER = "answer"
+CHECKPOINT_PREFIX = "checkpoint-"
+LONGEST_NUMBER = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The parent of topics and brokers: `/brokers` unless Kafka has its own chroot."""
+
+    brokers_path: str = "/brokers"
+
+    @property
+    def topics(self) -> str:
+        return f"{self.brokers_path}/topics"
+
+    def topic(self, topic: str) -> str:
+        return f"{self.brokers_path}/topics/{topic}"
+
+    @property
+    def ids(self) -> str:
+        return f"{self.brokers_path}/ids"
+
+    def id(self, broker: str) -> str:
+        return f"{self.brokers_path}/ids/{broker}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPaths:
+    """The paths of one group."""
+
+    group: str
+
+    @property
+    def root(self) -> str:
+        return f"{GROUPS}/{self.group}"
+
+    @property
+    def state(self) -> str:
+        return f"{self.root}/state"
+
+    @property
+    def request(self) -> str:
+        return f"{self.root}/request"
+
+    @property
+    def sync(self) -> str:
+        return f"{self.root}/sync"
+
+    def ask(self, name: str) -> str:
+        return f"{self.sync}/{name}"
+
+    def member_answer(self, ask: str, consumer: str) -> str:
+        return f"{self.sync}/{ask}/{MEMBER_PREFIX}{consumer}"
+
+    def answer(self, ask: str) -> str:
+        return f"{self.sync}/{ask}/{ANSWER}"
+
+    @property
+    def sync_request(self) -> str:
+        return f"{self.root}/sync_request"
+
+    @property
+    def history(self) -> str:
+        return f"{self.root}/history"
+
+    def rebalance(self, generation: int) -> str:
+        return f"{self.history}/{REBALANCE_PREFIX}{generation:010d}"
+
+    @property
+    def ids(self) -> str:
+        return f"{self.root}/ids"
+
+    def id(self, consumer: str) -> str:
+        return f"{self.ids}/{consumer}"
+
+    @property
+    def seats(self) -> str:
+        return f"{self.root}/seats"
+
+    def seat(self, instance: str) -> str:
+        return f"{self.seats}/{instance}"
+
+    @property
+    def channels(self) -> str:
+        return f"{self.root}/channel"
+
+    def channel(self, consumer: str) -> str:
+        return f"{self.channels}/{consumer}"
+
+    def command(self, consumer: str, name: str) -> str:
+        return f"{self.channels}/{consumer}/{name}"
+
+    def command_prefix(self, consumer: str) -> str:
+        return f"{self.channels}/{consumer}/{COMMAND_PREFIX}"
+
+    @property
+    def owners(self) -> str:
+        return f"{self.root}/owners"
+
+    def owners_of(self, topic: str) -> str:
+        return f"{self.owners}/{topic}"
+
+    def owner(self, topic: str, partition: int) -> str:
+        return f"{self.owners}/{topic}/{partition}"
+
+    @property
+    def offsets(self) -> str:
+        return f"{self.root}/offsets"
+
+    def offsets_of(self, topic: str) -> str:
+        return f"{self.offsets}/{topic}"
+
+    def offset(self, topic: str, partition: int) -> str:
+        return f"{self.offsets}/{topic}/{partition}"
+
+    @property
+    def segments(self) -> str:
+        return f"{self.root}/segments"
+
+    def segment(self, name: str) -> str:
+        return f"{self.segments}/{name}"
+
+    @property
+    def segment_prefix(self) -> str:
+        return f"{self.segments}/{SEGMENT_PREFIX}"
+
+    @property
+    def queries(self) -> str:
+        return f"{self.root}/queries"
+
+    def query(self, query: str) -> str:
+        return f"{self.queries}/{query}"
+
+    @property
+    def pools(self) -> str:
+        return f"{self.root}/pools"
+
+    def pool(self, pool: str) -> str:
+        return f"{self.pools}/{pool}"
+
+    @property
+    def skeleton(self) -> tuple[str, ...]:
+        """The persistent parents of a group, in order of creation."""
+        return (
+            CONSUMERS,
+            GROUPS,
+            self.root,
+            self.ids,
+            self.seats,
+            self.channels,
+            self.owners,
+            self.offsets,
+            self.segments,
+            self.queries,
+            self.history,
+            self.pools,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPaths:
+    """The paths of one region."""
+
+    region: str
+
+    @property
+    def root(self) -> str:
+        return f"{REGIONS}/{self.region}"
+
+    @property
+    def request(self) -> str:
+        return f"{self.root}/request"
+
+    @property
+    def initial(self) -> str:
+        return f"{self.root}/initial"
+
+    def initial_of_group(self, group: str) -> str:
+        return f"{self.initial}/{group}"
+
+    def initial_of(self, group: str, topic: str) -> str:
+        return f"{self.initial_of_group(group)}/{topic}"
+
+    def initial_offset(self, group: str, topic: str, partition: int) -> str:
+        return f"{self.initial}/{group}/{topic}/{partition}"
+
+    @property
+    def checkpoints(self) -> str:
+        return f"{self.root}/checkpoints"
+
+    def checkpoint(self, sequence: int) -> str:
+        return f"{self.checkpoints}/{CHECKPOINT_PREFIX}{sequence:010d}"
+
+    def contribution(self, sequence: int, group: str, name: str) -> str:
+        return f"{self.checkpoint(sequence)}/{contribution_name(group, name)}"
+
+    def end(self, sequence: int, how: str) -> str:
+        return f"{self.checkpoint(sequence)}/{how}"
+
+    @property
+    def skeleton(self) -> tuple[str, ...]:
+        """The persistent parents of a region, in order of creation; its own znode has data."""
+        return (CONSUMERS, REGIONS)
+
+
+def contribution_name(group: str, name: str) -> str:
+    """The name of a contribution; group and consumer names have no tilde."""
+    return f"{group}~{name}"
+
+
+def checkpoint_number(name: str) -> int:
+    """The sequence of a checkpoint; 0 for any other name."""
+    return max(0, sequence(name) or 0) if name.startswith(CHECKPOINT_PREFIX) else 0
+
+
+def segment_name(number: int) -> str:
+    """ZooKeeper's name of the segment with this number."""
+    return f"{SEGMENT_PREFIX}{number:010d}"
+
+
+def ask_name(number: int) -> str:
+    """The name of the ask with this number."""
+    return f"{ASK_PREFIX}{number:010d}"
+
+
+def ask_number(name: str) -> int:
+    """The number of an ask; 0 for any other name. The coordinator counts them: there is no limit of ten digits."""
+    digits = name[len(ASK_PREFIX) :]
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER
+    number = int(digits) if name.startswith(ASK_PREFIX) and is_number else 0
+    return number if ask_name(number) == name else 0
+
+
+def sequence(name: str) -> int | None:
+    """The number in a sequential znode's name, None for any other name.
+
+    ZooKeeper counts the parent's creates in 32 bits; the number is negative after 2^31 of them.
+    """
+    _, dash, digits = name.partition("-")
+    negative = digits.startswith("-")
+    bare = digits[1:] if negative else digits
+    if not dash or not bare.isascii() or not bare.isdigit() or len(bare) != 10:
+        return None
+    return -int(bare) if negative else int(bare)

@@ -1,0 +1,243 @@
+"""The znodes between fetchers and Spark: sealed segments, progress of queries, and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from . import ranges
+from .json_fields import MAX_NUMBER, Fields, compact
+from .names import is_name
+
+SEAL_INTERVAL_MS = 200
+"""Default milliseconds between a fetcher's seals."""
+
+BACKLOG_IS_FULL = "the backlog is full"
+"""Prefix of the coordinator's own reason for a pause: it lifts no other pause."""
+
+
+class SealedRange(NamedTuple):
+    """Offsets from `first` up to, not including, `next` of one partition of the topic with that id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    first: int
+    next: int
+
+
+class Missing(NamedTuple):
+    """Offsets of a sealed range without a record: in Kafka transaction markers, aborted and compacted records."""
+
+    topic: str
+    partition: int
+    offsets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`segments/segment-[seq]`: one sealed file.
+
+    :ivar file: its path below the segments folder.
+    :ivar rows: its number of records.
+    :ivar size: its bytes.
+    :ivar missing: of those ranges with offsets that have no record.
+    """
+
+    file: str
+    segments_dir: str
+    rows: int
+    size: int
+    ranges: tuple[SealedRange, ...]
+    consumer: str
+    incarnation: str
+    generation: int
+    missing: tuple[Missing, ...] = ()
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Segment:
+        fields = Fields.parse(where, data)
+        file = fields.text("file", most=1024)
+        if file.startswith("/") or not all(is_name(part) for part in file.split("/")):
+            raise fields.bad("file", "a path below the segments folder")
+        return cls(
+            file=file,
+            segments_dir=fields.text("segments_dir"),
+            rows=fields.number("rows"),
+            size=fields.number("bytes"),
+            ranges=tuple(_sealed_ranges(fields)),
+            consumer=fields.text("consumer", most=250),
+            incarnation=fields.text("incarnation", most=64),
+            generation=fields.number("generation"),
+            missing=tuple(_missing(fields)),
+        )
+
+    def to_bytes(self) -> bytes:
+        found: dict[str, dict[str, list[int]]] = {}
+        for item in self.ranges:
+            found.setdefault(item.topic, {})[str(item.partition)] = [item.first, item.next]
+        return compact(
+            {
+                "file": self.file,
+                "segments_dir": self.segments_dir,
+                "rows": self.rows,
+                "bytes": self.size,
+                "ranges": found,
+                "topics": {item.topic: item.topic_id for item in self.ranges},
+                "consumer": self.consumer,
+                "incarnation": self.incarnation,
+                "generation": self.generation,
+                **({"missing": self._missing_by_topic()} if self.missing else {}),
+            }
+        )
+
+    def _missing_by_topic(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for topic, partition, count in self.missing:
+            found.setdefault(topic, {})[str(partition)] = count
+        return found
+
+
+def _missing(fields: Fields) -> Iterable[Missing]:
+    for topic, counts in fields.mapping("missing").items():
+        if not isinstance(counts, dict):
+            raise fields.bad("missing", "an object topic -> partition -> number of offsets")
+        for key, count in counts.items():
+            if not ranges.is_partition(key) or type(count) is not int or not 0 < count <= MAX_NUMBER:
+                raise fields.bad("missing", "an object topic -> partition -> number of offsets")
+            yield Missing(topic, int(key), count)
+
+
+def _sealed_ranges(fields: Fields) -> Iterable[SealedRange]:
+    ids = fields.texts("topics")
+    for topic, partitions in fields.mapping("ranges").items():
+        if topic not in ids or not isinstance(partitions, dict):
+            raise fields.bad("ranges", "an object topic -> partition -> [first, next]")
+        for key, pair in partitions.items():
+            if not _is_range(pair) or not ranges.is_partition(key):
+                raise fields.bad("ranges", "an object topic -> partition -> [first, next]")
+            yield SealedRange(topic, ids[topic], int(key), pair[0], pair[1])
+
+
+def _is_range(pair: object) -> bool:
+    if not isinstance(pair, list) or len(pair) != 2 or not all(type(number) is int for number in pair):
+        return False
+    return bool(0 <= pair[0] <= pair[1] <= MAX_NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsRecord:
+    """The data of `segments`: the coordinator's instructions to a group's fetchers and queries.
+
+    :ivar collected: the czxid up to which segments have been collected.
+    :ivar paused: why fetchers shall neither fetch nor seal, else None.
+    :ivar seal_interval_ms: minimum seal interval of the group's fetchers, None for no minimum.
+    """
+
+    collected: int = 0
+    paused: str | None = None
+    seal_interval_ms: int | None = None
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> SegmentsRecord:
+        if not data:
+            return cls()
+        fields = Fields.parse(where, data)
+        interval = fields.number("seal_interval_ms", least=1) if fields.has("seal_interval_ms") else None
+        return cls(fields.number("collected", 0), fields.optional_text("paused") or None, interval)
+
+    def to_bytes(self) -> bytes:
+        return compact({"collected": self.collected, "paused": self.paused, "seal_interval_ms": self.seal_interval_ms})
+
+
+class Rewind(NamedTuple):
+    """`rewind` in a query's znode: its Spark checkpoint is set back, and no run may begin anywhere else.
+
+    :ivar checkpoint: as in the offset at which the next run begins, as is `czxid`.
+    :ivar is_done: whether the Spark checkpoint's files are as they shall be: no run begins before.
+    """
+
+    checkpoint: int
+    czxid: int
+    is_done: bool = False
+
+    @classmethod
+    def read(cls, fields: Fields) -> Rewind:
+        return cls(fields.number("checkpoint", 0), fields.number("czxid"), fields.number("done", 0) > 0)
+
+    def to_json(self) -> dict[str, int]:
+        return {"checkpoint": self.checkpoint, "czxid": self.czxid, "done": int(self.is_done)}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """`queries/[query]`: progress of a Spark query.
+
+    :ivar run: one run of the query; a newer one fences an older.
+    :ivar finished: the czxid of the last segment that it will not read again; 0 for none.
+    :ivar seen_ms: the driver's wall clock at its last sign of life, for people.
+    :ivar expired_ms: when the coordinator found it silent for too long; 0 while it counts.
+    :ivar rewind: where the next run has to begin; None where that is its Spark checkpoint's own affair.
+    """
+
+    run: str
+    finished: int
+    seen_ms: int
+    expired_ms: int = 0
+    rewind: Rewind | None = None
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Query:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.text("run", most=64),
+            fields.number("finished", 0),
+            fields.number("seen_ms", 0),
+            fields.number("expired_ms", 0),
+            fields.inner("rewind", Rewind.read),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "run": self.run,
+                "finished": self.finished,
+                "seen_ms": self.seen_ms,
+                **({"expired_ms": self.expired_ms} if self.expired_ms else {}),
+                **({"rewind": self.rewind.to_json()} if self.rewind is not None else {}),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """`pools/[pool]`, an ephemeral of the Spark driver's session: the number of slots that run.
+
+    :ivar slots: slots with a smaller number run; 0 stops all of them.
+    :ivar run: one run of the pool; a newer one under the same name ends an older.
+    """
+
+    slots: int
+    run: str
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Pool:
+        fields = Fields.parse(where, data)
+        return cls(fields.number("slots", most=10_000), fields.text("run", most=64))
+
+    def to_bytes(self) -> bytes:
+        return compact({"slots": self.slots, "run": self.run})
+
+
+def local_file(group: str, segment: Segment) -> Path | None:
+    """A segment's file on a local file system; None on an object store.
+
+    Also None for a file without a fetcher's file name: a znode must not be able to remove any other.
+    """
+    root = Path(segment.segments_dir.removeprefix("file://"))
+    stem = f"{group}/{segment.consumer}/{segment.incarnation}-"
+    number = segment.file.removeprefix(stem).removesuffix(".arrow")
+    is_own = segment.file == f"{stem}{number}.arrow" and len(number) == 10 and number.isascii() and number.isdigit()
+    return root / segment.file if is_own and root.is_absolute() else None

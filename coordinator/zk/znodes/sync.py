@@ -1,0 +1,282 @@
+"""Client-side assignment in ZooKeeper: members' protocols, asks to a leader, its answers, and requests for another.
+
+Seed 001: JoinGroup is the `client` field of a registration, generation metadata the ask, SyncGroup the answer below it.
+The coordinator interprets neither metadata nor member state: both are base64 here, bytes for assignors only.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import BadData
+from .group_state import ownership_json, read_ownership
+from .json_fields import MAX_ZNODE_BYTES, Fields, compact
+from .names import is_name
+from .partitions import PartitionSet
+from .ranges import MAX_PARTITION, encode
+
+CONSUMER = "consumer"
+"""The protocol type of consumers of partitions; other types have no owners in ZooKeeper."""
+
+CLIENT = "client"
+"""`pattern` of a member with client-side assignment only: releases without it ignore the member."""
+
+SEAT_PREFIX = "seat-"
+"""With the czxid of its seat: the identity of a static member."""
+
+MAX_METADATA_BYTES = 65_536
+"""Bytes of metadata of one member, over all its protocols."""
+MAX_GROUP_METADATA_BYTES = 8 << 20
+MAX_MEMBER_STATE_BYTES = 65_536
+MAX_ANSWER_BYTES = 16 << 20
+MAX_ANSWER_PARTITIONS = 250_000
+"""More partitions than fit into a group's `state`, however few bytes name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProtocols:
+    """`client` in `ids/[consumer]`: a member's protocols, and its metadata for each.
+
+    :ivar protocols: in order of preference.
+    :ivar metadata: protocol -> base64 of the member's metadata for it.
+    :ivar is_preferred: whether the member prefers client-side assignment to the coordinator's strategies.
+    :ivar rejoins: raised by a member to request a rebalance without another change (Kafka's `enforceRebalance`).
+    :ivar digest: of the whole field as read, later releases' fields included: a new digest is a rejoin.
+    """
+
+    protocols: tuple[str, ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    protocol_type: str = CONSUMER
+    is_preferred: bool = True
+    rejoins: int = 0
+    digest: str = ""
+
+    @classmethod
+    def read(cls, fields: Fields) -> ClientProtocols:
+        """
+        :raises BadData: when the field exists and cannot be read.
+        """
+        metadata = fields.texts("metadata")
+        protocols = tuple(fields.items("protocols"))
+        if not protocols or not all(isinstance(name, str) and is_name(name) for name in protocols):
+            raise fields.bad("protocols", "a list of protocol names, at least one")
+        preferred = fields.values.get("preferred")
+        canonical = json.dumps(fields.values, sort_keys=True, separators=(",", ":"))
+        return cls(
+            protocols,
+            metadata,
+            fields.text("protocol_type", CONSUMER, most=250),
+            preferred is None or bool(preferred),
+            fields.number("rejoins", 0),
+            hashlib.sha256(canonical.encode()).hexdigest()[:16],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The field of the znode."""
+        return {
+            "protocol_type": self.protocol_type,
+            "protocols": list(self.protocols),
+            "metadata": dict(self.metadata),
+            **({} if self.is_preferred else {"preferred": False}),
+            **({"rejoins": self.rejoins} if self.rejoins else {}),
+        }
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of metadata over all protocols."""
+        return sum(map(decoded_bytes, self.metadata.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class AskMember:
+    """A member as an ask lists it.
+
+    :ivar identity: its incarnation, or for a static member its seat: a bounce keeps the identity.
+    :ivar digest: of its `client` field.
+    :ivar lease_ms: how long it may continue after its last heartbeat.
+    """
+
+    identity: str
+    digest: str
+    lease_ms: int = 0
+
+    @classmethod
+    def read(cls, fields: Fields) -> AskMember:
+        return cls(fields.text("identity", most=64), fields.text("metadata", most=64), fields.number("lease_ms", 0))
+
+    @property
+    def is_seat(self) -> bool:
+        """Whether it is a static member."""
+        return self.identity.startswith(SEAT_PREFIX)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"identity": self.identity, "metadata": self.digest, "lease_ms": self.lease_ms}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """`sync/ask-[number]`: a request to one leader for an assignment.
+
+    :ivar incarnation: of the leader; a new incarnation was not asked.
+    :ivar attempt: 1 for the first since the last adoption, one more after each failure.
+    :ivar members: consumer -> the member as of the ask.
+    :ivar reason: its trigger.
+    :ivar since_ms: wall clock, for people.
+    :ivar outdated: preceding asks in a row whose answer was for outdated topics.
+    """
+
+    protocol: str
+    leader: str
+    incarnation: str
+    members: Mapping[str, AskMember]
+    protocol_type: str = CONSUMER
+    attempt: int = 1
+    reason: str = ""
+    since_ms: int = 0
+    outdated: int = 0
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Ask:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.text("protocol", most=250),
+            fields.text("leader", most=250),
+            fields.text("incarnation", "", most=64),
+            fields.named("members", AskMember.read),
+            fields.text("protocol_type", CONSUMER, most=250),
+            fields.number("attempt", 1),
+            fields.text("reason", ""),
+            fields.number("since_ms", 0),
+            fields.number("outdated", 0),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "protocol_type": self.protocol_type,
+                "protocol": self.protocol,
+                "leader": self.leader,
+                "incarnation": self.incarnation,
+                "attempt": self.attempt,
+                "reason": self.reason,
+                "since_ms": self.since_ms,
+                **({"outdated": self.outdated} if self.outdated else {}),
+                "members": {name: member.to_json() for name, member in sorted(self.members.items())},
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAnswer:
+    """`sync/ask-[number]/member-[consumer]`: the leader's assignment for one member.
+
+    :ivar threads: thread -> partitions; empty for another protocol type.
+    :ivar member_state: base64 of the assignor's opaque bytes.
+    :ivar protocol: the assignor's; empty when the leader omits it: then the ask's.
+    """
+
+    threads: Mapping[str, PartitionSet] = field(default_factory=dict)
+    member_state: str = ""
+    protocol: str = ""
+
+    @classmethod
+    def parse(cls, where: str, data: bytes, most: int = MAX_PARTITION) -> MemberAnswer:
+        """
+        :param most: maximum number of partitions.
+        """
+        fields = Fields.parse(where, data)
+        return cls(
+            read_ownership(fields, most),
+            fields.text("member_state", "", most=MAX_ZNODE_BYTES),
+            fields.text("protocol", "", most=250),
+        )
+
+    def to_bytes(self) -> bytes:
+        state = {"member_state": self.member_state} if self.member_state else {}
+        protocol = {"protocol": self.protocol} if self.protocol else {}
+        return compact({**protocol, "ownershipMap": ownership_json(self.threads), **state})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`sync/ask-[number]/answer`: the leader's final answer to an ask.
+
+    :ivar members: the members with an entry.
+    :ivar topics: topic -> id, of the assigned topics.
+    :ivar partitions: topic -> its partitions at that time.
+    :ivar is_cooperative: whether members keep running unrevoked partitions while others stop.
+    :ivar error: why there is no assignment, else None.
+    """
+
+    members: tuple[str, ...] = ()
+    topics: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    is_cooperative: bool = False
+    error: str | None = None
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> Answer:
+        fields = Fields.parse(where, data)
+        return cls(
+            tuple(str(name) for name in fields.items("members")),
+            fields.texts("topics"),
+            fields.partitions("partitions", most=MAX_ANSWER_PARTITIONS),
+            fields.values.get("cooperative") is True,
+            fields.optional_text("error"),
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact(
+            {
+                "members": sorted(self.members),
+                "topics": dict(sorted(self.topics.items())),
+                "partitions": {topic: encode(numbers) for topic, numbers in sorted(self.partitions.items())},
+                "cooperative": self.is_cooperative,
+                "error": self.error,
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """`sync_request`: a leader's request for another ask."""
+
+    by: str = ""
+    incarnation: str = ""
+    reason: str = ""
+
+    @classmethod
+    def parse(cls, where: str, data: bytes) -> SyncRequest:
+        fields = Fields.parse(where, data)
+        return cls(
+            fields.text("by", "", most=250), fields.text("incarnation", "", most=64), fields.text("reason", "", 1000)
+        )
+
+    def to_bytes(self) -> bytes:
+        return compact({"by": self.by, "incarnation": self.incarnation, "reason": self.reason})
+
+
+def encoded(data: bytes) -> str:
+    """Opaque bytes as base64 of a znode."""
+    return b64encode(data).decode()
+
+
+def decoded_bytes(text: str) -> int:
+    """Number of bytes of a base64 text."""
+    return len(text) * 3 // 4 - text.endswith("=") - text.endswith("==")
+
+
+def decoded(where: str, text: str) -> bytes:
+    """
+    :raises BadData: when `text` is not base64.
+    """
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise BadData(f"{where} holds what is not base64") from error

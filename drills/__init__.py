@@ -1,0 +1,1 @@
+"""Failover drills: faults on real processes, with promises and a verdict. See docs/drills.md."""

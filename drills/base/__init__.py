@@ -1,0 +1,1 @@
+"""Settings, processes, signals, and waiting with a deadline. Imports `coordinator.zk`."""

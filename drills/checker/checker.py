@@ -1,0 +1,163 @@
+"""Checks a history against the invariants of the design, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from .invariants.base import Invariant
+from .invariants.l1_settles import Settled
+from .invariants.l2_changes_seen import ChangesSeen
+from .invariants.l3_isolation import Unhindered
+from .invariants.l4_churn import ChurnProgress
+from .invariants.l5_decided import Decided
+from .invariants.l6_resumed import Resumed
+from .invariants.s1_exclusive import Exclusive
+from .invariants.s2_coverage import Covering
+from .invariants.s3_command_order import Ordered
+from .invariants.s4_deposed import Deposed
+from .invariants.s5_sealed_ranges import SealedRanges
+from .invariants.s6_acknowledged import Acknowledged
+from .invariants.s7_leftovers import Remains
+from .invariants.s8_assignors import Pure
+from .invariants.s9_adopted import Adopted
+from .invariants.s10_restored import Restored
+from .invariants.s11_cuts import CompleteCuts
+from .replay.commits import Commit
+from .replay.history_files import Lines, merged
+from .replay.replay import Replay
+from .replay.verdict import Event, Verdicts
+
+TICK_S = 0.5
+
+Handler = Callable[[Event], None]
+
+
+class Checker:
+    """Feeds events to the world, and to the invariants that handle them."""
+
+    def __init__(self) -> None:
+        world = self.world = Replay()
+        self._exclusive = Exclusive(world)
+        settled, restored = Settled(world), Restored(world)
+        self.invariants: Sequence[Invariant] = (
+            self._exclusive, Covering(world), Ordered(world), Deposed(world), SealedRanges(world), Acknowledged(world),
+            Remains(world), Pure(world), Adopted(world), restored, CompleteCuts(world, restored), settled,
+            ChangesSeen(world), Unhindered(world), ChurnProgress(world, settled), Decided(world), Resumed(world),
+        )  # fmt: skip
+        self._now = float("-inf")
+        self._next_tick = float("-inf")
+        self._on_commits = [(each.wants, each.on_commit) for each in self.invariants if each.wants]
+        self._handlers_of: dict[int, list[Callable[[Commit], None]]] = {}
+        self._ticked = [each.on_tick for each in self.invariants if type(each).on_tick is not Invariant.on_tick]
+        self._handlers = self._routes()
+        self.events = 0
+
+    def _routes(self) -> dict[str, Handler]:
+        world = self.world
+        routes: dict[str, list[Handler]] = {
+            "run": [self._on_run],
+            "start": [world.on_start],
+            "commit": [self._on_commit],
+            "closed": [self._on_closed, world.fetching.on_closed],
+            "registered": [world.fetching.on_registered],
+            "begin": [world.fetching.on_begin],
+            "halt": [world.fetching.on_halt],
+            "exit": [world.fetching.on_exit, world.conditions.on_exit],
+            "elected": [world.conditions.on_elected],
+            "lease": [self._on_lease],
+            "fault": [self._on_fault],
+            "calm": [world.conditions.on_calm],
+        }
+        for invariant in self.invariants:
+            for kind, handler in invariant.handlers().items():
+                routes.setdefault(kind, []).append(handler)
+        return {kind: handlers[0] if len(handlers) == 1 else _each(handlers) for kind, handlers in routes.items()}
+
+    def feed(self, event: Event) -> None:
+        """The next event."""
+        self.events += 1
+        at = event["at"]
+        if at > self._now:
+            if self.world.fetching.contested:
+                self._exclusive.on_time(self._now, at)
+            if at >= self._next_tick:
+                self._next_tick = at + TICK_S
+                for tick in self._ticked:
+                    tick(at)
+            self._now = at
+        handler = self._handlers.get(event["event"])
+        if handler is not None:
+            handler(event)
+
+    def verdicts(self, aside: int = 0, problems: Sequence[str] = ()) -> Verdicts:
+        """
+        :param aside: number of ignored events.  :param problems: the first of them, each with its reason.
+        """
+        found = {each.name: each.verdict(aside) for each in self.invariants}
+        return Verdicts(found, self.events, aside, tuple(problems))
+
+    # ---- events that the world handles in more than one place
+
+    def _on_run(self, event: Event) -> None:
+        self.world.bounds = dict(event["bounds"])
+
+    def _on_commit(self, event: Event) -> None:
+        self._dispatch(self.world.commit(event))
+
+    def _on_closed(self, event: Event) -> None:
+        self._dispatch(self.world.close(event))
+
+    def _dispatch(self, commit: Commit) -> None:
+        mask = commit.mask
+        handlers = self._handlers_of.get(mask)
+        if handlers is None:
+            handlers = self._handlers_of[mask] = [handle for wants, handle in self._on_commits if wants & mask]
+        for handle in handlers:
+            handle(commit)
+
+    def _on_lease(self, event: Event) -> None:
+        if event["role"] == "coordinator":
+            self.world.conditions.on_lease(event)
+        else:
+            self.world.fetching.on_lease(event)
+
+    def _on_fault(self, event: Event) -> None:
+        self.world.on_fault(event)
+
+
+def _each(handlers: Sequence[Handler]) -> Handler:
+    def handle(event: Event) -> None:
+        for handler in handlers:
+            handler(event)
+
+    return handle
+
+
+def check(events: Iterable[Event]) -> Verdicts:
+    """Check a history whose events are in order and of the right schema, as a simulation's are.
+
+    :raises KeyError: when an event lacks a required field; likewise TypeError.
+    """
+    checker = Checker()
+    feed = checker.feed
+    for event in events:
+        feed(event)
+    return checker.verdicts()
+
+
+def check_file(path: str | Path) -> Verdicts:
+    """Check the history in a file. Unreadable lines are ignored, and counted in the verdicts.
+
+    :raises OSError: when the file cannot be read.
+    """
+    return check_files([Path(path)])
+
+
+def check_files(paths: Sequence[Path]) -> Verdicts:
+    """Check a history of several processes, one file each. Raises as `check_file`."""
+    lines = [Lines(path) for path in paths]
+    checker = Checker()
+    for event in merged(lines) if len(lines) > 1 else lines[0].events():
+        checker.feed(event)
+    return checker.verdicts(sum(each.aside for each in lines), [text for each in lines for text in each.problems])

@@ -1,0 +1,217 @@
+"""L1: the group is Stable soon after the last fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from coordinator.zk.znodes.group_state import STABLE
+from coordinator.zk.znodes.sync import CLIENT
+
+from ..replay.commits import LIFE, MEMBER, RUNNING, STATE, Commit
+from ..replay.conditions import NEVER, Fault
+from ..replay.expected_target import can_be_led, has_failed, hold_s, longest_ask_s, runs_target
+from ..replay.replay import Replay
+from ..replay.verdict import Event, moment
+from ..replay.znode_views import GroupView
+from .base import Invariant
+
+LOST_STATE_S = 40.0
+"""Seconds that partitions wait after a group's state was lost or edited manually: the marks' partitions are
+unknown."""
+
+
+class _Unsettled:
+    """A group that is not settled: since when, and why."""
+
+    __slots__ = ("since", "state", "why")
+
+    def __init__(self, since: Event, group: GroupView) -> None:
+        self.since = since
+        self.why = _why(group)
+        self.state = group.state.written if group.state is not None else None
+
+
+class Settled(Invariant):
+    """After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; with a live but stuck
+    consumer, its rebalance timeout + lease + 1 s.
+
+    From then on until the end every group with live members is Stable and each of them runs its target. The time
+    counts from `calm`; from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
+    from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
+    last reset, with `hold` added. Not judged: paused groups, groups of a failed region, with a registration made
+    unreadable by a manual edit, or with a manually edited state. Groups with client-side assignment, now or after
+    `calm`, are L5's (`l5_decided.py`).
+    """
+
+    name = "L1"
+    sentence = (
+        "After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; "
+        "with a stuck consumer, its rebalance timeout + lease + 1 s."
+    )
+    wants = LIFE | RUNNING | MEMBER | STATE
+    needs_bounds = True
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._calm: Event | None = None
+        self._stuck: Fault | None = None
+        self._led: dict[str, float] = {}
+        self._unsettled: dict[str, _Unsettled] = {}
+        self._rewritten: dict[str, float] = {}
+        self._given_up: dict[str, float] = {}
+        self._late: str | None = "there is no `calm` event"
+        self._is_due = False
+
+    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
+        return {"calm": self._on_calm, "end": self._on_end}
+
+    def bound(self, group: GroupView) -> float:
+        """Seconds after `calm` until the group must have settled."""
+        bounds = self.world.bounds
+        found: float = bounds["session_timeout"] + 2 * bounds["tick"] + 1
+        if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
+            found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
+        if self.is_led(group):
+            found += longest_ask_s(self.world) * (1 + self._may_not_answer(group))
+        return found + hold_s(self.world, group)
+
+    def is_led(self, group: GroupView) -> bool:
+        """Whether the group has client-side assignment, or had after `calm`, or changes to it."""
+        if group.is_led or (self._calm is not None and self._led.get(group.name, NEVER) >= self._calm["at"]):
+            return True
+        registrations = [member.registration for member in group.members.values()]
+        return any(each is not None and each.pattern == CLIENT for each in registrations)
+
+    def concerns(self, group: GroupView) -> bool:
+        """Whether this invariant judges the group."""
+        return not self.is_led(group)
+
+    def _may_not_answer(self, group: GroupView) -> int:
+        """Members that may be asked in turn without an answer: stuck ones, and those with broken assignors."""
+        broken = self.world.conditions.broken
+        names = {*group.members, *group.channels}
+        return sum(self._is_stuck(group, name) or (broken is not None and broken.hit(name)) for name in names)
+
+    def _is_stuck(self, group: GroupView, consumer: str) -> bool:
+        owner = group.channels[consumer].owner if consumer in group.channels else ""
+        names = (consumer, f"{group.name}/{consumer}", owner, owner.partition("#")[0])
+        return self._stuck is not None and self._stuck.hit(*names)
+
+    def deadline(self, group: GroupView) -> float:
+        """When the group must have settled again; infinity while that is not judged."""
+        if self._calm is None or not self.world.bounds:
+            return float("inf")
+        calm: float = self._calm["at"]
+        since = max(calm, self._rewritten.get(group.name, NEVER))
+        if group.name in self._unsettled:
+            since = max(since, self._given_up.get(group.name, NEVER))
+            region = self.world.regions.of(group.name)
+            if region is not None and region.reset_at is not None:
+                since = max(since, region.reset_at["at"])
+        return since + self.bound(group)
+
+    def is_judged(self, group: GroupView) -> bool:
+        """Whether neither a manual edit nor a pause keeps the group as it is."""
+        state = group.state
+        if state is not None and state.by_hand:
+            return False
+        if any(member.by_hand and member.registration is None for member in group.members.values()):
+            return False
+        if not can_be_led(self.world, group) or has_failed(self.world, group):
+            return False
+        return self.world.conditions.unpaused_since(group.name) < float("inf")
+
+    def on_commit(self, commit: Commit) -> None:
+        for group, before, after in commit.states:
+            was_led = before is not None and before.data is not None and before.data.client is not None
+            if was_led or group.is_led:
+                self._led[group.name] = commit.at
+            was_lost = before is not None and before.by_hand
+            was_lost = was_lost or (before is None and group.state_hand_at > NEVER)
+            if was_lost and after is not None and not commit.by_hand:
+                self._rewritten[group.name] = commit.at + LOST_STATE_S
+        if self._calm is None:
+            return
+        groups = {change.view.group.name: change.view.group for change in commit.channels}
+        groups |= {group.name: group for group, _, _ in commit.states + commit.members}
+        for group in groups.values():
+            self._count_seat(group, commit.event)
+            self._look(group, commit.event)
+
+    def _count_seat(self, group: GroupView, event: Event) -> None:
+        """A seat that is given up extends the deadline from now on, but not a missed one."""
+        if group.seat_given_up_at > self._given_up.get(group.name, NEVER):
+            known = self._unsettled.get(group.name)
+            if known is not None and self.is_judged(group) and event["at"] > self.deadline(group):
+                self._report(group, known, event)
+                del self._unsettled[group.name]
+            self._given_up[group.name] = group.seat_given_up_at
+
+    def _look(self, group: GroupView, event: Event) -> None:
+        known = self._unsettled.get(group.name)
+        if not is_settled(group):
+            self._unsettled[group.name] = _Unsettled(known.since if known is not None else event, group)
+        elif known is not None:
+            if self.is_judged(group) and event["at"] > self.deadline(group):
+                self._report(group, known, event)
+            del self._unsettled[group.name]
+
+    def _report(self, group: GroupView, unsettled: _Unsettled, until: Event) -> None:
+        if not self.concerns(group):
+            return
+        since = unsettled.since
+        self.broken(
+            f"group {group.name} was not settled from {moment(since['at'])} to {moment(until['at'])} ({unsettled.why})"
+            f", and had to be at {moment(self.deadline(group))}",
+            unsettled.state,
+            self._calm,
+            since,
+            until,
+        )
+
+    def _on_calm(self, event: Event) -> None:
+        self._calm = event
+        self._stuck = Fault({**event, "kind": "stuck"}) if event.get("stuck") else None
+        self._unsettled.clear()
+        for group in self.world.groups.values():
+            if not is_settled(group):
+                self._unsettled[group.name] = _Unsettled(event, group)
+
+    def _on_end(self, event: Event) -> None:
+        if self._calm is None or not self.world.bounds:
+            return
+        self._late = None
+        for name, group in sorted(self.world.groups.items()):
+            if not self.concerns(group) or (not group.live_members and name not in self._unsettled):
+                continue
+            deadline = self.deadline(group)
+            if event["at"] <= deadline:
+                self._late = f"the history ends at {moment(event['at'])}, before {moment(deadline)}"
+                self._is_due = True
+            elif name in self._unsettled and self.is_judged(group):
+                self._report(group, self._unsettled[name], event)
+
+    def undecided(self) -> tuple[str, bool] | None:
+        if self._calm is not None and self._late is not None and not self._is_due:
+            return "the history has no `end`", True
+        return (self._late, self._is_due) if self._late is not None else None
+
+
+def is_settled(group: GroupView) -> bool:
+    """Whether a group has no live members, or is Stable with each of them running its target."""
+    live = group.live_members
+    if not live:
+        return True
+    state = group.state.data if group.state is not None else None
+    return state is not None and state.state == STABLE and all(runs_target(group, state, name) for name in live)
+
+
+def _why(group: GroupView) -> str:
+    """Why a group is not settled."""
+    state = group.state.data if group.state is not None else None
+    if state is None:
+        return "its state is missing or cannot be read"
+    if state.state != STABLE:
+        return f"{state.state} in generation {state.generation}"
+    odd = [name for name in group.live_members if not runs_target(group, state, name)]
+    return f"{odd[0]} does not run its target"

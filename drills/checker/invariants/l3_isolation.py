@@ -1,0 +1,160 @@
+"""L3: isolation of stuck members."""
+
+from __future__ import annotations
+
+from coordinator.zk.znodes.group_state import STABLE
+
+from ..replay.commits import RUNNING, STATE, Commit
+from ..replay.conditions import Fault
+from ..replay.expected_target import can_be_led, has_failed, hold_s, longest_ask_s, mismatches
+from ..replay.fast_json import Partition
+from ..replay.replay import Replay
+from ..replay.verdict import moment
+from ..replay.znode_views import GroupView
+from .base import Invariant
+from .l1_settles import is_settled
+
+MORE_S = 1.0
+"""Seconds of a rebalance itself, on top of `notice`: the debounce, a straggler's half second, the round trips."""
+
+
+class Unhindered(Invariant):
+    """A stuck group or consumer delays no partitions of others.
+
+    While a process is stuck (a fault of kind `stuck`, `hang` or `pause` that did not hit a node) and no other fault is
+    active: a group without it is Stable within `notice` + 1 s of its last change (with client-side assignment,
+    `assignment_timeout` more); and in its own group no free partition waits longer than that: free means that no
+    channel runs it, no command for another member names it, no mark covers it and it has no owner znode. In a
+    consistent region all members stop together, and wait for a checkpoint: `hold` is added, a fault of one of its
+    groups hits all, and no member is started with a part of its target.
+    """
+
+    name = "L3"
+    sentence = "A stuck group or consumer delays no partitions of others."
+    wants = STATE | RUNNING
+    needs_bounds = True
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._unsettled: dict[str, float] = {}
+        self._waiting: dict[tuple[str, str, Partition], float] = {}
+
+    def on_commit(self, commit: Commit) -> None:
+        if not self._unsettled and not self._waiting:
+            return
+        for group, _, after in commit.states:
+            if after is not None and after.data is not None and after.data.state == STABLE:
+                self._unsettled.pop(group.name, None)
+        for change in commit.channels:
+            name, running = change.view.group.name, change.after.running if change.after is not None else {}
+            for key in [key for key in self._waiting if key[0] == name and key[2] in running]:
+                del self._waiting[key]
+
+    def on_tick(self, now: float) -> None:
+        conditions = self.world.conditions
+        stuck = [fault for fault in conditions.stuck if fault.until >= now]
+        able = conditions.undisturbed_since(now)
+        if not stuck or not self.world.bounds or able > now:
+            if self._unsettled or self._waiting:
+                self._unsettled.clear()
+                self._waiting.clear()
+            return
+        able = max(conditions.acting_since(now), conditions.disturbed_until + self._effects_s)
+        felt = [fault for fault in conditions.stuck if fault.until + self._effects_s >= now]
+        waiting: dict[tuple[str, str, Partition], float] = {}
+        for name, group in self.world.groups.items():
+            faults = [each for each in felt if hits(each, group, self.world)]
+            if faults:
+                self._unsettled.pop(name, None)
+                waiting |= {(name, *each): self._waiting.get((name, *each), now) for each in self._free(group, faults)}
+            elif not self._is_busy(group):
+                self._unsettled.pop(name, None)
+            else:
+                since = self._unsettled.setdefault(name, now)
+                self._judge_group(group, stuck[0], max(since, able), now)
+        self._waiting = waiting
+        for (name, consumer, partition), since in waiting.items():
+            self._judge_partition(self.world.groups[name], consumer, partition, max(since, able), now)
+
+    @property
+    def _effects_s(self) -> float:
+        """How long an ended fault may have effects: a session that it ended must expire first."""
+        return self.world.bounds["session_timeout"] + 2 * self.world.bounds["tick"] + 1
+
+    @property
+    def _allowed_s(self) -> float:
+        return self.world.bounds["notice"] + MORE_S
+
+    def _is_busy(self, group: GroupView) -> bool:
+        return not is_settled(group) or bool(mismatches(self.world, group))
+
+    def _judge_group(self, group: GroupView, fault: Fault, since: float, now: float) -> None:
+        state, since = group.state, max(since, group.changed_at, self.world.topics_changed_at, group.hand_at)
+        since = max(since, self.world.conditions.unpaused_since(group.name))
+        allowed = self._allowed_s + (longest_ask_s(self.world) if group.is_led else 0.0) + hold_s(self.world, group)
+        if now - since <= allowed or (state is not None and state.by_hand) or not can_be_led(self.world, group):
+            return
+        if has_failed(self.world, group):
+            return
+        self._unsettled[group.name] = float("inf")
+        self.broken(
+            f"group {group.name} has waited from {moment(since)} to {moment(now)} to become Stable, while only "
+            f"{', '.join(sorted(fault.names)) or 'a process'} of another group was stuck",
+            fault.event,
+            state.written if state is not None else None,
+        )
+
+    def _free(self, group: GroupView, faults: list[Fault]) -> list[tuple[str, Partition]]:
+        """(consumer, partition) of free partitions that their consumer does not run."""
+        state = group.state
+        if state is None or state.by_hand or state.data is None or has_failed(self.world, group):
+            return []
+        is_whole = self.world.regions.of(group.name) is not None  # there a start is never partial
+        taken: set[Partition] = set(group.owners)
+        for marked in state.data.marks.values():
+            taken |= marked
+        for view in group.channels.values():
+            if view.data is None:
+                return []
+            taken |= view.data.running.keys()
+            for command in view.commands.values():
+                if command.data is not None and command.data.is_start:
+                    taken |= command.data.partitions
+        found = []
+        for name in group.live_members:
+            view, share = group.channels[name], state.data.target.get(name)
+            if share is None or view.data is None or share.incarnation != view.data.incarnation:
+                continue
+            if is_whole and not share.partitions.isdisjoint(taken):
+                continue
+            if not any(fault.hit(name, view.owner) for fault in faults) and not view.by_hand:
+                found += [(name, partition) for partition in share.partitions - taken]
+        return found
+
+    def _judge_partition(self, group: GroupView, consumer: str, partition: Partition, since: float, now: float) -> None:
+        since = max(since, group.hand_at, self.world.conditions.unpaused_since(group.name))
+        if now - since <= self._allowed_s:
+            return
+        self._waiting[group.name, consumer, partition] = float("inf")
+        fault = next(each for each in self.world.conditions.stuck if hits(each, group, self.world))
+        self.broken(
+            f"{partition[0]}-{partition[1]} of group {group.name} was kept from {consumer} from {moment(since)} to "
+            f"{moment(now)}, though no other member had it",
+            fault.event,
+            group.state.written if group.state is not None else None,
+        )
+
+
+def hits(fault: Fault, group: GroupView, world: Replay) -> bool:
+    """Whether a fault hit a member of the group, the group itself, or another group of its consistent region."""
+    names = world.regions.siblings(group.name)
+    return any(_hits(fault, world.groups[name], world) for name in names if name in world.groups)
+
+
+def _hits(fault: Fault, group: GroupView, world: Replay) -> bool:
+    if fault.hit(group.name):
+        return True
+    for name, view in group.channels.items():
+        if fault.hit(name, view.owner, f"{group.name}/{name}"):
+            return True
+    return any(process.group == group.name and fault.hit(process.who) for process in world.processes.values())

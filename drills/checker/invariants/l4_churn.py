@@ -1,0 +1,123 @@
+"""L4: progress under churn."""
+
+from __future__ import annotations
+
+from ..replay.channel_data import ChannelData
+from ..replay.commits import GONE, LIFE, NAMED, SENT, STATE, Commit
+from ..replay.conditions import FOREVER
+from ..replay.expected_target import hold_s, longest_ask_s
+from ..replay.replay import Replay
+from ..replay.verdict import Event, moment
+from ..replay.znode_views import ChannelView, StateView
+from .base import Invariant
+from .l1_settles import Settled
+
+WITHDRAWN_FOR_S = 1.0
+"""Seconds: a command may be withdrawn in one turn and replaced in the next; so short a gap ends no wait."""
+
+
+class _Wait:
+    """Since when a consumer has had commands and applied none; `idle` is since when it has none."""
+
+    __slots__ = ("first", "idle", "view")
+
+    def __init__(self, view: ChannelView, first: Event) -> None:
+        self.view = view
+        self.first = first
+        self.idle = FOREVER
+
+
+def _life(channel: ChannelData) -> tuple[str, str]:
+    """The fields that change when a consumer applies a command, or rejoins."""
+    return channel.incarnation, channel.command
+
+
+class ChurnProgress(Invariant):
+    """Churn does not livelock, and does not postpone an eviction.
+
+    A member that has commands and applies none for its `max_poll_interval_ms` + `notice` has been evicted (or left) by
+    then, though its commands are withdrawn and replaced meanwhile. And after `calm`, past L1's deadline, no new
+    generation begins without a change.
+    """
+
+    name = "L4"
+    sentence = "Churn does not livelock, and does not postpone an eviction."
+    wants = SENT | GONE | NAMED | LIFE | STATE
+    needs_bounds = True
+
+    def __init__(self, world: Replay, settled: Settled) -> None:
+        super().__init__(world)
+        self._settled = settled
+        self._waits: dict[tuple[str, str], _Wait] = {}
+
+    # ---- evictions
+
+    def on_commit(self, commit: Commit) -> None:
+        for change in commit.channels:
+            was, now, view = change.before, change.after, change.view
+            if was is None or now is None or not now.is_live or _life(was) != _life(now):
+                self._waits.pop((view.group.name, view.consumer), None)
+        for view, command in commit.made:
+            if view.is_live and not command.by_hand:
+                wait = self._waits.setdefault((view.group.name, view.consumer), _Wait(view, commit.event))
+                if wait.view is not view or commit.at - wait.idle > WITHDRAWN_FOR_S:
+                    wait = self._waits[view.group.name, view.consumer] = _Wait(view, commit.event)
+                wait.idle = FOREVER
+        for view, _ in commit.gone:
+            key = (view.group.name, view.consumer)
+            if key in self._waits and not view.commands:
+                if commit.who == view.owner:
+                    del self._waits[key]
+                else:
+                    self._waits[key].idle = commit.at
+        for group, before, after in commit.states:
+            if self.world.conditions.calm is not None and not commit.by_hand:
+                self._judge_generation(group.name, before, after, commit)
+
+    def on_tick(self, now: float) -> None:
+        if not self._waits or not self.world.bounds:
+            return
+        able = self.world.conditions.undisturbed_since(now)
+        for key, wait in list(self._waits.items()):
+            view = wait.view
+            if now - wait.idle > WITHDRAWN_FOR_S:
+                del self._waits[key]
+                continue
+            since = max(wait.first["at"], able, self.world.conditions.unpaused_since(view.group.name))
+            member = view.group.members.get(view.consumer)
+            registration = member.registration if member is not None else None
+            if registration is None or view.by_hand:
+                continue
+            limit = registration.max_poll_interval_ms / 1000
+            if now - since > limit + self.world.bounds["notice"]:
+                del self._waits[key]
+                self.broken(
+                    f"{view.consumer} of group {view.group.name} has applied none of its commands from "
+                    f"{moment(wait.first['at'])} to {moment(now)}, over its max_poll_interval_ms of {limit:g} s, and "
+                    "was not evicted",
+                    member.written if member is not None else None,
+                    wait.first,
+                )
+
+    # ---- generations
+
+    def _judge_generation(self, name: str, before: StateView | None, after: StateView | None, commit: Commit) -> None:
+        if before is None or before.data is None or after is None or after.data is None:
+            return
+        group = self.world.groups[name]
+        if after.data.generation <= before.data.generation or commit.at <= self._settled.deadline(group):
+            return
+        changed = max(group.changed_at, group.hand_at, self.world.topics_changed_at)
+        bounds = self.world.bounds
+        room = (2 * longest_ask_s(self.world) if group.is_led else 0.0) + hold_s(self.world, group)
+        if commit.at - changed > bounds["notice"] + bounds["session_timeout"] + room:
+            self.broken(
+                f"generation {after.data.generation} of group {name} begins at {moment(commit.at)}, and nothing has "
+                f"changed since {moment(changed)}",
+                self.world.conditions.calm,
+                before.written,
+                commit.event,
+            )
+
+    def undecided(self) -> tuple[str, bool] | None:
+        return ("there is no `calm` event", False) if self.world.conditions.calm is None else None

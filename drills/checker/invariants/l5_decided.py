@@ -1,0 +1,77 @@
+"""L5: client-side assignment terminates, whatever happens to leaders."""
+
+from __future__ import annotations
+
+from coordinator.zk.znodes.commands import ASSIGN
+from coordinator.zk.znodes.paths import ask_number
+
+from ..replay.ask_views import AskView
+from ..replay.replay import Replay
+from ..replay.verdict import moment
+from ..replay.znode_views import GroupView
+from .l1_settles import Settled
+
+
+class Decided(Settled):
+    """A leader's death, hang or error at any point, and any number of joins meanwhile, end in a Stable group.
+
+    As L1, for groups with client-side assignment, with `assignment_timeout` (a leader's without an answer, and the
+    backoff after it) once, and once for each member that is stuck, or whose assignor fails for good. A group with
+    broken assignors only (`broken` of `calm`) is not judged.
+
+    And no leader is waited for without an `assign`: a pending ask has its `assign` in the leader's channel, or its
+    answer, within `notice`.
+    """
+
+    name = "L5"
+    sentence = "A leader's death, hang or error at any point, and any number of joins meanwhile, end in a Stable group."
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._unasked: dict[str, tuple[str, float]] = {}
+
+    def concerns(self, group: GroupView) -> bool:
+        return self.is_led(group)
+
+    def on_tick(self, now: float) -> None:
+        found: dict[str, tuple[str, float]] = {}
+        for name, group in self.world.groups.items():
+            view = _not_asked(group)
+            if view is None:
+                continue
+            known, since = self._unasked.get(name, ("", now))
+            found[name] = (view.name, since if known == view.name else now)
+            if self.world.bounds and self._judge_asked(group, view, found[name][1], now):
+                found[name] = (view.name, float("inf"))  # reported once
+        self._unasked = found
+
+    def _judge_asked(self, group: GroupView, view: AskView, since: float, now: float) -> bool:
+        bounds, conditions = self.world.bounds, self.world.conditions
+        able = max(conditions.undisturbed_since(now), conditions.unpaused_since(group.name), group.hand_at)
+        allowed = bounds["notice"] + (bounds["session_timeout"] if able > since else 0.0)
+        is_late = now - max(since, able) > allowed and not (group.state is not None and group.state.by_hand)
+        if is_late:
+            self.broken(
+                f"{view.name} of group {group.name} is waited for from {moment(since)} to {moment(now)}, and no "
+                "`assign` for it stands in the channel of its leader",
+                view.made,
+                group.state.written if group.state is not None else None,
+            )
+        return is_late
+
+
+def _not_asked(group: GroupView) -> AskView | None:
+    """The pending ask of a live leader with neither a command nor an answer."""
+    view, state = group.newest_ask, group.state.data if group.state is not None else None
+    if view is None or view.gone is not None or view.answered is not None or view.ask is None or view.by_hand:
+        return None
+    if state is None or state.client is None:
+        return None
+    if view.number <= max(ask_number(state.client.ask), ask_number(state.client.failed_ask)):
+        return None
+    if not group.is_asked(view.ask):
+        return None
+    commands = group.channels[view.ask.leader].commands.values()
+    if any(each.data is not None and each.data.option == ASSIGN and each.data.ask == view.name for each in commands):
+        return None
+    return view

@@ -1,0 +1,64 @@
+"""S4: writes of a deposed coordinator."""
+
+from __future__ import annotations
+
+from ..replay.commits import ANYTHING, EPOCH, HISTORY, IN_GROUP, REGION, SENT, SERVER, STATE, Commit
+from ..replay.region_views import CHECKPOINT, END, ROOT
+from ..replay.replay import Replay
+from ..replay.verdict import Event, moment
+from .base import Invariant
+
+ONLY_A_COORDINATOR = STATE | SENT | HISTORY
+"""Written by coordinators only: writes without an election are violations, too."""
+
+
+class Deposed(Invariant):
+    """Nothing that a coordinator of epoch e writes appears after the bump to e + 1.
+
+    By effect, in the order of zxid: once a session has raised the epoch, all writes of nodes below groups and regions
+    are its own, until another one raises the epoch. State, commands, history, and regions with the begin and the end of
+    their checkpoints are written by coordinators only (and manually).
+    """
+
+    name = "S4"
+    sentence = "Nothing that a coordinator of epoch e writes appears after the bump to e + 1."
+    wants = ANYTHING
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._session: object = None
+        self._elector = ""
+        self._bump: Event | None = None
+        self._epoch: int | None = None
+        self._bumps: dict[object, Event] = {}
+
+    def on_commit(self, commit: Commit) -> None:
+        mask = commit.mask
+        if mask & EPOCH and not commit.by_hand:
+            self._session, self._elector = commit.session, commit.who
+            self._bump, self._epoch = commit.event, self.world.epoch
+            self._bumps[commit.session] = commit.event
+            return
+        if commit.session == self._session and commit.who == self._elector:
+            return
+        if not mask & (IN_GROUP | REGION) or commit.by_hand or commit.who == SERVER:
+            return
+        is_region = any(change.what in (ROOT, CHECKPOINT, END) for change in commit.regions)
+        if mask & ONLY_A_COORDINATOR or is_region or self.world.process(commit.who).is_node:
+            self._report(commit)
+
+    def _report(self, commit: Commit) -> None:
+        if self._bump is None:
+            self.broken(
+                f"{commit.who} wrote what only a coordinator writes at {moment(commit.at)}, before any election",
+                commit.event,
+            )
+            return
+        own = self._bumps.get(commit.session)
+        self.broken(
+            f"{commit.who} wrote as a coordinator at {moment(commit.at)}, after {self._elector} raised the epoch to "
+            f"{self._epoch} at {moment(self._bump['at'])}",
+            own,
+            self._bump,
+            commit.event,
+        )

@@ -1,0 +1,163 @@
+"""S5, second half: queries deliver what was sealed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any
+
+from ..replay.reading import Range
+from ..replay.replay import Replay
+from ..replay.verdict import Event, moment
+from ..replay.znode_views import GroupView, SegmentView
+
+Rows = dict[tuple[str, str, int], list[tuple[int, int]]]
+"""Topic, topic id, partition -> ranges, adjacent ones merged, in order."""
+
+Report = Callable[..., None]
+
+
+LOST = ("is missing", " bytes, not ", "cannot be read")
+"""Texts in a query's error about a missing or damaged file."""
+
+COLLECTED = "collected while query"
+
+
+class DataFrames:
+    """The DataFrame of each query: its chain of batches, the newest attempt of each number.
+
+    A run that begins again with an old number replaces later batches. Each batch begins at the previous one's end, and
+    delivers exactly the segments between its two offsets, in any run: so a repeated batch is the same, and no record is
+    missing or duplicated. Of a range with `missing` offsets all but so many are delivered, whichever these are: no
+    znode has that. Batches over manually created or removed segments are not judged. Nor may a query fail because a
+    segment that was not collected has lost its file.
+    """
+
+    def __init__(self, world: Replay, report: Report) -> None:
+        self._world = world
+        self._report = report
+        self._chains: dict[tuple[str, str], dict[int, Event]] = {}
+        self._started: dict[str, float] = {}
+
+    def on_start(self, event: Event) -> None:
+        self._started[event["who"]] = event["at"]
+
+    def on_failed(self, event: Event) -> None:
+        """A query may end with an error about segments collected while it was silent; never about a lost file."""
+        why = str(event.get("why"))
+        if any(text in why for text in LOST) and COLLECTED not in why:
+            self._report(f"query {event['query']} of group {event['group']} failed: {why}", event)
+
+    def on_batch(self, event: Event) -> None:
+        chain = self._chains.setdefault((event["group"], event["query"]), {})
+        number = event["batch"]
+        for later in [later for later in chain if later >= number]:
+            del chain[later]
+        before = chain[max(chain)] if chain else None
+        chain[number] = event
+        if before is not None and before["upto"] != event["after"]:
+            self._report(
+                f"batch {number} of query {event['query']} of group {event['group']} begins after {event['after']}, "
+                f"and batch {before['batch']} ended at {before['upto']}",
+                before,
+                event,
+            )
+        group = self._world.groups.get(event["group"])
+        if group is not None:
+            self._judge(group, event)
+
+    def _judge(self, group: GroupView, event: Event) -> None:
+        segments = _between(group, event["after"], event["upto"])
+        if any(segment.is_lost or segment.ranges is None for segment in segments):
+            return
+        what = f"batch {event['batch']} of query {event['query']} of group {group.name} at {moment(event['at'])}"
+        named = event["segments"]
+        delivered_names = set(named)
+        segments = [each for each in segments if each.name in delivered_names or self._is_promised(each, event)]
+        missing = [segment for segment in segments if segment.name not in delivered_names]
+        if missing:
+            self._report(f"{what} leaves out {missing[0].name}", missing[0].made, event)
+            return
+        if len(named) > len(segments):
+            known = {segment.name for segment in segments}
+            odd = next((name for name in named if name not in known), named[-1])
+            self._report(f"{what} has {odd} {'twice' if odd in known else 'which is not in it'}", event)
+            return
+        ranges = event["rows"]
+        delivered = _joined(_range(item) for item in (ranges["ranges"] if isinstance(ranges, Mapping) else ranges))
+        expected = _joined(each for segment in segments for each in _expected(segment, delivered))
+        if delivered != expected:
+            self._report_difference(what, segments, delivered, expected, event)
+
+    def _is_promised(self, segment: SegmentView, batch: Event) -> bool:
+        """Whether the batch must have it: a new query must have the segments that existed when it began."""
+        if batch["batch"] > 0 or segment.gone is None:
+            return True
+        gone: float = segment.gone["at"]
+        return gone > self._started.get(batch["who"], gone)
+
+    def _report_difference(
+        self, what: str, segments: list[SegmentView], delivered: Rows, expected: Rows, event: Event
+    ) -> None:
+        key = min(key for key in delivered.keys() | expected.keys() if delivered.get(key) != expected.get(key))
+        topic, topic_id, number = key
+        guilty = [s for s in segments if any(each[:3] == key for each in s.ranges or ())]
+        without = sum(s.missing.get((topic, number), 0) for s in guilty)
+        sealed = _shown(_joined(each for s in guilty for each in s.ranges or ()).get(key, []))
+        self._report(
+            f"{what} delivered {_shown(delivered.get(key, []))} of {topic}-{number} (id {topic_id}), and sealed was "
+            f"{sealed}{f', {without} of them without a record' if without else ''}",
+            *[segment.made for segment in guilty[:3]],
+            event,
+        )
+
+
+def _between(group: GroupView, after: int, upto: int) -> list[SegmentView]:
+    """The segments sealed after `after`, up to `upto`."""
+    sealed = group.sealed
+    first = bisect_right(sealed, after, key=lambda segment: segment.czxid)
+    return sealed[first : bisect_right(sealed, upto, key=lambda segment: segment.czxid)]
+
+
+def _expected(segment: SegmentView, delivered: Rows) -> list[Range]:
+    """The rows that a batch must deliver of a segment: its ranges; for one with `missing` offsets the delivered rows,
+    if as many as expected; else so many from its beginning, which then differ."""
+    found: list[Range] = []
+    for topic, topic_id, number, first, following in segment.ranges or ():
+        missing = segment.missing.get((topic, number), 0)
+        pieces = [(first, following - missing)]
+        if missing:
+            inside = [(max(a, first), min(b, following)) for a, b in delivered.get((topic, topic_id, number), [])]
+            inside = [(a, b) for a, b in inside if a < b]
+            is_once = all(one[1] <= other[0] for one, other in pairwise(inside))
+            if is_once and sum(b - a for a, b in inside) == following - first - missing:
+                pieces = inside
+        found += [(topic, topic_id, number, a, b) for a, b in pieces if a < b]
+    return found
+
+
+def _range(item: Mapping[str, Any]) -> tuple[str, str, int, int, int]:
+    return item["topic"], item["topic_id"], item["partition"], item["first"], item["next"]
+
+
+def _joined(ranges: Iterable[tuple[str, str, int, int, int]]) -> Rows:
+    found: Rows = {}
+    for topic, topic_id, number, first, following in ranges:
+        found.setdefault((topic, topic_id, number), []).append((first, following))
+    return {key: _merged(ranges) for key, ranges in found.items()}
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, adjacent ones merged; overlapping ones stay, so that duplicates remain visible."""
+    found: list[tuple[int, int]] = []
+    for first, following in sorted(ranges):
+        if found and found[-1][1] == first:
+            found[-1] = (found[-1][0], following)
+        elif first < following:
+            found.append((first, following))
+    return found
+
+
+def _shown(ranges: list[tuple[int, int]]) -> str:
+    return ", ".join(f"{first} to {following}" for first, following in ranges) or "nothing"

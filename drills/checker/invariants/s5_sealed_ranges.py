@@ -1,0 +1,292 @@
+"""S5, first half: committed ranges are contiguous."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from ..replay.channel_data import ChannelData
+from ..replay.commits import CHANNEL, COLLECTED, OFFSET, RUNNING, SEALED, Commit
+from ..replay.fast_json import Partition
+from ..replay.reading import OffsetData, Range
+from ..replay.replay import Replay
+from ..replay.verdict import Event, moment
+from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
+from .base import Invariant
+from .s5_dataframe import DataFrames
+
+Key = tuple[str, str, str, int]
+"""Group, topic, topic id, partition."""
+
+
+class Ends:
+    """The end offset of each partition, and the event that set it.
+
+    A partition under a new id may begin at the earliest record: 0 unless an `earliest` event has another. After a
+    manual edit the end is unknown until the next write.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[Key, tuple[int, Event]] = {}
+        self._earliest: dict[tuple[str, str, int], set[int]] = {}
+        self._jumps: dict[Key, set[tuple[int, int]]] = {}
+        self._unknown: set[tuple[str, Partition]] = set()
+
+    def on_earliest(self, event: Event) -> None:
+        key = (event["topic"], event["topic_id"], event["partition"])
+        self._earliest.setdefault(key, set()).add(event["offset"])
+
+    def on_jump(self, event: Event) -> None:
+        key = (event["group"], event["topic"], event["topic_id"], event["partition"])
+        self._jumps.setdefault(key, set()).add((event["before"], event["after"]))
+
+    def has_jumped(self, key: Key, before: int, after: int) -> bool:
+        """Whether a consumer has reported that it resumes at `after`, because the log lacks `before`."""
+        return (before, after) in self._jumps.get(key, ())
+
+    def get(self, key: Key) -> tuple[int, Event] | None:
+        return self._ends.get(key)
+
+    def joins(self, key: Key, first: int) -> bool:
+        """Whether a range that begins at `first` is adjacent to the previous one."""
+        known = self._ends.get(key)
+        if known is not None:
+            return known[0] == first or self.has_jumped(key, known[0], first)
+        if (key[0], (key[1], key[3])) in self._unknown:
+            return True
+        return first in self._earliest.get(key[1:], (0,))
+
+    def move(self, key: Key, end: int, event: Event) -> None:
+        self._ends[key] = (end, event)
+
+    def forget(self, group: str, partitions: Iterable[Partition]) -> None:
+        """Forget partitions after a manual edit."""
+        edited = set(partitions)
+        self._unknown |= {(group, partition) for partition in edited}
+        for key in [key for key in self._ends if key[0] == group and (key[1], key[3]) in edited]:
+            del self._ends[key]
+
+
+class SealedRanges(Invariant):
+    """Per partition and topic id the sealed ranges join without gap or overlap, and the DataFrame holds exactly them.
+
+    Every advance of an offset in `running` begins at the previous end, whoever held the partition then, and none goes
+    back unless an application that seals nothing has announced it (`sought`); a segment's ranges are the advance of its
+    commit; the end of a hold leaves the offset in `offsets/`. A new partition begins at its beginning, or at its
+    recorded start, once. No segment is removed before every registered query has finished it. In a consistent region of
+    plain consumers offsets go back with its resets: S10 and S11 judge them. Deliveries of queries are judged by
+    `DataFrames`.
+    """
+
+    name = "S5"
+    sentence = "The sealed ranges of a partition join without gap or overlap, and the DataFrame holds exactly them."
+    wants = CHANNEL | OFFSET | SEALED | COLLECTED
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self.ends = Ends()
+        self._frames = DataFrames(world, self.broken)
+        self._seals: set[tuple[str, str]] = set()
+        self._sought: set[tuple[str, str, Partition, int | None]] = set()
+
+    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
+        return {
+            "start": self._frames.on_start,
+            "batch": self._frames.on_batch,
+            "query-failed": self._frames.on_failed,
+            "earliest": self.ends.on_earliest,
+            "jump": self.ends.on_jump,
+            "sought": self._on_sought,
+        }
+
+    def _on_sought(self, event: Event) -> None:
+        for topic, partitions in event["partitions"].items():
+            for number, offset in partitions.items():
+                self._sought.add((event["group"], event["incarnation"], (topic, int(number)), offset))
+
+    def on_commit(self, commit: Commit) -> None:
+        if commit.by_hand:
+            self._forget(commit)
+            return
+        sealed = self._sealed(commit) if commit.sealed else {}
+        for change in commit.channels:
+            if change.view.group.name in self.world.regions.ever:
+                continue
+            before, after = change.before, change.after
+            is_same = before is not None and after is not None and before.incarnation == after.incarnation
+            if before is not None and commit.mask & RUNNING:
+                gone = before.running.keys() - after.running.keys() if is_same and after is not None else before.running
+                self._judge_released(change.view, before, gone, commit)
+            if after is not None:
+                self._advance(change.view, before if is_same else None, after, sealed, commit)
+        if sealed:
+            topic, _, number, first, following = next(iter(sealed.values()))
+            segment = commit.sealed[0]
+            self.broken(
+                f"{segment.name} of group {segment.group.name} has {topic}-{number} from {first} to {following}, which "
+                f"its commit at {moment(commit.at)} does not advance",
+                commit.event,
+            )
+        for group, partition, offset in commit.offsets:
+            self._judge_offset(group, partition, offset, commit)
+        for segment in commit.removed:
+            self._judge_collected(segment, commit)
+
+    def _sealed(self, commit: Commit) -> dict[Partition, Range]:
+        for segment in commit.sealed:
+            self._seals.add((segment.group.name, segment.consumer))
+        if len(commit.sealed) > 1:
+            names = " and ".join(segment.name for segment in commit.sealed)
+            self.broken(f"{names} were sealed in one commit at {moment(commit.at)}", commit.event)
+        return {(each[0], each[2]): each for segment in commit.sealed for each in segment.ranges or ()}
+
+    def _forget(self, commit: Commit) -> None:
+        for group, partition, _ in commit.offsets:
+            self.ends.forget(group.name, [partition])
+        for change in commit.channels:
+            for data in (change.before, change.after):
+                if data is not None:
+                    self.ends.forget(change.view.group.name, data.running)
+        for segment in (*commit.sealed, *commit.removed):
+            self.ends.forget(segment.group.name, [(r[0], r[2]) for r in segment.ranges or ()])
+
+    # ---- advances
+
+    def _advance(
+        self,
+        view: ChannelView,
+        before: ChannelData | None,
+        after: ChannelData,
+        sealed: dict[Partition, Range],
+        commit: Commit,
+    ) -> None:
+        known = before.running if before is not None else {}
+        seals = (view.group.name, view.consumer) in self._seals or self.world.process(commit.who).kind == "slot"
+        for partition, offset in (after.running if before is None or after.moved is None else after.moved).items():
+            was = known.get(partition)
+            if offset is None or offset == was:
+                continue  # not read yet, or to be read again: its end is unchanged
+            key = (view.group.name, partition[0], after.id_of(partition[0]), partition[1])
+            part = sealed.pop(partition, None) if sealed else None
+            if part is not None:
+                first = self._first_sealed(key, was, offset, part, commit)
+            elif seals:
+                first = self._first_unsealed(key, was, offset, commit)
+            else:
+                first = self._began(view, key) if was is None else was
+                if (view.group.name, after.incarnation, partition, offset) in self._sought:
+                    first = None
+            if first is not None and (offset < first or not self.ends.joins(key, first)):
+                self._report_gap(key, first, offset, commit)
+            self.ends.move(key, offset, commit.event)
+
+    def _first_sealed(self, key: Key, was: int | None, offset: int, part: Range, commit: Commit) -> int | None:
+        """The begin of the advance to `offset`, by its segment; None when the segment has another range."""
+        group, topic, topic_id, number = key
+        _, sealed_id, _, first, following = part
+        if sealed_id == topic_id and following == offset and was in (None, first):
+            return first
+        self.broken(
+            f"{topic}-{number} (id {topic_id}) of group {group} went from {was} to {offset} at "
+            f"{moment(commit.at)}, and its segment has {first} to {following} of id {sealed_id}",
+            commit.event,
+        )
+        return None
+
+    def _first_unsealed(self, key: Key, was: int | None, offset: int, commit: Commit) -> int | None:
+        """A member that seals advances offsets only by segments; a previously unknown offset is its end."""
+        if was is None or self.ends.has_jumped(key, was, offset):
+            return offset
+        group, topic, _, number = key
+        self.broken(
+            f"{topic}-{number} of group {group} went from {was} to {offset} at {moment(commit.at)} without a segment",
+            commit.event,
+        )
+        return None
+
+    def _began(self, view: ChannelView, key: Key) -> int | None:
+        """The first offset of a consumer that seals nothing, before its first commit."""
+        incarnation = view.data.incarnation if view.data is not None else ""
+        hold = self.world.fetching.of(view.group.name, view.consumer, incarnation).get(key)
+        if hold is not None:
+            return hold.first
+        known = self.ends.get(key)
+        return known[0] if known is not None else None
+
+    def _report_gap(self, key: Key, first: int, offset: int, commit: Commit) -> None:
+        group, topic, _, number = key
+        known = self.ends.get(key)
+        end = known[0] if known is not None else 0
+        before = f"{end} was reached at {moment(known[1]['at'])}" if known is not None else "nothing was before"
+        kind = "a gap" if first > end else "an overlap"
+        self.broken(
+            f"{kind} in {topic}-{number} of group {group}: {first} to {offset} was committed at "
+            f"{moment(commit.at)}, and {before}",
+            known[1] if known is not None else None,
+            commit.event,
+        )
+
+    # ---- the end of a hold
+
+    def _judge_released(
+        self, view: ChannelView, before: ChannelData, gone: Iterable[Partition], commit: Commit
+    ) -> None:
+        group = view.group
+        for partition in sorted(gone):
+            offset = before.running[partition]
+            if offset is None or view.by_hand:
+                continue
+            topic, number = partition
+            found = group.offsets.get(partition)
+            if found is not None and found.by_hand:
+                continue
+            data = found.data if found is not None else None
+            if data is None or (data.offset, data.topic_id) != (offset, before.id_of(topic)):
+                actual = f"{data.offset} of id {data.topic_id}" if data is not None else "none"
+                self.broken(
+                    f"{view.consumer} of group {group.name} gave up {topic}-{number} at {offset} at "
+                    f"{moment(commit.at)}, and `offsets` has {actual}",
+                    commit.event,
+                )
+
+    def _judge_offset(self, group: GroupView, partition: Partition, offset: OffsetView, commit: Commit) -> None:
+        if offset.data is None or group.name in self.world.regions.ever:
+            return
+        key = (group.name, partition[0], offset.data.topic_id, partition[1])
+        known = self.ends.get(key)
+        if self.ends.joins(key, offset.data.offset) or (known is None and _may_begin(group, partition, offset.data)):
+            if known is None:
+                self.ends.move(key, offset.data.offset, commit.event)
+            return
+        reached = f"{known[0]} was reached at {moment(known[1]['at'])}" if known is not None else "nothing was before"
+        self.broken(
+            f"`offsets` of {partition[0]}-{partition[1]} in group {group.name} was set to {offset.data.offset} at "
+            f"{moment(commit.at)}, and {reached}",
+            known[1] if known is not None else None,
+            commit.event,
+        )
+
+    # ---- collection
+
+    def _judge_collected(self, segment: SegmentView, commit: Commit) -> None:
+        queries = segment.group.queries
+        readers = [query for query in queries.values() if query.data is None or not query.data.expired_ms]
+        late = [query for query in readers if query.data is None or query.data.finished < segment.czxid]
+        if readers and not late:
+            return
+        what = (
+            f"{segment.name} of group {segment.group.name} (czxid {segment.czxid}) was removed at {moment(commit.at)}"
+        )
+        if not readers:
+            self.broken(f"{what}, and no query reads the group", segment.made, commit.event)
+            return
+        query = min(late, key=lambda query: query.name)
+        has = f"has finished {query.data.finished}" if query.data is not None else "cannot be read"
+        self.broken(f"{what}, and query {query.name} {has}", segment.made, query.written, commit.event)
+
+
+def _may_begin(group: GroupView, partition: Partition, start: OffsetData) -> bool:
+    """Whether a new partition may begin elsewhere than at its beginning: at a start that was resolved from another
+    position, for a partition that existed when the group began."""
+    begun = group.begun.get(partition[0])
+    is_elsewhere = start.start not in ("", "beginning")
+    return is_elsewhere and begun is not None and not begun.came_later(start.topic_id, partition[1])

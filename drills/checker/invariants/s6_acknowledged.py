@@ -1,0 +1,189 @@
+"""S6: meaning of a command's removal."""
+
+from __future__ import annotations
+
+from coordinator.zk.znodes.commands import ASSIGN, DRAIN
+
+from ..replay.channel_data import ChannelData
+from ..replay.commits import GONE, LIFE, NAMED, SERVER, Commit
+from ..replay.fast_json import Partition
+from ..replay.reading import CommandData
+from ..replay.replay import Replay
+from ..replay.verdict import Event, moment
+from ..replay.znode_views import ChannelChange, ChannelView, CommandView
+from .base import Invariant
+from .s3_command_order import removed
+
+
+class Acknowledged(Invariant):
+    """Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied afterwards.
+
+    Done: the channel after the same commit names it; after a stop its partitions no longer run and are no longer
+    fetched by that incarnation, after a start they run or are refused, and the channel names the start's ask; commands
+    to a leader, and notices of a failure, change neither `running` nor the generation. A consumer removes one that is
+    not done only when it is stale: for another incarnation, older than the channel, unreadable, about a removed ask, or
+    a drain for a checkpoint that has ended. Manually created or removed commands are not judged.
+    """
+
+    name = "S6"
+    sentence = "Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied."
+    wants = GONE | NAMED | LIFE
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+
+    def on_commit(self, commit: Commit) -> None:
+        if commit.by_hand or commit.who == SERVER:
+            return
+        for change in commit.channels:
+            self._judge_named(change, commit)
+        for view, command in commit.gone:
+            if command.by_hand:
+                continue
+            if self._is_coordinator(view, commit):
+                view.withdrawn[command.name] = commit.event
+            else:
+                self._judge_removed(view, command, commit)
+
+    def _is_coordinator(self, view: ChannelView, commit: Commit) -> bool:
+        return commit.who != view.owner and self.world.process(commit.who).is_node
+
+    def _judge_named(self, change: ChannelChange, commit: Commit) -> None:
+        """A channel names a command that was withdrawn."""
+        view, before, after = change.view, change.before, change.after
+        if after is None or not after.command or view.by_hand:
+            return
+        is_news = before is None or before.incarnation != after.incarnation or before.command != after.command
+        if is_news and after.command in view.withdrawn and removed(commit, view, after.command) is None:
+            self.broken(
+                f"{after.command} of {view.consumer} in group {view.group.name} was withdrawn and then applied at "
+                f"{moment(commit.at)}",
+                view.withdrawn[after.command],
+                commit.event,
+            )
+
+    def _judge_removed(self, view: ChannelView, command: CommandView, commit: Commit) -> None:
+        after, before = view.data, view.data
+        for change in commit.channels:
+            if change.view is view:
+                before = change.before
+        if view.by_hand or after is None:
+            return
+        is_named = command.name == after.command or _stood_until_ready(view, command)
+        if is_named and before is not None and before.incarnation == after.incarnation:
+            self._judge_done(view, command, before, after, commit)
+        elif not self._is_stale(view, command.data, before, after) and commit.who == view.owner:
+            self.broken(
+                f"{command.name} was removed by {view.consumer} of group {view.group.name} at {moment(commit.at)}, "
+                "neither applied nor stale",
+                command.made,
+                commit.event,
+            )
+
+    def _judge_done(
+        self, view: ChannelView, command: CommandView, before: ChannelData, after: ChannelData, commit: Commit
+    ) -> None:
+        data = command.data
+        if data is None:
+            return
+        if not data.is_start and not data.is_stop:
+            self._judge_unchanged(view, command, before, after, commit)
+            return
+        if data.is_start:
+            left = sorted(data.partitions - after.running.keys() - after.refused)
+            what = "neither runs nor is refused"
+            if not left and after.ask != data.ask:
+                self.broken(
+                    f"{command.name}, a start of {data.ask or 'no ask'}, was acknowledged by {view.consumer} of group "
+                    f"{view.group.name} at {moment(commit.at)}, and its channel names {after.ask or 'none'}",
+                    command.made,
+                    commit.event,
+                )
+        else:
+            named = data.partitions or before.running.keys() | after.running.keys()
+            left = sorted(named & after.running.keys())
+            what = "still runs"
+        if left:
+            self._report(view, command, left[0], what, commit)
+        elif data.is_stop:
+            self._judge_silence(view, command, data, before, commit)
+
+    def _judge_unchanged(
+        self, view: ChannelView, command: CommandView, before: ChannelData, after: ChannelData, commit: Commit
+    ) -> None:
+        """Commands to a leader, and notices of a failure, do not change what runs."""
+        option = command.data.option if command.data is not None else ""
+        kept = (before.generation, before.ask, before.running.keys())
+        if kept != (after.generation, after.ask, after.running.keys()):
+            what = "generation" if before.generation != after.generation else "what runs"
+            self.broken(
+                f"{command.name}, an {option}, was acknowledged by {view.consumer} of group {view.group.name} at "
+                f"{moment(commit.at)}, and changed {what} in its channel",
+                command.made,
+                commit.event,
+            )
+
+    def _judge_silence(
+        self, view: ChannelView, command: CommandView, data: CommandData, before: ChannelData, commit: Commit
+    ) -> None:
+        """Stopped partitions are not fetched any more."""
+        holds = self.world.fetching.of(view.group.name, view.consumer, before.incarnation)
+        for (_, topic, _, number), hold in holds.items():
+            is_stopped = (topic, number) in data.partitions or not data.partitions
+            if is_stopped and hold.lease.until > commit.at and not hold.is_suspended:
+                what = f"is still fetched by {hold.who}"
+                self._report(view, command, (topic, number), what, commit, hold.begun, hold.lease.event)
+                return
+
+    def _report(
+        self,
+        view: ChannelView,
+        command: CommandView,
+        partition: Partition,
+        what: str,
+        commit: Commit,
+        *more: Event | None,
+    ) -> None:
+        option = "start" if command.data is not None and command.data.is_start else "stop"
+        self.broken(
+            f"{command.name}, a {option}, was acknowledged by {view.consumer} of group {view.group.name} at "
+            f"{moment(commit.at)}, and {partition[0]}-{partition[1]} {what}",
+            command.made,
+            *more,
+            commit.event,
+        )
+
+    def _is_stale(
+        self, view: ChannelView, command: CommandData | None, before: ChannelData | None, after: ChannelData
+    ) -> bool:
+        if command is not None and command.option == ASSIGN:
+            ask = view.group.asks.get(command.ask)
+            if ask is None or ask.ask is None or ask.by_hand:
+                return True
+        if command is not None and command.option == DRAIN:
+            return self._is_over(view, command, after)
+        return _is_old(command, before, after)
+
+    def _is_over(self, view: ChannelView, command: CommandData, after: ChannelData) -> bool:
+        """Whether a drain is for a checkpoint that has ended, or for a member without its state of that reset."""
+        region, order = self.world.regions.of(view.group.name), command.region
+        if region is None or order is None or after.region is None:
+            return True
+        checkpoint = region.checkpoints.get(order.checkpoint)
+        if checkpoint is None or checkpoint.ends or checkpoint.by_hand:
+            return True
+        return (after.region.reset, after.region.ready) != (order.reset, order.reset)
+
+
+def _stood_until_ready(view: ChannelView, command: CommandView) -> bool:
+    """Whether it is a start of a consistent region: it remains until the state is restored; others are applied."""
+    data = command.data
+    return data is not None and data.is_start and data.region is not None and command.name in view.applied
+
+
+def _is_old(command: CommandData | None, before: ChannelData | None, after: ChannelData) -> bool:
+    if command is None or before is None or after.ended is not None:
+        return True
+    if command.incarnation != before.incarnation or before.incarnation != after.incarnation:
+        return True
+    return (command.epoch, command.generation) < (before.epoch, before.generation)

@@ -1,0 +1,183 @@
+"""S7: leftovers of ended processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from coordinator.zk.znodes.group_state import EMPTY, STABLE
+from coordinator.zk.znodes.records import OwnerRecord
+
+from ..replay.commits import MEMBER, Commit
+from ..replay.expected_target import is_cut_touched
+from ..replay.reading import read_owner
+from ..replay.replay import Replay
+from ..replay.verdict import Event, moment
+from ..replay.znode_views import ChannelView, GroupView, QueryView, SegmentView
+from .base import Invariant
+
+Remnant = tuple[str, Event | None, float, float]
+"""The leftover, the event of its end, when that was, and how long it may remain."""
+
+
+class Remains(Invariant):
+    """Nothing of the dead remains after the collection period.
+
+    Judged at the end: no ephemeral of a closed session, no owner znode of an ended incarnation, no commands and no
+    `running` in an ended channel, no channel of a departed consumer (after `channel_retention`), no segment that every
+    query has finished, no ask except the one of a Stable group's target, and no request of a leader. The period counts
+    from the end, or from when a coordinator has been able to act without a break (and twice the session timeout: it
+    must have watched for itself); manually created znodes stay, and so do leftovers of turns in a group whose
+    consistent region has a manually edited cut.
+    """
+
+    name = "S7"
+    sentence = "Nothing of the dead remains after the collection period."
+    wants = MEMBER
+    needs_bounds = True
+
+    def __init__(self, world: Replay) -> None:
+        super().__init__(world)
+        self._ended: Event | None = None
+        self._excused: str | None = None
+        self._owners: dict[str, OwnerRecord | None] = {}
+        self._left: dict[tuple[str, str], Event] = {}
+
+    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
+        return {"end": self._on_end}
+
+    def on_commit(self, commit: Commit) -> None:
+        for group, before, after in commit.members:
+            if before is not None and after is None:
+                self._left[group.name, before.consumer] = commit.event
+
+    def undecided(self) -> tuple[str, bool] | None:
+        if self._ended is None:
+            return "the history has no `end`", True
+        return (self._excused, False) if self._excused is not None else None
+
+    def _on_end(self, event: Event) -> None:
+        self._ended = event
+        if not self.world.bounds:
+            return
+        now: float = event["at"]
+        acting = self.world.conditions.undisturbed_since(now) + 2 * self.world.bounds["session_timeout"]
+        for name in sorted(self.world.groups):
+            group = self.world.groups[name]
+            turns = max(acting, self.world.conditions.unpaused_since(name))
+            if is_cut_touched(self.world, group):
+                turns = float("inf")
+            for what, since, at, _ in self._of_sessions(group):
+                self._report(what, since, at, now, event)
+            for remnants, able in ((self._of_turns(group), turns), (self._of_collection(group), acting)):
+                for what, since, at, allowed in remnants:
+                    if now - max(at, able) > allowed:
+                        self._report(what, since, at, now, event)
+                    elif now - at > allowed:
+                        self._excused = self._excused or f"{what} remains, and no coordinator could act for long enough"
+
+    def _report(self, what: str, since: Event | None, at: float, now: float, end: Event) -> None:
+        self.broken(f"{what} is dead since {moment(at)}, and there at {moment(now)}", since, end)
+
+    def _of_sessions(self, group: GroupView) -> Iterator[Remnant]:
+        for partition, owner in sorted(group.owners.items()):
+            closed = self.world.closed.get(owner.session) if owner.session is not None else None
+            if closed is not None:
+                yield f"owner {partition[0]}-{partition[1]} of group {group.name}", closed, closed["at"], 0.0
+        for name, member in sorted(group.members.items()):
+            closed = self.world.closed.get(member.session) if member.session is not None else None
+            if closed is not None:
+                yield f"the registration of {name} in group {group.name}", closed, closed["at"], 0.0
+
+    # ---- leftovers of turns
+
+    def _of_turns(self, group: GroupView) -> Iterator[Remnant]:
+        allowed = self.world.bounds["collection"]
+        for name, view in sorted(group.channels.items()):
+            if view.by_hand or view.data is None:
+                continue
+            for command in view.commands.values():
+                is_dead = view.data.ended is not None or (
+                    command.data is not None and command.data.incarnation != view.data.incarnation
+                )
+                if is_dead and not command.by_hand:
+                    since = max(view.since, command.made, key=lambda event: event["at"])
+                    yield f"{command.name} for {name} of group {group.name}", since, since["at"], allowed
+            if view.data.ended is not None and view.data.running:
+                topic, number = min(view.data.running)
+                what = f"{topic}-{number} in `running` of {name}, ended, in group {group.name}"
+                yield what, view.since, view.since["at"], allowed
+        yield from self._of_asks(group, allowed)
+        for partition, owner in sorted(group.owners.items()):
+            death = self._end_of_owner(group, owner.text, owner.made)
+            if death is not None:
+                yield f"owner {partition[0]}-{partition[1]} of group {group.name}", death, death["at"], allowed
+
+    def _of_asks(self, group: GroupView, allowed: float) -> Iterator[Remnant]:
+        """Once every member has an answer's command, other asks are unneeded."""
+        if group.requested is not None and group.hand_at < group.requested["at"]:
+            yield f"`sync_request` of group {group.name}", group.requested, group.requested["at"], allowed
+        state = group.state
+        if state is None or state.by_hand or state.data is None or state.data.state not in (STABLE, EMPTY):
+            return
+        named = state.data.client.ask if state.data.client is not None else ""
+        for name, view in sorted(group.asks.items()):
+            if name != named and not view.by_hand:
+                since = max(state.written, view.made, key=lambda event: event["at"])
+                yield f"{name} of group {group.name}", since, since["at"], allowed
+
+    def _end_of_owner(self, group: GroupView, text: str, made: Event) -> Event | None:
+        """The commit that ended the incarnation of an owner znode; None while it lives, or when unknown."""
+        if text not in self._owners:  # equal for all of one thread
+            self._owners[text] = read_owner("", text)
+        owner = self._owners[text]
+        view = group.channels.get(owner.consumer) if owner is not None else None
+        if owner is None or view is None or view.by_hand or view.data is None:
+            return None
+        if view.data.incarnation == owner.incarnation and view.data.ended is None:
+            return None
+        return max(view.since, made, key=lambda event: event["at"])
+
+    # ---- leftovers of collection
+
+    def _of_collection(self, group: GroupView) -> Iterator[Remnant]:
+        bounds = self.world.bounds
+        allowed = bounds["channel_retention"] + bounds["collection"]
+        for name, view in sorted(group.channels.items()):
+            data = view.data
+            if data is None or name in group.members or data.is_live or data.running or view.commands:
+                continue
+            since = self._last_sign(group, view)
+            yield f"the channel of {name} in group {group.name}", since, since["at"], allowed
+        finished = self._finished(group)
+        for segment in group.segments.values():
+            death = finished(segment)
+            if death is not None:
+                what = f"{segment.name} of group {group.name}, finished by every query,"
+                yield what, death, death["at"], bounds["collection"]
+
+    def _last_sign(self, group: GroupView, view: ChannelView) -> Event:
+        """The last event of a departed consumer: a write of its channel, or the end of its registration."""
+        left = self._left.get((group.name, view.consumer))
+        return view.written if left is None or left["at"] < view.written["at"] else left
+
+    def _finished(self, group: GroupView) -> Callable[[SegmentView], Event | None]:
+        """The event by which the last of the queries had finished a segment; None while one has not."""
+        readers = [q for q in group.queries.values() if q.data is None or not q.data.expired_ms]
+        changed = group.readers_changed
+
+        def death(segment: SegmentView) -> Event | None:
+            if not readers or changed is None:
+                return None
+            steps = [_finishing(query, segment.czxid) for query in readers]
+            found = [step for step in steps if step is not None]
+            if len(found) < len(steps):
+                return None
+            return max([*found, changed, segment.made], key=lambda event: event["at"])
+
+        return death
+
+
+def _finishing(query: QueryView, czxid: int) -> Event | None:
+    if query.data is None:
+        return None
+    return next((event for finished, event in query.steps if finished >= czxid), None)

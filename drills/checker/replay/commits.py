@@ -1,0 +1,100 @@
+"""Changes of one transaction, and routes of paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .ask_views import AskChange
+from .fast_json import Partition
+from .region_views import RegionChange
+from .verdict import Event
+from .znode_views import (
+    ChannelChange,
+    ChannelView,
+    CommandView,
+    GroupView,
+    MemberView,
+    OffsetView,
+    QueryView,
+    SegmentView,
+    StateView,
+    TopicView,
+)
+
+HAND, SERVER = "hand", "server"
+
+CHANNEL, LIFE, RUNNING, NAMED = 1, 2, 4, 8
+"""A channel was written; and its changes: another incarnation, other running partitions, another applied command."""
+STATE, SENT, GONE, MEMBER, OWNER, OFFSET = 16, 32, 64, 128, 256, 512
+SEALED, COLLECTED, QUERY, TOPIC, EPOCH, IN_GROUP = 1024, 2048, 4096, 8192, 16384, 32768
+HISTORY, ASK, REGION = 65536, 131072, 262144
+ANYTHING = -1
+
+
+class Commit:
+    """The changes of one transaction, or of the end of a session.
+
+    :ivar mask: kinds of changes; each has its list below.
+    :ivar made: commands sent, each with its channel.  :ivar gone: commands removed, likewise.
+    :ivar states: (group, state before, state after).  :ivar members: (group, before, after).
+    :ivar offsets: (group, partition, offset), of written offsets.
+    :ivar sealed: segments created.  :ivar removed: segments removed.
+    :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
+    :ivar asks: writes at or below asks.  :ivar regions: likewise of consistent regions.
+    """
+
+    mask = 0
+    channels: tuple[ChannelChange, ...] = ()
+    made: tuple[tuple[ChannelView, CommandView], ...] = ()
+    gone: tuple[tuple[ChannelView, CommandView], ...] = ()
+    states: tuple[tuple[GroupView, StateView | None, StateView | None], ...] = ()
+    members: tuple[tuple[GroupView, MemberView | None, MemberView | None], ...] = ()
+    offsets: tuple[tuple[GroupView, Partition, OffsetView], ...] = ()
+    sealed: tuple[SegmentView, ...] = ()
+    removed: tuple[SegmentView, ...] = ()
+    queries: tuple[tuple[GroupView, QueryView | None, QueryView | None], ...] = ()
+    topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
+    asks: tuple[AskChange, ...] = ()
+    regions: tuple[RegionChange, ...] = ()
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.at: float = event["at"]
+        self.who: str = event["who"]
+        self.zxid: int = event["zxid"]
+        self.session: object = event.get("session")
+        self.by_hand = self.who == HAND
+
+
+Handler = Callable[[Commit, "Route", str, Event], None]
+
+
+class Route:
+    """The handler of a path, and the names in it."""
+
+    __slots__ = ("group", "handler", "name", "parent", "path")
+
+    def __init__(self, path: str, handler: Handler, group: GroupView, parent: str = "", name: str = "") -> None:
+        self.path = path
+        self.handler = handler
+        self.group = group
+        self.parent = parent
+        self.name = name
+
+    @property
+    def partition(self) -> Partition:
+        """Of an owner or an offset."""
+        return self.parent, int(self.name)
+
+
+class KnownProcess:
+    """A process of the history."""
+
+    __slots__ = ("consumer", "group", "is_node", "kind", "who")
+
+    def __init__(self, who: str) -> None:
+        self.who = who
+        self.kind = ""
+        self.group = ""
+        self.consumer = ""
+        self.is_node = False

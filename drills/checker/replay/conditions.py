@@ -1,0 +1,158 @@
+"""Conditions of liveness: an acting coordinator, faults, pauses.
+
+Liveness is promised only while a coordinator can act. Where a fault may be the cause of a delay, nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinator.zk.errors import BadData
+from coordinator.zk.znodes.operator_requests import NOTHING_PAUSED, PausedRecord
+from coordinator.zk.znodes.paths import PAUSED
+
+from .verdict import Event
+
+NEVER = float("-inf")
+FOREVER = float("inf")
+STUCK_KINDS = frozenset({"stuck", "hang", "pause"})
+"""Faults of processes that live and do nothing."""
+
+_NOBODY = frozenset({"server", "hand"})
+_NOT_NAMES = frozenset({"at", "event", "kind", "until"})
+
+
+class Fault:
+    """A fault and its targets: any text in it may be a name. `until` is its own time for a momentary one."""
+
+    __slots__ = ("at", "event", "kind", "names", "until")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.at: float = event["at"]
+        self.kind: str = event.get("kind", "")
+        until = event.get("until")
+        self.until: float = self.at if until is None else until
+        texts = _texts(value for key, value in event.items() if key not in _NOT_NAMES)
+        self.names = frozenset(texts) - _NOBODY
+
+    def hit(self, *names: str) -> bool:
+        """Whether it hit one of them; a process may be named without its life's number."""
+        return any(name and (name in self.names or name.partition("#")[0] in self.names) for name in names)
+
+
+def _texts(values: Iterable[object]) -> Iterable[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from _texts(value.values())
+        elif isinstance(value, list | tuple | set | frozenset):
+            yield from _texts(value)
+
+
+class Conditions:
+    """The conditions up to now.
+
+    :ivar coordinator: the last elected process, on `session`.
+    :ivar elected: its `elected` event.
+    :ivar calm: the event that ends the faults.
+    :ivar broken: consumers whose assignors fail for good, by `calm`; None without any.
+    :ivar disturbed_until: the end of the last fault; `STUCK_KINDS` of processes other than nodes are kept separately,
+        in `stuck`.
+    :ivar lasting_until: the end of the last fault with a duration.
+    """
+
+    def __init__(self) -> None:
+        self.coordinator = ""
+        self.elected: Event | None = None
+        self.calm: Event | None = None
+        self.broken: Fault | None = None
+        self.disturbed_until = NEVER
+        self.lasting_until = NEVER
+        self.stuck: list[Fault] = []
+        self._session: object = None
+        self._until = NEVER
+        self._leases: dict[tuple[str, object], float] = {}
+        self._acting_since = FOREVER
+        self._paused = NOTHING_PAUSED
+        self._paused_changes: list[tuple[float, PausedRecord]] = []
+
+    # ---- the coordinator
+
+    def on_elected(self, event: Event) -> None:
+        self.elected, self.coordinator, self._session = event, event["who"], event.get("session")
+        self._acting_since = event["at"]
+        self._until = max(event["at"], self._leases.get((self.coordinator, self._session), NEVER))
+
+    def on_lease(self, event: Event) -> None:
+        self._leases[event["who"], event.get("session")] = event["until"]
+        if event["who"] != self.coordinator or event.get("session") != self._session:
+            return
+        if self._until < event["at"]:
+            self._acting_since = event["at"]
+        self._until = max(self._until, event["until"])
+
+    def on_exit(self, event: Event) -> None:
+        if event["who"] == self.coordinator:
+            self._until = NEVER
+
+    def acting_since(self, now: float) -> float:
+        """Since when a coordinator has held its lease; infinity without one."""
+        return self._acting_since if self._until >= now else FOREVER
+
+    # ---- faults
+
+    def on_fault(self, fault: Fault, is_private: bool) -> None:
+        """
+        :param is_private: whether it hit only processes other than nodes.
+        """
+        if fault.kind in STUCK_KINDS and is_private:
+            if fault.until == fault.at:
+                fault.until = FOREVER
+            self.stuck.append(fault)
+        else:
+            self.disturbed_until = max(self.disturbed_until, fault.until)
+            if fault.until > fault.at:
+                self.lasting_until = max(self.lasting_until, fault.until)
+
+    def on_calm(self, event: Event) -> None:
+        self.calm = event
+        if event.get("broken"):
+            self.broken = Fault({"at": event["at"], "event": "calm", "broken": event["broken"]})
+        if event.get("stuck"):
+            fault = Fault(event)
+            fault.until = FOREVER
+            self.stuck.append(fault)
+        self.disturbed_until = min(self.disturbed_until, event["at"])
+
+    def undisturbed_since(self, now: float) -> float:
+        """Since when a coordinator has acted without faults; infinity otherwise."""
+        since = self.acting_since(now)
+        return max(since, self.disturbed_until) if self.disturbed_until <= now else FOREVER
+
+    def undisturbed_long(self, now: float, seconds: float) -> bool:
+        """Whether a coordinator has acted since `seconds` before `now`, without a fault in that time."""
+        return max(self._acting_since, self.lasting_until) <= now - seconds
+
+    # ---- pauses
+
+    def on_paused(self, at: float, text: str) -> None:
+        try:
+            self._paused = PausedRecord.parse(PAUSED, text.encode())
+        except BadData:
+            return  # the coordinator keeps the last readable record
+        self._paused_changes.append((at, self._paused))
+
+    def unpaused_since(self, group: str) -> float:
+        """Since when the group has turns; infinity while it is paused."""
+        if self._paused.of(group) is not None:
+            return FOREVER
+        found = NEVER
+        for at, record in reversed(self._paused_changes):
+            if record.of(group) is not None:
+                break
+            found = at
+        else:
+            return NEVER
+        return found

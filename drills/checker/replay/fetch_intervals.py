@@ -1,0 +1,174 @@
+"""Fetch intervals, from `begin` to `halt`, and the leases within which they count.
+
+An interval also ends with its process, when another process registers under the name, when its own process has ended
+the incarnation in ZooKeeper (a consumer that leaves because its application hangs), and when its session was ended by
+password: no timeout passed then, and later records cannot be committed. While its lease has expired it does not count;
+the lease may be renewed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .verdict import Event
+
+FOREVER = float("inf")
+
+PartitionKey = tuple[str, str, str, int]
+"""Group, topic, topic id, partition."""
+
+
+class LeaseView:
+    """When a process's lease expires; never before its first `lease` event."""
+
+    __slots__ = ("event", "until")
+
+    def __init__(self) -> None:
+        self.until = FOREVER
+        self.event: Event | None = None
+
+
+class Hold:
+    """One partition, fetched by one incarnation.
+
+    :ivar number: unique number.  :ivar first: its initial offset.
+    :ivar is_suspended: whether a manual edit has made it undecidable.
+    """
+
+    __slots__ = ("begun", "consumer", "first", "incarnation", "is_suspended", "key", "lease", "number", "who")
+
+    def __init__(self, number: int, key: PartitionKey, event: Event, first: int | None, lease: LeaseView) -> None:
+        self.number = number
+        self.key = key
+        self.who: str = event["who"]
+        self.consumer: str = event["consumer"]
+        self.incarnation: str = event["incarnation"]
+        self.begun = event
+        self.first = first
+        self.lease = lease
+        self.is_suspended = False
+
+
+Life = tuple[str, str, str]
+"""Group, consumer, incarnation."""
+
+
+class FetchIntervals:
+    """Every open interval.
+
+    :ivar contested: partitions with more than one interval.
+    """
+
+    def __init__(self) -> None:
+        self.holds: dict[PartitionKey, list[Hold]] = {}
+        self.contested: set[PartitionKey] = set()
+        self._lives: dict[Life, dict[PartitionKey, Hold]] = {}
+        self._of: dict[str, set[Life]] = {}
+        self._leases: dict[tuple[str, object], LeaseView] = {}
+        self._begun = 0
+        self._latest: dict[str, LeaseView] = {}
+        self._sessions: dict[tuple[str, str], object] = {}
+        self._ended: set[object] = set()
+        self._by_hand: set[tuple[str, str]] = set()
+        self._over: set[Life] = set()
+
+    def on_registered(self, event: Event) -> None:
+        self._by_hand.discard((event["group"], event["consumer"]))
+        self._sessions[event["who"], event["incarnation"]] = event.get("session")
+
+    def on_lease(self, event: Event) -> None:
+        lease = self._lease(event["who"], event.get("session"))
+        until = event["until"]
+        self._latest[event["who"]] = lease
+        if lease.event is None or until > lease.until:
+            lease.until, lease.event = until, event
+
+    def lease_of(self, who: str, incarnation: str) -> LeaseView:
+        """The lease of an incarnation."""
+        session = self._sessions.get((who, incarnation))
+        return self._lease(who, session) if session is not None else self._latest.get(who) or LeaseView()
+
+    def _lease(self, who: str, session: object) -> LeaseView:
+        found = self._leases.get((who, session))
+        if found is None:
+            found = self._leases[who, session] = LeaseView()
+        return found
+
+    def on_begin(self, event: Event) -> None:
+        who, group, ids = event["who"], event["group"], event.get("topics") or {}
+        life = (group, event["consumer"], event["incarnation"])
+        if life in self._over or self._sessions.get((who, event["incarnation"])) in self._ended:
+            return  # superseded without its knowledge
+        lease = self.lease_of(who, event["incarnation"])
+        mine = self._lives.setdefault(life, {})
+        self._of.setdefault(who, set()).add(life)
+        for topic, partitions in event["partitions"].items():
+            for number, first in partitions.items():
+                key = (group, topic, ids.get(topic, ""), int(number))
+                if key in mine:
+                    continue
+                self._begun += 1
+                hold = mine[key] = Hold(self._begun, key, event, first, lease)
+                hold.is_suspended = (group, event["consumer"]) in self._by_hand
+                others = self.holds.setdefault(key, [])
+                others.append(hold)
+                if len(others) > 1:
+                    self.contested.add(key)
+
+    def on_halt(self, event: Event) -> None:
+        mine = self._lives.get((event["group"], event["consumer"], event["incarnation"]))
+        if not mine:
+            return
+        halted = {(topic, int(number)) for topic, numbers in event["partitions"].items() for number in numbers}
+        for key in [key for key in mine if (key[1], key[3]) in halted]:
+            self._drop(mine.pop(key))
+
+    def on_exit(self, event: Event) -> None:
+        for life in self._of.pop(event["who"], ()):
+            self.end(*life)
+
+    def on_closed(self, event: Event) -> None:
+        """A session that was ended by its password did not expire: leases do not cover that."""
+        if event.get("why") == "expired":
+            return
+        self._ended.add(event["session"])
+        for (who, incarnation), session in self._sessions.items():
+            if session == event["session"]:
+                for life in [life for life in self._of.get(who, ()) if life[2] == incarnation]:
+                    self.end(*life)
+
+    def take_over(self, group: str, consumer: str, incarnation: str) -> None:
+        """Another process has the name: later intervals of the incarnation never count."""
+        self._over.add((group, consumer, incarnation))
+        self.end(group, consumer, incarnation)
+
+    def end(self, group: str, consumer: str, incarnation: str) -> None:
+        """End all intervals of an incarnation; a later `begin` is a violation, and counts."""
+        for hold in self._lives.pop((group, consumer, incarnation), {}).values():
+            self._drop(hold)
+
+    def suspend(self, group: str, consumer: str) -> None:
+        """A consumer's znodes were edited manually: its fetching is undecidable until it registers again."""
+        self._by_hand.add((group, consumer))
+        for (of, name, _), mine in self._lives.items():
+            if of == group and name == consumer:
+                for hold in mine.values():
+                    hold.is_suspended = True
+
+    def _drop(self, hold: Hold) -> None:
+        others = self.holds[hold.key]
+        others.remove(hold)
+        if len(others) < 2:
+            self.contested.discard(hold.key)
+
+    def of(self, group: str, consumer: str, incarnation: str) -> dict[PartitionKey, Hold]:
+        """The open intervals of an incarnation."""
+        return self._lives.get((group, consumer, incarnation), {})
+
+    def disputes(self) -> Iterator[tuple[Hold, Hold]]:
+        """Each two open intervals of one partition."""
+        for key in sorted(self.contested):
+            holds = [hold for hold in self.holds[key] if not hold.is_suspended]
+            for number, hold in enumerate(holds):
+                for other in holds[number + 1 :]:
+                    yield hold, other

@@ -1,0 +1,213 @@
+"""`zk-coordinator drill`: failover drills, each with a verdict."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from coordinator.cli.common import TABLE, output_option, print_json, print_rows
+from coordinator.cli.common import report as say_error
+from coordinator.zk.errors import MissingProgram, UsageError, ZooKeeperUnreachable
+from drills.base import signals
+from drills.base.settings import Settings
+from drills.catalog import DRILLS
+from drills.environments.base import BROKER, Embedded, Ground
+from drills.environments.containers import Containers
+from drills.environments.external import Own
+from drills.environments.kafka_broker import require_kafka
+from drills.environments.named_group import NamedGroup
+from drills.environments.namespaces import Namespaced, namespaced
+from drills.evidence.files import write_reports
+from drills.evidence.histories import merged_history
+from drills.evidence.verdict import EXIT_CODES, INCONCLUSIVE, together
+from drills.options import DEFAULTS, DrillOptions, named
+from drills.runner import BREAKS_OFF, DrillRun, run_drill
+from drills.scenarios.definition import Drill
+from drills.testbed.dataframe_reader import DataFrameReader
+
+
+@click.group()
+def drill() -> None:
+    """Failover drills: faults on real processes, whose effects are compared with promises."""
+
+
+@drill.command("list")
+@output_option
+def list_drills(output: str) -> None:
+    """List the drills and their faults."""
+    rows = [(one.name, "yes" if one.is_short else "no", one.servers, one.title) for one in DRILLS.values()]
+    print_rows(("NAME", "SHORT", "SERVERS", "WHAT"), rows, output)
+
+
+@drill.command()
+@click.argument("name")
+@output_option
+def describe(name: str, output: str) -> None:
+    """Describe a drill: hypothesis, fault, promises and touched paths."""
+    (one,) = named([name])
+    if output != TABLE:
+        print_json(one.described())
+        return
+    _tell_of(one, one.described())
+
+
+@drill.command()
+@click.argument("names", nargs=-1)
+@click.option("--short", is_flag=True, help="One drill per kind of fault.")
+@click.option("--all", "is_all", is_flag=True, help="Every drill.")
+@click.option("--servers", type=click.Choice(["1", "3"]), default="3", show_default=True, help="Embedded servers.")
+@click.option("--kafka", is_flag=True, help="With --short and --all: the drills on a Kafka broker, too.")
+@click.option("--docker", "in_docker", is_flag=True, help="On three servers in containers (tests/docker) instead.")
+@click.option("--namespaces", "in_namespaces", is_flag=True, help="Each embedded server in a network namespace (root).")
+@click.option("--zk", metavar="HOSTS/CHROOT", help="On your own ensemble instead, as host:port,host:port/chroot.")
+@click.option("--group", metavar="NAME", help="With --zk: on this group; a dry run without --execute.")
+@click.option("--execute", is_flag=True, help="With --group: run the drill.")
+@click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of each drill.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Random seed.")
+@click.option("--session-timeout-ms", type=int, default=DEFAULTS.session_timeout_ms, show_default=True)
+@click.option(
+    "--runs", type=click.Path(file_okay=False, path_type=Path), default=Path("runs"), show_default=True,
+    help="Folder for the evidence.",
+)  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="The last line on stdout is one JSON object.")
+@click.option("--keep", is_flag=True, help="Keep the records and segments of each run, too.")
+def run(servers: str, session_timeout_ms: int, **options: Any) -> int:
+    """Run drills. Exit code 0 for PASS, 1 for FAIL, 3 for INCONCLUSIVE or a run that was aborted."""
+    settings = Settings(session_timeout_ms=session_timeout_ms)
+    return _run(DrillOptions(servers=int(servers), settings=settings, **options))
+
+
+def _run(options: DrillOptions) -> int:
+    logging.getLogger("coordinator.zk.kazoo").setLevel(logging.CRITICAL)  # connection losses are expected here
+    chosen, left_out = options.chosen()
+    for sentence in left_out:
+        click.echo(f"skipped: {sentence}", err=True)
+    if any(BROKER in one.needs for one in chosen):
+        require_kafka()
+    own = options.own()
+    if isinstance(own, NamedGroup):
+        if not options.execute:
+            return _dry_run(chosen, own)
+        with own.opened() as store:
+            own.require_nobody(store)
+    console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
+    done: list[DrillRun] = []
+    verdicts: list[str] = []
+    try:
+        with signals.taken(), _stand(options, own) as (ground, reader):
+            for one, nth in product(chosen, range(options.repeat)):
+                done.append(_run_one(one, ground, reader, options, options.seed + nth, console))
+    except (UsageError, ZooKeeperUnreachable, MissingProgram):
+        raise
+    except BREAKS_OFF as error:
+        say_error(f"aborted after {len(done)} drills: {error}")
+        verdicts = [INCONCLUSIVE]  # the abort proves nothing about the product, so it is not a FAIL
+    verdict = together([*verdicts, *(each.verdict for each in done)])
+    if options.is_json:
+        click.echo(json.dumps({"verdict": verdict, "drills": [_summary(each) for each in done]}))
+    else:
+        click.echo(f"{verdict}: {len(done)} drills")
+    return EXIT_CODES[verdict]
+
+
+@drill.command()
+@click.argument("folder", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def report(folder: Path) -> None:
+    """Create the reports of a run again from its evidence, and print the Markdown report."""
+    try:
+        document = json.loads((folder / "run.json").read_text())
+        events, problems = merged_history([folder / "history.jsonl"])
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{folder} is not the folder of a drill's run: {error}") from error
+    for problem in problems:
+        click.echo(f"ignored: {problem}", err=True)
+    write_reports(folder, document, events)
+    click.echo((folder / "report.md").read_text())
+    click.echo(f"report: {folder / 'report.html'}", err=True)
+
+
+def _dry_run(chosen: Sequence[Drill], ground: NamedGroup) -> int:
+    """Print what would be done."""
+    for one in chosen:
+        _tell_of(one, one.described(ground.touches))
+        click.echo()
+    with ground.opened() as store:
+        try:
+            ground.require_nobody(store)
+            click.echo("dry run: nothing was written; --execute runs the drill")
+        except UsageError as refusal:
+            click.echo(f"dry run: nothing was written; --execute would be refused: {refusal}")
+    return 0
+
+
+def _tell_of(one: Drill, described: dict[str, Any]) -> None:
+    for key, value in described.items():
+        click.echo(f"{key.replace('_', ' '):<13} {'; '.join(value) if isinstance(value, list) else value}")
+    for promise in one.promises:
+        click.echo(f"{'promise':<13} {promise.name}: {promise.rule}")
+
+
+@contextmanager
+def _stand(options: DrillOptions, own: Own | None) -> Iterator[tuple[Ground, DataFrameReader]]:
+    """The ensemble, and the Spark process that reads the DataFrame."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
+        ground = nullcontext(own) if own is not None else _ground(folder, options)
+        reader = DataFrameReader(folder)
+        stack.callback(reader.close)
+        standing = stack.enter_context(ground)
+        stack.callback(signals.ignore)  # the cleanup is not interruptible, as after an interrupt
+        yield standing, reader
+
+
+def _ground(folder: Path, options: DrillOptions) -> AbstractContextManager[Ground]:
+    """The drills' own ensemble; the context manager starts it."""
+    if options.kind is Containers:
+        containers = Containers(folder / "containers")
+        click.echo(f"Compose project {containers.project}", err=True)  # for the cleanup after a killed run
+        return containers
+    if options.kind is Namespaced:
+        return namespaced(folder / "ensemble", options.servers)
+    return Embedded(folder / "ensemble", options.servers)
+
+
+def _run_one(
+    one: Drill, ground: Ground, reader: DataFrameReader, options: DrillOptions, seed: int, console: Console
+) -> DrillRun:
+    console.print(f"[bold]{one.name}[/bold]  {one.title}")
+
+    def announce(what: str) -> None:
+        console.print(f"    {what}", markup=False)
+
+    done = run_drill(one, ground, reader, options, seed, announce)
+    console.print(f"  {done.verdict}  {done.document['seconds']} s  {done.folder}", markup=False)
+    for why in done.document["why"]:
+        console.print(f"    {why}", markup=False)
+    return done
+
+
+def _summary(run: DrillRun) -> dict[str, object]:
+    document = run.document
+    broken = [name for name, each in document["invariants"].items() if each["outcome"] == "broken"]
+    return {
+        "drill": run.drill.name,
+        "verdict": run.verdict,
+        "why": document["why"],
+        "seed": run.seed,
+        "seconds": document["seconds"],
+        "numbers": document["numbers"],
+        "promises": document["promises"],
+        "records": document["records"],
+        "broken": broken,
+        "folder": str(run.folder),
+    }

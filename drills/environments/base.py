@@ -1,0 +1,217 @@
+"""The ensembles of drills: embedded servers, containers, or the operator's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, Self
+
+from coordinator.zk.embedded.directory import Ports
+from coordinator.zk.embedded.ensemble import Ensemble, EnsembleConfig
+
+from ..base.settings import Settings
+from ..base.signals import held
+
+TICK_MS = 200
+PREFIX = "zk-group-drill-"
+OWN_CHROOT = "its own chroot in ZooKeeper"
+
+SERVERS = "servers that can be killed, stopped and started"
+PAUSE = "servers that can be paused"
+NETWORK = "servers that can be cut off from each other"
+BROKER = "a Kafka broker"
+"""The drill's own broker, registered in the chroot; its jars are fetched on demand."""
+
+
+class Ground(Protocol):
+    """One ensemble.
+
+    :ivar kind: `embedded`, `namespaces`, `docker` or `own`.
+    :ivar can: the supported ones of `SERVERS`, `PAUSE` and `NETWORK`; empty for the operator's servers.
+    :ivar addresses: `host:port` of each server.
+    :ivar tick_s: its tick, which bounds the delay of a session's expiry.
+    :ivar is_observed: whether an observer replaces the transaction logs, which are not readable here.
+    :ivar told: further fields of the ensemble in run.json.
+    """
+
+    kind: str
+    can: frozenset[str]
+    addresses: tuple[str, ...]
+    tick_s: float
+    is_observed: bool
+    told: Mapping[str, object]
+
+    @property
+    def touches(self) -> Sequence[str]:
+        """The paths that a drill writes."""
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """The znodes of a drill in its chroot; with their subtrees they are its evidence."""
+
+    def leader(self) -> int:
+        """The number of the leader (or the only server)."""
+
+    def kill(self, server: int) -> None:
+        """End a server by a crash."""
+
+    def stop(self, server: int) -> None:
+        """Stop a server as an operator does."""
+
+    def start(self, server: int) -> None:
+        """Start it with its data."""
+
+    def pause(self, server: int) -> None:
+        """Suspend a server: its connections stay open without answers."""
+
+    def resume(self, server: int) -> None:
+        """Resume it after `pause`."""
+
+    def cut_off(self, server: int) -> None:
+        """No packet between a server and its peers, either way; its clients still reach it."""
+
+    def join(self, server: int) -> None:
+        """Reconnect it to its peers after `cut_off`."""
+
+    def heal(self) -> None:
+        """Revert all faults on its servers, without waiting until they serve."""
+
+    def has_leader(self) -> bool:
+        """Whether the ensemble has a leader now."""
+
+    def is_healthy(self) -> bool:
+        """Whether all of them serve."""
+
+    def version(self) -> str:
+        """Its ZooKeeper version."""
+
+    def transaction_logs(self) -> list[Path]:
+        """The folder of each server's transaction log; empty when they are not readable here."""
+
+    def adjust(self, settings: Settings) -> Settings:
+        """The settings, with the session timeout that this ensemble grants."""
+
+    def chroot_of(self, name: str) -> str:
+        """The chroot of the run `name` of a drill; "" for the root."""
+
+    def watched(self, chroot: str) -> Sequence[str]:
+        """The paths that an observer watches there."""
+
+    def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
+        """Clean up a drill's chroot at the end."""
+
+
+class Passing:
+    """The common part of the temporary ensembles, which are removed with all their znodes after the drills."""
+
+    is_observed = False
+    touches: Sequence[str] = (OWN_CHROOT,)
+    shown: Sequence[str] = ("/",)
+    told: Mapping[str, object] = MappingProxyType({})
+
+    def adjust(self, settings: Settings) -> Settings:
+        """See `Ground`: every session timeout is granted."""
+        return settings
+
+    def chroot_of(self, name: str) -> str:
+        """See `Ground`."""
+        return f"/{PREFIX}{name}"
+
+    def watched(self, chroot: str) -> Sequence[str]:
+        """See `Ground`."""
+        return [chroot]
+
+    def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
+        """See `Ground`."""
+        return nullcontext()
+
+
+class Embedded(Passing):
+    """Servers on this machine, from PySpark's jars.
+
+    :param places: the listener of each; on loopback by default.
+    """
+
+    kind = "embedded"
+    can = frozenset({SERVERS, PAUSE})
+
+    def __init__(self, directory: Path, servers: int, places: Sequence[Ports] = ()) -> None:
+        config = EnsembleConfig(servers=servers, tick_ms=TICK_MS, durable=False)
+        self._ensemble = Ensemble(directory, config, places=places)
+        self.addresses = tuple(server.address for server in self._ensemble.servers)
+        self.tick_s = TICK_MS / 1000
+
+    def leader(self) -> int:
+        """See `Ground`."""
+        return self._ensemble.leader().id - 1
+
+    def kill(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].kill()
+
+    def stop(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].stop()
+
+    def has_leader(self) -> bool:
+        """See `Ground`."""
+        return any(server.mode() in ("leader", "standalone") for server in self._ensemble.servers)
+
+    def start(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].start()
+
+    def pause(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].pause()
+
+    def resume(self, server: int) -> None:
+        """See `Ground`."""
+        self._ensemble.servers[server].resume()
+
+    def cut_off(self, server: int) -> None:
+        """See `Ground`. Never called: they share one network."""
+        raise NotImplementedError(NETWORK)
+
+    def join(self, server: int) -> None:
+        """See `cut_off`."""
+        raise NotImplementedError(NETWORK)
+
+    def heal(self) -> None:
+        """See `Ground`."""
+        for server in self._ensemble.servers:
+            server.resume()
+            server.start()
+
+    def is_healthy(self) -> bool:
+        """See `Ground`."""
+        return self._ensemble.is_healthy()
+
+    def transaction_logs(self) -> list[Path]:
+        """See `Ground`."""
+        return [next(server.directory.rglob("version-2")) for server in self._ensemble.servers]
+
+    def version(self) -> str:
+        """See `Ground`."""
+        return version_in(self._ensemble.servers[0].ask("srvr"))
+
+    def __enter__(self) -> Self:
+        self._ensemble.__enter__()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        with held():
+            self._ensemble.stop()
+
+
+def version_in(answer: str) -> str:
+    """The version in an answer to `srvr`; empty when it has none."""
+    first = answer.partition("\n")[0]
+    return first.removeprefix("Zookeeper version: ").partition("-")[0] if "version" in first else ""
+
+
+def connect_string(addresses: Sequence[str], chroot: str) -> str:
+    """`host:port,host:port/chroot`."""
+    return ",".join(addresses) + chroot

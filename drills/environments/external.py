@@ -1,0 +1,251 @@
+"""The operator's own ensemble: its servers are not touched, the drill has its own chroot."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from coordinator.zk.embedded.ensemble import four_letter_word
+from coordinator.zk.errors import BadData, Refused, Retryable, UsageError, ZooKeeperUnreachable
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.store import MAX_OPERATIONS, Delete, Store
+from coordinator.zk.znodes.names import shown
+
+from ..base.settings import Settings
+from ..base.waiting import wait_for
+from ..faults.packets import CLOSE_SESSION, opened
+from .base import OWN_CHROOT, PREFIX, SERVERS, connect_string, version_in
+
+ANSWER_S = 2.0
+SHORTEST_MS, LONGEST_MS = 1, 0x7FFFFFFF
+LEAST_TICKS, MOST_TICKS = 2, 20
+"""ZooKeeper's default bounds of a session timeout, in ticks."""
+
+TICKS_OF_A_SESSION = 4
+"""The session timeout in ticks that the leases of coordinators and consumers need."""
+
+LONGEST_SESSION_MS = 15_000
+"""A drill waits 30 s for the steady state."""
+
+NEWEST_WITHOUT_ZXID = (3, 8)
+ADMIN_SESSION_MS = 10_000
+CLEARED_S = 20.0
+
+Address = tuple[str, int]
+
+
+class Own:
+    """See `Ground`.
+
+    :param hosts: `host:port,host:port/chroot`.
+    :param session_timeout_ms: the requested session timeout of the processes.
+    :raises UsageError: when `hosts` is malformed, its chroot is missing, or the ensemble is unsuitable.
+    :raises ZooKeeperUnreachable: when no server answers.
+    """
+
+    kind = "own"
+    can: frozenset[str] = frozenset()
+    is_observed = True
+
+    def __init__(self, hosts: str, session_timeout_ms: int) -> None:
+        self._parsed, self.below = parsed_hosts(hosts)
+        self.addresses: tuple[str, ...] = tuple(hosts.partition("/")[0].split(","))
+        self._least_ms, self._most_ms = self._granted(SHORTEST_MS), self._granted(LONGEST_MS)
+        self.tick_s, longest_tick_s, why = self._ticks()
+        wanted_ms = max(session_timeout_ms, round(1000 * TICKS_OF_A_SESSION * longest_tick_s))
+        self.session_timeout_ms = self._granted(wanted_ms)
+        self.told: Mapping[str, object] = {
+            "chroot": self.below,
+            "tick": why,
+            "asked_ms": wanted_ms,
+            "negotiated_ms": self.session_timeout_ms,
+        }
+        self._require(wanted_ms)
+        open_kazoo(hosts, ADMIN_SESSION_MS, make_chroot=False).close()  # raises when the chroot is missing
+
+    @property
+    def touches(self) -> Sequence[str]:
+        """See `Ground`."""
+        return [OWN_CHROOT]
+
+    @property
+    def shown(self) -> Sequence[str]:
+        """See `Ground`."""
+        return ["/"]
+
+    def adjust(self, settings: Settings) -> Settings:
+        """See `Ground`."""
+        session_ms = self.session_timeout_ms
+        poll_ms = max(settings.max_poll_interval_ms, 3 * session_ms)
+        return replace(settings, session_timeout_ms=session_ms, max_poll_interval_ms=poll_ms)
+
+    def _require(self, wanted_ms: int) -> None:
+        version = self.version()
+        numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if numbers and numbers <= NEWEST_WITHOUT_ZXID:
+            raise UsageError(
+                f"this ensemble runs ZooKeeper {version}; drills with --zk need 3.9 or newer (zxids in watch events)"
+            )
+        if self.session_timeout_ms > LONGEST_SESSION_MS:
+            raise UsageError(
+                f"this ensemble grants sessions of {self.session_timeout_ms} ms when {wanted_ms} ms are requested; "
+                f"drills need {LONGEST_SESSION_MS} ms or less (see tickTime and minSessionTimeout)"
+            )
+
+    def _granted(self, asked_ms: int) -> int:
+        """The session timeout that the first server that answers grants."""
+        for address in self._parsed:
+            granted = granted_ms(address, asked_ms)
+            if granted is not None:
+                return granted
+        raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
+
+    def _ticks(self) -> tuple[float, float, str]:
+        """The lower and the upper bound of the tick, in seconds, and their source.
+
+        Promises use the lower bound: a promise that is too strict fails visibly.
+        """
+        for host, port in self._parsed:
+            for line in four_letter_word(host, port, "conf").splitlines():
+                name, _, value = line.partition("=")
+                if name == "tickTime" and value.strip().isdigit() and int(value) > 0:
+                    return int(value) / 1000, int(value) / 1000, "from the server (conf)"
+        by_least, by_most = self._least_ms / LEAST_TICKS / 1000, self._most_ms / MOST_TICKS / 1000
+        if by_least == by_most:
+            return by_least, by_least, "from the shortest and the longest granted session (conf is not allowed)"
+        shorter, longer = sorted((by_least, by_most))
+        return shorter, longer, f"assumed: sessions range from {self._least_ms} to {self._most_ms} ms"
+
+    # ---- queries
+
+    def version(self) -> str:
+        """See `Ground`; empty where `srvr` is not allowed."""
+        answers = (version_in(four_letter_word(host, port)) for host, port in self._parsed)
+        return next((version for version in answers if version), "")
+
+    def is_healthy(self) -> bool:
+        """Whether a server serves; the rest of the ensemble is the operator's concern."""
+        return any(granted_ms(address, self.session_timeout_ms) is not None for address in self._parsed)
+
+    def has_leader(self) -> bool:
+        """See `Ground`: without a leader no session can be opened."""
+        return self.is_healthy()
+
+    def transaction_logs(self) -> list[Path]:
+        """See `Ground`: they are not readable here."""
+        return []
+
+    def heal(self) -> None:
+        """See `Ground`. No fault hit its servers, so an unavailable ensemble is for the operator.
+
+        :raises ZooKeeperUnreachable: always.
+        """
+        raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
+
+    def leader(self) -> int:
+        """See `Ground`: the leader is not queried."""
+        raise NotImplementedError(SERVERS)
+
+    def kill(self, server: int) -> None:
+        """See `Ground`. Never called, like the following: the servers belong to the operator."""
+        raise NotImplementedError(SERVERS)
+
+    stop = start = pause = resume = cut_off = join = kill
+
+    def chroot_of(self, name: str) -> str:
+        """See `Ground`."""
+        return f"{self.below}/{PREFIX}{name}"
+
+    def watched(self, chroot: str) -> Sequence[str]:
+        """See `Ground`."""
+        return [chroot]
+
+    @contextmanager
+    def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
+        """See `Ground`: a drill's chroot is removed at the end."""
+        try:
+            yield
+        finally:
+            if not keep:
+                with self.opened() as store:
+                    wait_for(lambda: remove_tree(store, chroot), CLEARED_S, f"{chroot} is removed from ZooKeeper")
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """A session at the root, without proxies."""
+        store = open_kazoo(connect_string(self.addresses, ""), ADMIN_SESSION_MS, make_chroot=False)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def tree_of(store: Store, root: str) -> list[str]:
+    """A znode and its subtree, parents first; empty when it does not exist."""
+    paths = [root] if store.get(root) is not None else []
+    for path in paths:
+        listing = store.children(path)
+        paths += [f"{path}/{name}" for name in (listing.names if listing is not None else ())]
+    return paths
+
+
+def remove_tree(store: Store, root: str) -> bool:
+    """Remove a znode and its subtree; whether they are gone: others may create children concurrently."""
+    deepest_first = [Delete(path) for path in reversed(tree_of(store, root))]
+    try:
+        for first in range(0, len(deepest_first), MAX_OPERATIONS):
+            store.commit(deepest_first[first : first + MAX_OPERATIONS])
+    except (Refused, Retryable):
+        return False
+    return True
+
+
+def parsed_hosts(hosts: str) -> tuple[Sequence[Address], str]:
+    """The servers, and the chroot, "" for none.
+
+    :raises UsageError: when it is not `host:port,host:port/chroot`.
+    """
+    servers, slash, rest = hosts.partition("/")
+    chroot = slash + rest
+    addresses = []
+    for server in servers.split(","):
+        host, _, port = server.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+        if not host or not is_port or any(not char.isprintable() or char in " @" for char in host):
+            raise UsageError(f"{shown(hosts)} is not a valid --zk: {shown(server)} is not host:port")
+        addresses.append((host.strip("[]"), int(port)))
+    names = chroot.split("/")[1:]
+    if chroot and (any(name in ("", ".", "..") for name in names) or not chroot.isprintable()):
+        raise UsageError(f"{shown(hosts)} is not a valid --zk: the chroot must be as /a or /a/b")
+    if names[:1] == ["zookeeper"]:
+        raise UsageError("/zookeeper is reserved for ZooKeeper: use another chroot in --zk")
+    return addresses, chroot
+
+
+def granted_ms(address: Address, asked_ms: int) -> int | None:
+    """The session timeout that a server grants to a request for `asked_ms`; None when it does not serve."""
+    request = struct.pack(">iqiqi16s?", 0, 0, asked_ms, 0, 16, b"", False)
+    try:
+        with socket.create_connection(address, ANSWER_S) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            (length,) = struct.unpack(">i", _received(connection, 4))
+            session = opened(_received(connection, min(max(0, length), 1024)))
+            connection.sendall(struct.pack(">iii", 8, 1, CLOSE_SESSION))
+            _received(connection, 20)
+    except (OSError, BadData):
+        return None
+    return session.timeout_ms if session is not None else None
+
+
+def _received(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        data = connection.recv(count - len(received))
+        if not data:
+            raise OSError("the server closed the connection")
+        received += data
+    return received

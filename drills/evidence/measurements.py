@@ -1,0 +1,280 @@
+"""The measurements of a drill, decided from its history alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from coordinator.zk.errors import BadData
+from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
+from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
+
+from ..checker.replay.verdict import Event
+from .asks import NO_ASKS, AskSummary, asked
+from .fetch_intervals import FetchInterval, PartitionName, doubly_held_s, gaps, holders, holds, last_holders
+from .settled import changes_of_members, settled_after_kills_s
+
+WHAT = {
+    "T0": "the fault",
+    "T1": "the ephemeral is gone",
+    "T2": "the next coordinator acts",
+    "T3": "the first stop-fetcher is sent",
+    "T4": "the last start-fetcher is acknowledged",
+    "T5": "all partitions are fetched",
+}
+
+
+STOPS = ("stuck", "pause", "cut")
+"""Faults of processes that stay alive and make no progress."""
+
+BROKER_RETURNS = "broker-returns"
+"""The fault event at which the broker serves again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The effects of a fault in a history.
+
+    :ivar marks: `T0` to `T5` -> when; only those that happened.
+    :ivar standstill: partition -> its longest standstill since the fault.
+    :ivar moved: partitions with another consumer at the end.
+    :ivar passed_on: partitions that another consumer started to fetch at any time.
+    :ivar least: the minimum number of moves.
+    :ivar stale: commands that were removed unapplied.
+    :ivar generations: generations of the groups since the fault.
+    :ivar resumed_s: the time from the broker's return until every partition had delivered records; a lower bound where
+       they never did, None without a broker outage.
+    :ivar changes: membership changes of the groups since the fault.
+    :ivar settled_s: the longest time from a kill until the group was Stable without the killed process; None without
+        one.
+    :ivar asks: the asks of client-side assignment.
+    """
+
+    marks: Mapping[str, float]
+    standstill: Mapping[PartitionName, float]
+    moved: int
+    passed_on: int
+    least: int
+    doubly_held_s: float
+    stale: int
+    generations: int = 0
+    resumed_s: float | None = None
+    changes: int = 0
+    settled_s: float | None = None
+    asks: AskSummary = NO_ASKS
+
+    def between(self, first: str, last: str) -> float | None:
+        """Seconds from one mark to another, 0 in the reverse order; None without one of them."""
+        if first not in self.marks or last not in self.marks:
+            return None
+        return max(0.0, self.marks[last] - self.marks[first])
+
+    def to_json(self) -> dict[str, Any]:
+        """`numbers` in run.json."""
+        each = {f"{topic}-{number}": round(seconds, 3) for (topic, number), seconds in self.standstill.items()}
+        later = "T2" if "T2" in self.marks else "T1"
+        return {
+            "detection_s": _rounded(self.between("T0", "T1")),
+            "election_s": _rounded(self.between("T1", "T2")),
+            "rebalance_s": _rounded(self.between(later, "T5")),
+            "standstill": {
+                "max_s": _rounded(max(self.standstill.values(), default=None)),
+                "median_s": _rounded(median(self.standstill.values()) if self.standstill else None),
+                "by_partition": each,
+            },
+            "moved": self.moved,
+            "passed_on": self.passed_on,
+            "least_possible": self.least,
+            "doubly_owned_s": round(self.doubly_held_s, 3),
+            "stale_refused": self.stale,
+            "generations": self.generations,
+            "resumed_s": _rounded(self.resumed_s),
+            "member_changes": self.changes,
+            "settled_s": _rounded(self.settled_s),
+            **({"asks": self.asks.to_json()} if self.asks.asks else {}),
+        }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def measured(events: Sequence[Event], fault_at: float) -> Measured:
+    """The effects of the fault at `fault_at`.
+
+    :param events: a whole history, in order.
+    """
+    end = float(events[-1]["at"])
+    intervals = holds(events)
+    before = last_holders(intervals, fault_at)
+    after = holders(intervals, end)
+    fetching = _without_stopped(intervals, events)
+    empty = gaps(fetching, fault_at, end)
+    return Measured(
+        marks=_marks(events, fault_at, fetching, end),
+        standstill={part: max((last - first for first, last in its), default=0.0) for part, its in empty.items()},
+        moved=sum(before.get(part) != consumer for part, consumer in after.items()),
+        passed_on=len(
+            {h.partition for h in intervals if h.begun >= fault_at and h.consumer != before.get(h.partition)}
+        ),
+        least=least_moved(before, set(after.values()), len(after)),
+        doubly_held_s=doubly_held_s(intervals),
+        stale=_stale(events),
+        generations=_generations(events, fault_at),
+        resumed_s=_resumed(events, set(after), end),
+        changes=changes_of_members(events, fault_at),
+        settled_s=settled_after_kills_s(events),
+        asks=asked(events, intervals, fault_at),
+    )
+
+
+def _without_stopped(intervals: Sequence[FetchInterval], events: Sequence[Event]) -> list[FetchInterval]:
+    """The fetch intervals, ended when their process was suspended: it has the partition, and fetches nothing."""
+    stopped = {event["process"]: float(event["at"]) for event in events if event.get("kind") in STOPS}
+    return [
+        replace(hold, until=stopped[hold.who])
+        if hold.who in stopped and hold.begun <= stopped[hold.who] < hold.until
+        else hold
+        for hold in intervals
+    ]
+
+
+def least_moved(before: Mapping[PartitionName, str], consumers: set[str], partitions: int) -> int:
+    """The minimum number of moves after which the remaining consumers have balanced shares.
+
+    The consumers with the most partitions keep the larger shares.
+    """
+    if not consumers:
+        return 0
+    share, over = divmod(partitions, len(consumers))
+    had = sorted((count for consumer, count in Counter(before.values()).items() if consumer in consumers), reverse=True)
+    kept = 0
+    for count in had:
+        larger = over > 0 and count > share
+        over -= larger
+        kept += min(count, share + larger)
+    return partitions - kept
+
+
+def _marks(
+    events: Sequence[Event], fault_at: float, intervals: Sequence[FetchInterval], end: float
+) -> dict[str, float]:
+    later = [event for event in events if event["at"] >= fault_at]
+    marks: dict[str, float | None] = {
+        "T0": fault_at,
+        "T1": _first(later, _takes_an_ephemeral),
+        "T2": _next_acts(later),
+        "T3": _first(later, lambda event: any(_is_new(op, STOP_FETCHER) for op in event.get("ops", ()))),
+        "T4": _last_start_done(later),
+        "T5": _all_fetched(intervals, fault_at, end),
+    }
+    return {name: at for name, at in marks.items() if at is not None}
+
+
+def _first(events: Sequence[Event], is_it: Any) -> float | None:
+    return next((float(event["at"]) for event in events if is_it(event)), None)
+
+
+def _next_acts(events: Sequence[Event]) -> float | None:
+    """When the first elected coordinator held its lease."""
+    elected = next((event for event in events if event["event"] == "elected"), None)
+    if elected is None:
+        return None
+    return _first(
+        events,
+        lambda event: (
+            event["event"] == "lease"
+            and event.get("role") == "coordinator"
+            and event["who"] == elected["who"]
+            and event["until"] > event["at"] >= elected["at"]
+        ),
+    )
+
+
+def _takes_an_ephemeral(event: Event) -> bool:
+    """Whether a member's or the coordinator's ephemeral is removed: with its session, by itself, or manually."""
+    paths = list(event.get("paths", ())) if event["event"] == "closed" else []
+    paths += [op["path"] for op in event.get("ops", ()) if op["op"] == "delete"]
+    return any(path == COORDINATOR or path.rpartition("/")[0].endswith("/ids") for path in paths)
+
+
+def _is_new(op: Event, option: str) -> bool:
+    """Whether an operation sends a command of this type."""
+    if op["op"] != "create" or "/channel/" not in op["path"] or "/command-" not in op["path"]:
+        return False
+    try:
+        return Command.parse(op["path"], str(op["data"]).encode()).option == option
+    except BadData:
+        return False
+
+
+def _last_start_done(events: Sequence[Event]) -> float | None:
+    """When the last start-fetcher of these events was acknowledged."""
+    sent = {op["path"] for event in events for op in event.get("ops", ()) if _is_new(op, START_FETCHER)}
+    done = [e["at"] for e in events for op in e.get("ops", ()) if op["op"] == "delete" and op["path"] in sent]
+    return float(done[-1]) if done else None
+
+
+def _all_fetched(intervals: Sequence[FetchInterval], fault_at: float, end: float) -> float | None:
+    """The end of the first standstill after the fault, when every partition is fetched again; the fault without one.
+
+    Later rebalances, as on the victim's return, are not counted. None when it lasted to the end.
+    """
+    empty = sorted(gap for its in gaps(intervals, fault_at, end).values() for gap in its)
+    if not empty:
+        return fault_at
+    over = empty[0][1]
+    for first, last in empty:
+        over = max(over, last) if first <= over else over
+    return over if over < end else None
+
+
+def _stale(events: Sequence[Event]) -> int:
+    """Commands that their consumer has removed without applying them: they are not in its channel."""
+    count = 0
+    for event in events:
+        ops = event.get("ops", ()) if event["event"] == "commit" else ()
+        gone = [op["path"] for op in ops if op["op"] == "delete" and "/command-" in op["path"]]
+        written = [str(op.get("data", "")) for op in ops if op["op"] == "set" and "/channel/" in op["path"]]
+        is_own = event.get("who") not in ("hand", "server") and not any(op["path"].endswith("/state") for op in ops)
+        count += sum(is_own and not any(path.rpartition("/")[2] in data for data in written) for path in gone)
+    return count
+
+
+def _generations(events: Sequence[Event], fault_at: float) -> int:
+    """The number of generations since the fault."""
+    written = [
+        (float(event["at"]), str(op["path"]), generation)
+        for event in events
+        for op in event.get("ops", ())
+        if (generation := _generation(op)) is not None
+    ]
+    before = {(path, generation) for at, path, generation in written if at < fault_at}
+    return len({(path, generation) for _, path, generation in written} - before)
+
+
+def _generation(op: Event) -> int | None:
+    """The generation in a readable group state that an operation writes."""
+    if op["op"] not in ("create", "set") or not (op["path"].startswith(f"{GROUPS}/") and op["path"].endswith("/state")):
+        return None
+    try:
+        return Fields.parse(op["path"], str(op.get("data", "")).encode()).number("generation", 0)
+    except BadData:
+        return None
+
+
+def _resumed(events: Sequence[Event], partitions: set[PartitionName], end: float) -> float | None:
+    """The time from the broker's return until all these partitions had delivered records."""
+    back = next((float(event["at"]) for event in events if event.get("kind") == BROKER_RETURNS), None)
+    if back is None:
+        return None
+    first: dict[PartitionName, float] = {}
+    for event in events:
+        if event["event"] == "fetch" and event["at"] >= back:
+            for item in event["ranges"]:
+                first.setdefault((item["topic"], item["partition"]), float(event["at"]))
+    return max((first.get(part, end) - back for part in partitions), default=None)

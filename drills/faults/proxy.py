@@ -1,0 +1,331 @@
+"""A proxy in front of one ZooKeeper server that injects network faults on command.
+
+It parses ZooKeeper's framing: every packet is four bytes of length and a body; the first packet of either side opens
+the session; then a request begins with its xid and op code, a reply with the request's xid. So it can lose exactly
+one reply: the request is carried out, and its sender gets no answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from coordinator.zk.embedded.directory import HOST, choose_ports
+
+from .packets import op_code, xid
+from .traffic_capture import CapturedLink, Tap
+
+LARGEST = 64 << 20
+"""Bytes of a packet; a server takes 1 MiB, and its replies are unbounded."""
+
+Match = int | Callable[[bytes], bool]
+"""An op code, or a predicate over a request's body: xid (4 bytes), op code (4 bytes), and the request itself."""
+
+
+class Loss:
+    """One packet to lose: armed until a request matches, and `lost` once the packet is dropped.
+
+    It may be armed in several proxies, and is used by one.
+
+    :param then: called at the loss, before the connection is cut.
+    """
+
+    def __init__(self, match: Match, *, is_request: bool, then: Callable[[], None] = lambda: None) -> None:
+        self.match = match
+        self.is_request = is_request
+        self.then = then
+        self.lost = threading.Event()
+        self._unused = threading.Semaphore()
+        self.request: bytes | None = None
+        """The body of the lost request, or of the lost reply's request."""
+
+    def wait(self, timeout_s: float = 10.0) -> bytes:
+        """Wait until the packet is lost and its connection cut; the body of the request.
+
+        :raises AssertionError: after `timeout_s`.
+        """
+        assert self.lost.wait(timeout_s), f"no packet that matches {self.match} was lost within {timeout_s:g} s"
+        assert self.request is not None
+        return self.request
+
+    def is_for(self, request: bytes) -> bool:
+        """Whether this is the request to lose, or its reply."""
+        return self.match(request) if callable(self.match) else self.match == op_code(request)
+
+    def take(self) -> bool:
+        """Claim it; whether it was unused."""
+        return self._unused.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        """Mark it as unused again."""
+        self._unused.release()
+
+
+class Proxy:
+    """Listens on its own port and forwards to one server, until a fault is set.
+
+    :param upstream: `host:port` of the server.
+    :param tap: captures all forwarded packets; requests that are dropped are not captured.
+    :param is_observer: whether the client is the observer.
+    """
+
+    def __init__(self, upstream: str, tap: Tap | None = None, is_observer: bool = False) -> None:
+        host, port = upstream.rsplit(":", 1)
+        self.port = choose_ports(1, None)[0].client
+        self.requests: Counter[int] = Counter()
+        """Number of client requests by op code."""
+        self.losses: list[Loss] = []
+        """The packets lost by `drop_reply` and `drop_request`, in order."""
+        self._upstream = (host.strip("[]"), int(port))
+        self._tap = tap
+        self._is_observer = is_observer
+        self._lock = threading.Lock()
+        self._armed: list[Loss] = []
+        self._links: set[_Link] = set()
+        self._stopping = False
+        self._is_black_hole = False
+        self._flows = threading.Event()
+        self._flows.set()
+        self._listener: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+
+    @property
+    def hosts(self) -> str:
+        """The connect string for clients."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """The number of open client connections."""
+        with self._lock:
+            return len(self._links)
+
+    def start(self) -> Self:
+        """Listen."""
+        self._accept_new()
+        return self
+
+    def stop(self) -> None:
+        """Cut everything and end every thread."""
+        self._stopping = True
+        self.refuse()
+        with self._lock:
+            links = list(self._links)
+        self.cut()
+        for link in links:
+            link.join()
+
+    def cut(self) -> None:
+        """Close every connection; new ones are still accepted."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.cut()
+
+    def refuse(self) -> None:
+        """Refuse new connections (the port is closed); open ones stay open."""
+        listener, acceptor = self._listener, self._acceptor
+        self._listener = self._acceptor = None
+        if listener is not None and acceptor is not None:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes accept(), unlike close()
+            acceptor.join()
+            listener.close()
+
+    def black_hole(self) -> None:
+        """Drop all bytes in both directions; connections stay open and new ones are accepted."""
+        self._is_black_hole = True
+
+    def hold(self) -> None:
+        """Hold back all bytes in both directions until `resume`."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        """Forward again, after `refuse`, `black_hole` or `hold`.
+
+        Connections that have lost bytes are cut: a TCP stream cannot continue after a gap.
+        """
+        self._is_black_hole = False
+        self._flows.set()
+        with self._lock:
+            broken = [link for link in self._links if link.has_gap]
+        for link in broken:
+            link.cut()
+        if self._listener is None and not self._stopping:
+            self._accept_new()
+
+    def drop_reply(self, match: Match) -> Loss:
+        """Drop the reply to the next matching request, then cut its connection: once."""
+        return self.arm(Loss(match, is_request=False))
+
+    def drop_request(self, match: Match) -> Loss:
+        """Drop the next matching request, then cut its connection: the server never receives it."""
+        return self.arm(Loss(match, is_request=True))
+
+    def arm(self, loss: Loss) -> Loss:
+        """Arm a loss here, too."""
+        with self._lock:
+            self._armed.append(loss)
+        return loss
+
+    def _accept_new(self) -> None:
+        self._listener = listener = socket.create_server((HOST, self.port))
+        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="proxy-accept", daemon=True)
+        self._acceptor.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._upstream, 5.0)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            for end in (client, server):  # without TCP_NODELAY small packets wait 40 ms for acknowledgements
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link = _Link(self, client, server)
+            with self._lock:
+                self._links.add(link)
+            link.start()
+
+    # Called by the links.
+
+    def listener(self) -> CapturedLink | None:
+        """The capture of a new connection."""
+        return self._tap.link(self._is_observer) if self._tap is not None else None
+
+    def swallows(self, link: _Link) -> bool:
+        """Wait while bytes are held back; then whether they are to be dropped."""
+        while not self._flows.wait(0.02):
+            if link.is_cut:
+                return True
+        return self._is_black_hole
+
+    def claim(self, request: bytes) -> Loss | None:
+        """Count a request; returns the loss that it matches, which is then disarmed."""
+        with self._lock:
+            self.requests[op_code(request)] += 1
+            for loss in [each for each in self._armed if each.is_for(request)]:
+                self._armed.remove(loss)
+                if loss.take():
+                    return loss
+        return None
+
+    def report(self, loss: Loss, request: bytes) -> None:
+        """Record a lost packet, whose connection is cut."""
+        loss.request = request
+        with self._lock:
+            self.losses.append(loss)
+        loss.lost.set()
+
+    def forget(self, link: _Link, unused: list[Loss]) -> None:
+        """Remove a closed connection; losses without a reply are armed again."""
+        with self._lock:
+            self._links.discard(link)
+            self._armed.extend(unused)
+        for loss in unused:
+            loss.give_back()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Link:
+    """One client connection and the server connection behind it: a thread for each direction."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self.has_gap = False
+        self.is_cut = False
+        self._proxy = proxy
+        self._client = client
+        self._server = server
+        self._listener = proxy.listener()
+        self._awaited: dict[int, tuple[Loss, bytes]] = {}
+        """The requests whose replies are to be dropped, by xid."""
+        self._upward = threading.Thread(target=self._run, name="proxy-up", daemon=True)
+        self._downward = threading.Thread(target=self._pump_replies, name="proxy-down", daemon=True)
+
+    def start(self) -> None:
+        self._upward.start()
+
+    def join(self) -> None:
+        self._upward.join(5.0)
+
+    def cut(self) -> None:
+        """Shut both connections down; their threads detect it and close them."""
+        self.is_cut = True
+        for connection in (self._client, self._server):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        self._downward.start()
+        self._pump_requests()
+        self._downward.join()
+        self._client.close()
+        self._server.close()
+        self._proxy.forget(self, [loss for loss, _ in self._awaited.values()])
+
+    def _pump_requests(self) -> None:
+        with contextlib.suppress(OSError):
+            for number, packet in enumerate(self._packets(self._client)):
+                request = packet[4:]
+                loss = self._proxy.claim(request) if number > 0 else None
+                if loss is not None and loss.is_request:
+                    loss.then()
+                    self.cut()
+                    self._proxy.report(loss, request)
+                    break
+                if loss is not None:
+                    self._awaited[xid(request)] = (loss, request)  # before its reply can arrive
+                if self._listener is not None:
+                    self._listener.request(number, request)
+                self._server.sendall(packet)
+        self.cut()
+
+    def _pump_replies(self) -> None:
+        with contextlib.suppress(OSError):
+            for number, packet in enumerate(self._packets(self._server)):
+                reply = packet[4:]
+                if self._listener is not None:
+                    self._listener.reply(number, reply)
+                awaited = self._awaited.pop(xid(reply), None) if number > 0 else None
+                if awaited is not None:
+                    awaited[0].then()
+                    self.cut()
+                    self._proxy.report(*awaited)
+                    break
+                self._client.sendall(packet)
+        self.cut()
+
+    def _packets(self, source: socket.socket) -> Iterator[bytes]:
+        """Complete packets with their length, until the connection is closed or bytes were dropped."""
+        received = b""
+        while data := source.recv(65536):
+            if self._proxy.swallows(self):
+                self.has_gap = True
+            if self.has_gap:
+                continue
+            received += data
+            while len(received) >= 4:
+                (length,) = struct.unpack_from("!i", received)
+                if not 8 <= length <= LARGEST:
+                    raise OSError(f"packet of {length} bytes: not ZooKeeper's protocol")
+                if len(received) < 4 + length:
+                    break
+                yield received[: 4 + length]
+                received = received[4 + length :]

@@ -1,0 +1,1 @@
+"""The reports of a drill, HTML and Markdown, from its run.json and its history: `page`, `markdown`."""

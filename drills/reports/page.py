@@ -1,0 +1,140 @@
+"""One run of a drill as one HTML file: self-contained, and readable without scripts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from . import tables
+from .axis import Axis, window
+from .drawing import NAMES_W, Picture, picture, whole
+from .facts import (
+    MARKS,
+    amount,
+    items,
+    mapping,
+    mark,
+    moment,
+    number,
+    plural,
+    repeat_command,
+    seconds,
+    setting,
+    text,
+    verdict,
+)
+from .lanes import Timeline
+from .rows import COLOURS, TEXTURES
+from .summary import sentences
+from .timeline import timeline_of
+
+TEMPLATES = Path(__file__).parent / "templates"
+LANES_W = 980.0
+WIDEST = 6_000.0
+
+
+def environment(finalize: Callable[[object], str]) -> Environment:
+    """The templates; every value is passed through `finalize`, and escaped for HTML unless it is markup."""
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else finalize(value),
+    )
+    templates.globals |= {"tables": tables, "amount": amount, "seconds": seconds}
+    templates.globals |= {"colours": COLOURS, "textures": TEXTURES, "names_width": NAMES_W}
+    return templates
+
+
+_HTML = environment(text)
+
+
+def page(run: Mapping[str, Any], events: Sequence[Any]) -> str:
+    """The page of a run.
+
+    :param run: the content of run.json; all fields are optional.  :param events: the history's events, in their order.
+    """
+    run = mapping(run)
+    timeline, known = timeline_of(run, events)
+    script = (TEMPLATES / "page.js").read_text().strip()
+    return _HTML.get_template("page.html.jinja").render(
+        run=run,
+        title=text(run.get("title")) or text(run.get("drill")) or "Unnamed drill",
+        verdict=verdict(run),
+        setting=setting(run),
+        sentences=sentences(run, known),
+        why=[each for each in items(run.get("why")) if text(each)],
+        figures=_figures(run),
+        pictures=_pictures(run, timeline),
+        remarks=_remarks(run, timeline),
+        timeline=timeline,
+        command=repeat_command(run),
+        how=_how(run),
+        # The policy blocks external content, even if a text of the page refers to it.
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _figures(run: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The four key figures."""
+    numbers, records = mapping(run.get("numbers")), mapping(run.get("records"))
+    standstill = mapping(numbers.get("standstill"))
+    if not numbers and not records:
+        return []
+    moved, least = number(numbers.get("moved")), number(numbers.get("least_possible"))
+    invariants = [text(mapping(each).get("outcome")) for each in mapping(run.get("invariants")).values()]
+    produced, median = number(records.get("produced")), seconds(number(standstill.get("median_s")))
+    return [
+        ("Longest standstill", seconds(number(standstill.get("max_s"))), f"median {median}"),
+        ("Partitions moved", amount(moved), f"{amount(least)} had to" if least is not None else ""),
+        ("Records lost", amount(records.get("lost")),
+         f"{amount(records.get('duplicated'))} twice" + (f", of {amount(produced)}" if produced is not None else "")),
+        ("Invariants held", f"{invariants.count('held')} of {len(invariants)}" if invariants else "not checked",
+         ", ".join(f"{invariants.count(each)} {each}" for each in ("broken", "not decided") if each in invariants)),
+    ]  # fmt: skip
+
+
+def _pictures(run: Mapping[str, Any], timeline: Timeline) -> list[Picture]:
+    """The picture of the window; unless that is the whole run, also a small and a wide one of the whole run."""
+    if timeline.end <= timeline.start and not timeline.shades and len(timeline.lanes) < 2:
+        return []
+    start, end = window(run, timeline)
+    name = f"Lanes, {moment(start, timeline.zero)} to {moment(end, timeline.zero)}"
+    main = picture(run, timeline, Axis(start, end, LANES_W), name)
+    if (start, end) == (timeline.start, max(timeline.end, timeline.start + 1)):
+        return [main]
+    long = max(timeline.end - timeline.start, 1.0)
+    small = picture(run, timeline, Axis(timeline.start, timeline.start + long, LANES_W), "The whole run", (start, end))
+    return [main, small, picture(run, timeline, whole(timeline, WIDEST), "The whole run")]
+
+
+def _remarks(run: Mapping[str, Any], timeline: Timeline) -> list[str]:
+    remarks = [
+        f"{plural(count, kind)} more with fewer changes, not drawn." for kind, count in timeline.left_out.items()
+    ]
+    if timeline.set_aside:
+        remarks.append(f"{plural(timeline.set_aside, 'event')} could not be read and are not drawn.")
+    if not mapping(run.get("marks")):
+        remarks.append("T0 to T5 are missing: the run was aborted before.")
+    else:
+        absent = [name for name in MARKS if mark(run, name) is None]
+        remarks += [f"Did not happen, or was not measured: {', '.join(absent)}."] if absent else []
+    if not timeline.shades:
+        since = " Times are relative to its start." if mark(run, "T0") is None else ""
+        remarks.append(f"The history has no fault.{since}")
+    return remarks
+
+
+def _how(run: Mapping[str, Any]) -> str:
+    seed, repeated = number(run.get("seed")), number(run.get("repeat"))
+    how = f"seed {amount(seed)}" if seed is not None else "seed not recorded"
+    return how + (f", repeat {amount(repeated)}" if repeated is not None else "")

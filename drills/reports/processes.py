@@ -1,0 +1,185 @@
+"""The lanes of the ensemble and of the processes: lives, pauses, leases, elections and commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from drills.checker.replay.conditions import STUCK_KINDS, Fault
+from drills.checker.replay.verdict import Event
+
+from .facts import FAR, number, text
+from .lanes import CONSUMER, ELECTED, ENSEMBLE, LEASE, LIFE, NODE, OTHER, PAUSE, Bar, Lane, LaneMark, Shade, clipped
+from .summary import hit_of, name_of
+
+_COMMAND = re.compile(r"/channel/([^/]+)/command-\d+$")
+_KINDS = {"node": NODE, "consumer": CONSUMER, "slot": CONSUMER}
+_ORDER = {ENSEMBLE: 0, NODE: 1, CONSUMER: 2, OTHER: 3}
+_NOTED = {"registered": "registered", "over": "over", "batch": "batch", "query-failed": "failed"}
+
+
+@dataclass
+class ProcessLife:
+    """One process, from its start to its exit."""
+
+    who: str
+    start: float
+    kind: str = ""
+    group: str = ""
+    consumer: str = ""
+    end: float | None = None
+    why: str = ""
+    leases: dict[object, list[list[float]]] = field(default_factory=dict)
+    elected: list[Bar] = field(default_factory=list)
+    marks: list[LaneMark] = field(default_factory=list)
+
+
+class Processes:
+    """All processes, and the ensemble's events."""
+
+    def __init__(self, start: float) -> None:
+        self.lives: dict[str, ProcessLife] = {}
+        self.marks: list[LaneMark] = []
+        self.faults: list[Fault] = []
+        self._start = start
+        self._sessions: dict[object, str] = {}
+        self._elected: tuple[ProcessLife, float, object, int] | None = None
+
+    def life(self, who: str) -> ProcessLife:
+        """The life of a process; without a start event it starts with the history."""
+        return self.lives.setdefault(who, ProcessLife(who, self._start))
+
+    def feed(self, event: Event) -> None:
+        """Process the next event."""
+        kind, who, at = event["event"], event["who"], float(event["at"])
+        if kind == "start":
+            self.lives[who] = ProcessLife(
+                who, at, event["kind"], text(event.get("group")), text(event.get("consumer") or event.get("query"))
+            )
+        elif kind == "exit":
+            self._on_exit(self.life(who), at, text(event.get("why")))
+        elif kind == "session" and isinstance(event.get("session"), str | int):
+            self._sessions[event["session"]] = who
+        elif kind == "closed":
+            self._on_closed(event, at)
+        elif kind == "elected":
+            self._on_elected(event, at)
+        elif kind == "lease":
+            _lease(self.life(who).leases.setdefault(event.get("session"), []), at, min(event["until"], FAR))
+        elif kind == "fault":
+            self.faults.append(Fault(event))
+        elif kind == "commit":
+            self._on_commit(event, at)
+        elif kind in _NOTED:
+            note = f"batch {text(event.get('batch'))}" if kind == "batch" else text(event.get("why"))
+            self.life(who).marks.append(LaneMark(at, _NOTED[kind], note=note))
+
+    def _on_exit(self, life: ProcessLife, at: float, why: str) -> None:
+        life.end, life.why = at, why
+        if self._elected is not None and self._elected[0] is life:
+            self.resign(at, f"its process ended: {why}" if why else "its process ended")
+
+    def _on_closed(self, event: Event, at: float) -> None:
+        session = event["session"]
+        whose = name_of(self._sessions.get(session, event["who"]))
+        self.marks.append(LaneMark(at, "session", whose, f"session {session} of {whose}: {text(event.get('why'))}"))
+        if self._elected is not None and self._elected[2] == session:
+            self.resign(at, f"its session was {text(event.get('why'))}")
+
+    def _on_elected(self, event: Event, at: float) -> None:
+        self.resign(at, "another was elected")
+        life = self.life(event["who"])
+        life.kind = life.kind or "node"
+        self._elected = (life, at, event["session"], event["epoch"])
+        who = name_of(event["who"])
+        self.marks.append(
+            LaneMark(at, "elected", f"{who}, epoch {event['epoch']}", f"{text(event['who'])} was elected")
+        )
+
+    def resign(self, at: float, why: str, is_open: bool = False) -> None:
+        """The end of the coordinator's term."""
+        if self._elected is not None:
+            life, since, _, epoch = self._elected
+            life.elected.append(Bar(since, at, ELECTED, f"coordinator, epoch {epoch}", why, is_open=is_open))
+        self._elected = None
+
+    def _on_commit(self, event: Event, at: float) -> None:
+        for op in event["ops"]:
+            match = _COMMAND.search(op["path"]) if op["op"] == "create" else None
+            if match is not None and event["who"] != "hand":
+                kind = "stop" if "stop-fetcher" in (op.get("data") or "") else "start"
+                note = f"{kind}-fetcher to {text(match[1])}"
+                self.life(event["who"]).marks.append(LaneMark(at, kind, note=note))
+
+
+def _lease(spans: list[list[float]], at: float, until: float) -> None:
+    if spans and at <= spans[-1][1]:
+        spans[-1][1] = max(spans[-1][1], until)
+    elif until > at:
+        spans.append([at, until])
+
+
+def process_lanes(events: Sequence[Event], start: float, end: float) -> list[Lane]:
+    """A lane for the ensemble, then one per name: nodes, consumers and slots, queries and others."""
+    processes = Processes(start)
+    for event in events:
+        processes.feed(event)
+    processes.resign(end, "until the history ends", is_open=True)
+    names: dict[str, list[ProcessLife]] = {}
+    for life in processes.lives.values():
+        if life.who not in ("server", "hand"):
+            names.setdefault(name_of(life.who), []).append(life)
+    lanes = [_lane(name, lives, processes.faults, end) for name, lives in names.items()]
+    lanes.sort(key=lambda lane: (_ORDER[lane.kind], lane.group, _natural(lane.name)))
+    return [Lane(ENSEMBLE, "ZooKeeper", marks=tuple(processes.marks)), *lanes]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A sort key: `c10` after `c9`."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"([0-9]{1,15})", name)]
+
+
+def _lane(name: str, lives: Sequence[ProcessLife], faults: Sequence[Fault], end: float) -> Lane:
+    last = lives[-1]
+    kind = _KINDS.get(last.kind, OTHER)
+    of = f"{last.group}/{last.consumer or name}" if kind == CONSUMER else ""
+    bars = [bar for life in lives for bar in _bars(life, kind, faults, end)]
+    marks = sorted((mark for life in lives for mark in life.marks), key=lambda mark: mark.at)
+    shown = f"{name} ({last.consumer})" if kind == CONSUMER and last.consumer not in ("", name) else name
+    return Lane(kind, shown, last.group, of, tuple(bars), tuple(marks))
+
+
+def _bars(life: ProcessLife, kind: str, faults: Sequence[Fault], end: float) -> list[Bar]:
+    until = end if life.end is None else life.end
+    ended = "" if life.end is None else f"ended: {life.why}" if life.why else "ended"
+    bars = [Bar(life.start, until, LIFE, text(life.who), ended, is_open=life.end is None)]
+    bars += life.elected
+    for spans in life.leases.values():
+        bars += [Bar(a, b, LEASE) for a, b in clipped([(a, b) for a, b in spans], life.start, until)]
+    for fault in faults:
+        if fault.kind in STUCK_KINDS and fault.hit(life.who) and fault.at < until:
+            stop = fault.until if fault.until > fault.at else until
+            label = _PAUSED.get(fault.kind, "stuck")
+            bars += [Bar(a, b, PAUSE, label) for a, b in clipped([(fault.at, stop)], life.start, until)]
+    return bars
+
+
+RETURNS = "server-returns"
+_PAUSED = {"pause": "paused", "hang": "hangs"}
+
+
+def shades(events: Sequence[Event]) -> list[Shade]:
+    """Each fault with its duration; a server's until it is back."""
+    faults = [event for event in events if event["event"] == "fault"]
+    result = []
+    for event in faults:
+        if event["kind"] == RETURNS:
+            continue
+        until = number(event.get("until"))
+        if until is None and "server" in event:
+            back = [each for each in faults if each["kind"] == RETURNS and each.get("server") == event["server"]]
+            until = next((float(each["at"]) for each in back if each["at"] > event["at"]), None)
+        end = until if until is not None and event["at"] < until < FAR else event["at"]
+        result.append(Shade(float(event["at"]), float(end), " ".join((text(event["kind"]), hit_of(event))).strip()))
+    return result

@@ -1,0 +1,328 @@
+"""One run of a drill: steady state, fault, recovery, and the verdict with its evidence."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from coordinator.zk.errors import CoordinatorError, StoreError
+
+from .base.settings import POOL, Settings
+from .base.waiting import NotReached, wait_for
+from .checker import check
+from .environments.base import Ground
+from .evidence.fetch_intervals import read_elsewhere
+from .evidence.files import point_latest, versions, write_history, write_json, write_reports, znodes
+from .evidence.histories import Event, granted_otherwise, logged, merged_history, write_down
+from .evidence.leftovers import remnants
+from .evidence.measurements import WHAT, Measured, measured
+from .evidence.verdict import RecordCounts, counted, decided, together_of
+from .options import DrillOptions
+from .scenarios.definition import Drill
+from .scenarios.regions import in_states
+from .testbed.dataframe_reader import DataFrameReader
+from .testbed.probes import READY_S, SPARK_READY_S, Produced
+from .testbed.testbed import Stage
+
+SETTLE_S = 1.0 + 0.5
+"""Margin after the promised time since the last fault; then L1 and L5 are decided."""
+REMAINS_S = 0.5
+"""Margin after two session timeouts and the collection period since calm; then S7 is decided."""
+
+BREAKS_OFF = (CoordinatorError, OSError, subprocess.SubprocessError)
+"""Errors that end a drill and are unrelated to its hypothesis."""
+
+Announce = Callable[[str], None]
+
+
+@dataclass
+class DrillRun:
+    """The state of one run of a drill.
+
+    :ivar missing: missing preconditions of a conclusion.
+    :ivar wrong: observed violations.
+    """
+
+    drill: Drill
+    folder: Path
+    settings: Settings
+    seed: int
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    missing: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    document: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """`PASS`, `FAIL` or `INCONCLUSIVE`."""
+        return str(self.document["verdict"])
+
+
+def run_drill(
+    drill: Drill, ground: Ground, reader: DataFrameReader, options: DrillOptions, seed: int, announce: Announce
+) -> DrillRun:
+    """Run one drill; its evidence is in `<options.runs>/<drill>/<UTC>/`.
+
+    :param reader: reads the DataFrame.
+    :param announce: receives a message for each step.
+    :raises OSError: when the runs folder cannot be written.
+    """
+    began = time.monotonic()
+    settings = drill.adjust(ground.adjust(options.settings))
+    run = DrillRun(drill, _made_folder(options.runs.resolve() / drill.name), settings, seed)
+    produced: Produced = {}
+    rows: list[dict[str, Any]] | None = None
+    states: RecordCounts | None = None
+    files: list[Path] = []
+    chroot = ground.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
+    try:
+        _make_whole(ground)
+        with ground.cleared(chroot, options.keep), Stage(ground, run.folder, chroot, run.settings, seed) as stage:
+            _act(run, stage, announce)
+            if run.settings.region:
+                states = _in_states(run, stage)
+            else:
+                produced, rows = _read(run, stage, reader)
+            files = _witnessed(run, stage, chroot)
+    except BREAKS_OFF as error:  # also during the cleanup, when the evidence may be complete
+        run.missing.append(f"aborted: {error}")
+    events, unreadable = merged_history(files)
+    bounds = run.settings.bounds(ground.tick_s)
+    run.missing += [f"unreadable history: {problem}" for problem in unreadable[:3]]
+    run.missing += granted_otherwise(events, bounds["session_timeout"])
+    write_history(run.folder / "history.jsonl", events)
+    elsewhere = read_elsewhere(events, _applications(events))
+    records = states or (RecordCounts(0) if rows is None else counted(produced, rows, elsewhere))
+    _conclude(run, ground, events, bounds, records)
+    run.document["seconds"] = round(time.monotonic() - began, 1)
+    write_json(run.folder / "run.json", run.document)
+    write_reports(run.folder, run.document, events)
+    if not options.keep:
+        for pattern in ("log", "segments", "histories", "kafka", "spark-*"):
+            for left in run.folder.glob(pattern):
+                shutil.rmtree(left, ignore_errors=True)
+    point_latest(run.folder)
+    return run
+
+
+def _witnessed(run: DrillRun, stage: Stage, chroot: str) -> list[Path]:
+    """Write the histories of the processes, the drill and ZooKeeper; returns the files."""
+    try:
+        write_json(run.folder / "after.json", znodes(stage.store, stage.ground.shown))
+    except StoreError as error:
+        run.missing.append(f"ZooKeeper is lost: {error}")
+    observer = stage.observer
+    witness = observer.events if observer is not None else logged(stage.notes, stage.ground.transaction_logs, chroot)
+    files = write_down(stage.notes, stage.histories, witness, stage.store.session_id)
+    run.missing += [observer.missing] if observer is not None and observer.missing else []
+    return files
+
+
+def _make_whole(ground: Ground) -> None:
+    """Revert leftover faults of an earlier drill."""
+    if not ground.is_healthy():
+        ground.heal()
+        wait_for(ground.is_healthy, READY_S, "all ZooKeeper servers serve")
+
+
+def _made_folder(parent: Path) -> Path:
+    """A new folder with a unique name, the start time."""
+    while True:
+        folder = parent / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")[:-5].replace(".", "")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+
+
+def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
+    """Run all steps; what is not reached is recorded as missing."""
+    drill, calm = run.drill, None
+    try:
+        stage.start_all()
+        wait_for(lambda: stage.elected(), READY_S, "a coordinator is elected")
+        stage.wait_settled(stage.slots(), SPARK_READY_S if run.settings.spark else READY_S)
+        _flows(stage, run.settings.partitions)
+        announce(f"steady: {len(stage.slots())} fetchers, {run.settings.partitions} partitions")
+        time.sleep(run.settings.steady_s)
+        write_json(run.folder / "before.json", znodes(stage.store, stage.ground.shown))
+        announce(f"fault: {drill.fault}")
+        consumers = drill.run(stage)
+        if run.settings.spark != "pool":  # Spark promises no restart time for slots in executors
+            calm = _noted_calm(stage)
+        stage.wait_settled(consumers)
+        announce("settled")
+    except StoreError as error:
+        run.missing.append(f"ZooKeeper is lost: {error}")
+    except BREAKS_OFF as error:
+        run.missing.append(str(error))
+    try:
+        calm = _noted_calm(stage) if calm is None else calm
+        _until(calm + _settled_s(stage))
+        stage.stop_producing()
+        stage.drained()
+        stage.caught_up(SPARK_READY_S)
+        _cleared(stage, calm)
+    except BREAKS_OFF as error:
+        run.missing.append(str(error))
+    run.wrong += [*stage.wrong, *(f"{name} ended unexpectedly" for name in stage.ended())]
+    stage.notes.note("end")
+
+
+def _noted_calm(stage: Stage) -> float:
+    """Record the time after the last fault: L1 counts from it, however long the drill waits."""
+    return stage.notes.note("calm", stuck=sorted(stage.stuck))
+
+
+def _settled_s(stage: Stage) -> float:
+    """The time after the last fault in which the group must become Stable.
+
+    It includes a leader's time to answer, and in a consistent region the wait of a generation for a checkpoint.
+    """
+    bounds = stage.bounds
+    asked_s = bounds["assignment_timeout"] if stage.settings.strategy else 0.0
+    held_s = bounds["hold"] if stage.settings.region else 0.0
+    return bounds["session_timeout"] + 2 * bounds["tick"] + SETTLE_S + asked_s + held_s
+
+
+def _flows(stage: Stage, partitions: int) -> None:
+    """Wait for a sealed record of every partition."""
+
+    def has_begun() -> bool:
+        offsets = stage.sealed_offsets()
+        return len(offsets) >= partitions and all(offsets.values())
+
+    wait_for(has_begun, READY_S, "records of every partition are sealed")
+    wait_for(lambda: stage.streamed() != [], SPARK_READY_S, "the query delivers records")
+
+
+def _until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _cleared(stage: Stage, calm: float) -> None:
+    """Wait until leftovers of dead incarnations are removed, or old enough for S7 to be decided."""
+    bounds = stage.bounds
+    deadline = calm + 2 * bounds["session_timeout"] + bounds["collection"] + REMAINS_S
+    with suppress(NotReached):  # the checker reports it, with its witness
+        wait_for(lambda: not remnants(stage.group()), deadline - time.monotonic(), "leftovers are removed")
+
+
+def _read(run: DrillRun, stage: Stage, reader: DataFrameReader) -> tuple[Produced, list[dict[str, Any]] | None]:
+    """The produced records, and those in the DataFrame; None when it is unreadable.
+
+    With a streaming query they are the query's: its finished segments are deleted, and a batch read misses them.
+    """
+    try:
+        streamed = stage.streamed()
+        if streamed is not None:
+            return stage.in_log(), together_of(streamed)
+        return stage.in_log(), reader.read(stage.zk, run.settings.group, not stage.applications)
+    except (NotReached, OSError) as error:
+        run.missing.append(str(error))
+        return {}, None
+
+
+def _in_states(run: DrillRun, stage: Stage) -> RecordCounts | None:
+    """The counts in the states of a region's members; None when they are unreadable."""
+    try:
+        return in_states(stage)
+    except (CoordinatorError, OSError) as error:
+        run.missing.append(str(error))
+        return None
+
+
+def _applications(events: Sequence[Event]) -> set[str]:
+    """The consumers that are not slots."""
+    return {e["consumer"] for e in events if e["event"] == "registered" and not e["consumer"].startswith(f"{POOL}-")}
+
+
+# ---- the verdict
+
+
+def _conclude(
+    run: DrillRun, ground: Ground, events: Sequence[Event], bounds: Mapping[str, float], records: RecordCounts
+) -> None:
+    fault_at = next((float(event["at"]) for event in events if event["event"] == "fault"), None)
+    effects = measured(events, fault_at) if fault_at is not None else None
+    if fault_at is None:
+        run.missing.append("the fault did not fire")
+    else:
+        run.missing += _window(run, events, fault_at)
+    if not _is_coordinated(events):
+        run.missing.append("no coordinator is active at the end")
+    verdicts = check(events)
+    invariants = {name: verdict.to_json() for name, verdict in verdicts.verdicts.items()}
+    if verdicts.set_aside:
+        run.missing.append(f"{verdicts.set_aside} events of the history were ignored")
+    promises = _promises(run.drill, bounds, effects)
+    verdict, why = decided(invariants, promises, records, run.missing, run.wrong)
+    run.document = {
+        **run.drill.described(ground.touches),
+        "verdict": verdict,
+        "why": why,
+        "seed": run.seed,
+        "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "versions": versions(ground.version()),
+        "configuration": run.settings.to_json(),
+        "ensemble": {
+            "kind": ground.kind,
+            "servers": len(ground.addresses),
+            "hosts": ",".join(ground.addresses),
+            **ground.told,
+        },
+        "bounds": dict(bounds),
+        "promises": promises,
+        "marks": {name: {"at": at, "what": WHAT[name]} for name, at in (effects.marks if effects else {}).items()},
+        "numbers": effects.to_json() if effects else None,
+        "records": records.to_json(),
+        "invariants": invariants,
+    }
+
+
+def _is_coordinated(events: Sequence[Event]) -> bool:
+    """Whether a coordinator holds its lease at the end."""
+    end = events[-1]["at"] if events else 0.0
+    return any(
+        event["event"] == "lease" and event.get("role") == "coordinator" and event["until"] >= end for event in events
+    )
+
+
+def _window(run: DrillRun, events: Sequence[Event], fault_at: float) -> list[str]:
+    """Whether enough records came after the fault, in a region by its applications' events: else nothing is proven."""
+    came, least = "taken" if run.settings.region else "fetch", run.drill.least_fetched
+    count = sum(
+        item["next"] - item["first"]
+        for event in events
+        if event["event"] == came and event["at"] >= fault_at
+        for item in event["ranges"]
+    )
+    if count >= least:
+        return []
+    return [f"only {count} records came after the fault; {least} are needed for a verdict"]
+
+
+def _promises(drill: Drill, bounds: Mapping[str, float], effects: Measured | None) -> list[dict[str, Any]]:
+    result = []
+    for promise in drill.promises:
+        bound = promise.bound(bounds)
+        was = promise.measured(effects) if effects is not None else None
+        result.append(
+            {
+                "name": promise.name,
+                "rule": promise.rule,
+                "unit": promise.unit,
+                "bound": round(bound, 3),
+                "measured": None if was is None else round(was, 3),
+                "held": None if was is None else was <= bound,
+            }
+        )
+    return result

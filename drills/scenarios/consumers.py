@@ -1,0 +1,256 @@
+"""Drills on a consumer."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ..base.waiting import NotReached, wait_for
+from ..testbed.probes import slot
+from ..testbed.testbed import Stage
+from .definition import Drill
+from .promises import EVICTED, FETCHED_AGAIN, GIVEN_UP, HANDED_OVER, OWNERS_UNCHANGED, PAST_THE_SESSION
+
+APPLICATION = "application"
+FULL_S = 3.0
+FENCED_S = 20.0
+
+
+def _first(stage: Stage) -> str:
+    return slot(stage.random.randrange(stage.settings.slots))
+
+
+def _killed(stage: Stage) -> set[str]:
+    stage.kill(_first(stage))
+    return stage.slots()
+
+
+def _terminated(stage: Stage) -> set[str]:
+    stage.terminate(_first(stage))
+    return stage.slots()
+
+
+def _paused(stage: Stage) -> set[str]:
+    return _away(stage, stage.pause, PAST_THE_SESSION * stage.bounds["session_timeout"])
+
+
+def _cut(stage: Stage) -> set[str]:
+    return _away(stage, stage.cut, PAST_THE_SESSION * stage.bounds["session_timeout"])
+
+
+def _away(stage: Stage, do: Callable[[str, float], None], seconds: float) -> set[str]:
+    """One fetcher is unavailable for `seconds`, and returns as a new incarnation."""
+    name = _first(stage)
+    before = stage.lives()[name]
+    do(name, seconds)
+    stage.wait_back({name: before})
+    return stage.slots()
+
+
+def _hanging_s(stage: Stage) -> float:
+    """Longer than `max_poll_interval` and the recovery of the group without the consumer."""
+    return stage.bounds["poll_interval"] + stage.bounds["lease"] + 3.0
+
+
+def _rolled(stage: Stage) -> set[str]:
+    """A rolling restart of the fetchers."""
+    for number in range(stage.settings.slots):
+        stage.terminate(slot(number))
+        stage.wait_settled(stage.slots())
+        stage.start_slot(number)
+        stage.wait_settled(stage.slots())
+    return stage.slots()
+
+
+def _disk_full(stage: Stage) -> set[str]:
+    filler = stage.segments_dir / "filler"
+    stage.fault("full-disk", FULL_S)
+    try:
+        if not _filled(filler, stage.settings.segments_mb << 20) and not stage.quota_bytes:
+            raise NotReached("the disk of the segments was not filled")
+        time.sleep(FULL_S)
+    finally:
+        filler.unlink(missing_ok=True)
+    return stage.slots()
+
+
+def _filled(filler: Path, most: int) -> bool:
+    """Whether the disk was full before the file had this size; the free space is used up."""
+    try:
+        with filler.open("wb", buffering=0) as file:
+            for _ in range((most >> 16) + 1):  # more than the disk's size, even if it has no segment now
+                file.write(bytes(1 << 16))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise NotReached(f"the disk of the segments cannot be filled: {error}") from error
+        return True
+    return False
+
+
+def _disk_hangs(stage: Stage) -> set[str]:
+    return _away(stage, stage.hang, _hanging_s(stage))
+
+
+def _never_acknowledges(stage: Stage) -> set[str]:
+    """It does not revoke its partition when another slot joins."""
+    return _with_application(stage, "in on_partitions_revoked", joins=True)
+
+
+def _stops_polling(stage: Stage) -> set[str]:
+    return _with_application(stage, "between polls", joins=False)
+
+
+def _with_application(stage: Stage, hangs: str, joins: bool) -> set[str]:
+    stage.start_application(APPLICATION, hangs)
+    stage.wait_settled({*stage.slots(), APPLICATION})
+    process = stage.processes[APPLICATION]
+    process.hang()
+    longest_s = 2 * _hanging_s(stage)  # until its eviction, plus the time of the join
+    stage.fault("stuck", longest_s, process=process.who, group=stage.settings.group, consumer=APPLICATION)
+    if joins:
+        stage.start_slot(stage.settings.slots)
+    wait_for(lambda: APPLICATION not in stage.group().state.target, longest_s, "the application is removed")
+    stage.wait_settled(stage.slots())
+    process.go_on()
+    stage.wait_settled({*stage.slots(), APPLICATION})
+    stage.terminate(APPLICATION)
+    return stage.slots()
+
+
+def _second_process(stage: Stage) -> set[str]:
+    name = _first(stage)
+    before, old = stage.lives()[name], stage.processes.pop(name)
+    stage.fault("second-process", process=old.who)
+    stage.start_slot(int(name.rpartition("-")[2]))
+    stage.wait_back({name: before})
+    if old.wait(FENCED_S) is None:
+        stage.processes[f"{name} (old)"] = old
+        stage.wrong.append(f"the older process under the name still runs {FENCED_S:.0f} s after it was fenced")
+    else:
+        stage.gone(old, "fenced")
+    return stage.slots()
+
+
+def _churned(stage: Stage) -> set[str]:
+    stage.start_churn(CHURN // 2)
+    stage.fault("churn", consumers=CHURN // 2)
+    process = stage.processes.pop("churn")
+    if process.wait(CHURN_S) is None:
+        stage.processes["churn"] = process
+        raise NotReached(f"not within {CHURN_S:.0f} s: {CHURN} joins and leaves")
+    stage.gone(process, "left")
+    done = sum(line.get("joined", 0) + line.get("left", 0) for line in process.printed())
+    if done < CHURN:
+        raise NotReached(f"only {done} of {CHURN} joins and leaves happened")
+    return stage.slots()
+
+
+CHURN = 100
+CHURN_S = 90.0
+
+CONSUMERS = (
+    Drill(
+        name="consumer-sigkill",
+        title="Kill a consumer (SIGKILL)",
+        proves="A failed consumer's partitions are reassigned in time, and continue after their last segments.",
+        hypothesis="Its partitions are fetched within the session timeout + 2 ticks + 1.5 s; every record comes once.",
+        fault="SIGKILL to a fetcher",
+        run=_killed,
+        promises=(FETCHED_AGAIN,),
+    ),
+    Drill(
+        name="consumer-sigterm",
+        title="Stop a consumer (SIGTERM)",
+        proves="A consumer that leaves hands over its partitions.",
+        hypothesis="No partition stands still for more than 150 ms; every record comes once.",
+        fault="SIGTERM to a fetcher",
+        run=_terminated,
+        promises=(HANDED_OVER,),
+    ),
+    Drill(
+        name="consumer-pause",
+        title="Pause a consumer past its session, and resume it",
+        proves="A fenced consumer that resumes fetches no reassigned partition, and rejoins.",
+        hypothesis="Its partitions are fetched again in time; no record is lost or delivered twice.",
+        fault="SIGSTOP to a fetcher, and SIGCONT after 1.6 session timeouts",
+        run=_paused,
+        promises=(FETCHED_AGAIN,),
+    ),
+    Drill(
+        name="consumer-cut",
+        title="Cut a consumer off from ZooKeeper",
+        proves="A consumer that is cut off from ZooKeeper stops fetching before others start.",
+        hypothesis="Its partitions are fetched again in time, by one fetcher at a time; every record comes once.",
+        fault="no packet between a fetcher and ZooKeeper for 1.6 session timeouts",
+        run=_cut,
+        promises=(FETCHED_AGAIN,),
+    ),
+    Drill(
+        name="consumer-disk-hangs",
+        title="A fetcher whose disk hangs",
+        proves="A fetcher without progress leaves the group, and its partitions are reassigned.",
+        hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
+        fault="writes of a fetcher's segments hang for longer than max_poll_interval",
+        run=_disk_hangs,
+        promises=(GIVEN_UP,),
+        is_short=False,
+    ),
+    Drill(
+        name="consumer-never-acknowledges",
+        title="A consumer that never acknowledges",
+        proves="A consumer that does not revoke a partition is evicted, and delays no other partition.",
+        hypothesis="It is evicted in time, and the others continue to fetch; every record comes once.",
+        fault="an application hangs in on_partitions_revoked while another consumer joins",
+        run=_never_acknowledges,
+        promises=(EVICTED,),
+    ),
+    Drill(
+        name="application-stops-polling",
+        title="An application that stops polling",
+        proves="A consumer whose application hangs leaves the group, although its session is alive.",
+        hypothesis="Its partitions are fetched within max_poll_interval + lease + 1.5 s; every record comes once.",
+        fault="an application does not poll for longer than max_poll_interval",
+        run=_stops_polling,
+        promises=(GIVEN_UP,),
+    ),
+    Drill(
+        name="consumers-rolling-restart",
+        title="Rolling restart of the consumers",
+        proves="A rolling upgrade of the fetchers hands over every partition, twice, and loses no record.",
+        hypothesis="No partition stands still for more than 150 ms at a time; every record comes once.",
+        fault="SIGTERM to each fetcher in turn; each is restarted before the next is stopped",
+        run=_rolled,
+        promises=(HANDED_OVER,),
+        is_short=False,
+    ),
+    Drill(
+        name="disk-full",
+        title="Fill the disk of the segments",
+        proves="Records that cannot be sealed are fetched again when the disk has room.",
+        hypothesis="No partition is revoked; sealing continues when the disk has room; every record comes once.",
+        fault="the segments' disk (a small tmpfs; without root, a quota) is full for 3 s",
+        run=_disk_full,
+        promises=(OWNERS_UNCHANGED,),
+        adjust=lambda settings: replace(settings, segments_mb=16),
+        touches=("as root, a tmpfs of 16 MiB mounted in that folder",),
+    ),
+    Drill(
+        name="two-processes-one-name",
+        title="Two processes under one consumer name",
+        proves="The newest process under a name owns it, and the older one ends.",
+        hypothesis="The older one can commit nothing; every record comes once.",
+        fault="a second process is started under a fetcher's name",
+        run=_second_process,
+    ),
+    Drill(
+        name="churn",
+        title="100 joins and leaves",
+        proves="Continuous joins and leaves neither block the group for good nor lose a record.",
+        hypothesis="The group is Stable after the last leave; every record comes once.",
+        fault="applications join and leave, 100 times in all, faster than a rebalance ends",
+        run=_churned,
+    ),
+)

@@ -1,0 +1,246 @@
+"""Drills on the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from coordinator.admin.control import await_turn, request_turn
+from coordinator.zk.runtime import ThreadRuntime
+
+from ..base.waiting import NotReached, wait_for
+from ..faults.packets import MULTI, op_code
+from ..faults.proxy import Loss
+from ..testbed.probes import slot
+from ..testbed.testbed import Stage
+from .definition import Drill
+from .promises import FETCHING_UNINTERRUPTED, NEXT_ACTS, NEXT_ACTS_AT_ONCE, OWNERS_UNCHANGED, PAST_THE_SESSION
+
+LOST_S = 10.0
+TURNS = 3
+TURN_S = 10.0
+
+NO_STANDSTILL = "no partition stands still, and every record comes once"
+
+
+def elected_of(stage: Stage) -> str:
+    """The node that is the coordinator."""
+    return wait_for(lambda: stage.elected(), 10.0, "a coordinator is elected").node
+
+
+def another_is_elected(stage: Stage, than: str) -> str:
+    """Wait until another node is elected."""
+
+    def look() -> str | None:
+        record = stage.elected()
+        return record.node if record is not None and record.node != than else None
+
+    return wait_for(look, 3 * stage.bounds["session_timeout"] + 10, f"another node than {than} is elected")
+
+
+def _past_session_s(stage: Stage) -> float:
+    return PAST_THE_SESSION * stage.bounds["session_timeout"]
+
+
+def _killed(stage: Stage) -> set[str]:
+    victim = elected_of(stage)
+    stage.kill(victim)
+    another_is_elected(stage, victim)
+    return stage.slots()
+
+
+def _terminated(stage: Stage) -> set[str]:
+    victim = elected_of(stage)
+    stage.terminate(victim)
+    another_is_elected(stage, victim)
+    return stage.slots()
+
+
+def _paused(stage: Stage) -> set[str]:
+    victim = elected_of(stage)
+    stage.pause(victim, _past_session_s(stage))
+    return _coordinated_by_another(stage, victim)
+
+
+def _cut(stage: Stage) -> set[str]:
+    victim = elected_of(stage)
+    stage.cut(victim, _past_session_s(stage))
+    return _coordinated_by_another(stage, victim)
+
+
+def _coordinated_by_another(stage: Stage, deposed: str) -> set[str]:
+    """Requested turns after the deposed node is back: a node that still considers itself elected would write."""
+    another_is_elected(stage, deposed)
+    for _ in range(TURNS):
+        a_turn_is_taken(stage)
+    return stage.slots()
+
+
+def a_turn_is_taken(stage: Stage) -> None:
+    """One requested turn of the group.
+
+    :raises NotReached: when the turn is not taken in time.
+    """
+    runtime, group = ThreadRuntime(), stage.settings.group
+    request_turn(stage.store, group, "a drill", runtime.wall_ms(), "drill")
+    if not await_turn(stage.store, runtime, group, TURN_S):
+        raise NotReached(f"not within {TURN_S:.0f} s: a requested turn")
+
+
+def _one_reply_dropped(stage: Stage) -> set[str]:
+    """The reply to the commit with the stops of a rebalance, caused by a slot that leaves."""
+    victim = elected_of(stage)
+    loss = stage.lose(victim, Loss(_sends_a_command, is_request=False))
+    leaver = slot(stage.settings.slots - 1)
+    stage.terminate(leaver)
+    happens(loss, "the reply to a commit with commands is lost")
+    stage.fault("lose-reply", process=stage.processes[victim].who)
+    return stage.slots()
+
+
+def _sends_a_command(request: bytes) -> bool:
+    return op_code(request) == MULTI and b"/command-" in request and b"-fetcher" in request
+
+
+STEPS = (
+    ("before the rebalance is written", b"PreparingRebalance", True),
+    ("after it is written, reply lost", b"PreparingRebalance", False),
+    ("before the starts are sent", b"start-fetcher", True),
+    ("after the starts are sent, reply lost", b"start-fetcher", False),
+    ("before the group becomes Stable", b'"Stable"', True),
+    ("after it is Stable, reply lost", b'"Stable"', False),
+)
+"""Where a coordinator is killed: a substring of its commit, and whether the commit (else its reply) is lost."""
+
+Steps = Sequence[tuple[str, bytes, bool]]
+
+
+def writes_state(writes: bytes, request: bytes) -> bool:
+    """Whether a request is a coordinator's commit to a group's state that contains `writes`."""
+    return op_code(request) == MULTI and b"/state" in request and writes in request
+
+
+def happens(loss: Loss, what: str, timeout_s: float = LOST_S) -> None:
+    """Wait for the packet loss.
+
+    :raises NotReached: when no packet is lost in time.
+    """
+    if not loss.lost.wait(timeout_s):
+        raise NotReached(f"not within {timeout_s:.0f} s: {what}")
+
+
+def killed_at_each_step(stage: Stage, steps: Steps = STEPS) -> set[str]:
+    """The victim is killed before its connection is cut, so it sends nothing more."""
+    return _at_each_step(stage, steps, stage.kill, lambda victim: stage.processes[victim].strike())
+
+
+def _terminated_at_each_step(stage: Stage) -> set[str]:
+    return _at_each_step(stage, STEPS, stage.terminate, lambda victim: None)
+
+
+def _at_each_step(stage: Stage, steps: Steps, end: Callable[[str], None], at_once: Callable[[str], None]) -> set[str]:
+    last = stage.settings.slots - 1
+    for number, (where, writes, is_before) in enumerate(steps):
+        victim = elected_of(stage)
+
+        is_it = partial(writes_state, writes)
+        loss = stage.lose(victim, Loss(is_it, is_request=is_before, then=partial(at_once, victim)))
+        if number % 2 == 0:
+            stage.terminate(slot(last))
+        else:
+            stage.start_slot(last)
+        happens(loss, f"a commit {where}")
+        end(victim)
+        another_is_elected(stage, victim)
+        stage.wait_settled(stage.slots())
+        stage.start_node(victim)
+    return stage.slots()
+
+
+def _rolled(stage: Stage) -> set[str]:
+    """A rolling restart of the nodes, the coordinator last."""
+    elected = elected_of(stage)
+    nodes = sorted(name for name in stage.processes if name.startswith("node-"))
+    for name in [*(name for name in nodes if name != elected), elected]:
+        stage.terminate(name)
+        stage.start_node(name)
+        elected_of(stage)
+        stage.wait_settled(stage.slots())
+    return stage.slots()
+
+
+COORDINATORS = (
+    Drill(
+        name="coordinator-sigkill",
+        title="Kill the coordinator (SIGKILL)",
+        proves="A failed coordinator is replaced in time, and fetching continues.",
+        hypothesis=f"The next node acts within the session timeout + 2 ticks + 0.5 s; {NO_STANDSTILL}.",
+        fault="SIGKILL to the coordinator",
+        run=_killed,
+        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+    ),
+    Drill(
+        name="coordinator-sigterm",
+        title="Stop the coordinator (SIGTERM)",
+        proves="A coordinator that is stopped resigns, so the next one need not wait for its session to expire.",
+        hypothesis=f"The next node acts within 0.5 s; {NO_STANDSTILL}.",
+        fault="SIGTERM to the coordinator",
+        run=_terminated,
+        promises=(NEXT_ACTS_AT_ONCE, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+    ),
+    Drill(
+        name="coordinator-pause",
+        title="Pause the coordinator past its session, and resume it",
+        proves="A deposed coordinator that resumes writes nothing.",
+        hypothesis=f"The next node acts in time, and the old one is fenced when it resumes, also during requested "
+        f"turns; {NO_STANDSTILL}.",
+        fault="SIGSTOP to the coordinator, and SIGCONT after 1.6 session timeouts",
+        run=_paused,
+        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+    ),
+    Drill(
+        name="coordinator-cut",
+        title="Cut the coordinator off from ZooKeeper",
+        proves="A coordinator that is cut off from ZooKeeper stops acting before another one starts.",
+        hypothesis=f"The next node acts in time, two never act at once; {NO_STANDSTILL}.",
+        fault="no packet between the coordinator and ZooKeeper for 1.6 session timeouts",
+        run=_cut,
+        promises=(NEXT_ACTS, FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+    ),
+    Drill(
+        name="coordinator-reply-lost",
+        title="Lose one reply to the coordinator",
+        proves="A commit whose reply is lost is verified, and neither repeated nor skipped.",
+        hypothesis="The rebalance completes; every record comes once.",
+        fault="the reply to a commit that sends commands is dropped, and its connection cut",
+        run=_one_reply_dropped,
+    ),
+    Drill(
+        name="coordinator-sigkill-each-step",
+        title="Kill the coordinator at each step of a rebalance",
+        proves="The next coordinator completes an unfinished rebalance.",
+        hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
+        fault="SIGKILL to the coordinator, just before and just after each commit of a rebalance",
+        run=killed_at_each_step,
+        is_short=False,
+    ),
+    Drill(
+        name="coordinator-sigterm-each-step",
+        title="Stop the coordinator at each step of a rebalance",
+        proves="The next coordinator completes a rebalance that was unfinished at a resignation.",
+        hypothesis="The group is Stable again each time; no partition has two fetchers; every record comes once.",
+        fault="SIGTERM to the coordinator, just before and just after each commit of a rebalance",
+        run=_terminated_at_each_step,
+        is_short=False,
+    ),
+    Drill(
+        name="coordinators-rolling-restart",
+        title="Rolling restart of the coordinators",
+        proves="A rolling upgrade of the coordinators does not interrupt fetching.",
+        hypothesis=f"No partition changes its owner; {NO_STANDSTILL}.",
+        fault="SIGTERM to each node in turn, the coordinator last; each is restarted before the next is stopped",
+        run=_rolled,
+        promises=(FETCHING_UNINTERRUPTED, OWNERS_UNCHANGED),
+        is_short=False,
+    ),
+)

@@ -1,0 +1,201 @@
+"""Drills that hit ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from subprocess import SubprocessError
+
+from coordinator.zk.errors import CoordinatorError
+
+from ..base.waiting import wait_for
+from ..environments.base import NETWORK, PAUSE, SERVERS, Ground
+from ..testbed.testbed import Stage
+from .definition import Drill
+from .promises import FETCHED_AGAIN, FETCHED_WHEN_BACK, OWNERS_UNCHANGED, PAST_THE_SESSION
+
+HEALTHY_S = 30.0
+RETURNS = "server-returns"
+ELECTED = (
+    "No partition changes its owner, and none stands still if the servers elect within 2/3 of a session timeout; "
+    "every record comes once."
+)
+STANDING = (
+    "No partition changes its owner: each stands still while ZooKeeper is unavailable, then continues at its offset; "
+    "every record comes once."
+)
+
+
+def healthy(ground: Ground) -> None:
+    """Wait until all servers serve."""
+    wait_for(lambda: ground.is_healthy(), HEALTHY_S, "all ZooKeeper servers serve")
+
+
+def _leader_killed(stage: Stage) -> set[str]:
+    return _killed(stage, stage.ground.leader())
+
+
+def _follower_killed(stage: Stage) -> set[str]:
+    leader = stage.ground.leader()
+    return _killed(stage, next(number for number in range(len(stage.ground.addresses)) if number != leader))
+
+
+def _killed(stage: Stage, server: int) -> set[str]:
+    stage.fault("stop-server", server=server + 1)
+    stage.ground.kill(server)
+    wait_for(lambda: stage.ground.has_leader(), HEALTHY_S, "the others have a leader")
+    stage.wait_settled(stage.slots())
+    stage.ground.start(server)
+    stage.fault(RETURNS, server=server + 1)
+    healthy(stage.ground)
+    return stage.slots()
+
+
+def _quorum_lost(stage: Stage) -> set[str]:
+    servers = range(len(stage.ground.addresses))
+    seconds = 1.5 * stage.bounds["session_timeout"]
+    begun = stage.fault("zookeeper-away", seconds)
+    for server in servers:
+        stage.ground.kill(server)
+    time.sleep(max(0.0, begun + seconds - time.monotonic()))
+    for server in servers:
+        stage.ground.start(server)
+    healthy(stage.ground)
+    return stage.slots()
+
+
+def _rolled(stage: Stage) -> set[str]:
+    """A rolling restart of the servers; the leader last."""
+    leader = stage.ground.leader()
+    servers = [number for number in range(len(stage.ground.addresses)) if number != leader]
+    for server in [*servers, leader]:
+        stage.fault("stop-server", server=server + 1)
+        stage.ground.stop(server)
+        stage.ground.start(server)
+        healthy(stage.ground)
+        stage.fault(RETURNS, server=server + 1)
+        stage.wait_settled(stage.slots())
+    return stage.slots()
+
+
+def _leader_paused(stage: Stage) -> set[str]:
+    return _leader_away(stage, "pause-server", stage.ground.pause, stage.ground.resume)
+
+
+def _leader_cut_off(stage: Stage) -> set[str]:
+    return _leader_away(stage, "cut-server", stage.ground.cut_off, stage.ground.join)
+
+
+def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> set[str]:
+    """The leader is unavailable until another one has led for so long that a lost session has expired."""
+    leader = stage.ground.leader()
+    stage.fault(kind, server=leader + 1)
+    try:
+        take(leader)
+        wait_for(lambda: stage.ground.leader() != leader, HEALTHY_S, "another server leads")
+        time.sleep(stage.bounds["session_timeout"])
+    except BaseException:
+        with suppress(CoordinatorError, OSError, SubprocessError):  # a partly injected fault may fail to revert
+            give_back(leader)
+        raise
+    give_back(leader)
+    stage.fault(RETURNS, server=leader + 1)
+    healthy(stage.ground)
+    return stage.slots()
+
+
+def _all_expired(stage: Stage) -> set[str]:
+    """Every process is suspended until ZooKeeper has expired its session, as when a hypervisor is paused."""
+    names = [*stage.slots(), *(name for name in stage.processes if name.startswith("node-"))]
+    seconds = PAST_THE_SESSION * stage.bounds["session_timeout"]
+    lives, elected = stage.lives(), stage.elected()
+    for name in names:
+        stage.fault("pause", seconds, process=stage.processes[name].who)
+        stage.processes[name].pause()
+    time.sleep(seconds)
+    for name in names:
+        stage.processes[name].resume()
+    wait_for(lambda: (now := stage.elected()) is not None and now != elected, HEALTHY_S, "a new coordinator is elected")
+    stage.wait_back(lives)
+    return stage.slots()
+
+
+ENSEMBLES = (
+    Drill(
+        name="zookeeper-leader-sigkill",
+        title="Kill the ZooKeeper leader",
+        proves="No session expires during a ZooKeeper leader election, so no partition is lost.",
+        hypothesis=ELECTED,
+        fault="SIGKILL to the ZooKeeper leader; it is restarted when the group is settled",
+        run=_leader_killed,
+        promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
+        servers=3,
+        needs=frozenset({SERVERS}),
+    ),
+    Drill(
+        name="zookeeper-follower-sigkill",
+        title="Kill a ZooKeeper follower",
+        proves="Clients of a failed server reconnect to another one before their sessions expire.",
+        hypothesis=ELECTED,
+        fault="SIGKILL to a ZooKeeper follower; it is restarted when the group is settled",
+        run=_follower_killed,
+        promises=(OWNERS_UNCHANGED, FETCHED_AGAIN),
+        servers=3,
+        needs=frozenset({SERVERS}),
+        is_short=False,
+    ),
+    Drill(
+        name="zookeeper-leader-pause",
+        title="Pause the ZooKeeper leader, and resume it",
+        proves="A leader that hangs is replaced, and its clients reconnect before their sessions expire.",
+        hypothesis=STANDING,
+        fault="SIGSTOP to the ZooKeeper leader, and SIGCONT when another one has led for a session timeout",
+        run=_leader_paused,
+        promises=(OWNERS_UNCHANGED,),
+        servers=3,
+        needs=frozenset({PAUSE}),
+        is_short=False,
+    ),
+    Drill(
+        name="zookeeper-leader-cut-off",
+        title="Cut the ZooKeeper leader off from its peers",
+        proves="Clients of a ZooKeeper leader without followers keep their sessions.",
+        hypothesis=STANDING,
+        fault="no packet between the ZooKeeper leader and its peers, until another one has led for a session timeout",
+        run=_leader_cut_off,
+        promises=(OWNERS_UNCHANGED,),
+        servers=3,
+        needs=frozenset({NETWORK}),
+    ),
+    Drill(
+        name="zookeeper-quorum-lost",
+        title="Lose the ZooKeeper quorum, and restore it",
+        proves="Without a quorum no partition has two fetchers; afterwards fetching continues.",
+        hypothesis="Fetchers stop when leases expire, and continue when ZooKeeper is back; every record comes once.",
+        fault="SIGKILL to every server; all are restarted after 1.5 session timeouts",
+        run=_quorum_lost,
+        needs=frozenset({SERVERS}),
+    ),
+    Drill(
+        name="zookeeper-rolling-restart",
+        title="Rolling restart of the ZooKeeper servers",
+        proves="A rolling upgrade of the ensemble needs no pause of the group.",
+        hypothesis=ELECTED,
+        fault="SIGTERM to each server in turn, the leader last; each is restarted before the next is stopped",
+        run=_rolled,
+        promises=(OWNERS_UNCHANGED,),
+        servers=3,
+        needs=frozenset({SERVERS}),
+        is_short=False,
+    ),
+    Drill(
+        name="all-sessions-expire",
+        title="All sessions expire at once",
+        proves="After all sessions have expired, the group recovers from its znodes, in any order of returns.",
+        hypothesis="Every partition is fetched again in time; every record comes once.",
+        fault="SIGSTOP to every coordinator and fetcher, and SIGCONT after 1.6 session timeouts",
+        run=_all_expired,
+        promises=(FETCHED_WHEN_BACK,),
+    ),
+)

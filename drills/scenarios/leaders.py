@@ -1,0 +1,269 @@
+"""Drills on client-side assignment: a leader that dies, hangs or fails, and a coordinator that dies during an ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from coordinator.zk.znodes.commands import ASSIGN, Command
+from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.sync import Ask
+
+from ..base.settings import Settings
+from ..base.waiting import NotReached, wait_for
+from ..faults.packets import MULTI, op_code
+from ..faults.proxy import Loss
+from ..testbed.probes import slot
+from ..testbed.testbed import Stage
+from .coordinators import Steps, another_is_elected, elected_of, happens, killed_at_each_step, writes_state
+from .definition import Drill
+from .promises import (
+    ASKED_ONCE,
+    EVERYBODY_HEARS,
+    FETCHED_AGAIN,
+    NEXT_LEADER_AFTER_A_HANG,
+    NEXT_LEADER_AFTER_AN_ERROR,
+    NOTHING_IS_REVOKED,
+    ONE_GENERATION_EACH,
+    OTHERS_FETCH_ON,
+    SETTLED_BY_THE_NEXT,
+    SETTLED_WITHOUT_THE_LEADER,
+)
+
+COOPERATIVE, EAGER = "cooperative-sticky", "range"
+HANGS, RAISES = "hangs", "raises"
+TIMEOUT_MS = 4000
+SWEEP_MS = 10_000
+"""The product's default: an earlier sweep would hide a missing timer."""
+
+ASKED_S = 15.0
+"""Time for a started fetcher to register, and for the group to be asked."""
+
+
+def adopted_ask(stage: Stage) -> str:
+    """The ask whose answer the group runs.
+
+    :raises NotReached: when the group runs no answer.
+    """
+    client = stage.group().state.client
+    if client is None or not client.ask:
+        raise NotReached("the target of the group is not a leader's answer")
+    return client.ask
+
+
+def leader_of(stage: Stage) -> str:
+    """The leader of that ask; the next ask goes to it, too, while it lives."""
+    path = GroupPaths(stage.settings.group).ask(adopted_ask(stage))
+    node = stage.store.get(path)
+    if node is None:
+        raise NotReached(f"{path} does not exist, although its answer is the target")
+    return Ask.parse(path, node.data).leader
+
+
+# ---- a leader that dies
+
+
+LEADER_STEPS: Sequence[tuple[str, bytes, bool, set[str]]] = (
+    ("asked, nothing written", b"/member-", True, set()),
+    ("half-way through its answer", b"/answer", True, {"member"}),
+    ("answered, reply lost", b"/answer", False, {"member", "answer"}),
+)
+"""Where a leader is killed: a substring of its commit, whether the commit (else its reply) is lost, and the znodes
+below the ask afterwards."""
+
+STATE_BYTES = 64_000
+"""State size of each member: an answer to three or four members takes two transactions."""
+
+
+def _leader_killed(stage: Stage) -> set[str]:
+    """Each time a fetcher joins, so that the group asks: first a new one, then the leader that was killed before."""
+    joins = stage.settings.slots
+    for where, writes, is_before, leaves in LEADER_STEPS:
+        leader = leader_of(stage)
+        is_it = partial(_is_answer, writes)
+        loss = stage.lose(leader, Loss(is_it, is_request=is_before, then=stage.processes[leader].strike))
+        stage.start_slot(joins)
+        happens(loss, f"a leader is {where}", ASKED_S)
+        stage.kill(leader)
+        if _left(stage) != leaves:
+            raise NotReached(
+                f"expected a leader {where}; znodes below the ask: {', '.join(sorted(_left(stage))) or 'none'}"
+            )
+        stage.wait_settled(stage.slots())
+        joins = int(leader.rpartition("-")[2])
+    stage.start_slot(joins)
+    return stage.slots()
+
+
+def _left(stage: Stage) -> set[str]:
+    """The znodes below the newest ask: `member`, `answer`."""
+    paths = GroupPaths(stage.settings.group)
+    asks = stage.store.children(paths.sync)
+    below = stage.store.children(paths.ask(max(asks.names))) if asks and asks.names else None
+    return {name.partition("-")[0] for name in below.names} if below else set()
+
+
+def _is_answer(writes: bytes, request: bytes) -> bool:
+    return op_code(request) == MULTI and b"/sync/ask-" in request and writes in request
+
+
+# ---- a leader that does not answer
+
+
+def _leader_hangs(stage: Stage) -> set[str]:
+    """It hangs until the next leader's answer is adopted and the others have applied it; it is not evicted."""
+    bounds = stage.bounds
+    longest_s = ASKED_S + bounds["assignment_timeout"] + bounds["poll_interval"]
+    return _with_misbehaving(stage, lambda leader: _misbehaves(stage, leader, "hang", longest_s))
+
+
+def _leader_raises(stage: Stage) -> set[str]:
+    return _with_misbehaving(stage, lambda leader: _misbehaves(stage, leader, "raise"))
+
+
+def _misbehaves(stage: Stage, leader: str, kind: str, seconds: float = 0.0) -> None:
+    process = stage.processes[leader]
+    process.hang()
+    stage.fault(kind, seconds, process=process.who, group=stage.settings.group, consumer=leader)
+
+
+def _with_misbehaving(stage: Stage, begin: Callable[[str], None]) -> set[str]:
+    leader, before = leader_of(stage), adopted_ask(stage)
+    others = stage.slots() - {leader}
+    begin(leader)
+    stage.start_slot(stage.settings.slots)
+    longest_s = ASKED_S + 2 * stage.bounds["assignment_timeout"]
+    wait_for(lambda: adopted_ask(stage) != before, longest_s, "the answer of another leader is adopted")
+    if leader_of(stage) == leader:
+        raise NotReached(f"{leader} answered, although its assignor misbehaves")
+    wait_for(lambda: not _have_commands(stage, others), ASKED_S, "the others have acknowledged their commands")
+    stage.processes[leader].go_on()
+    return stage.slots()
+
+
+def _have_commands(stage: Stage, consumers: set[str]) -> bool:
+    paths = GroupPaths(stage.settings.group)
+    return any(listing and listing.names for listing in stage.store.children_many(list(map(paths.channel, consumers))))
+
+
+# ---- a coordinator that dies during an ask
+
+
+CLIENT_STEPS: Steps = (
+    ("before the ask is written", b'"leader":', True),
+    ("after the ask is written, reply lost", b'"leader":', False),
+    ("after the answer is written, before it is adopted", b"PreparingRebalance", True),
+    ("after the answer is adopted, reply lost", b"PreparingRebalance", False),
+    ("before the starts are sent", b"start-fetcher", True),
+    ("after the starts are sent, reply lost", b"start-fetcher", False),
+)
+
+
+def _coordinator_killed_at_each_step(stage: Stage) -> set[str]:
+    killed_at_each_step(stage, CLIENT_STEPS)
+    _while_the_leader_thinks(stage)
+    return stage.slots()
+
+
+def _while_the_leader_thinks(stage: Stage) -> None:
+    """The ask is unanswered: the next coordinator sends its command again, and the first command is ignored."""
+    leader, victim = leader_of(stage), elected_of(stage)
+    _misbehaves(stage, leader, "hang", ASKED_S + 3 * stage.bounds["session_timeout"])
+    strike = stage.processes[victim].strike
+    loss = stage.lose(victim, Loss(partial(writes_state, b'"leader":'), is_request=False, then=strike))
+    stage.terminate(slot(stage.settings.slots - 1))
+    happens(loss, "a commit with an ask")
+    stage.kill(victim)
+    another_is_elected(stage, victim)
+    longest_s = 3 * stage.bounds["session_timeout"] + ASKED_S
+    wait_for(lambda: _is_asked_again(stage, leader), longest_s, "the leader is asked again, for the same ask")
+    stage.processes[leader].go_on()
+    stage.wait_settled(stage.slots())
+    stage.start_node(victim)
+
+
+def _is_asked_again(stage: Stage, leader: str) -> bool:
+    elected = stage.elected()
+    epochs = [command.epoch for command in _commands(stage, leader) if command.option == ASSIGN]
+    return elected is not None and epochs == [elected.epoch]
+
+
+def _commands(stage: Stage, consumer: str) -> list[Command]:
+    paths = GroupPaths(stage.settings.group)
+    listing = stage.store.children(paths.channel(consumer))
+    command_paths = [paths.command(consumer, name) for name in (listing.names if listing else ())]
+    nodes = stage.store.get_many(command_paths)
+    return [Command.parse(path, node.data) for path, node in zip(command_paths, nodes, strict=True) if node is not None]
+
+
+# ---- the drills
+
+
+def _client_side(settings: Settings, strategy: str, misbehaves: str, timeout_ms: int = 0) -> Settings:
+    """`max_poll_interval` outlasts a coordinator failover and the next ask, so a leader that hangs is not evicted.
+
+    :param timeout_ms: `assignment_timeout_ms`; by default so long that no ask fails by it.
+    """
+    patient_ms = max(settings.max_poll_interval_ms, 4 * settings.session_timeout_ms)
+    return replace(
+        settings,
+        strategy=strategy,
+        misbehaves=misbehaves,
+        sweep_interval_ms=SWEEP_MS,
+        max_poll_interval_ms=patient_ms,
+        assignment_timeout_ms=timeout_ms or patient_ms,
+    )
+
+
+LEADERS = (
+    Drill(
+        name="leader-sigkill",
+        title="Kill the leader that is asked for an assignment (SIGKILL)",
+        proves="A leader that dies during an ask is replaced in time; its incomplete answer has no effect.",
+        hypothesis="The group is Stable with the others within the session timeout + 2 ticks + 1.5 s each time; every "
+        "record comes once.",
+        fault="SIGKILL to the leader after the ask, half-way through its answer, and just after it",
+        run=_leader_killed,
+        promises=(SETTLED_WITHOUT_THE_LEADER, FETCHED_AGAIN),
+        adjust=lambda settings: replace(_client_side(settings, COOPERATIVE, HANGS), state_bytes=STATE_BYTES),
+        is_short=False,
+    ),
+    Drill(
+        name="leader-hangs-in-assign",
+        title="A leader whose assignor hangs",
+        proves="A leader that does not answer blocks no other member; the next leader is asked.",
+        hypothesis="The next leader's answer is adopted within assignment_timeout + 1.2 s; no partition is revoked "
+        "before; every record comes once.",
+        fault="the leader's assignor hangs for longer than assignment_timeout (4 s) when a consumer joins",
+        run=_leader_hangs,
+        promises=(NEXT_LEADER_AFTER_A_HANG, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
+        adjust=lambda settings: _client_side(settings, COOPERATIVE, HANGS, TIMEOUT_MS),
+        is_short=False,
+    ),
+    Drill(
+        name="leader-raises",
+        title="A leader whose assignor raises",
+        proves="A leader that fails reports why, and the next leader is asked after a backoff.",
+        hypothesis="The next leader's answer is adopted within 1.2 s; no partition is revoked before; every record "
+        "comes once.",
+        fault="the leader's assignor raises when a consumer joins",
+        run=_leader_raises,
+        promises=(NEXT_LEADER_AFTER_AN_ERROR, NOTHING_IS_REVOKED, OTHERS_FETCH_ON, EVERYBODY_HEARS),
+        adjust=lambda settings: _client_side(settings, COOPERATIVE, RAISES, TIMEOUT_MS),
+        is_short=False,
+    ),
+    Drill(
+        name="coordinator-sigkill-each-step-client",
+        title="Kill the coordinator at each step of a client-side assignment",
+        proves="The next coordinator continues the same ask and answer, at whichever step the last one died.",
+        hypothesis="The group is Stable again each time, with one ask and one generation for each change of its "
+        "members; every record comes once.",
+        fault="SIGKILL to the coordinator, just before and just after each commit from an ask to its starts, "
+        "and while the assignor runs",
+        run=_coordinator_killed_at_each_step,
+        promises=(SETTLED_BY_THE_NEXT, ASKED_ONCE, ONE_GENERATION_EACH),
+        adjust=lambda settings: _client_side(settings, EAGER, HANGS),
+        is_short=False,
+    ),
+)

@@ -1,0 +1,4 @@
+"""The processes of one drill, and probes of their state.
+
+Imports `evidence`, `environments`, `faults` and `base`.
+"""

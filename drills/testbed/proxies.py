@@ -1,0 +1,49 @@
+"""The proxies between a drill's processes and the ensemble: one per process and server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from ..environments.base import connect_string
+from ..faults.proxy import Loss, Proxy
+from ..faults.traffic_capture import Tap
+
+
+class Proxies:
+    """Started on first use.
+
+    :param tap: captures the traffic.
+    """
+
+    def __init__(self, addresses: Sequence[str], chroot: str, tap: Tap | None) -> None:
+        self._addresses = addresses
+        self._chroot = chroot
+        self._tap = tap
+        self._stack = ExitStack()
+        self._of: dict[str, list[Proxy]] = {}
+
+    def hosts(self, name: str) -> str:
+        """The connect string of a process."""
+        if name not in self._of:
+            self._of[name] = [self._stack.enter_context(Proxy(address, self._tap)) for address in self._addresses]
+        return connect_string([proxy.hosts for proxy in self._of[name]], self._chroot)
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._stack.close()
+
+    def cut(self, name: str) -> None:
+        """Drop all packets of a process, in both directions."""
+        for proxy in self._of[name]:
+            proxy.black_hole()
+
+    def resume(self, name: str) -> None:
+        """Pass packets again."""
+        for proxy in self._of[name]:
+            proxy.resume()
+
+    def lose(self, name: str, loss: Loss) -> None:
+        """Lose one packet between a process and its current server."""
+        for proxy in self._of[name]:
+            proxy.arm(loss)

@@ -1,0 +1,244 @@
+"""The testbed of a drill: coordinators, fetchers and a producer in their own chroot, behind proxies."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from coordinator.admin.topics import create_topic
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.znodes.paths import Brokers
+
+from ..base.processes import Process, end_all
+from ..base.settings import Settings
+from ..base.signals import finished, held
+from ..base.waiting import NotReached
+from ..environments.base import Ground, connect_string
+from ..environments.kafka_broker import DrillBroker
+from ..evidence.histories import Notes
+from ..evidence.watch_observer import WatchObserver
+from ..faults.proxy import Loss
+from ..faults.traffic_capture import Tap
+from .commands import Commands, ProcessCommand
+from .probes import READY_S, Produced, Sight
+from .proxies import Proxies
+
+OWN_SESSION_MS = 30_000
+
+
+class Stage(Sight):
+    """One drill's processes. The context manager ends all of them, whatever happens.
+
+    :ivar notes: the drill's own events.
+    :ivar wrong: violations that the drill has observed.
+    :ivar applications: whether consumers without segments have taken part.
+    :ivar stuck: live consumers that do not poll.
+    :ivar random: the only random generator, seeded by the drill.
+    :ivar broker: the Kafka broker of the records, if any; it runs from `start_all` on.
+    :ivar observer: the witness of ZooKeeper where its transaction logs are unreadable; else None.
+    """
+
+    def __init__(self, ground: Ground, folder: Path, chroot: str, settings: Settings, seed: int) -> None:
+        self.ground = ground
+        self.chroot = chroot
+        self.zk = connect_string(ground.addresses, chroot)
+        self.observer: WatchObserver | None = None
+        tap = Tap() if ground.is_observed else None
+        with ExitStack() as self._stack:
+            if tap is not None:
+                observer = WatchObserver(ground.addresses, tap, ground.watched(chroot), chroot)
+                self.observer = self._stack.enter_context(observer)
+            self._proxies = Proxies(ground.addresses, chroot, tap)
+            self._stack.callback(self._proxies.close)
+            super().__init__(open_kazoo(self._proxies.hosts("drill"), OWN_SESSION_MS), folder, settings)
+            self._stack.callback(self.store.close)
+            self.segments_dir = folder / "segments"
+            self.quota_bytes = self._limit_segments(settings.segments_mb) if settings.segments_mb else 0
+            self._stack = self._stack.pop_all()
+        self.notes = Notes()
+        self.random = random.Random(seed)
+        self.broker: DrillBroker | None = None
+        self.stuck: set[str] = set()
+        self.wrong: list[str] = []
+        self.applications = False
+        self._started: list[Process] = []
+        self.bounds = settings.bounds(ground.tick_s)
+        log_dir = "kafka:" if settings.kafka else str(folder / "log")
+        self._commands = Commands(
+            settings, folder, self.histories, log_dir, self.segments_dir, self.quota_bytes, self._proxies.hosts
+        )
+        self.notes.note("run", version=1, seed=seed, profile="drill", bounds=self.bounds)
+
+    def _limit_segments(self, megabytes: int) -> int:
+        """Mount a small tmpfs if permitted; else each fetcher enforces a quota. Returns the quota in bytes, else 0."""
+        self.segments_dir.mkdir(parents=True)
+        if os.geteuid() != 0 or shutil.which("mount") is None:
+            return megabytes << 20
+        self._stack.callback(self._unmount)
+        options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "drill", str(self.segments_dir)]
+        return megabytes << 20 if finished("mount", *options, timeout_s=READY_S).returncode else 0
+
+    def _unmount(self) -> None:
+        if self.segments_dir.is_mount():
+            finished("umount", "-l", str(self.segments_dir), timeout_s=READY_S)
+
+    # ---- processes
+
+    def start_all(self) -> None:
+        """Create the topic, and start coordinators, fetchers with their pool, and the producer."""
+        if self.settings.kafka:
+            self._start_broker()
+        else:
+            create_topic(self.store, Brokers(), self.settings.topic, self.settings.partitions)
+        for number in range(self.settings.nodes):
+            self.start_node(f"node-{number + 1}")
+        if self.settings.spark:
+            self.start_spark()
+        if self.settings.spark != "pool":
+            if not self.settings.region:
+                self.start_pool()
+            for number in range(self.settings.slots):
+                self.start_slot(number)
+        self.start_producer()
+
+    def start_node(self, name: str) -> Process:
+        """Start a coordinator."""
+        return self._start(self._commands.node(name))
+
+    def start_pool(self) -> Process:
+        """Start the driver's part of the pool."""
+        return self._start(self._commands.pool())
+
+    def start_slot(self, number: int) -> Process:
+        """Start a fetcher; in a consistent region a counting application."""
+        return self._start(self._commands.slot(number))
+
+    def start_application(self, name: str, hangs: str) -> Process:
+        """Start an application with a consumer that hangs on request."""
+        self.applications = True
+        return self._start(self._commands.application(name, hangs))
+
+    def start_spark(self) -> Process:
+        """Start the Spark application."""
+        return self._start(self._commands.spark())
+
+    def start_churn(self, times: int) -> Process:
+        """Start consumers that join and leave, `times` times."""
+        self.applications = True
+        return self._start(self._commands.churn(times, self.random.randrange(1 << 30)))
+
+    def start_producer(self) -> Process:
+        """Start the producer of numbered records."""
+        return self._start(self._commands.producer(self.broker.address if self.broker is not None else None))
+
+    def _start_broker(self) -> None:
+        """Start the broker. It connects to the servers directly: it is not cut off from them by any fault."""
+        logs = self.folder / "logs"
+        self.broker = DrillBroker(self.folder / "kafka", logs, connect_string(self.ground.addresses, self.chroot))
+        self._stack.callback(self.broker.close)
+
+    def in_log(self) -> Produced:
+        """The log's records after the last write; Kafka's as read by an independent process.
+
+        :raises NotReached: when the log is unreadable, or Kafka lacks acknowledged records.
+        """
+        acknowledged = self.produced()
+        if self.broker is None:
+            return acknowledged
+        reader = self._start(self._commands.kafka_reader(self.broker.address))
+        ended = reader.wait(READY_S)
+        del self.processes[reader.name]
+        answers = reader.printed()
+        if ended != 0 or not answers:
+            raise NotReached("Kafka is unreadable for an independent client: see kafka_reader.log")
+        stored: Produced = answers[-1]["ends"]
+        if stored != acknowledged or answers[-1]["misplaced"]:
+            raise NotReached(f"Kafka has {stored} records, but has acknowledged {acknowledged}")
+        return stored
+
+    # ---- faults
+
+    def fault(self, kind: str, seconds: float = 0.0, **hit: object) -> float:
+        """Record the start of a fault; returns its time. A lasting fault ends after `seconds`."""
+        fields = {**hit, "until": time.monotonic() + seconds} if seconds else hit
+        return self.notes.note("fault", "server", **{"kind": kind, **fields})
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to a process."""
+        process = self.processes[name]
+        self.fault("kill", process=process.who)
+        process.kill()
+        del self.processes[name]
+        self.gone(process, "killed")
+
+    def terminate(self, name: str) -> None:
+        """SIGTERM to a process, and wait until it has ended."""
+        process = self.processes[name]
+        self.fault("sigterm", process=process.who)
+        process.terminate()
+        if process.wait(READY_S) is None:
+            raise NotReached(f"{name} does not end after SIGTERM")
+        del self.processes[name]
+        self.gone(process, "ended")
+
+    def gone(self, process: Process, why: str) -> None:
+        """Record the end of a process."""
+        self.notes.note("exit", process.who, why=why)
+
+    def pause(self, name: str, seconds: float) -> None:
+        """SIGSTOP to a process, and SIGCONT after `seconds`."""
+        process = self.processes[name]
+        self.fault("pause", seconds, process=process.who)
+        process.pause()
+        time.sleep(seconds)
+        process.resume()
+
+    def cut(self, name: str, seconds: float) -> None:
+        """Drop all packets between a process and ZooKeeper for `seconds`."""
+        self.fault("cut", seconds, process=self.processes[name].who)
+        self._proxies.cut(name)
+        time.sleep(seconds)
+        self._proxies.resume(name)
+
+    def hang(self, name: str, seconds: float) -> None:
+        """Let a process hang where its workload can, for `seconds`."""
+        process = self.processes[name]
+        self.fault("stuck", seconds, process=process.who, group=self.settings.group, consumer=name)
+        process.hang()
+        time.sleep(seconds)
+        process.go_on()
+
+    def lose(self, name: str, loss: Loss) -> Loss:
+        """Lose one packet between a process and its current server."""
+        self._proxies.lose(name, loss)
+        return loss
+
+    def _start(self, command: ProcessCommand) -> Process:
+        with held():  # so that a started process is always registered
+            process = self.processes[command.name] = Process(self.folder / "logs", *command)
+            self._started.append(process)
+        return process
+
+    # ---- its end
+
+    def end(self) -> None:
+        """End every process."""
+        end_all(self._started)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with held():
+            try:
+                self.end()
+            finally:
+                self._stack.close()

@@ -1,0 +1,103 @@
+"""`producer` for a real Kafka: with confluent-kafka, independent of this project's Kafka client code.
+
+It creates the topic, and is idempotent: after a broker restart every record exists once, in order. Reported are the
+acknowledged records of each partition.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as Client
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.records import Topic
+
+from .process import HangGate, emit, run
+from .producer import ROUND_S, CachedTopics, Ends
+
+CREATED_S = 30.0
+FLUSHED_S = 3.0
+AGAIN_S = 0.1
+
+
+class NumberedProducer:
+    """Writes numbered records.
+
+    :ivar ends: the number of acknowledged records.
+    """
+
+    def __init__(self, servers: str) -> None:
+        options = {"bootstrap.servers": servers, "log_level": 0, "enable.idempotence": True}
+        patient = {"message.timeout.ms": 0, "reconnect.backoff.max.ms": 200, "linger.ms": 0}
+        self._client = Client({**options, **patient})
+        self._next: dict[tuple[str, int], int] = {}
+        self.ends: Ends = {}
+
+    def write(self, topic: Topic, count: int) -> None:
+        """Add `count` records to each partition of a topic, asynchronously."""
+        for partition in topic.partitions:
+            first = self._next.get((topic.id, partition), 0)
+            done = partial(self._acknowledged, topic, partition)
+            for number in range(first, first + count):
+                self._client.produce(topic.name, b"%d" % number, topic.id.encode(), partition, on_delivery=done)
+            self._next[topic.id, partition] = first + count
+        self._client.poll(0)
+
+    def flush(self) -> None:
+        """Wait, with a timeout, for all acknowledgements."""
+        self._client.flush(FLUSHED_S)
+
+    def _acknowledged(self, topic: Topic, partition: int, error: Any, message: Any) -> None:
+        if error is not None:
+            emit("not written", ends=self.ends, reason=str(error))
+            return
+        written = self.ends.setdefault(topic.name, {}).setdefault(topic.id, {})
+        written[str(partition)] = written.get(str(partition), 0) + 1
+
+
+def main(fields: Fields) -> None:
+    """Write `rate` records a second to each of the `partitions` of `topics` (registered below `zk`), until SIGTERM.
+
+    `servers` are the brokers.
+    """
+    gate = HangGate()
+    count = max(1, round(fields.number("rate") * ROUND_S))
+    names = sorted(fields.mapping("topics"))
+    created(fields.text("servers"), names, fields.number("partitions"))
+    topics, numbers = CachedTopics(fields.text("zk"), names), NumberedProducer(fields.text("servers"))
+    while not gate.ended.wait(ROUND_S):
+        gate.pass_through()
+        for topic in list(topics.known.values()):
+            numbers.write(topic, count)
+        emit("produced", ends=numbers.ends)
+    numbers.flush()
+    emit("produced", ends=numbers.ends)
+
+
+def created(servers: str, names: list[str], partitions: int) -> None:
+    """Create the topics, once the broker is Kafka's controller.
+
+    :raises KafkaException: when it refuses them.
+    """
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
+    deadline = time.monotonic() + CREATED_S
+    while True:
+        try:
+            if admin.list_topics(timeout=5).controller_id >= 0:
+                for done in admin.create_topics([NewTopic(name, partitions, 1) for name in names]).values():
+                    done.result(10)
+                return
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(AGAIN_S)
+
+
+if __name__ == "__main__":
+    run(main)

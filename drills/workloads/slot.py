@@ -1,0 +1,85 @@
+"""A fetcher slot in its own process: a slot without the Spark task.
+
+The hang is in its disk; with `misbehaves` the group leader's assignor hangs or raises.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+import coordinator
+from consumer.config import Subscription
+from consumer.history import recorder_of
+from consumer.logs import open_log
+from consumer.sealing.segment_files import SegmentFolder
+from consumer.spark.fetchers.config import SlotConfig, SlotSpec
+from consumer.spark.fetchers.slot import Slot
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.process.config import load
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.json_fields import Fields
+
+from . import assignor
+from .process import HangGate, emit, run, topics_of
+
+
+class HangingFolder(SegmentFolder):
+    """A segment folder that blocks until `pass_through` returns, and has a quota.
+
+    :param quota_bytes: of all files in the folder; 0 for no limit.
+    """
+
+    def __init__(self, url: str, pass_through: Callable[[], None], quota_bytes: int) -> None:
+        super().__init__(url)
+        self._pass_through = pass_through
+        self._folder = Path(url)
+        self._quota_bytes = quota_bytes
+
+    def write(self, file: str, batches: Iterable[pa.RecordBatch]) -> int:
+        """See `SegmentFolder`."""
+        self._pass_through()
+        if self._quota_bytes and self._used() >= self._quota_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().write(file, batches)
+
+    def _used(self) -> int:
+        return sum(path.stat().st_size for path in self._folder.rglob("*") if path.is_file())
+
+
+def main(fields: Fields) -> None:
+    """Run slot `number` of the pool until SIGTERM or a stop request; `run` is the pool's run.
+
+    `misbehaves`, `strategy` and `state_bytes` configure the assignor `drill` (`assignor.py`). The other fields are
+    `topics` (topic -> threads), and those of `SlotConfig`.
+    """
+    gate = HangGate()
+    misbehaves = fields.text("misbehaves", "")
+    if misbehaves:
+        assignor.install(fields.text("strategy"), gate, misbehaves, fields.number("state_bytes", 0))
+    config = load(SlotConfig, fields.values, env={})
+    number, life = fields.number("number"), fields.text("run")
+    topics = topics_of(fields)
+    spec = SlotSpec(config, Subscription(topics), number, life, coordinator.__version__)
+    opener = kazoo_factory(config.zk, config.session_timeout_ms, config.connect_timeout_ms / 1000)
+    runtime = ThreadRuntime(recorder_of(config.consumer_config(number), "slot"))
+    source = open_log(config.log_dir, config.consumer_config(spec.number).kafka_place)
+    disk = (lambda: None) if misbehaves else gate.pass_through
+    folder = HangingFolder(config.segments_dir, disk, fields.number("quota_bytes", 0))
+    slot = Slot(spec, source, opener, runtime, folder)
+
+    def end() -> None:
+        gate.ended.wait()
+        slot.stop("told to end", for_good=True)
+
+    runtime.spawn(end, "end")
+    emit("ended", **slot.run())
+    source.close()
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,357 @@
+"""A query goes back to a checkpoint with its znode and its Spark checkpoint, or nothing of both has changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from consumer.errors import SegmentError
+from consumer.spark.source.checkpoint_files import PROVIDER, CheckpointFiles, NotRewindable
+from consumer.spark.source.offset import SourceOffset
+from consumer.spark.source.query_znode import QueryRewound, QueryTakenOver
+from consumer.spark.source.rewind import Rewinder, Rewound
+from consumer.spark.source.stream_planner import Planner, SourceConfig
+from coordinator.zk.errors import BadData, CoordinatorError, StoreError, UsageError
+from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.store import Delete, Operation, SetData
+from coordinator.zk.znodes.segments import Query, Rewind, SegmentsRecord
+from tests.support.cuts import HandMadeRegion
+from tests.support.sealed import SealedGroup
+from tests.support.stores import FrontStore
+from tests.support.world import World, a_world
+
+SESSION_MS = 2000
+CONF = {PROVIDER: "org.apache.spark.X.HDFSBackedStateStoreProvider"}
+
+
+class Later(ThreadRuntime):
+    """Four minutes from now: nobody has given a sign of life since."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 240_000
+
+
+class Ran:
+    """Query `q` has read two segments for each of three checkpoints, in batches of one, and kept a state.
+
+    :ivar ends: where each batch ended.  :ivar at: checkpoint -> the last batch that ended there.
+    """
+
+    def __init__(self, world: World, group: SealedGroup, region: HandMadeRegion, folder: Path) -> None:
+        self.world = world
+        self.group = group
+        self.region = region
+        self.folder = folder
+        self.names: list[str] = []
+        self._planners: list[Planner] = []
+        for _ in range(3):
+            self.names += [group.seal(), group.seal()]
+            region.cut()
+        self.planner = self.planned()
+        self.ends: list[SourceOffset] = []
+        self.read(self.planner, self.planner.initial())
+        self.at = {end.checkpoint: number for number, end in enumerate(self.ends) if end.checkpoint}
+
+    def planned(self) -> Planner:
+        config = SourceConfig(zk=self.world.zk, group="g", query="q", align_checkpoints=True)
+        self._planners.append(Planner(config, kazoo_factory(self.world.zk, SESSION_MS), ThreadRuntime()))
+        return self._planners[-1]
+
+    def read(self, planner: Planner, start: SourceOffset, max_rows: int = 10) -> None:
+        """As Spark does, until nothing is left."""
+        while (end := planner.latest(start, max_rows)) != start:
+            planner.plan(start, end)
+            self.wrote(len(self.ends), end)
+            self.ends.append(end)
+            start = end
+
+    def wrote(self, number: int, end: SourceOffset, conf: object = CONF) -> None:
+        self.file(f"offsets/{number}", "\n".join(["v1", json.dumps({"conf": conf}), json.dumps(end.to_dict())]))
+        self.file(f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
+        for partition in (0, 1):
+            self.file(f"state/0/{partition}/{number + 1}.delta", f"{number}")
+            self.file(f"state/0/{partition}/_metadata/schema", "x")
+
+    def file(self, name: str, text: str) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        (path.parent / f".{path.name}.crc").write_text("x")
+
+    def rewinder(self, has_ended: bool = True) -> Rewinder:
+        return Rewinder(self.world.store, ThreadRuntime(), "g", "q", str(self.folder), has_ended)
+
+    @property
+    def files(self) -> set[str]:
+        return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if path.is_file()}
+
+    @property
+    def query(self) -> Query:
+        return Query.parse("q", self.world.data(self.group.paths.query("q")) or b"")
+
+    def close(self) -> None:
+        for planner in self._planners:
+            planner.close()
+
+
+@pytest.fixture
+def ran(zk: str, tmp_path: Path) -> Iterator[Ran]:
+    with a_world(zk) as world:
+        group = SealedGroup(world.store, tmp_path / "segments")
+        made = Ran(world, group, HandMadeRegion(world.store), tmp_path / "spark")
+        yield made
+        made.close()
+
+
+def test_the_znode_and_the_files_go_back_and_the_next_run_repeats_what_came_after(ran: Ran) -> None:
+    assert ran.at == {1: 1, 2: 3, 3: 5}
+    before, data = ran.files, ran.world.data(ran.group.paths.query("q"))
+    assert ran.rewinder().to(1) == Rewound(1, 5, 16)
+    assert (ran.files, ran.world.data(ran.group.paths.query("q"))) == (before, data), "a dry run changes nothing"
+    queries = ran.group.set_of_queries
+
+    assert ran.rewinder().to(1, execute=True) == Rewound(1, 5, 16)
+
+    left = {name for name in before - ran.files if not name.endswith(".crc")}
+    assert len(left) == 16 and not [name for name in ran.files if name.endswith((".crc", "6.delta")) and "6" in name]
+    assert {int(name.rsplit("/", 1)[1]) for name in ran.files if name.startswith("offsets/") and "." not in name} == {
+        0,
+        1,
+    }
+    assert (ran.query.finished, ran.query.rewind) == (ran.ends[1].czxid, Rewind(1, ran.ends[1].czxid, True))
+    assert ran.group.set_of_queries == queries + 1, "no collection that was decided before comes after it"
+    repeated = ran.ends[2:]
+    del ran.ends[2:]
+    ran.read(ran.planned(), ran.ends[1])
+    assert ran.ends[2:] == repeated and ran.query.rewind is None
+    assert ran.rewinder().to(3) == Rewound(5, 5, 0)
+
+
+def test_run_with_the_files_of_before_and_the_earlier_run_are_both_fenced(ran: Ran) -> None:
+    late, named = ran.planned(), ran.planned()
+    ran.rewinder().to(2, execute=True)
+
+    with pytest.raises(QueryTakenOver):
+        ran.planner._patiently(lambda store: ran.planner._begin(store, "q", ran.ends[5], False)._own(store))
+    for start in (ran.ends[5], ran.ends[4], ran.ends[1]):
+        with pytest.raises(QueryRewound, match="is rewound, and this run begins elsewhere"):
+            late.latest(start)
+        with pytest.raises(QueryRewound):
+            named.plan(start, ran.ends[5])
+    asked_first = ran.planned()
+    asked_first.initial()  # Spark asks this of a query that has a Spark checkpoint, too
+    assert ran.query.rewind == Rewind(2, ran.ends[3].czxid, True)
+    with pytest.raises(QueryRewound):
+        asked_first.latest(ran.ends[5])
+    assert ran.query.rewind is not None
+    again = ran.planned()
+    again.initial()
+    assert again.latest(ran.ends[3], 10) == ran.ends[4]
+    assert (ran.query.rewind, ran.query.finished) == (None, ran.ends[3].czxid)
+
+
+def test_one_that_ends_half_way_lets_no_run_begin_and_is_repeated(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = CheckpointFiles.remove
+
+    def some(self: CheckpointFiles, files: list[str]) -> None:
+        whole(self, files[:-3])
+        raise OSError("the disk is away")
+
+    monkeypatch.setattr(CheckpointFiles, "remove", some)
+    with pytest.raises(OSError, match="the disk is away"):
+        ran.rewinder().to(1, execute=True)
+    monkeypatch.setattr(CheckpointFiles, "remove", whole)
+
+    assert not any("delta" in name and name.split("/")[-1] > "3" for name in ran.files if not name.endswith(".crc"))
+    assert {"offsets/3", "offsets/2", "commits/2"} <= ran.files and "commits/3" not in ran.files
+    for start in (ran.ends[1], ran.ends[2], ran.ends[5]):
+        with pytest.raises(QueryRewound, match="which has not ended"):
+            ran.planned().latest(start)
+    with pytest.raises(QueryRewound, match="which has not ended"):
+        ran.planned().initial()
+
+    assert ran.rewinder(has_ended=False).to(1, execute=True) == Rewound(1, 3, 3)
+
+    assert ran.planned().latest(ran.ends[1], 10) == ran.ends[2]
+
+
+def test_query_with_a_recent_heartbeat_is_not_rewound_unless_declared_stopped(ran: Ran) -> None:
+    before = ran.files
+
+    with pytest.raises(UsageError, match=r"sent a heartbeat [0-9] s ago: stop it, and confirm with --stopped"):
+        ran.rewinder(has_ended=False).to(1, execute=True)
+
+    assert ran.files == before and ran.query.rewind is None
+    silent = Rewinder(ran.world.store, Later(), "g", "q", str(ran.folder))
+    assert silent.to(1, execute=True).batch == 1
+
+
+def test_batch_ends_at_any_of_several_checkpoints_with_nothing_between_them(ran: Ran) -> None:
+    same = [ran.region.cut(), ran.region.cut()]
+    ran.names += [ran.group.seal(), ran.group.seal()]
+    spanned = ran.region.cut()
+    ran.names += [ran.group.seal()]
+    planner = ran.planned()
+    ran.read(planner, ran.ends[-1])
+    assert [end.checkpoint for end in ran.ends[4:]] == [0, 3, same[1], 0, spanned, 0]
+
+    assert [ran.rewinder().to(number).batch for number in (3, *same, spanned)] == [6, 6, 6, 8]
+    for number in (7, 8):
+        (ran.folder / f"commits/{number}").unlink()
+    with pytest.raises(NotRewindable, match=f"no batch of query q that Spark retains ended at checkpoint {spanned}"):
+        ran.rewinder().to(spanned)
+
+
+def collect(ran: Ran, *names: str) -> None:
+    """As the coordinator collects, all in one multi."""
+    record = SegmentsRecord(collected=ran.group.czxid(names[-1])).to_bytes()
+    gone = [Delete(ran.group.paths.segment(name)) for name in names]
+    ran.world.store.commit([SetData(ran.group.paths.segments, record), *gone])
+
+
+def test_what_was_collected_is_not_promised_again(ran: Ran) -> None:
+    collect(ran, *ran.names[:3])
+
+    with pytest.raises(
+        NotRewindable, match=f"segments after {ran.names[1]}, up to which Spark has read there, were collected"
+    ):
+        ran.rewinder().to(1)
+    assert ran.rewinder().to(2).batch == 3
+
+
+class Collecting(FrontStore):
+    """The coordinator collects what every query has finished, right before the first multi."""
+
+    def __init__(self, ran: Ran) -> None:
+        super().__init__(ran.world.store)
+        self._ran: Ran | None = ran
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        ran, self._ran = self._ran, None
+        if ran is not None:
+            collect(ran, *ran.names[:5])
+        return super().commit(operations)
+
+
+def test_nothing_is_rewound_to_what_is_collected_meanwhile(ran: Ran) -> None:
+    before = ran.files
+    rewinder = Rewinder(Collecting(ran), ThreadRuntime(), "g", "q", str(ran.folder), True)
+
+    with pytest.raises(NotRewindable, match="were collected"):
+        rewinder.to(1, execute=True)
+
+    assert ran.files == before and ran.query.rewind is None
+
+
+def retired(ran: Ran) -> None:
+    ran.region.retire(1)
+
+
+def purged(ran: Ran) -> None:
+    for number in (0, 1):
+        (ran.folder / f"commits/{number}").unlink()
+
+
+def unstated(ran: Ran) -> None:
+    (ran.folder / "state/0/1/1.delta").unlink()
+
+
+def of_rows(ran: Ran) -> None:
+    ran.wrote(1, ran.ends[1], {PROVIDER: "com.example.Rows"})
+
+
+def of_two(ran: Ran) -> None:
+    path = ran.folder / "offsets/5"
+    path.write_text(path.read_text() + "\n{}")
+
+
+def of_later_spark(ran: Ran) -> None:
+    path = ran.folder / "offsets/5"
+    path.write_text(path.read_text().replace("v1", "v2", 1))
+
+
+def of_another(ran: Ran) -> None:
+    ran.wrote(5, SourceOffset(1, 1, "p"))
+
+
+def damaged(ran: Ran) -> None:
+    (ran.folder / "offsets/5").write_text("v1\n{}\n[")
+
+
+def too_large(ran: Ran) -> None:
+    (ran.folder / "offsets/5").write_bytes(b"x" * ((1 << 20) + 1))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "reason"),
+    [
+        (retired, SegmentError, "region r has no complete checkpoint 1, any more or yet; there are: 2, 3"),
+        (purged, NotRewindable, "Spark retains no batch of query q from before the checkpoint"),
+        (unstated, NotRewindable, "the state after batch 1 is not retained in .*/state/0/1"),
+        (of_rows, NotRewindable, "'Rows', which does not support a rewind"),
+        (of_two, NotRewindable, "the query has 2 sources"),
+        (of_later_spark, NotRewindable, "is of version 'v2', and only v1 is known"),
+        (of_another, UsageError, "is of query p, and not of q"),
+        (damaged, BadData, "offsets/5 cannot be read"),
+        (too_large, BadData, "has 1048577 bytes, over 1048576"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) and not isinstance(value, type) else "",
+)
+def test_what_cannot_be_rewound_is_said_and_left_as_it_is(
+    ran: Ran, spoil: Callable[[Ran], None], error: type[CoordinatorError], reason: str
+) -> None:
+    spoil(ran)
+    before, data = ran.files, ran.world.data(ran.group.paths.query("q"))
+
+    with pytest.raises(error, match=reason):
+        ran.rewinder().to(1, execute=True)
+
+    assert (ran.files, ran.world.data(ran.group.paths.query("q"))) == (before, data)
+
+
+def test_a_snapshot_stands_for_the_changes_before_it(ran: Ran) -> None:
+    (ran.folder / "state/0/1/1.delta").unlink()
+    ran.file("state/0/1/2.snapshot", "x")
+    ran.file("state/0/1/5.snapshot", "x")
+
+    ran.rewinder().to(1, execute=True)
+
+    assert {"state/0/1/2.snapshot", "state/0/1/2.delta"} <= ran.files and "state/0/1/5.snapshot" not in ran.files
+
+
+def test_a_removed_query_is_rewound_too_and_a_folder_that_is_none_is_refused(ran: Ran, tmp_path: Path) -> None:
+    ran.world.remove(ran.group.paths.query("q"))
+
+    assert ran.rewinder(has_ended=False).to(2, execute=True).batch == 3
+
+    assert ran.query.finished == ran.ends[3].czxid
+    for place in (str(tmp_path / "nothing"), "nowhere://x"):
+        with pytest.raises(UsageError, match="is no Spark checkpoint"):
+            Rewinder(ran.world.store, ThreadRuntime(), "g", "q", place)
+
+
+def removed(ran: Ran) -> None:
+    ran.world.remove(ran.group.paths.query("q"))
+
+
+def rewound_once_more(ran: Ran) -> None:
+    ran.rewinder(has_ended=False)._fence(ran.ends[3])
+
+
+@pytest.mark.parametrize("what", [removed, rewound_once_more])
+def test_a_query_that_somebody_has_changed_while_it_is_rewound_is_said(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch, what: Callable[[Ran], None]
+) -> None:
+    whole = CheckpointFiles.remove
+
+    def and_then(self: CheckpointFiles, files: list[str]) -> None:
+        whole(self, files)
+        what(ran)
+
+    monkeypatch.setattr(CheckpointFiles, "remove", and_then)
+    with pytest.raises(StoreError, match="was removed, or rewound once more, meanwhile"):
+        ran.rewinder().to(1, execute=True)

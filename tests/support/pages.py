@@ -1,0 +1,79 @@
+"""Pages of the docs: their tables, links, commands and the files that they name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from consumer.cli import main as consumer_main
+from coordinator.cli import main as coordinator_main
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS: dict[str, click.Command] = {"zk-coordinator": coordinator_main, "zk-consumer": consumer_main}
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """The rows of all tables in `text`, their cells stripped."""
+    for line in text.splitlines():
+        if line.startswith("| "):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def broken_links(page: Path) -> list[str]:
+    """The links of a page to files or headings that do not exist."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    return [target for target in targets if not _leads_somewhere(page, target)]
+
+
+def _leads_somewhere(page: Path, target: str) -> bool:
+    path, _, anchor = target.partition("#")
+    file = page.parent / path if path else page
+    return file.exists() and (not anchor or anchor in _anchors(file))
+
+
+def _anchors(file: Path) -> set[str]:
+    titles = [line.lstrip("# ") for line in file.read_text().splitlines() if line.startswith("#")]
+    return {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def missing_files(text: str) -> list[str]:
+    """The paths below the repository that `text` names in backticks, and that do not exist; globs match a file."""
+    folders = "consumer|coordinator|deploy|docs|drills|scripts|tests"
+    named = set(re.findall(rf"`((?:{folders})/[\w./*-]+?)/?(?:::\w+)?`", text))
+    named |= set(re.findall(r"\b((?:scripts)/[a-z]+)\b", text))
+    return sorted(path for path in named if "..." not in path and not any(ROOT.glob(path)))
+
+
+def shown_commands(text: str) -> list[str]:
+    """Every command of ours in a page: in code blocks, and between backticks."""
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    blocks = re.findall(r"^    .*?(?<![\w./_-])((?:zk-coordinator|zk-consumer) .*)$", text, re.MULTILINE)
+    blocks = [block.split("  #")[0].rstrip(" &") for block in blocks]
+    prose = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    return sorted({text for text in (*blocks, *spans) if text.split()[0] in PROGRAMS})
+
+
+def parse(command_line: str, may_lack_arguments: bool = False) -> None:
+    """As click parses it, without running anything.
+
+    :param may_lack_arguments: a bare `zk-coordinator groups delete` is the name of a command.
+    :raises click.UsageError: when it is wrong.
+    :raises LookupError: when there is no such command.
+    """
+    words = shlex.split(command_line)
+    command: click.Command = PROGRAMS[words[0]]
+    context, rest = click.Context(command, info_name=words[0]), words[1:]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        found = command.get_command(context, rest[0])
+        if found is None:
+            raise LookupError(rest[0])
+        command, context, rest = found, click.Context(found, parent=context, info_name=rest[0]), rest[1:]
+    is_name = rest in ([], ["--help"], ["--version"]) and (may_lack_arguments or isinstance(command, click.Group))
+    if not is_name:
+        command.make_context(words[0], rest, parent=context.parent, resilient_parsing=False)

@@ -1,0 +1,52 @@
+"""Terms of a coordinator for tests of its parts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from coordinator.term.bad_data import Problems
+from coordinator.term.config import CoordinatorConfig
+from coordinator.term.elector import Election
+from coordinator.term.term import Term
+from coordinator.zk.lease import Lease
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import Store
+
+NO_DELAY: dict[str, Any] = {"zk": "nobody:1", "group_initial_rebalance_delay_ms": 0}
+
+
+class HeldLease(Lease):
+    """A lease that never lapses."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def is_held(self) -> bool:
+        return True
+
+
+def a_term(store: Store, runtime: Runtime, epoch: int = 1, fence: int = 0, **config: Any) -> Term:
+    """A term whose lease is always held.
+
+    :param config: options of the coordinator.
+    """
+    options = CoordinatorConfig(**(NO_DELAY | config))
+    term = Term(Election(epoch, fence), store, runtime, options, Problems(runtime))
+    term.lease = HeldLease()
+    return term
+
+
+def with_store(term: Term, store: Store) -> Term:
+    """The same term, through another store."""
+    changed = copy.copy(term)
+    changed.store = store
+    return changed
+
+
+def with_config(term: Term, **options: Any) -> Term:
+    """The same term of a node with other options."""
+    changed = copy.copy(term)
+    changed.config = CoordinatorConfig(**(NO_DELAY | options))
+    return changed

@@ -1,0 +1,59 @@
+"""The demo's verdict, without Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LIBRARY = Path(__file__).resolve().parent.parent.parent / "scripts" / "lib"
+
+
+@pytest.fixture
+def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """A run in which everything went well."""
+    monkeypatch.syspath_prepend(str(LIBRARY))
+    from demo.story import Story
+
+    story = Story(tmp_path, 1, lambda line: None, lambda *counts: None)
+    story.verdict.coordinator_failover_ms = 4000
+    story.verdict.executors_killed = 1
+    story.verdict.rebalances = 3
+    story.verdict.state = "Stable"
+    yield story
+    for name in [name for name in sys.modules if name == "demo" or name.startswith("demo.")]:
+        del sys.modules[name]
+
+
+def test_a_run_in_which_everything_went_well_has_nothing_amiss(story: Any) -> None:
+    story._judge(True)
+
+    assert story.verdict.amiss == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("lost", 1),
+        ("duplicated", 1),
+        ("coordinator_failover_ms", None),
+        ("executors_killed", 0),
+        ("rebalances", 2),
+        ("state", "PreparingRebalance"),
+    ],
+)
+def test_each_of_these_is_amiss(story: Any, field: str, value: object) -> None:
+    setattr(story.verdict, field, value)
+
+    story._judge(True)
+
+    assert len(story.verdict.amiss) == 1
+
+
+def test_a_result_that_differs_is_amiss(story: Any) -> None:
+    story._judge(False)
+
+    assert len(story.verdict.amiss) == 1

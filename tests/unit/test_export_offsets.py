@@ -1,0 +1,73 @@
+"""`groups export-offsets`, what it decides: which offsets Kafka is given, and what becomes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from coordinator.admin.export_offsets import Place, export_offsets
+from coordinator.admin.groups import ShownGroup, ShownPartition
+from coordinator.zk.errors import UsageError
+from coordinator.zk.znodes.group_state import GroupState
+from coordinator.zk.znodes.partitions import TopicPartition
+
+
+class Kafka:
+    """A Kafka with one group."""
+
+    def __init__(self, state: str = "EMPTY", members: int = 0) -> None:
+        self.state = state, members
+        self.committed: list[tuple[str, Mapping[Place, int]]] = []
+        self.refused: dict[Place, str] = {}
+        self.strange: dict[Place, str] = {}
+
+    def group(self, group: str) -> tuple[str, int]:
+        return self.state
+
+    def commit_offsets(self, group: str, offsets: Mapping[Place, int]) -> Mapping[Place, str]:
+        self.committed.append((group, dict(offsets)))
+        return self.refused
+
+    def mismatches(self, group: ShownGroup) -> Mapping[Place, str]:
+        return self.strange
+
+
+def group(*offsets: int | None) -> ShownGroup:
+    partitions = [ShownPartition(TopicPartition("t", n), "id", None, None, at) for n, at in enumerate(offsets)]
+    return ShownGroup("g", GroupState(), (), tuple(partitions))
+
+
+def test_each_offset_that_stands_is_committed_under_the_name_in_kafka() -> None:
+    kafka = Kafka()
+
+    rows = export_offsets(kafka, "shadow", group(5, None, 7))
+
+    assert kafka.committed == [("shadow", {("t", 0): 5, ("t", 2): 7})]
+    assert rows == [("shadow", "t", 0, 5, "Successful"), ("shadow", "t", 2, 7, "Successful")]
+
+
+def test_what_is_of_another_topic_is_not_sent_and_what_is_refused_says_why() -> None:
+    kafka = Kafka("DEAD")
+    kafka.strange, kafka.refused = {("t", 0): "another topic"}, {("t", 1): "no such partition"}
+
+    rows = export_offsets(kafka, "g", group(5, 6))
+
+    assert kafka.committed == [("g", {("t", 1): 6})]
+    assert [row[-1] for row in rows] == ["another topic", "no such partition"]
+
+
+def test_nothing_is_sent_when_there_is_nothing_to_send() -> None:
+    kafka = Kafka()
+
+    assert export_offsets(kafka, "g", group(None)) == [] and kafka.committed == []
+
+
+@pytest.mark.parametrize(("state", "members"), [("STABLE", 2), ("EMPTY", 1), ("PREPARING_REBALANCING", 0)])
+def test_a_group_with_members_in_kafka_is_refused(state: str, members: int) -> None:
+    kafka = Kafka(state, members)
+
+    with pytest.raises(UsageError, match="export under another name with --as"):
+        export_offsets(kafka, "g", group(5))
+
+    assert kafka.committed == []

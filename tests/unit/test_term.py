@@ -1,0 +1,94 @@
+"""What a term may write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from coordinator.term.term import LeaseLapsed, Term
+from coordinator.zk.errors import EpochOver, Refused
+from coordinator.zk.lease import Lease
+from coordinator.zk.store import Create, Operation, SetData
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
+from tests.property.tree import MemoryTree
+from tests.support.stores import FrontStore
+from tests.support.terms import a_term, with_store
+from tests.unit.manual import ManualRuntime
+
+PATH = "/written"
+
+
+def a_tree() -> MemoryTree:
+    tree = MemoryTree()
+    tree.ensure(COORDINATOR_EPOCH)
+    return tree
+
+
+def elected(tree: MemoryTree) -> Term:
+    node = tree.node(COORDINATOR_EPOCH)
+    assert node is not None
+    return a_term(tree.open(), ManualRuntime(), 1, node.stat.version)
+
+
+def test_a_commit_is_done_while_the_epoch_is_the_terms() -> None:
+    tree = a_tree()
+
+    elected(tree).commit([Create(PATH, b"x")])
+
+    assert tree.data(PATH) == b"x"
+
+
+def test_a_commit_after_another_election_ends_the_term_and_writes_nothing() -> None:
+    tree = a_tree()
+    term = elected(tree)
+    tree.put(COORDINATOR_EPOCH, b"2")
+
+    with pytest.raises(EpochOver, match="epoch 1 is over"):
+        term.commit([Create(PATH, b"x")])
+    with pytest.raises(EpochOver, match="epoch 1 is over"):
+        term.collect([Create(PATH, b"x")], "a test")
+    assert tree.data(PATH) is None
+
+
+class Overloaded(FrontStore):
+    """A session whose server refuses each multi as a whole, without the operation at fault."""
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        raise Refused(0, COORDINATOR_EPOCH, "ThrottledOpException")
+
+
+def test_refusal_of_a_whole_multi_does_not_end_a_term_whose_epoch_stands() -> None:
+    tree = a_tree()
+    term = elected(tree)
+    term.store.commit([Create(COORDINATOR, b"", ephemeral=True)])
+    overloaded = with_store(term, Overloaded(term.store))
+
+    with pytest.raises(Refused):
+        overloaded.commit([Create(PATH, b"x")])
+    assert not overloaded.collect([Create(PATH, b"x")], "a test")
+    tree.put(COORDINATOR_EPOCH, b"2")
+    with pytest.raises(EpochOver):
+        overloaded.commit([Create(PATH, b"x")])
+
+
+def test_another_refusal_is_the_callers_and_makes_a_collector_wait() -> None:
+    tree = a_tree()
+    term = elected(tree)
+    tree.put(PATH, b"x")
+
+    with pytest.raises(Refused):
+        term.commit([SetData(PATH, b"y", 7)])
+    assert not term.collect([SetData(PATH, b"y", 7)], "a test")
+    assert tree.data(PATH) == b"x"
+
+
+def test_nothing_is_sent_while_the_lease_is_not_held() -> None:
+    tree = a_tree()
+    term = elected(tree)
+    term.lease = Lease(term.store, term.runtime, lambda: None, "coordinator")
+
+    with pytest.raises(LeaseLapsed):
+        term.commit([Create(PATH, b"x")])
+    assert not term.collect([Create(PATH, b"x")], "a test")
+    assert tree.data(PATH) is None
