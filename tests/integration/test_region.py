@@ -744,7 +744,7 @@ def test_metrics_of_a_region_count_checkpoints_and_resets_and_go_when_it_is_gone
     assert value("checkpoint_duration_seconds_count", result="completed") == 1
     assert value("region_resets_total", region="r", cause="generation") == 1
     assert value("region_resets_total", region="r", cause="operator") == 1
-    assert value("region_state", region="r", state="Running") == 1
+    eventually(lambda: value("region_state", region="r", state="Running") == 1, 5, "the gauge follows the znode")
     assert value("region_state", region="r", state="Failed") == 0
     age = value("checkpoint_age_seconds", region="r")
     assert age is not None and 0 <= age < 60

@@ -608,6 +608,22 @@ def command_for(world: World, consumer: str, option: str, epoch: int) -> Command
     return found
 
 
+def three_with_first(group: EventGroup, *options: str) -> GroupState:
+    """Three processes, of which the first, with these options, leads."""
+    group.start(["c1"], "--assignment", "client", *options)
+    group.joined(["c1"])
+    group.start(["c2", "c3"], *LONG)
+    group.joined(["c1", "c2", "c3"])
+    return group.world.stable("g", 3)
+
+
+def asked_while_paused(group: EventGroup) -> str:
+    """The ask that a paused leader has not read, made at once: nothing that takes time to start goes before it."""
+    group.process("c1").pause()
+    group.world.put(PATHS.sync_request)
+    return command_for(group.world, "c1", ASSIGN, 1).ask
+
+
 def goes_on(group: EventGroup, names: Iterable[str], more: int = 20) -> GroupEvents:
     """Once each of these has consumed `more` records than now."""
     before = {name: group.events().consumers[name].consumed for name in names}
@@ -853,13 +869,8 @@ def test_leader_failure_by_session_expiry_while_computing_gives_no_answer(world:
 
 def test_leader_failure_by_sigkill_with_an_ask_out_another_member_is_asked(group: EventGroup) -> None:
     group.node("a")
-    for name in ("c1", "c2"):
-        group.start([name], "--assignment", "client", "--session-timeout-ms", "6000")
-        group.joined(["c1", "c2"] if name == "c2" else ["c1"])
-    before = group.world.stable("g", 2)
-    group.process("c1").pause()
-    group.start(["c3"], *LONG)
-    ask = command_for(group.world, "c1", ASSIGN, 1).ask
+    before = three_with_first(group, "--session-timeout-ms", "6000")
+    ask = asked_while_paused(group)
 
     group.process("c1").kill()
 
@@ -874,15 +885,8 @@ def test_leader_failure_by_eviction_moves_the_ask_and_it_rejoins_as_follower(
     group: EventGroup,
 ) -> None:
     group.node("a")
-    evicted_first = ("--session-timeout-ms", "6000", "--max-poll-interval-ms", "2000")
-    group.start(["c1"], "--assignment", "client", *evicted_first)
-    group.joined(["c1"])
-    group.start(["c2"], *LONG)
-    group.joined(["c1", "c2"])
-    before = group.world.stable("g", 2)
-    group.process("c1").pause()
-    group.start(["c3"], *LONG)
-    ask = command_for(group.world, "c1", ASSIGN, 1).ask
+    before = three_with_first(group, "--session-timeout-ms", "6000", "--max-poll-interval-ms", "2000")
+    ask = asked_while_paused(group)
 
     eventually(lambda: group.world.channel("g", "c1").ended, 10, "c1 is evicted")
 
