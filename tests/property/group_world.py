@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from consumer.config import ConsumerConfig
@@ -18,12 +19,14 @@ from consumer.membership.command_drain import CommandDrain
 from consumer.membership.context import MemberContext
 from consumer.membership.offsets import CommittedOffsets
 from consumer.membership.registration import register
+from consumer.metrics import unread
 from coordinator.assignors import Assignor
 from coordinator.planning.membership import GroupRules
 from coordinator.planning.plan import NO_RULES
 from coordinator.planning.snapshot import Snapshot
 from coordinator.rebalance.group_reader import GroupReader
 from coordinator.rebalance.rebalancer import Rebalancer, Turn
+from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import BadData, EpochOver, IncarnationOver, Refused, SessionLost
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import Operation
@@ -41,6 +44,10 @@ PATHS = GroupPaths(GROUP)
 SESSION_S = 3.0
 LEASE_S = SESSION_S * LEASE_SHARE
 MAX_POLL_MS = 4000
+# Nobody reads them, and to make them takes as long as to run a process.
+METER, METRICS = unread(), CoordinatorMetrics()
+# The rules are checked after each multi, of which most change no more than one channel.
+channel_of, state_of = lru_cache(parsed_channel), lru_cache(GroupState.parse)
 
 
 class MemberProcess:
@@ -78,7 +85,7 @@ class MemberProcess:
         self._renewed_at = float("-inf")
         self._changed_at = 0.0
         self.store = world.session()
-        context = MemberContext(ConsumerConfig(zk="tree", group=PATHS.group, consumer=name), world.runtime)
+        context = MemberContext(ConsumerConfig(zk="tree", group=PATHS.group, consumer=name), world.runtime, METER)
         self._offsets = CommittedOffsets(world.runtime, PATHS, from_the_beginning)
         self._drain = CommandDrain(context, self._offsets)
 
@@ -254,6 +261,7 @@ class GroupWorld:
             self.runtime,
             self.epoch,
             node.stat.version,
+            METRICS,
             group_initial_rebalance_delay_ms=round(self.rules.initial_delay_s * 1000),
             group_max_size=self.rules.max_size,
             assignment_timeout_ms=round(self.rules.assignment_timeout_s * 1000),
@@ -320,14 +328,14 @@ class GroupWorld:
 
     @property
     def state(self) -> GroupState:
-        return GroupState.parse("state", self.tree.data(PATHS.state) or b"{}")
+        return state_of("state", self.tree.data(PATHS.state) or b"{}")
 
     def channels(self) -> dict[str, Channel]:
         """Every channel that can be read."""
         found = {}
         for name in self.tree.children(PATHS.channels):
             with suppress(BadData):
-                found[name] = parsed_channel(name, self.tree.data(PATHS.channel(name)) or b"")
+                found[name] = channel_of(name, self.tree.data(PATHS.channel(name)) or b"")
         return found
 
     def owners(self) -> PartitionSet:
@@ -338,8 +346,8 @@ class GroupWorld:
 
     def snapshot(self) -> Snapshot:
         """What a coordinator that was elected just now would read."""
-        reader = GroupReader(a_term(self.tree.open(), self.runtime, self.epoch), GROUP, lambda path: None)
-        found = reader.read(self.topics)
+        term = a_term(self.tree.open(), self.runtime, self.epoch, metrics=METRICS)
+        found = GroupReader(term, GROUP, lambda path: None).read(self.topics)
         assert found is not None
         return found
 

@@ -1,10 +1,8 @@
-"""Hypothesis strategies for what a turn may read of a group, likely or not."""
+"""What a turn may read of a group, likely or not."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-
-from hypothesis import strategies as st
 
 from coordinator.assignors import Assignor
 from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -14,12 +12,13 @@ from coordinator.planning.plan import plan
 from coordinator.planning.snapshot import ChannelView, Member, SentCommand, Snapshot
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
 from coordinator.zk.znodes.group_state import GroupState, Mark, Rebalance, Target
-from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
+from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition, by_topic
 from coordinator.zk.znodes.records import NO_CHANNEL, Channel, Registration, Topic
+from tests.property.effort import Draw
 from tests.support.strategies import only
 
 EPOCH, GENERATION = 5, 7
-CONSUMERS = ("a", "b", "c")
+CONSUMERS = ("a", "b", "c", "d")
 PARTITIONS = [TopicPartition(topic, number) for topic, count in (("t", 4), ("u", 2)) for number in range(count)]
 MAX_POLL_MS = 4000
 PROTOCOLS = ("range", "cooperative-range", "sticky", "cooperative-sticky")
@@ -33,148 +32,159 @@ class CooperativeRange(RangeAssignor):
     is_eager = False
 
 
-assignors: st.SearchStrategy[Assignor] = st.sampled_from(
-    [RangeAssignor(), CooperativeRange(), StickyAssignor(), CooperativeStickyAssignor()]
+ASSIGNORS: tuple[Assignor, ...] = (
+    RangeAssignor(),
+    CooperativeRange(),
+    StickyAssignor(),
+    CooperativeStickyAssignor(),
 )
-some_partitions: st.SearchStrategy[PartitionSet] = st.frozensets(st.sampled_from(PARTITIONS), max_size=5)
-ages = st.sampled_from([0.0, 0.0, 0.3, 0.5, 1.9, 2.0, 3.9, 4.0, 60.0])
-subscriptions = st.sampled_from(
-    [
-        ("static", {"t": 1}),
-        ("static", {"t": 2, "u": 1}),
-        ("static", {"u": 1}),
-        ("static", {"missing": 1}),
-        ("white_list", {".*": 1}),
-        ("black_list", {"u": 2}),
-        ("white_list", {"(": 1}),
-    ]
+AGES = (0.0, 0.3, 0.5, 1.9, 2.0, 3.9, 4.0, 60.0)
+SUBSCRIPTIONS: tuple[tuple[str, dict[str, int]], ...] = (
+    ("static", {"t": 1}),
+    ("static", {"t": 2, "u": 1}),
+    ("static", {"u": 1}),
+    ("static", {"missing": 1}),
+    ("white_list", {".*": 1}),
+    ("black_list", {"u": 2}),
+    ("white_list", {"(": 1}),
 )
+
+
+def some_partitions(draw: Draw) -> PartitionSet:
+    return frozenset(draw.some(PARTITIONS))
 
 
 def incarnation(consumer: str, life: str) -> str:
     return f"{consumer}{life}"
 
 
-@st.composite
-def topics(draw: st.DrawFn) -> dict[str, Topic]:
+def topics(draw: Draw) -> dict[str, Topic]:
     """t and u as they are, grown, shrunk to nothing, made anew, or gone."""
     found = {}
     for name, count in (("t", 4), ("u", 2)):
-        there = draw(st.sampled_from([count, count, count, count - 1, count + 1, 0, None]))
+        there = draw.usually(count, count - 1, count + 1, 0, None)
         if there is not None:
-            topic_id = draw(st.sampled_from([f"{name}-1", f"{name}-1", f"{name}-2"]))
-            found[name] = Topic(name, topic_id, tuple(range(there)))
+            found[name] = Topic(name, f"{name}-{draw.usually('1', '2')}", tuple(range(there)))
     return found
 
 
-@st.composite
-def commands(draw: st.DrawFn, consumer: str) -> Command | None:
+def sent_command(draw: Draw, consumer: str) -> Command | None:
     """Of this epoch, generation and life, or of others; None for one that cannot be read."""
-    if draw(st.integers(0, 7)) == 7:
+    if draw.randrange(8) == 7:
         return None
-    life = incarnation(consumer, draw(st.sampled_from("1112")))
-    order = draw(st.sampled_from([EPOCH, EPOCH, EPOCH, EPOCH - 1])), draw(st.integers(GENERATION - 1, GENERATION + 1))
-    partitions = draw(some_partitions)
-    ids = {part.topic: f"{part.topic}-{draw(st.sampled_from('112'))}" for part in sorted(partitions)}
-    if draw(st.booleans()):
+    life = incarnation(consumer, draw.usually("1", "2"))
+    order = draw.usually(EPOCH, EPOCH - 1), draw.usually(GENERATION, GENERATION - 1, GENERATION + 1)
+    partitions = some_partitions(draw)
+    ids = {part.topic: f"{part.topic}-{draw.usually('1', '2')}" for part in sorted(partitions)}
+    if draw.randrange(2):
         return Command(START_FETCHER, *order, life, {f"{consumer}-0": partitions} if partitions else {}, topics=ids)
     return Command(STOP_FETCHER, *order, life, {}, partitions, ids)
 
 
-@st.composite
-def channels(draw: st.DrawFn, consumer: str, running: PartitionSet) -> ChannelView:
-    sent = draw(st.lists(st.tuples(commands(consumer), ages), max_size=2))
+def channel_view(draw: Draw, consumer: str, running: PartitionSet) -> ChannelView:
+    sent = draw.many(lambda draw: (sent_command(draw, consumer), draw.usually(*AGES)), 2)
     views = tuple(SentCommand(f"command-{n:010d}", command, age_s) for n, (command, age_s) in enumerate(sent))
-    kind = draw(st.sampled_from(["live"] * 6 + ["ended", "new", "unreadable"]))
+    kind = draw.usually("live", "ended", "new", "unreadable")
     channel: Channel | None = None
     if kind == "new":
         channel = NO_CHANNEL
     elif kind != "unreadable":
         channel = Channel(
             incarnation(consumer, "1"),
-            epoch=draw(st.integers(EPOCH - 1, EPOCH)),
-            generation=draw(st.sampled_from([GENERATION, GENERATION, GENERATION - 1, 0])),
-            running={part: draw(st.sampled_from([None, 10])) for part in sorted(running)},
-            topics={topic: f"{topic}-{draw(st.sampled_from('1112'))}" for topic in sorted({p.topic for p in running})},
+            epoch=draw.randint(EPOCH - 1, EPOCH),
+            generation=draw.usually(GENERATION, GENERATION - 1, 0),
+            running={part: draw.choice([None, 10]) for part in sorted(running)},
+            topics={topic: f"{topic}-{draw.usually('1', '2')}" for topic in sorted({p.topic for p in running})},
             ended="it left" if kind == "ended" else None,
         )
-    return ChannelView(consumer, draw(st.integers(0, 9)), channel, views, draw(ages))
+    return ChannelView(consumer, draw.randrange(10), channel, views, draw.usually(*AGES))
 
 
-@st.composite
-def members(draw: st.DrawFn, consumer: str) -> Member | None:
-    kind = draw(st.sampled_from(["live"] * 5 + ["other life", "unreadable", "gone"]))
+def member(draw: Draw, consumer: str) -> Member | None:
+    kind = draw.usually("live", "other life", "unreadable", "gone")
     if kind == "gone":
         return None
-    pattern, subscription = draw(subscriptions)
+    pattern, subscription = draw.choice(SUBSCRIPTIONS)
     life = incarnation(consumer, "2" if kind == "other life" else "1")
     registration = Registration(life, subscription, pattern, "", PROTOCOLS, LEASE_MS, MAX_POLL_MS)
-    return Member(consumer, draw(st.integers(1, 99)), None if kind == "unreadable" else registration)
+    return Member(consumer, draw.randint(1, 99), None if kind == "unreadable" else registration)
 
 
-@st.composite
-def marks(draw: st.DrawFn) -> dict[tuple[str, str], tuple[Mark, float]]:
+def marks(draw: Draw) -> dict[tuple[str, str], tuple[Mark, float]]:
     found = {}
-    for consumer, life in draw(st.sets(st.tuples(st.sampled_from(CONSUMERS), st.sampled_from("012")), max_size=2)):
-        mark = Mark(consumer, incarnation(consumer, life), draw(some_partitions), LEASE_MS, "evicted")
-        found[consumer, mark.incarnation] = mark, draw(ages)
+    for consumer, life in draw.some([(consumer, life) for consumer in CONSUMERS for life in "012"], 2):
+        mark = Mark(consumer, incarnation(consumer, life), some_partitions(draw), LEASE_MS, "evicted")
+        found[consumer, mark.incarnation] = mark, draw.usually(*AGES)
     return found
 
 
-@st.composite
-def snapshots(draw: st.DrawFn, assignor: Assignor | None = None) -> Snapshot:
+def turn(draw: Draw) -> tuple[Snapshot, Assignor]:
     """No two channels run the same partition, as the fences see to it; everything else may be as it likes.
 
-    :param assignor: then the state is often one that a plan with it has written: a turn in the midst of things.
+    The state is often one that a plan with the assignor has written: a turn in the midst of things.
     """
-    names = [name for name in CONSUMERS if draw(st.integers(0, 4))]
-    holders = {part: draw(st.sampled_from([*CONSUMERS, "nobody"])) for part in PARTITIONS}
-    running = {name: frozenset(part for part in PARTITIONS if holders[part] == name) for name in CONSUMERS}
-    views = {name: draw(channels(name, running[name])) for name in names}
-    there = {name: member for name in CONSUMERS if (member := draw(members(name))) is not None}
+    assignor = draw.choice(ASSIGNORS)
+    consumers = CONSUMERS[: draw.upto(len(CONSUMERS), 1)]
+    names = [name for name in consumers if draw.randrange(8)]
+    holders = {part: draw.choice([*consumers, "nobody"]) for part in PARTITIONS}
+    running = {name: frozenset(part for part in PARTITIONS if holders[part] == name) for name in consumers}
+    views = {name: channel_view(draw, name, running[name]) for name in names}
     held = frozenset(part for view in views.values() for part in view.running)
-    odd = draw(some_partitions) if draw(st.integers(0, 3)) == 0 else frozenset()
-    marked = draw(marks()) if draw(st.integers(0, 2)) == 0 else {}
-    history = tuple(range(GENERATION - draw(st.integers(0, 3)), GENERATION + 1))
-    finished = draw(st.sampled_from([None, 5]))
+    marked = marks(draw) if draw.randrange(3) == 0 else {}
     state = GroupState(
-        state=draw(st.sampled_from(["Stable", "PreparingRebalance", "CompletingRebalance", "RebalanceFailed"])),
+        state=draw.choice(["Stable", "PreparingRebalance", "CompletingRebalance", "RebalanceFailed"]),
         generation=GENERATION,
-        epoch=draw(st.integers(EPOCH - 1, EPOCH)),
-        target=draw(targets(names)),
+        epoch=draw.randint(EPOCH - 1, EPOCH),
+        target=targets(draw, names),
         topics={"t": "t-1", "u": "u-1"},
         marks=tuple(mark for mark, _ in marked.values()),
     )
+    finished = draw.choice([None, 5])
     snapshot = Snapshot(
         group="g",
         epoch=EPOCH,
         state=state,
-        state_version=draw(st.integers(0, 9)),
+        state_version=draw.randrange(10),
         channels=views,
-        members=there,
-        owners=held ^ odd,
-        offsets=draw(some_partitions),
-        owner_parents=draw(st.frozensets(st.sampled_from("tu"))),
-        offset_parents=draw(st.frozensets(st.sampled_from("tu"))),
-        topics=draw(topics()),
+        members={name: there for name in consumers if (there := member(draw, name)) is not None},
+        owners=held ^ some_partitions(draw) if draw.randrange(4) == 0 else held,
+        offsets=some_partitions(draw),
+        owner_parents=frozenset(draw.some("tu")),
+        offset_parents=frozenset(draw.some("tu")),
+        topics=topics(draw),
         mark_age_s={key: age_s for key, (_, age_s) in marked.items()},
-        history=history,
-        rebalance=Rebalance(GENERATION, EPOCH, "", 1, finished_ms=finished) if draw(st.booleans()) else None,
+        history=tuple(range(GENERATION - draw.randrange(4), GENERATION + 1)),
+        rebalance=Rebalance(GENERATION, EPOCH, "", 1, finished_ms=finished) if draw.randrange(2) else None,
         now_ms=1000,
     )
-    if assignor is not None and draw(st.integers(0, 3)):
+    if draw.randrange(4):
         decided = plan(snapshot, only(assignor)).state
         snapshot = replace(snapshot, state=replace(snapshot.state, target=decided.target, topics=decided.topics))
-    return snapshot
+        if draw.truth():
+            snapshot = carried_out(draw, snapshot)
+    return snapshot, assignor
 
 
-@st.composite
-def targets(draw: st.DrawFn, names: list[str]) -> dict[str, Target]:
+def carried_out(draw: Draw, snapshot: Snapshot) -> Snapshot:
+    """Who has a target runs it, or nothing yet, and the others nothing of it."""
+    views = dict(snapshot.channels)
+    targets = {name: target.partitions for name, target in snapshot.state.target.items()}
+    of_others = frozenset().union(*targets.values())
+    for name, view in views.items():
+        if view.channel is not None:
+            running = draw.usually(targets.get(name, view.running - of_others), NONE)
+            topics = {topic: snapshot.state.topics.get(topic, f"{topic}-1") for topic in by_topic(running)}
+            channel = replace(view.channel, running=dict.fromkeys(running, 10), topics=topics)
+            views[name] = replace(view, channel=channel, commands=() if name in targets else view.commands)
+    return replace(snapshot, channels=views, owners=frozenset().union(*(view.running for view in views.values())))
+
+
+def targets(draw: Draw, names: list[str]) -> dict[str, Target]:
     """Disjoint, as every plan's are."""
     found = {}
     left = frozenset(PARTITIONS)
     for name in names:
-        partitions = draw(some_partitions) & left
+        partitions = some_partitions(draw) & left
         left -= partitions
         found[name] = Target(incarnation(name, "1"), {f"{name}-0": partitions} if partitions else {})
     return found

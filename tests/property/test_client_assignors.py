@@ -7,12 +7,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from consumer.assignment.adapter import CoordinatorStrategy
 from consumer.assignment.base import Assignment, Held
@@ -27,8 +26,8 @@ from coordinator.zk.znodes.group_state import GroupState, Target
 from coordinator.zk.znodes.names import is_name
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import Channel, Registration, Topic
-from tests.property.effort import effort
-from tests.property.test_strategies import groups
+from tests.property.effort import Draw, tried
+from tests.property.test_strategies import Group, group
 from tests.unit.strategies import STRATEGIES, told
 from tests.unit.test_client_cluster import KnownOffsets, assigned_by, settled
 
@@ -36,9 +35,6 @@ EVERY = client_assignors([])
 OWN = ("lag", "rack")
 STICKY = CoordinatorStrategy(STRATEGIES["cooperative-sticky"])
 RACKS = ("", "r1", "r2", "r3")
-every_assignor = st.sampled_from(sorted(EVERY))
-own_assignors = st.sampled_from(OWN)
-LAGS = st.one_of(st.integers(0, 5), st.integers(0, 1000), st.sampled_from([0, 0, 10**6]))
 
 
 @dataclass(frozen=True)
@@ -94,29 +90,28 @@ def topic_of(name: str, numbers: Sequence[int]) -> Topic:
     return Topic(name, f"{name}-id", tuple(numbers))
 
 
-@st.composite
-def worlds(draw: st.DrawFn, are_equal: bool = False, most_threads: int = 3) -> AssignorWorld:
+def world_of(group: Group, draw: Draw) -> AssignorWorld:
     """Members that have a last target for some partitions, and run others."""
-    members, numbers = draw(groups(most_threads, are_equal))
+    members, numbers = group
     every = [TopicPartition(topic, number) for topic in sorted(numbers) for number in numbers[topic]]
-    before = {part: draw(st.sampled_from(["", *[one.consumer for one in members]])) for part in every}
+    before = {part: draw.choice(["", *[one.consumer for one in members]]) for part in every}
     members = [
         replace(
             one,
             on_thread={
-                part: draw(st.sampled_from([*one.thread_ids(), f"{one.consumer}-9"]))
+                part: draw.choice([*one.thread_ids(), f"{one.consumer}-9"])
                 for part, consumer in before.items()
                 if consumer == one.consumer
             },
         )
         for one in members
     ]
-    racks = {one.consumer: draw(st.sampled_from(RACKS)) for one in members}
-    lags = draw(st.lists(LAGS, min_size=len(every), max_size=len(every)))
+    racks = {one.consumer: draw.choice(RACKS) for one in members}
+    most = draw.choice([5, 1000, 10**6])
     lookup = KnownOffsets(
-        ends={part: 7 + lag for part, lag in zip(every, lags, strict=True)},
+        ends={part: 7 + draw.usually(draw.randint(0, most), 0, 10**6) for part in every},
         commits=dict.fromkeys(every, 7),
-        on_racks={part: draw(st.frozensets(st.sampled_from(["r1", "r2", "r3", "r4"]), max_size=2)) for part in every},
+        on_racks={part: frozenset(draw.some(["r1", "r2", "r3", "r4"], 2)) for part in every},
     )
     metadata = {one.consumer: ConsumerMetadata(one.threads, rack=racks[one.consumer]).to_bytes() for one in members}
     return AssignorWorld(
@@ -124,13 +119,22 @@ def worlds(draw: st.DrawFn, are_equal: bool = False, most_threads: int = 3) -> A
     )
 
 
-equal_worlds = worlds(are_equal=True)
+def any_world(draw: Draw) -> AssignorWorld:
+    return world_of(group(draw), draw)
 
 
-def shuffled(world: AssignorWorld, random: st.DataObject) -> AssignorWorld:
+def equal_world(draw: Draw) -> AssignorWorld:
+    return world_of(group(draw, are_equal=True), draw)
+
+
+def any_assignor(draw: Draw) -> str:
+    return draw.choice(sorted(EVERY))
+
+
+def shuffled(world: AssignorWorld, random: Random) -> AssignorWorld:
     """The same with everything in another order."""
     members = list(world.members)
-    random.shuffle(members)  # type: ignore[attr-defined]
+    random.shuffle(members)
     members = [replace(one, on_thread=dict(reversed(list(one.on_thread.items())))) for one in members]
     metadata = {one.consumer: world.metadata[one.consumer] for one in members}
     topics = {
@@ -142,8 +146,7 @@ def shuffled(world: AssignorWorld, random: st.DataObject) -> AssignorWorld:
 # ---- every client assignor
 
 
-@effort(25)
-@given(every_assignor, worlds())
+@tried(200, any_assignor, any_world)
 def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(
     name: str, world: AssignorWorld
 ) -> None:
@@ -155,10 +158,9 @@ def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(
     assert all(has for one in found.values() for has in one.threads.values())
 
 
-@effort(25)
-@given(every_assignor, worlds(), st.randoms(use_true_random=False))
+@tried(200, any_assignor, any_world, Draw.another)
 def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
-    name: str, world: AssignorWorld, random: st.DataObject
+    name: str, world: AssignorWorld, random: Random
 ) -> None:
     found = world.assigned(name)
 
@@ -200,13 +202,15 @@ def test_assignments_of_two_processes_are_equal_for_any_hash_seed() -> None:
     assert said[0] == said[1] != ""
 
 
+def threaded(draw: Draw, knows_threads: bool) -> AssignorWorld:
+    return world_of(group(draw, 3 if knows_threads else 1), draw)
+
+
 @pytest.mark.parametrize("knows_threads", [True, False])
-@effort(40)
-@given(own_assignors, st.data())
+@tried(200, lambda draw: draw.choice(OWN), threaded)
 def test_an_assignor_that_gets_its_own_result_changes_nothing(
-    knows_threads: bool, name: str, data: st.DataObject
+    knows_threads: bool, name: str, world: AssignorWorld
 ) -> None:
-    world = data.draw(worlds(most_threads=3 if knows_threads else 1))
     first = world.assigned(name)
     held = settled(first, world.held)
     if not knows_threads:
@@ -218,32 +222,29 @@ def test_an_assignor_that_gets_its_own_result_changes_nothing(
 # ---- the adapter
 
 
-@st.composite
-def snapshots(draw: st.DrawFn) -> tuple[Snapshot, dict[str, Registration]]:
+def snapshot(draw: Draw) -> tuple[Snapshot, dict[str, Registration]]:
     """A group as a coordinator reads it, with static and wildcard members, a last target, and topics of all kinds."""
-    members, numbers = draw(groups())
-    if draw(st.booleans()):
-        shares = assignors.assigned(STRATEGIES[draw(st.sampled_from(sorted(STRATEGIES)))], members, numbers)
+    members, numbers = group(draw)
+    if draw.truth():
+        shares = assignors.assigned(STRATEGIES[draw.choice(sorted(STRATEGIES))], members, numbers)
         members = told(members, shares)
-    topics = {topic: topic_of(topic, has) for topic, has in numbers.items() if draw(st.integers(0, 9))}
+    topics = {topic: topic_of(topic, has) for topic, has in numbers.items() if draw.randrange(10)}
     topics["empty"] = topic_of("empty", ())
     registrations = {}
     for one in members:
-        pattern, subscription = draw(
-            st.sampled_from(
-                [
-                    ("static", dict(one.threads)),
-                    ("static", {**one.threads, "gone": 1, "empty": 2}),
-                    ("white_list", {"[t-u]": 2}),
-                    ("black_list", {"t": 1}),
-                    ("white_list", {"(": 1}),
-                ]
-            )
+        pattern, subscription = draw.choice(
+            [
+                ("static", dict(one.threads)),
+                ("static", {**one.threads, "gone": 1, "empty": 2}),
+                ("white_list", {"[t-u]": 2}),
+                ("black_list", {"t": 1}),
+                ("white_list", {"(": 1}),
+            ]
         )
         registrations[one.consumer] = Registration(
-            "life", subscription, pattern, user_data=draw(st.text(max_size=3)), instance_id=one.instance_id
+            "life", subscription, pattern, user_data=draw.text(3), instance_id=one.instance_id
         )
-    snapshot = Snapshot(
+    read = Snapshot(
         group="g",
         epoch=1,
         state=GroupState(target={one.consumer: Target("life", by_thread(one)) for one in members if one.on_thread}),
@@ -253,11 +254,11 @@ def snapshots(draw: st.DrawFn) -> tuple[Snapshot, dict[str, Registration]]:
                 one.consumer, 1, Channel("life", generation=one.generation, running=dict.fromkeys(one.running, 1))
             )
             for one in members
-            if draw(st.integers(0, 5))
+            if draw.randrange(6)
         },
         topics=topics,
     )
-    return snapshot, registrations
+    return read, registrations
 
 
 def by_thread(one: Subscriber) -> dict[str, PartitionSet]:
@@ -268,12 +269,11 @@ def by_thread(one: Subscriber) -> dict[str, PartitionSet]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@effort(40)
-@given(snapshots())
+@tried(200, snapshot)
 def test_the_adapter_gives_what_a_coordinator_gives_the_same_members(
-    strategy: str, group: tuple[Snapshot, dict[str, Registration]]
+    strategy: str, turn: tuple[Snapshot, dict[str, Registration]]
 ) -> None:
-    snapshot, registrations = group
+    snapshot, registrations = turn
     held = {
         consumer: Held(
             snapshot.channels[consumer].running if consumer in snapshot.channels else frozenset(),
@@ -303,31 +303,22 @@ def test_the_adapter_gives_what_a_coordinator_gives_the_same_members(
 # ---- metadata
 
 
-names = st.text("abcXYZ019._-", min_size=1, max_size=20).filter(is_name)
+def any_metadata(draw: Draw) -> ConsumerMetadata:
+    names = [draw.text(20, "abcXYZ019._-", least=1) for _ in range(draw.upto(6))]
+    subscription = {name: draw.choice([1, draw.number(MAX_THREADS, 1)]) for name in names if is_name(name)}
+    return ConsumerMetadata(subscription, "static", draw.text(20), draw.randbytes(draw.upto(50)), draw.randint(1, 9))
 
 
-@effort(50)
-@given(
-    st.dictionaries(names, st.one_of(st.just(1), st.integers(1, MAX_THREADS)), max_size=6),
-    st.text(max_size=20),
-    st.binary(max_size=50),
-    st.integers(1, 9),
-)
-def test_metadata_is_read_as_it_was_written(
-    subscription: dict[str, int], rack: str, user_data: bytes, version: int
-) -> None:
-    metadata = ConsumerMetadata(subscription, "static", rack, user_data, version)
-
+@tried(500, any_metadata)
+def test_metadata_is_read_as_it_was_written(metadata: ConsumerMetadata) -> None:
     assert ConsumerMetadata.parse("here", metadata.to_bytes()) == metadata
 
 
 # ---- lag
 
 
-@effort(60)
-@given(equal_worlds)
+@tried(200, equal_world)
 def test_the_spread_of_lag_exceeds_that_of_sticky_by_the_tolerance_at_most(world: AssignorWorld) -> None:
-    assume(any(one.threads for one in world.members))
     lag, sticky = world.loads(world.assigned("lag")), world.loads(world.assigned("cooperative-sticky"))
 
     tolerance = LagAssignor().tolerance * sum(lag) / len(lag)
@@ -335,8 +326,7 @@ def test_the_spread_of_lag_exceeds_that_of_sticky_by_the_tolerance_at_most(world
     assert max(lag) - min(lag) <= max(sticky) - min(sticky) + tolerance + 1e-9
 
 
-@effort(40)
-@given(worlds())
+@tried(200, any_world)
 def test_no_single_move_brings_two_threads_closer_by_more_than_the_tolerance(world: AssignorWorld) -> None:
     found = world.assigned("lag")
     loads = {
@@ -358,10 +348,8 @@ def test_no_single_move_brings_two_threads_closer_by_more_than_the_tolerance(wor
                         assert gap - abs(gap - 2 * world.weight(part)) <= max(0, tolerance) + 1e-9
 
 
-@effort(25)
-@given(equal_worlds)
+@tried(200, equal_world)
 def test_with_no_lag_the_numbers_of_a_new_group_differ_by_one_at_most(world: AssignorWorld) -> None:
-    assume(any(one.threads for one in world.members))
     idle = replace(world, lookup=KnownOffsets(ends=world.lookup.commits, commits=world.lookup.commits))
 
     sizes = idle.sizes(idle.assigned("lag", {}))
@@ -372,8 +360,7 @@ def test_with_no_lag_the_numbers_of_a_new_group_differ_by_one_at_most(world: Ass
 # ---- rack
 
 
-@effort(60)
-@given(worlds())
+@tried(200, any_world)
 def test_rack_is_balanced_as_sticky_is_with_as_many_matches_or_more(world: AssignorWorld) -> None:
     found, sticky = world.assigned("rack"), world.assigned("cooperative-sticky")
 
@@ -381,36 +368,44 @@ def test_rack_is_balanced_as_sticky_is_with_as_many_matches_or_more(world: Assig
     assert world.matches(found) >= world.matches(sticky)
 
 
-@effort(25)
-@given(worlds())
+@tried(200, any_world)
 def test_without_racks_of_replicas_rack_is_cooperative_sticky(world: AssignorWorld) -> None:
     bare = replace(world, lookup=KnownOffsets())
 
     assert bare.assigned("rack") == bare.assigned("cooperative-sticky")
 
 
-@effort(40)
-@given(st.data())
-def test_no_balanced_assignment_has_more_matches_with_equal_subscriptions(data: st.DataObject) -> None:
-    count, among = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 4))
-    members = "abcd"[:among]
-    racks = {name: data.draw(st.sampled_from(RACKS)) for name in members}
-    replicas = [data.draw(st.frozensets(st.sampled_from(RACKS[1:]), max_size=2)) for _ in range(count)]
-    holders = [data.draw(st.sampled_from(members)) for _ in range(count)]
-    parts = [TopicPartition("t", number) for number in range(count)]
+Numbered = dict[TopicPartition, Any]
+
+
+def racks_of_a_topic(draw: Draw) -> tuple[dict[str, str], Numbered, Numbered]:
+    """Consumers' racks, those of replicas, and who has had a partition."""
+    racks = {name: draw.choice(RACKS) for name in "abcd"[: draw.upto(4, 1)]}
+    parts = [TopicPartition("t", number) for number in range(draw.upto(8, 1))]
+    replicas = {part: frozenset(draw.some(RACKS[1:], 2)) for part in parts}
+    return racks, replicas, {part: draw.choice(list(racks)) for part in parts}
+
+
+@tried(200, racks_of_a_topic)
+def test_no_balanced_assignment_has_more_matches_with_equal_subscriptions(
+    topic: tuple[dict[str, str], Numbered, Numbered],
+) -> None:
+    racks, replicas, holders = topic
     held = {
-        name: Held(on_thread={part: f"{name}-0" for part, holder in zip(parts, holders, strict=True) if holder == name})
-        for name in members
+        name: Held(on_thread={part: f"{name}-0" for part, holder in holders.items() if holder == name})
+        for name in racks
     }
-    metadata = {name: ConsumerMetadata({"t": 1}, rack=racks[name]).to_bytes() for name in members}
-    lookup = KnownOffsets(on_racks=dict(zip(parts, replicas, strict=True)))
+    metadata = {name: ConsumerMetadata({"t": 1}, rack=rack).to_bytes() for name, rack in racks.items()}
 
-    found = assigned_by(EVERY["rack"], {"t": topic_of("t", range(count))}, metadata, lookup, held)
+    topics = {"t": topic_of("t", range(len(replicas)))}
+    found = assigned_by(EVERY["rack"], topics, metadata, KnownOffsets(on_racks=replicas), held)
 
-    balanced = [
-        way
-        for way in product(members, repeat=count)
-        if max(map(way.count, members)) - min(map(way.count, members)) <= 1
-    ]
-    best = max(sum(racks[name] in has for name, has in zip(way, replicas, strict=True)) for way in balanced)
-    assert sum(racks[name] in lookup.racks(part) for name, one in found.items() for part in one.partitions) == best
+    most = {(0,) * len(racks): 0}  # how many each may have -> how many matches that makes at most
+    for has in replicas.values():
+        before, most = most, {}
+        for sizes, matches in before.items():
+            for n, rack in enumerate(racks.values()):
+                given = (*sizes[:n], sizes[n] + 1, *sizes[n + 1 :])
+                most[given] = max(most.get(given, 0), matches + (rack in has))
+    best = max(matches for sizes, matches in most.items() if max(sizes) - min(sizes) <= 1)
+    assert sum(racks[name] in replicas[part] for name, one in found.items() for part in one.partitions) == best

@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from coordinator.assignors import Assignor
 from coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
@@ -20,7 +18,7 @@ from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.seats import Seat
-from tests.property.effort import effort
+from tests.property.effort import Draw, tried
 from tests.property.group_world import PATHS, GroupWorld, MemberProcess
 
 NAMES = ("a", "b", "c")
@@ -177,10 +175,20 @@ class Meddler:
         ACTIONS[action](world, n)
 
 
-numbers = st.integers(0, 63)
-actions = st.integers(0, len(ACTIONS) - 1)
-steps = st.lists(st.tuples(actions, numbers), max_size=40)
-meddling = st.lists(st.tuples(st.integers(0, 40), actions, numbers), max_size=15)
+Steps = list[tuple[int, int]]
+Meddling = list[tuple[int, int, int]]
+
+
+def step(draw: Draw) -> tuple[int, int]:
+    return draw.randrange(len(ACTIONS)), draw.randrange(64)
+
+
+def steps(draw: Draw) -> Steps:
+    return draw.many(step, 40)
+
+
+def meddling(draw: Draw) -> Meddling:
+    return draw.many(lambda draw: (draw.randint(0, 40), *step(draw)), 15)
 
 
 def a_world(assignor: Assignor, meddler: Meddler | None = None) -> GroupWorld:
@@ -238,25 +246,27 @@ def assert_everything_is_assigned(world: GroupWorld) -> None:
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
-@given(script=steps, meddling=meddling)
-@effort(25)
-@example(script=[(ACTIONS.index(remove_an_owner), 0)], meddling=[])
+@tried(60, steps, meddling)
 def test_after_any_faults_no_partition_runs_twice_and_the_group_becomes_stable(
-    assignor: str, script: list[tuple[int, int]], meddling: list[tuple[int, int, int]]
+    assignor: str, script: Steps, meddling: Meddling
 ) -> None:
     becomes_stable(ASSIGNORS[assignor](), script, meddling)
 
 
 @pytest.mark.parametrize("assignor", STICKY)
-@given(script=steps, meddling=meddling)
-@effort(8)
+@tried(60, steps, meddling)
 def test_nor_with_a_strategy_whose_answer_depends_on_what_runs(
-    assignor: str, script: list[tuple[int, int]], meddling: list[tuple[int, int, int]]
+    assignor: str, script: Steps, meddling: Meddling
 ) -> None:
     becomes_stable(STICKY[assignor](), script, meddling)
 
 
-def becomes_stable(assignor: Assignor, script: list[tuple[int, int]], meddling: list[tuple[int, int, int]]) -> None:
+@pytest.mark.parametrize("assignor", ASSIGNORS)
+def test_an_owner_that_is_removed_by_hand_is_written_again(assignor: str) -> None:
+    becomes_stable(ASSIGNORS[assignor](), [(ACTIONS.index(remove_an_owner), 0)], [])
+
+
+def becomes_stable(assignor: Assignor, script: Steps, meddling: Meddling) -> None:
     world = a_world(assignor, Meddler(meddling.copy()))
     for action, n in script:
         ACTIONS[action](world, n)

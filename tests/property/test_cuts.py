@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from random import Random
 
 from consumer.spark.source.cuts import at_cut, batch_end
 from consumer.spark.source.offset import SourceOffset
 from consumer.spark.source.segment_index import Sealed
 from coordinator.zk.znodes.cuts import Cut
 from coordinator.zk.znodes.segments import Segment
+from tests.property.effort import Draw, tried
 
 SEAL, CUT, LOOK = "seal", "cut", "look"
-EVENTS = st.lists(st.sampled_from([SEAL, CUT, LOOK]), min_size=1, max_size=25)
 
 
 def sealed(czxid: int) -> Sealed:
     return Sealed(czxid, f"segment-{czxid:010d}", Segment("f", "d", 10, 1, (), "c", "i", 1))
 
 
-@given(EVENTS, st.data())
+@tried(500, lambda draw: draw.many(lambda draw: draw.choice([SEAL, CUT, LOOK]), 30, 1), Draw.another)
 def test_batch_never_spans_a_cut_and_checkpoint_offsets_hold_just_its_segments(
-    events: list[str], data: st.DataObject
+    events: list[str], random: Random
 ) -> None:
     segments: list[Sealed] = []
     cuts: list[Cut] = []
@@ -51,11 +50,11 @@ def test_batch_never_spans_a_cut_and_checkpoint_offsets_hold_just_its_segments(
         elif event == CUT:
             cuts.append(Cut(len(cuts) + 1, czxid))
         else:
-            known = data.draw(st.integers(0, len(cuts)), "known")
+            known = random.randint(0, len(cuts))
             least = sum(each.czxid < cuts[known - 1].czxid for each in segments) if known else 0
             least = max(least, sum(each.czxid <= offset.czxid for each in segments))
-            listed = data.draw(st.integers(least, len(segments)), "listed")
-            look(known, listed, data.draw(st.sampled_from([0, 15, 25]), "max_rows"))
+            listed = random.randint(least, len(segments))
+            look(known, listed, random.choice([0, 15, 25]))
     for _ in range(2 * len(events)):
         look(len(cuts), len(segments), 0)
 

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from coordinator.assignors import Assignor
 from coordinator.planning.plan import HISTORY_KEPT, Plan, plan
 from coordinator.planning.snapshot import Member, SentCommand, Snapshot
@@ -17,15 +14,15 @@ from coordinator.planning.target import is_live
 from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER
 from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, STABLE, GroupState, Mark
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
-from tests.property.effort import effort
-from tests.property.snapshots import EPOCH, GENERATION, assignors, snapshots
+from tests.property.effort import tried
+from tests.property.snapshots import EPOCH, GENERATION, turn
 from tests.support.strategies import only
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-turns = assignors.flatmap(lambda assignor: st.tuples(snapshots(assignor), st.just(assignor)))
-few = effort(8)
+TURNS = 300
+turns = tried(TURNS, turn)
 
 
 def sent_commands(snapshot: Snapshot) -> Iterable[tuple[str, SentCommand]]:
@@ -73,8 +70,7 @@ def backwards(found: Mapping[K, V]) -> dict[K, V]:
     return dict(reversed(list(found.items())))
 
 
-@few
-@given(turns)
+@turns
 def test_the_same_snapshot_gives_the_same_plan_and_is_left_as_it_is(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
     before = copy.deepcopy(snapshot)
@@ -85,8 +81,7 @@ def test_the_same_snapshot_gives_the_same_plan_and_is_left_as_it_is(turn: tuple[
     assert snapshot == before
 
 
-@few
-@given(turns)
+@turns
 def test_the_order_in_which_things_were_read_makes_no_difference(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
     other: dict[str, Any] = {
@@ -100,8 +95,7 @@ def test_the_order_in_which_things_were_read_makes_no_difference(turn: tuple[Sna
     assert found.state.to_bytes() == plan(snapshot, only(assignor)).state.to_bytes()
 
 
-@effort(25)
-@given(turns)
+@turns
 def test_partition_is_started_only_where_no_other_consumer_may_run_it(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -116,8 +110,7 @@ def test_partition_is_started_only_where_no_other_consumer_may_run_it(turn: tupl
         started |= command.started
 
 
-@few
-@given(turns)
+@turns
 def test_a_member_has_at_most_one_command_outstanding(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -128,8 +121,7 @@ def test_a_member_has_at_most_one_command_outstanding(turn: tuple[Snapshot, Assi
         assert len(left) + len(new) <= 1
 
 
-@few
-@given(turns)
+@turns
 def test_commands_carry_the_current_epoch_generation_and_incarnation(
     turn: tuple[Snapshot, Assignor],
 ) -> None:
@@ -148,8 +140,7 @@ def test_commands_carry_the_current_epoch_generation_and_incarnation(
         assert decided.state.target[name].incarnation == channel.incarnation
 
 
-@few
-@given(turns)
+@turns
 def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -162,8 +153,7 @@ def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
         assert command.partitions < running  # all of it is said by naming none
 
 
-@few
-@given(turns)
+@turns
 def test_a_start_names_what_runs_and_otherwise_only_the_target(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -177,8 +167,7 @@ def test_a_start_names_what_runs_and_otherwise_only_the_target(turn: tuple[Snaps
         assert command.topics == {part.topic: snapshot.topics[part.topic].id for part in command.started}
 
 
-@few
-@given(turns)
+@turns
 def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(
     turn: tuple[Snapshot, Assignor],
 ) -> None:
@@ -192,8 +181,7 @@ def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(
         assert not assignor.is_eager or settled or not view.running
 
 
-@few
-@given(turns)
+@turns
 def test_only_incarnations_that_are_gone_half_ended_or_silent_are_ended(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -218,8 +206,7 @@ def test_only_incarnations_that_are_gone_half_ended_or_silent_are_ended(turn: tu
             assert not is_registered or (channel.ended is not None and end.view.running)
 
 
-@few
-@given(turns)
+@turns
 def test_finished_incarnations_are_ended_and_silent_ones_are_evicted(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -241,8 +228,7 @@ def incarnation_of(member: Member) -> str:
     return member.registration.incarnation if member.registration else ""
 
 
-@few
-@given(turns)
+@turns
 def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -263,8 +249,7 @@ def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) 
             assert (mark in decided.state.marks) == runs_still
 
 
-@few
-@given(turns)
+@turns
 def test_who_has_no_part_is_named_with_the_reason_and_the_others_go_on(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -277,8 +262,7 @@ def test_who_has_no_part_is_named_with_the_reason_and_the_others_go_on(turn: tup
         assert usable or name not in decided.state.target
 
 
-@few
-@given(turns)
+@turns
 def test_target_covers_every_subscribed_partition(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -289,8 +273,7 @@ def test_target_covers_every_subscribed_partition(turn: tuple[Snapshot, Assignor
     assert sorted(assigned) == sorted(every)
 
 
-@few
-@given(turns)
+@turns
 def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -302,8 +285,7 @@ def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: tuple[Snaps
     assert after.state in GROUP_STATES
 
 
-@few
-@given(turns)
+@turns
 def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
     turn: tuple[Snapshot, Assignor],
 ) -> None:
@@ -320,8 +302,7 @@ def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
     assert (decided.state.state == EMPTY) == (not decided.state.target)
 
 
-@few
-@given(turns)
+@turns
 def test_a_plan_that_leaves_something_open_says_when_it_wants_the_next_turn(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
@@ -332,8 +313,7 @@ def test_a_plan_that_leaves_something_open_says_when_it_wants_the_next_turn(turn
     assert decided.again_s is None or decided.again_s >= 0
 
 
-@few
-@given(turns, st.integers(0, 30), st.integers(0, 40))
+@tried(TURNS, turn, lambda draw: draw.upto(30), lambda draw: draw.upto(40))
 def test_history_keeps_the_newest_and_never_forgets_what_it_writes(
     turn: tuple[Snapshot, Assignor], count: int, above: int
 ) -> None:
@@ -349,8 +329,7 @@ def test_history_keeps_the_newest_and_never_forgets_what_it_writes(
     assert set(decided.forgotten) <= set(snapshot.history)
 
 
-@few
-@given(turns)
+@turns
 def test_a_state_that_was_written_is_read_back_the_same(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from consumer.config import ConsumerConfig
 from consumer.fetching.fetcher import Fetcher
@@ -16,17 +15,30 @@ from consumer.fetching.poll_order import ORDERS, greedy, proportional
 from consumer.fetching.polling import Polling
 from consumer.types import Position
 from coordinator.zk.znodes.partitions import TopicPartition
-from tests.property.effort import effort
+from tests.property.effort import Draw, tried
 from tests.support.sizedlog import SizedLog
 from tests.unit.manual import ManualRuntime
 
 PARTITIONS = [TopicPartition("t", number) for number in range(5)]
-THERE = st.dictionaries(st.sampled_from(PARTITIONS), st.integers(1, 400))
-MOST = st.integers(1, 600)
 
 
-@effort(300)
-@given(THERE, MOST)
+def rows_there(draw: Draw) -> dict[TopicPartition, int]:
+    return {partition: draw.randint(1, 400) for partition in draw.some(PARTITIONS)}
+
+
+def few_there(draw: Draw) -> dict[TopicPartition, int]:
+    return {partition: draw.randint(1, 50) for partition in draw.some(PARTITIONS, least=1)}
+
+
+def some_arrivals(draw: Draw) -> list[list[tuple[TopicPartition, int]]]:
+    return draw.many(lambda draw: draw.many(lambda draw: (draw.choice(PARTITIONS), draw.randint(1, 60)), 5), 30)
+
+
+def upto(most: int) -> Callable[[Draw], int]:
+    return lambda draw: draw.number(most, 1)
+
+
+@tried(300, rows_there, upto(600))
 def test_both_orders_return_all_that_may_be_and_no_more_than_is_there(
     there: dict[TopicPartition, int], most: int
 ) -> None:
@@ -38,8 +50,7 @@ def test_both_orders_return_all_that_may_be_and_no_more_than_is_there(
         assert len(dict(picked)) == len(picked)
 
 
-@effort(300)
-@given(THERE, MOST)
+@tried(300, rows_there, upto(600))
 def test_proportional_poll_gives_equal_shares_but_for_one_record_or_too_few(
     there: dict[TopicPartition, int], most: int
 ) -> None:
@@ -50,12 +61,7 @@ def test_proportional_poll_gives_equal_shares_but_for_one_record_or_too_few(
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@effort(300)
-@given(
-    there=st.dictionaries(st.sampled_from(PARTITIONS), st.integers(1, 50), min_size=1),
-    arrivals=st.lists(st.lists(st.tuples(st.sampled_from(PARTITIONS), st.integers(1, 60)), max_size=5), max_size=30),
-    most=st.integers(1, 20),
-)
+@tried(300, few_there, some_arrivals, upto(20))
 def test_partition_with_records_is_served_within_its_bound_despite_new_arrivals(
     order: str, there: dict[TopicPartition, int], arrivals: list[list[tuple[TopicPartition, int]]], most: int
 ) -> None:
@@ -79,14 +85,21 @@ def test_partition_with_records_is_served_within_its_bound_despite_new_arrivals(
         assert max(waited.values(), default=0) < bound
 
 
-OPERATIONS = st.one_of(
-    st.tuples(st.just("append"), st.integers(0, 3), st.lists(st.integers(0, 3000), max_size=20)),
-    st.tuples(st.just("poll"), st.integers(1, 30), st.none()),
-    st.tuples(st.just("pause"), st.integers(0, 3), st.none()),
-    st.tuples(st.just("resume"), st.integers(0, 3), st.none()),
-    st.tuples(st.just("seek"), st.integers(0, 3), st.integers(0, 50)),
-    st.tuples(st.just("hand on"), st.integers(0, 3), st.none()),
-)
+def operation(draw: Draw) -> tuple[str, int, Any]:
+    what = draw.choice(["append", "poll", "pause", "resume", "seek", "hand on"])
+    if what == "append":
+        return what, draw.randrange(4), draw.many(lambda draw: draw.randint(0, 3000), 20)
+    return what, draw.randint(1, 30) if what == "poll" else draw.randrange(4), draw.randint(0, 50)
+
+
+def options(draw: Draw) -> dict[str, Any]:
+    return {
+        "prefetch": draw.choice(["total", "share"]),
+        "max_poll_records": draw.randint(1, 40),
+        "fetch_max_bytes": draw.number(20_000, 1),
+        "max_partition_fetch_bytes": draw.number(20_000, 1),
+        "buffer_memory": draw.number(40_000, 1),
+    }
 
 
 class Model:
@@ -121,6 +134,7 @@ class Model:
             self.polling.end([partition])
             self.polling.begin({partition: Position("id", self.next[partition])})
             self.paused.discard(partition)
+        assert self.polling.paused == self.paused
 
     def poll(self, most: int) -> int:
         self.runtime.now += 2
@@ -142,28 +156,13 @@ class Model:
 
 
 @pytest.mark.parametrize("order", ["greedy", "proportional"])
-@effort(100)
-@given(
-    operations=st.lists(OPERATIONS, max_size=60),
-    prefetch=st.sampled_from(["total", "share"]),
-    most=st.integers(1, 40),
-    fetch=st.integers(1, 20_000),
-    of_each=st.integers(1, 20_000),
-    memory=st.integers(1, 40_000),
-)
+@tried(200, lambda draw: draw.many(operation, 24), options)
 def test_record_is_returned_once_in_order_within_bounds_over_pause_seek_and_move(
-    operations: list[tuple[str, int, Any]], order: str, prefetch: str, most: int, fetch: int, of_each: int, memory: int
+    order: str, operations: list[tuple[str, int, Any]], options: dict[str, Any]
 ) -> None:
-    model = Model(
-        poll_order=order,
-        prefetch=prefetch,
-        max_poll_records=most,
-        fetch_max_bytes=fetch,
-        max_partition_fetch_bytes=of_each,
-        buffer_memory=memory,
-    )
-    for operation in operations:
-        model.do(*operation)
+    model = Model(poll_order=order, **options)
+    for each in operations:
+        model.do(*each)
     for number in range(4):
         model.do("resume", number, None)
 

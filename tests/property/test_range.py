@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coordinator.assignors import Subscriber, checked
 from coordinator.assignors.range import RangeAssignor
 from coordinator.zk.errors import RebalanceFailed
 from coordinator.zk.znodes.partitions import TopicPartition
-from tests.property.effort import effort
+from tests.property.effort import Draw, tried
 
 Found = dict[str, dict[str, set[int]]]
 
@@ -115,18 +114,17 @@ def test_the_partitions_of_a_consumer_are_spread_over_its_threads() -> None:
     assert numbers == {"a-0": [0, 1, 2], "a-1": [3, 4], "b-0": [5, 6]}
 
 
-@st.composite
-def groups(draw: st.DrawFn) -> tuple[list[Subscriber], dict[str, list[int]]]:
-    counts = draw(st.dictionaries(st.sampled_from("tuvw"), st.integers(1, 20), min_size=1))
-    threads = st.dictionaries(st.sampled_from(sorted(counts)), st.integers(1, 4))
-    names = draw(st.lists(st.text("abc-1", min_size=1, max_size=3), unique=True, min_size=1, max_size=6))
-    members = [Subscriber(name, draw(threads)) for name in names]
+def group(draw: Draw) -> tuple[list[Subscriber], dict[str, list[int]]]:
+    counts = {topic: draw.upto(20, 1) for topic in draw.some("tuvw", least=1)}
+    names = {draw.text(3, "abc-1", least=1) for _ in range(draw.upto(8, 1))}
+    members = [
+        Subscriber(name, {topic: draw.randint(1, 4) for topic in draw.some([*counts])}) for name in sorted(names)
+    ]
     wanted = {topic for member in members for topic in member.threads}
     return members, {topic: list(range(count)) for topic, count in counts.items() if topic in wanted}
 
 
-@effort(40)
-@given(groups())
+@tried(300, group)
 def test_every_partition_is_assigned_once_to_a_subscriber(
     group: tuple[list[Subscriber], dict[str, list[int]]],
 ) -> None:
@@ -140,8 +138,7 @@ def test_every_partition_is_assigned_once_to_a_subscriber(
         assert set(by_thread) <= {f"{consumer}-{number}" for number in range(threads[consumer])}
 
 
-@effort(40)
-@given(groups())
+@tried(300, group)
 def test_threads_of_a_topic_differ_by_one_partition_and_the_first_have_more(
     group: tuple[list[Subscriber], dict[str, list[int]]],
 ) -> None:
@@ -159,14 +156,13 @@ def test_threads_of_a_topic_differ_by_one_partition_and_the_first_have_more(
         assert max(sizes) - min(sizes) <= 1
 
 
-@effort(40)
-@given(groups(), st.randoms(use_true_random=False))
+@tried(300, group, Draw.another)
 def test_the_order_of_members_topics_and_partitions_makes_no_difference(
-    group: tuple[list[Subscriber], dict[str, list[int]]], random: st.DataObject
+    group: tuple[list[Subscriber], dict[str, list[int]]], random: Random
 ) -> None:
     members, topics = group
     others = list(members)
-    random.shuffle(others)  # type: ignore[attr-defined]
+    random.shuffle(others)
     shuffled = {topic: list(reversed(numbers)) for topic, numbers in reversed(topics.items())}
 
     assert RangeAssignor().assign(others, shuffled) == RangeAssignor().assign(members, topics)

@@ -8,20 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from coordinator.zk.errors import BadData, UsageError
 from coordinator.zk.znodes import ranges
-from coordinator.zk.znodes.commands import START_FETCHER, STOP_FETCHER, Command
-from coordinator.zk.znodes.group_state import GROUP_STATES, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.commands import Command
+from coordinator.zk.znodes.group_state import GroupState, Rebalance, Target
 from coordinator.zk.znodes.json_fields import Fields
 from coordinator.zk.znodes.names import MAX_NAME, checked_name, is_name, shown
-from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
+from coordinator.zk.znodes.operator_requests import PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition, by_topic, partition_set
 from coordinator.zk.znodes.records import (
     BegunRecord,
-    Channel,
     CoordinatorRecord,
     EpochRecord,
     OffsetRecord,
@@ -30,111 +27,10 @@ from coordinator.zk.znodes.records import (
     Topic,
     parsed_channel,
 )
-from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
-from tests.property.effort import effort
+from coordinator.zk.znodes.segments import Pool, Query, Segment, SegmentsRecord
+from tests.property.effort import ANY, Draw, tried
+from tests.property.records import RECORDS, Build, partitions, text
 from tests.support.next_release import as_next_release
-
-# ---- records as the project writes them
-
-texts = st.text(max_size=20)
-names = st.text("azAZ09_-", min_size=1, max_size=6) | st.sampled_from(["a.b", "...", "a" * MAX_NAME])
-ids = st.text("0123456789abcdef", min_size=1, max_size=8)
-numbers = st.integers(0, 2**31 - 1)
-offsets = st.integers(0, 2**63 - 1)
-partitions = st.builds(TopicPartition, names, st.integers(0, 99_999))
-some_partitions = st.frozensets(partitions, max_size=5)
-topic_ids = st.dictionaries(names, texts, max_size=3)
-ownership = st.dictionaries(texts, some_partitions.filter(bool), max_size=3)
-targets = st.dictionaries(names, st.builds(Target, ids, ownership), max_size=3)
-subscriptions = st.one_of(
-    st.tuples(st.just("static"), st.dictionaries(names, st.integers(1, 10_000), max_size=3)),
-    st.tuples(
-        st.sampled_from(["white_list", "black_list"]),
-        st.dictionaries(texts, st.integers(1, 9), min_size=1, max_size=1),
-    ),
-)
-sealed_ranges = st.lists(
-    st.builds(lambda part, first: SealedRange(part.topic, "id", part.partition, first, first + 1), partitions, numbers),
-    max_size=3,
-    unique_by=lambda item: (item.topic, item.partition),
-).map(lambda items: tuple(sorted(items)))
-
-rewinds = st.builds(Rewind, numbers, offsets, st.booleans())
-pauses = st.builds(Pause, texts, numbers, st.none() | texts)
-
-RECORDS: dict[str, st.SearchStrategy[Any]] = {
-    "topic": st.builds(
-        lambda name, topic_id, found: Topic(name, topic_id, tuple(sorted(found))),
-        names,
-        ids,
-        st.sets(st.integers(0, 1_000_000), max_size=5),
-    ),
-    "coordinator": st.builds(CoordinatorRecord, texts, texts, numbers),
-    "epoch": st.builds(EpochRecord, numbers),
-    "registration": st.builds(
-        lambda subscription, life, host, protocols, lease_ms, poll_ms, user_data, seal_ms: Registration(
-            life, subscription[1], subscription[0], host, tuple(protocols), lease_ms, poll_ms, user_data, seal_ms
-        ),
-        subscriptions,
-        ids,
-        texts,
-        st.lists(texts, min_size=1, max_size=2),
-        st.integers(0, 86_400_000),
-        st.integers(1, 2**31 - 1),
-        texts,
-        st.integers(0, 2**31 - 1),
-    ),
-    "channel": st.builds(
-        Channel,
-        incarnation=ids,
-        epoch=numbers,
-        generation=numbers,
-        command=texts,
-        running=st.dictionaries(partitions, st.none() | offsets, max_size=4),
-        topics=topic_ids,
-        ended=st.none() | texts,
-        refused=some_partitions,
-        sealed=texts,
-        touched=numbers,
-    ),
-    "owner": st.builds(OwnerRecord, texts, texts, ids, numbers),
-    "offset": st.builds(OffsetRecord, offsets, ids, numbers),
-    "start": st.builds(OffsetRecord, offsets, ids, numbers, st.sampled_from(["beginning", "end"])),
-    "begun": st.builds(BegunRecord, ids, st.frozensets(st.integers(0, 10_000), max_size=20)),
-    "start command": st.builds(Command, st.just(START_FETCHER), numbers, numbers, ids, ownership, topics=topic_ids),
-    "stop command": st.builds(
-        Command, st.just(STOP_FETCHER), numbers, numbers, ids, partitions=some_partitions, topics=topic_ids
-    ),
-    "state": st.builds(
-        GroupState,
-        state=st.sampled_from(GROUP_STATES),
-        generation=numbers,
-        epoch=numbers,
-        strategy=texts,
-        target=targets,
-        topics=topic_ids,
-        marks=st.lists(st.builds(Mark, texts, ids, some_partitions, numbers, texts), max_size=2).map(tuple),
-        reason=st.none() | texts,
-        left_out=st.dictionaries(texts, texts, max_size=2),
-    ),
-    "rebalance": st.builds(
-        Rebalance,
-        numbers,
-        numbers,
-        texts,
-        numbers,
-        st.lists(texts, max_size=2).map(tuple),
-        st.lists(texts, max_size=2).map(tuple),
-        numbers,
-        *[st.none() | numbers] * 5,
-    ),
-    "paused": st.builds(PausedRecord, st.none() | pauses, st.dictionaries(names, pauses, max_size=2)),
-    "request": st.builds(TurnRequest, st.text(max_size=250), numbers, st.none() | st.text(max_size=1000)),
-    "segment": st.builds(Segment, names, texts, numbers, numbers, sealed_ranges, texts, ids, numbers),
-    "segments": st.builds(SegmentsRecord, offsets, st.none() | texts.filter(bool), st.none() | st.integers(1, 10_000)),
-    "query": st.builds(Query, ids, offsets, numbers, numbers, st.none() | rewinds),
-    "pool": st.builds(Pool, st.integers(0, 10_000), ids),
-}
 
 PARSERS: dict[str, Callable[[bytes], Any]] = {
     "topic": lambda data: Topic.parse("where", "t", data, 17),
@@ -158,14 +54,22 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "pool": lambda data: Pool.parse("where", data),
 }
 KINDS = sorted(PARSERS)
+VERSIONS = (None, 0, -1, 2, 2**70, 1.5, "2", "next", [2], {"major": 2})
+
+
+def any_record(draw: Draw, kind: str) -> Any:
+    return RECORDS[kind](draw)
+
+
+def with_a_field(draw: Draw, kind: str) -> tuple[dict[str, Any], str]:
+    """A record's JSON, and one of its fields."""
+    values = json.loads(RECORDS[kind](draw).to_bytes())
+    return values, draw.choice(sorted(values))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@effort(12)
-@given(data=st.data())
-def test_a_record_is_read_back_as_it_was_written(kind: str, data: st.DataObject) -> None:
-    record = data.draw(RECORDS[kind])
-
+@tried(200, any_record)
+def test_a_record_is_read_back_as_it_was_written(kind: str, record: Any) -> None:
     found = PARSERS[kind](record.to_bytes())
 
     expected = Topic("t", record.id, record.partitions) if kind == "topic" else record
@@ -174,10 +78,9 @@ def test_a_record_is_read_back_as_it_was_written(kind: str, data: st.DataObject)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@effort(3)
-@given(data=st.data())
-def test_record_is_one_line_of_versioned_json_and_ignores_later_fields(kind: str, data: st.DataObject) -> None:
-    written = data.draw(RECORDS[kind]).to_bytes()
+@tried(200, any_record)
+def test_record_is_one_line_of_versioned_json_and_ignores_later_fields(kind: str, record: Any) -> None:
+    written = record.to_bytes()
 
     later = as_next_release(written)
 
@@ -188,12 +91,10 @@ def test_record_is_one_line_of_versioned_json_and_ignores_later_fields(kind: str
     assert PARSERS[kind](later) == PARSERS[kind](written)
 
 
-@pytest.mark.parametrize("version", [None, 0, -1, 2, 2**70, 1.5, "2", "next", [2], {"major": 2}])
 @pytest.mark.parametrize("kind", KINDS)
-@effort(1)
-@given(data=st.data())
-def test_record_of_any_version_is_read_the_same_way(kind: str, version: object, data: st.DataObject) -> None:
-    written = data.draw(RECORDS[kind]).to_bytes()
+@tried(200, any_record, lambda draw: draw.choice(VERSIONS))
+def test_record_of_any_version_is_read_the_same_way(kind: str, record: Any, version: object) -> None:
+    written = record.to_bytes()
 
     other = json.dumps({**json.loads(written), "version": version}).encode()
 
@@ -201,11 +102,9 @@ def test_record_of_any_version_is_read_the_same_way(kind: str, version: object, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@effort(3)
-@given(data=st.data())
-def test_a_field_that_is_null_is_as_one_that_is_missing(kind: str, data: st.DataObject) -> None:
-    values = json.loads(data.draw(RECORDS[kind]).to_bytes())
-    field = data.draw(st.sampled_from(sorted(values)))
+@tried(200, with_a_field)
+def test_a_field_that_is_null_is_as_one_that_is_missing(kind: str, record: tuple[dict[str, Any], str]) -> None:
+    values, field = record
 
     null = read(kind, json.dumps({**values, field: None}).encode())
     missing = read(kind, json.dumps({name: value for name, value in values.items() if name != field}).encode())
@@ -213,16 +112,14 @@ def test_a_field_that_is_null_is_as_one_that_is_missing(kind: str, data: st.Data
     assert null == missing
 
 
-@effort(10)
-@given(name=texts)
+@tried(200, text)
 def test_state_of_a_later_release_is_read_with_all_fields_of_the_group(name: str) -> None:
     state = GroupState(state=name, generation=7, epoch=3, target={"c": Target("i", {})})
 
     assert GroupState.parse("where", state.to_bytes()) == state
 
 
-@effort(10)
-@given(known=st.sets(st.integers(0, 99), min_size=1, max_size=5), more=st.sets(st.integers(0, 99), max_size=5))
+@tried(200, lambda draw: set(draw.some(range(100), 5, 1)), lambda draw: set(draw.some(range(100), 5)))
 def test_a_topic_that_is_rewritten_keeps_what_only_a_later_release_knows(known: set[int], more: set[int]) -> None:
     later = as_next_release(Topic("t", "id", tuple(sorted(known))).to_bytes())
     grown = Topic("t", "id", tuple(sorted(known | more)))
@@ -259,48 +156,50 @@ FIELDS = (
     "touched", "trigger", "user_data", "version",
 )  # fmt: skip
 
-scalars = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=True),
-    st.text(st.characters(), max_size=10),
-    st.sampled_from(
-        ["\ud800", "²", "٣", "0-3,7", "7-3", "-1", "1" * 5000, "start-fetcher", "static", "..", "a/b", "\x00"]
-    ),
+TEXTS = ("\ud800", "²", "٣", "0-3,7", "7-3", "-1", "1" * 5000, "start-fetcher", "static", "..", "a/b", "\x00")
+FLOATS = (0.5, -0.0, 1e16, 1e308, 5e-324, float("nan"), float("inf"), float("-inf"))
+KEYS = (*FIELDS, *["t", "0", "1", "007", "²", "9" * 4301, "-1", "a/b", "", "\ud800"] * 5)
+SCALARS: tuple[Build, ...] = (
+    lambda draw: draw.choice([None, True, False]),
+    lambda draw: draw.randint(-3, 100),
+    lambda draw: draw.number(2**70, -(2**70)),
+    lambda draw: draw.choice(FLOATS),
+    lambda draw: draw.text(10),
+    lambda draw: draw.choice(TEXTS),
 )
-keys = st.one_of(
-    st.sampled_from(FIELDS), st.sampled_from(["t", "0", "1", "007", "²", "9" * 4301, "-1", "a/b", "", "\ud800"])
-)
-documents = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4), max_leaves=12
-)
-objects = st.dictionaries(st.sampled_from(FIELDS), documents, max_size=6)
 
 
-@effort(40)
-@given(st.binary(max_size=200))
+def document(draw: Draw, depth: int = 3) -> Any:
+    if not depth or draw.truth():
+        return draw.choice(SCALARS)(draw)
+    inner = [document(draw, depth - 1) for _ in range(draw.upto(3))]
+    return inner if draw.truth() else {draw.choice(KEYS): each for each in inner}
+
+
+def objects(draw: Draw) -> dict[str, Any]:
+    return {field: document(draw) for field in draw.some(FIELDS, 6)}
+
+
+def with_nonsense(draw: Draw, kind: str) -> dict[str, Any]:
+    values, field = with_a_field(draw, kind)
+    return {**values, field: document(draw)}
+
+
+@tried(500, lambda draw: draw.randbytes(draw.upto(200)))
 def test_any_bytes_are_a_record_or_bad_data(data: bytes) -> None:
     for kind in KINDS:
         read(kind, data)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@effort(8)
-@given(values=objects)
+@tried(200, objects)
 def test_any_json_is_a_record_or_bad_data(kind: str, values: dict[str, Any]) -> None:
     read(kind, json.dumps(values).encode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@effort(10)
-@given(data=st.data())
-def test_a_record_with_one_field_that_is_nonsense_is_a_record_or_bad_data(kind: str, data: st.DataObject) -> None:
-    values = json.loads(data.draw(RECORDS[kind]).to_bytes())
-    field = data.draw(st.sampled_from(sorted(values)))
-    values[field] = data.draw(documents)
-
+@tried(200, with_nonsense)
+def test_a_record_with_one_field_that_is_nonsense_is_a_record_or_bad_data(kind: str, values: dict[str, Any]) -> None:
     found = read(kind, json.dumps(values).encode())
 
     if found is not None:
@@ -417,11 +316,14 @@ def test_channel_without_data_has_no_incarnation() -> None:
 # ---- ranges
 
 
-@effort(40)
-@given(st.frozensets(st.integers(0, ranges.MAX_PARTITION), max_size=30))
-@example(frozenset())
-@example(frozenset(range(1000)))
-@example(frozenset({0, ranges.MAX_PARTITION}))
+def some_numbers(draw: Draw) -> frozenset[int]:
+    """Some beside each other, as most are, and others far away."""
+    first = draw.number(ranges.MAX_PARTITION - 1000)
+    beside = range(first, first + draw.upto(1000))
+    return frozenset([*beside, *draw.many(lambda draw: draw.number(ranges.MAX_PARTITION), 30)])
+
+
+@tried(200, some_numbers)
 def test_ranges_are_read_back_as_they_were_written(numbers: frozenset[int]) -> None:
     text = ranges.encode(numbers)
 
@@ -435,8 +337,7 @@ def test_ranges_are_written_as_short_as_people_would() -> None:
     assert ranges.encode([]) == ""
 
 
-@effort(40)
-@given(st.text("0123456789-, ²", max_size=12) | st.text(max_size=12))
+@tried(500, lambda draw: draw.text(12, draw.choice(["0123456789-, ²", ANY])))
 def test_a_text_is_ranges_or_a_value_error(text: str) -> None:
     try:
         found = ranges.decode(text)
@@ -445,7 +346,9 @@ def test_a_text_is_ranges_or_a_value_error(text: str) -> None:
     assert all(0 <= number <= ranges.MAX_PARTITION for number in found)
 
 
-@pytest.mark.parametrize("text", ["3-1", "-1", "1-", ",", "1,,2", "1, 2", "1000001", "99999999", "0x1", "1.0", "٣"])
+@pytest.mark.parametrize(
+    "text", ["3-1", "3-2", "-1", "1-", ",", "1,,2", "1, 2", "1000001", "99999999", "0x1", "1.0", "٣"]
+)
 def test_a_range_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no partition range"):
         ranges.decode(text)
@@ -465,8 +368,7 @@ def test_ranges_that_name_a_partition_again_and_again_are_refused() -> None:
         ranges.decode("0-9,0-9")
 
 
-@effort(20)
-@given(st.frozensets(partitions, max_size=10))
+@tried(200, partitions)
 def test_partitions_by_topic_are_the_same_set(some: frozenset[TopicPartition]) -> None:
     assert partition_set(by_topic(some)) == some
 
@@ -474,8 +376,7 @@ def test_partitions_by_topic_are_the_same_set(some: frozenset[TopicPartition]) -
 # ---- names
 
 
-@effort(100)
-@given(st.text(max_size=10) | st.text("./-_a0\n\x00\x7f", max_size=4))
+@tried(500, lambda draw: draw.choice([draw.text(10), draw.text(4, "./-_a0\n\x00\x7f")]))
 def test_a_name_never_leaves_its_place_in_a_path(text: str) -> None:
     if is_name(text):
         assert text.isascii()
@@ -500,8 +401,7 @@ def test_a_name_has_249_characters_at_most() -> None:
     assert MAX_NAME == 249
 
 
-@effort(40)
-@given(st.text(max_size=200) | documents)
+@tried(500, lambda draw: draw.choice([draw.text(200), document(draw)]))
 def test_what_is_shown_is_printable_and_short(value: Any) -> None:
     text = shown(value)
 

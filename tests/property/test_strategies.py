@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coordinator.assignors import Assignment, Subscriber, assigned
 from coordinator.zk.znodes.partitions import TopicPartition
-from tests.property.effort import effort
+from tests.property.effort import Draw, tried
 from tests.unit.strategies import (
     STICKY,
     STRATEGIES,
@@ -26,30 +25,47 @@ from tests.unit.strategies import (
 Topics = dict[str, Sequence[int]]
 Group = tuple[list[Subscriber], Topics]
 ARE_EAGER = {"range": True, "round-robin": True, "sticky": True, "cooperative-sticky": False}
-every_strategy = st.sampled_from(sorted(STRATEGIES))
-sticky_ones = st.sampled_from(STICKY)
-SIZES = st.integers(1, 9)
 
 
-@st.composite
-def groups(draw: st.DrawFn, most_threads: int = 3, are_equal: bool = False) -> Group:
+def group(draw: Draw, most_threads: int = 3, are_equal: bool = False) -> Group:
     """Some with topics that not all want, static members among them, and members that claim things at odds."""
-    topics: Topics = {topic: range(count) for topic, count in draw(st.dictionaries(names, SIZES, min_size=1)).items()}
+    topics: Topics = {topic: range(draw.upto(12, 1)) for topic in draw.some("tuvw", least=1)}
     every = [TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers]
     members = []
-    for name in draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1)):
-        threads = dict.fromkeys(topics, draw(st.integers(1, most_threads)))
+    for name in draw.some("abcdefg", least=1):
+        threads = dict.fromkeys(topics, draw.randint(1, most_threads))
         if not are_equal:
-            threads = draw(st.dictionaries(st.sampled_from(sorted(topics)), st.integers(1, most_threads)))
-        running = frozenset(draw(st.lists(st.sampled_from(every), max_size=6)))
-        instance = draw(st.sampled_from(["", "", f"i{name}", "j"]))
-        members.append(Subscriber(name, threads, running, draw(st.integers(0, 2)), instance_id=instance))
+            threads = {topic: draw.randint(1, most_threads) for topic in draw.some(sorted(topics))}
+        running = frozenset(draw.choices(every, k=draw.upto(6)))
+        instance = draw.choice(["", "", f"i{name}", "j"])
+        members.append(Subscriber(name, threads, running, draw.randrange(3), instance_id=instance))
     return members, known_to(members, topics)
 
 
-names = st.sampled_from("tuvw")
-equal_groups = groups(are_equal=True)
-single_threaded = groups(most_threads=1)
+def equal_group(draw: Draw) -> Group:
+    return group(draw, are_equal=True)
+
+
+def single_threaded(draw: Draw) -> Group:
+    return group(draw, most_threads=1)
+
+
+def change(draw: Draw) -> tuple[Group, Group]:
+    """A group, and what becomes of it: members come, go, and want other topics, and topics grow and shrink."""
+    members, topics = before = single_threaded(draw)
+    stay = [one for one in members if draw.usually(True, False)]
+    after = [draw.usually(one, replace(one, threads=dict.fromkeys(draw.some("tuvw"), 1))) for one in stay]
+    after += [Subscriber(name, dict.fromkeys(draw.some("tuvw", least=1), 1)) for name in draw.some("xyz", 2)]
+    counts = {topic: draw.choice([range(draw.upto(12, 1)), topics.get(topic, range(3))]) for topic in "tuvw"}
+    return before, (after, known_to(after, counts))
+
+
+def any_strategy(draw: Draw) -> str:
+    return draw.choice(list(STRATEGIES))
+
+
+def any_sticky(draw: Draw) -> str:
+    return draw.choice(STICKY)
 
 
 def answer(strategy: str, members: Sequence[Subscriber], topics: Topics) -> Assignment:
@@ -87,8 +103,7 @@ def test_strategies_say_their_names_and_whether_everything_stops(strategy: str) 
     assert STRATEGIES[strategy].is_eager == ARE_EAGER[strategy]
 
 
-@effort(8)
-@given(every_strategy, groups())
+@tried(200, any_strategy, group)
 def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(strategy: str, group: Group) -> None:
     members, topics = group
 
@@ -97,15 +112,14 @@ def test_every_partition_is_given_once_to_a_thread_that_takes_part_in_its_topic(
     assert len(owners(found)) == sum(map(len, topics.values()))
 
 
-@effort(8)
-@given(every_strategy, groups(), st.randoms(use_true_random=False))
+@tried(200, any_strategy, group, Draw.another)
 def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
-    strategy: str, group: Group, random: st.DataObject
+    strategy: str, group: Group, random: Random
 ) -> None:
     members, topics = group
     members = told(members, answer(strategy, members, topics))
     others = list(members)
-    random.shuffle(others)  # type: ignore[attr-defined]
+    random.shuffle(others)
     shuffled: Topics = {topic: list(reversed(numbers)) for topic, numbers in reversed(topics.items())}
     others = [replace(one, on_thread=dict(reversed(list(one.on_thread.items())))) for one in others]
 
@@ -115,8 +129,7 @@ def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
     assert answer(strategy, members, topics) == found
 
 
-@effort(8)
-@given(st.sampled_from(["round-robin", *STICKY]), equal_groups)
+@tried(200, lambda draw: draw.choice(["round-robin", *STICKY]), equal_group)
 def test_with_equal_subscriptions_threads_differ_by_one_partition_at_most(strategy: str, group: Group) -> None:
     members, topics = group
     members = [one for one in members if one.threads]
@@ -129,8 +142,7 @@ def test_with_equal_subscriptions_threads_differ_by_one_partition_at_most(strate
 # ---- sticky ones
 
 
-@effort(8)
-@given(sticky_ones, groups())
+@tried(200, any_sticky, group)
 def test_no_partition_could_go_to_a_thread_that_has_two_less(strategy: str, group: Group) -> None:
     members, topics = group
 
@@ -139,25 +151,23 @@ def test_no_partition_could_go_to_a_thread_that_has_two_less(strategy: str, grou
     assert improvable(members, found) == []
 
 
-@effort(8)
-@given(sticky_ones, groups(), st.data())
+@tried(200, any_sticky, group, Draw.another)
 def test_turns_of_a_rebalance_reach_the_same_assignment_for_any_running_state(
-    strategy: str, group: Group, data: st.DataObject
+    strategy: str, group: Group, random: Random
 ) -> None:
     members, topics = group
     first = answer(strategy, members, topics)
-    every = st.sampled_from(sorted(owners(first)) or [TopicPartition("t", 0)])
+    every = sorted(owners(first)) or [TopicPartition("t", 0)]
 
     midway = [
-        replace(one, running=frozenset(data.draw(st.lists(every, max_size=4))), generation=data.draw(SIZES))
+        replace(one, running=frozenset(random.choices(every, k=random.randrange(5))), generation=random.randint(1, 9))
         for one in told(members, first)
     ]
 
     assert answer(strategy, midway, topics) == first
 
 
-@effort(8)
-@given(sticky_ones, single_threaded)
+@tried(200, any_sticky, single_threaded)
 def test_coordinator_without_a_last_assignment_leaves_partitions_where_they_run(strategy: str, group: Group) -> None:
     members, topics = group
     first = answer(strategy, members, topics)
@@ -165,8 +175,7 @@ def test_coordinator_without_a_last_assignment_leaves_partitions_where_they_run(
     assert answer(strategy, after(members, first), topics) == first
 
 
-@effort(8)
-@given(sticky_ones, equal_groups)
+@tried(200, any_sticky, equal_group)
 def test_with_equal_subscriptions_all_is_kept_that_quotas_let_keep(strategy: str, group: Group) -> None:
     members, topics = group
     held: dict[TopicPartition, list[Subscriber]] = {}
@@ -188,8 +197,7 @@ def test_with_equal_subscriptions_all_is_kept_that_quotas_let_keep(strategy: str
     assert sum(now[part] == claimant for part, claimant in claimed.items()) == most
 
 
-@effort(8)
-@given(sticky_ones, equal_groups, st.integers(1, 3), st.booleans())
+@tried(200, any_sticky, equal_group, lambda draw: draw.randint(1, 3), Draw.truth)
 def test_who_joins_gets_from_the_others_who_exchange_nothing(
     strategy: str, group: Group, threads: int, knows: bool
 ) -> None:
@@ -203,8 +211,7 @@ def test_who_joins_gets_from_the_others_who_exchange_nothing(
     assert {to for _, to in moved(before, now, members).values()} <= {"c-joins"}
 
 
-@effort(8)
-@given(sticky_ones, equal_groups, st.booleans(), st.integers(0, 5))
+@tried(200, any_sticky, equal_group, Draw.truth, lambda draw: draw.randrange(6))
 def test_of_who_leaves_the_others_take_over_and_keep_what_they_have(
     strategy: str, group: Group, knows: bool, n: int
 ) -> None:
@@ -218,13 +225,11 @@ def test_of_who_leaves_the_others_take_over_and_keep_what_they_have(
     assert moved(before, now, members) == {}
 
 
-@effort(20)
-@given(sticky_ones, single_threaded, single_threaded, st.booleans())
+@tried(400, any_sticky, change, Draw.truth)
 def test_after_any_change_nothing_goes_around_in_circles_or_could_go_back(
-    strategy: str, group: Group, other: Group, knows: bool
+    strategy: str, change: tuple[Group, Group], knows: bool
 ) -> None:
-    """Members come and go, want other topics, and topics grow and shrink."""
-    members, topics = group
+    (members, topics), other = change
     before = answer(strategy, members, topics)
     was = {one.consumer: one for one in (settled(members, before, knows))}
     members, topics = other

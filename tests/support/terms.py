@@ -8,6 +8,7 @@ from typing import Any
 from coordinator.term.bad_data import Problems
 from coordinator.term.config import CoordinatorConfig
 from coordinator.term.elector import Election
+from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.term.term import Term
 from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import Runtime
@@ -27,13 +28,20 @@ class HeldLease(Lease):
         return True
 
 
-def a_term(store: Store, runtime: Runtime, epoch: int = 1, fence: int = 0, **config: Any) -> Term:
+def a_term(
+    store: Store,
+    runtime: Runtime,
+    epoch: int = 1,
+    fence: int = 0,
+    metrics: CoordinatorMetrics | None = None,
+    **config: Any,
+) -> Term:
     """A term whose lease is always held.
 
     :param config: options of the coordinator.
     """
     options = CoordinatorConfig(**(NO_DELAY | config))
-    term = Term(Election(epoch, fence), store, runtime, options, Problems(runtime))
+    term = Term(Election(epoch, fence), store, runtime, options, Problems(runtime, metrics), metrics)
     term.lease = HeldLease()
     return term
 

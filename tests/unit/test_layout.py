@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,15 +34,22 @@ class Import(NamedTuple):
         return self.module == module or self.module.startswith(module + ".")
 
 
+@cache
 def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
+
+
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All nodes of a module, itself first."""
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def imports_of(path: Path) -> Iterator[Import]:
     """Every import, wherever it stands; `from a import b` also counts as an import of `a.b`, which it may be."""
     file = path.relative_to(ROOT).as_posix()
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (Import(file, node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -138,7 +146,10 @@ STRANGERS = (
 )
 """Who knows nothing of whom, where `MAY_IMPORT` says `**`."""
 
-IMPORTS = [found for package in PACKAGES for path in sources(package) for found in imports_of(path)]
+
+@cache
+def imports() -> list[Import]:
+    return [found for package in PACKAGES for path in sources(package) for found in imports_of(path)]
 
 
 def shown(found: list[Import]) -> str:
@@ -150,7 +161,7 @@ def assert_none(found: list[Import]) -> None:
 
 
 def importers(top: str) -> list[Import]:
-    return [each for each in IMPORTS if each.top == top]
+    return [each for each in imports() if each.top == top]
 
 
 def room_of(file: str) -> str:
@@ -188,7 +199,7 @@ def is_allowed(each: Import) -> bool:
 
 
 def test_a_folder_imports_only_those_below_it() -> None:
-    ours = [each for each in IMPORTS if each.top in PACKAGES]
+    ours = [each for each in imports() if each.top in PACKAGES]
 
     assert len(ours) > 1000
     assert_none([each for each in ours if not is_allowed(each)])
@@ -206,11 +217,11 @@ def test_drills_are_imported_by_drills_only() -> None:
 
 
 def test_the_version_of_the_package_imports_nothing() -> None:
-    assert_none([each for each in IMPORTS if each.file == "coordinator/__init__.py"])
+    assert_none([each for each in imports() if each.file == "coordinator/__init__.py"])
 
 
 def test_the_checker_imports_no_library() -> None:
-    own = [each for each in IMPORTS if each.file.startswith("drills/checker/")]
+    own = [each for each in imports() if each.file.startswith("drills/checker/")]
 
     assert_none([each for each in own if each.top not in PACKAGES and each.top not in sys.stdlib_module_names])
 
@@ -250,7 +261,7 @@ def test_time_and_threads_come_from_the_runtime() -> None:
         "drills/workloads/",
     )
 
-    assert_none([e for e in IMPORTS if e.top in CLOCKS_AND_THREADS and not e.file.startswith(allowed)])
+    assert_none([e for e in imports() if e.top in CLOCKS_AND_THREADS and not e.file.startswith(allowed)])
 
 
 def test_nothing_that_decides_imports_anything_that_acts() -> None:
@@ -266,7 +277,7 @@ def test_nothing_that_decides_imports_anything_that_acts() -> None:
     )
     acting = ("kazoo_store", "runtime", "lease", "batching", "embedded")
 
-    found = [each for each in IMPORTS if each.file.startswith(pure)]
+    found = [each for each in imports() if each.file.startswith(pure)]
 
     assert_none([each for each in found if any(f".zk.{name}" in each.module for name in acting)])
 
@@ -346,19 +357,15 @@ def is_large(found: ast.ClassDef) -> bool:
 
 
 def test_a_class_of_the_coordinator_is_small_or_has_a_reason() -> None:
-    trees = [ast.parse(path.read_text()) for path in sources("coordinator")]
-    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for path in sources("coordinator") for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
 
     assert {found.name for found in classes if is_large(found)} == set(LARGE)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_module_opens_with_what_it_is_for(package: str) -> None:
-    silent = [
-        path.name
-        for path in sources(package)
-        if path.read_text() and not ast.get_docstring(ast.parse(path.read_text()))
-    ]
+    modules = {path.name: nodes_of(path)[0] for path in sources(package) if path.read_text()}
+    silent = [name for name, tree in modules.items() if isinstance(tree, ast.Module) and not ast.get_docstring(tree)]
 
     assert silent == []
 
@@ -382,7 +389,7 @@ def test_only_the_paths_module_builds_paths_of_znodes() -> None:
         for package in PACKAGES
         for path in sources(package)
         if path.name not in ("paths.py", "config.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and node.value.startswith(("/consumers", "/brokers/"))

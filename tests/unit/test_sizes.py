@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.unit.test_layout import ROOT, nodes_of
+
 PLACES = ("consumer", "coordinator/cli", "coordinator/admin")
 MOST_PARAMETERS = 6
 MOST_LINES = 250
@@ -17,9 +18,8 @@ def classes() -> Iterator[tuple[Path, ast.ClassDef, list[str]]]:
     """Every class, and the lines of its module."""
     for place in PLACES:
         for path in sorted((ROOT / place).rglob("*.py")):
-            text = path.read_text()
-            found = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
-            yield from ((path, node, text.splitlines()) for node in found)
+            lines = path.read_text().splitlines()
+            yield from ((path, node, lines) for node in nodes_of(path) if isinstance(node, ast.ClassDef))
 
 
 def constructor(found: ast.ClassDef) -> ast.FunctionDef | None:

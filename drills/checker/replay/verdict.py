@@ -118,7 +118,7 @@ def shown(event: Event) -> str:
 
 def ascii_line(text: str) -> str:
     """`text` without terminal control characters."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def moment(at: object) -> str:
