@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from coordinator.zk.store import SessionState, Store
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
+from tests.simulation.servers import SimulatedServer
 from tests.simulation.store import SimStore
 from tests.simulation.zookeeper import SimulatedEnsemble
 
@@ -43,20 +44,21 @@ class Alone:
         """The virtual time, in seconds."""
         return self.scheduler.now
 
-    def open(self, timeout_s: float = 10.0, process: SimulatedProcess | None = None) -> SimStore:
-        """A session, of a process of its own unless one is given."""
+    def open(
+        self,
+        timeout_s: float = 10.0,
+        process: SimulatedProcess | None = None,
+        hosts: Sequence[SimulatedServer] | None = None,
+    ) -> SimStore:
+        """A session, of a process of its own unless one is given, with those servers in its connect string."""
         process = process or self.scheduler.process("p")
-        return self.call(lambda: self.ensemble.open(process, timeout_s), process)
+        return self.call(lambda: self.ensemble.open(process, timeout_s, hosts=hosts), process)
 
     def open_at(self, number: int, timeout_s: float = 10.0) -> SimStore:
         """A session whose connection is with that server: the follower's number among the followers; -1, the leader."""
-        wanted = self.ensemble.leader if number < 0 else self.followers[number]
-        for _ in range(200):
-            store = self.open(timeout_s)
-            if store.server is wanted:
-                return store
-            self.call(store.close, store.process)
-        raise AssertionError(f"no session came to server {number}")
+        store = self.open(timeout_s, hosts=[self.ensemble.leader if number < 0 else self.followers[number]])
+        store.hosts = self.ensemble.servers
+        return store
 
     @property
     def followers(self) -> list[Any]:

@@ -39,7 +39,7 @@ class Connector:
         scheduler = self._ensemble.scheduler
         delay_s = 0.0
         if not self._hosts:
-            self._hosts = list(self._ensemble.servers)
+            self._hosts = list(self._store.hosts)
             scheduler.random.shuffle(self._hosts)
             delay_s = self._pause_s * scheduler.random.uniform(0.6, 1.4)
             self._pause_s = min(max(2 * self._pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
@@ -103,7 +103,8 @@ class _Attempt:
             after(self._hop_s(), self._fail)
             return
         session = store.session
-        delay_s = 0.0
+        # The leader confirms a session behind all that it has sent before: that has come, if it is not all applied.
+        delay_s = max(0.0, server.behind_s - ensemble.lag_spread_s)
         if session is None:
             session = ensemble.new_session(store.process, store.wanted_timeout_s)
             delay_s = server.behind_s  # it is welcome when the server has applied that

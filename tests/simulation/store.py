@@ -48,6 +48,7 @@ class SimStore(Store):
     """One session of one process. Made by `Ensemble.open`.
 
     :ivar session: as the servers have it; None before the first server has answered.
+    :ivar hosts: the servers in its connect string.
     :ivar last_zxid: the newest state that it has seen.
     :ivar lose_watches: how likely the event of a watch is lost.
     :ivar late_watches_s: events of watches, and all behind them, come up to this much later.
@@ -59,6 +60,7 @@ class SimStore(Store):
         self.process = process
         self.wanted_timeout_s = timeout_s
         self.session: SimulatedSession | None = None
+        self.hosts: Sequence[SimulatedServer] = ensemble.servers
         self.last_zxid = 0
         self.lose_watches = 0.0
         self.late_watches_s = 0.0

@@ -303,6 +303,7 @@ def test_a_write_that_is_held_up_at_a_cut_is_done_late_or_never(heals_after_s: f
         follower = world.followers[0]
         world.ensemble.cut(follower)
         outcome = world.start(lambda: store.commit([Create("/a")]), store.process)
+        world.wait(0.0)
         read = world.start(lambda: store.get("/"), store.process)
         world.wait(heals_after_s)
         assert world.ensemble.leader is not None
@@ -372,7 +373,7 @@ def test_nothing_is_written_without_a_majority() -> None:
 
 def test_client_is_refused_by_a_server_behind_its_last_seen_zxid() -> None:
     with alone(3) as world:
-        store, other = world.open_at(-1), world.open_at(0)
+        store = world.open_at(-1)
         world.wait(1.0)
         for server in world.followers:
             server.lag(20.0)
@@ -385,12 +386,6 @@ def test_client_is_refused_by_a_server_behind_its_last_seen_zxid() -> None:
             read = world.call(lambda n=number: store.get(f"/{n}"), store.process)  # type: ignore[misc]
             assert read is not None and read.stat.czxid > seen
             seen = read.stat.czxid
-        places = []
-        for _ in range(12):
-            other.drop_connection()
-            world.wait(0.2)
-            places.append(other.server)
-        assert any(server in places for server in world.followers), "who has seen nothing new is let in there"
 
 
 def test_client_cannot_connect_without_a_server() -> None:

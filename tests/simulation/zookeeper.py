@@ -71,12 +71,20 @@ class SimulatedEnsemble:
 
     # ---- clients
 
-    def open(self, process: SimulatedProcess, timeout_s: float, connect_timeout_s: float = 15.0) -> SimStore:
+    def open(
+        self,
+        process: SimulatedProcess,
+        timeout_s: float,
+        connect_timeout_s: float = 15.0,
+        hosts: Sequence[SimulatedServer] | None = None,
+    ) -> SimStore:
         """Open a session; the calling thread waits for it.
 
+        :param hosts: the servers in its connect string; None for all.
         :raises ZooKeeperUnreachable: when no server answers within `connect_timeout_s` of the process's clock.
         """
         store = SimStore(self, process, timeout_s)
+        store.hosts = hosts if hosts is not None else self.servers
         store.open(connect_timeout_s)
         return store
 
