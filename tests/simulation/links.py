@@ -110,6 +110,7 @@ class SimulatedLink:
 
     :ivar is_open: the server has it.
     :ivar is_connected: the client has it.
+    :ivar resets: the server's count when it was opened.
     :ivar waiting: what has arrived, and is not answered because a write before it is not done.
     """
 
@@ -121,6 +122,7 @@ class SimulatedLink:
         "client",
         "is_connected",
         "is_open",
+        "resets",
         "server",
         "session",
         "waiting",
@@ -129,6 +131,7 @@ class SimulatedLink:
     def __init__(self, server: SimulatedServer, session: SimulatedSession, client: LinkClient) -> None:
         self._ensemble = server.ensemble
         self.server = server
+        self.resets = server.resets
         self.session = session
         self.client = client
         self.is_open = True

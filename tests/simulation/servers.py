@@ -26,6 +26,7 @@ class SimulatedServer:
     :ivar lag_s: how much later than usual it applies what the leader sends.
     :ivar is_cut: it and the other servers do not hear each other.
     :ivar has_given_up: it has noticed that it is cut off, and serves nobody.
+    :ivar resets: how often it has closed every connection.
     """
 
     def __init__(self, ensemble: SimulatedEnsemble, number: int) -> None:
@@ -38,6 +39,7 @@ class SimulatedServer:
         self.is_cut = False
         self.has_given_up = False
         self.lag_s = 0.0
+        self.resets = 0
         self._lag_is_told = True
         self._scheduler = ensemble.scheduler
         self._pending: deque[Pending] = deque()
@@ -299,6 +301,7 @@ class SimulatedServer:
 
     def drop_links(self) -> None:
         """Every connection ends, and the watches with them."""
+        self.resets += 1
         self._held.clear()
         links, self.links = self.links, {}
         for link in links:

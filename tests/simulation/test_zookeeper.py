@@ -461,6 +461,27 @@ def test_a_commit_may_happen_after_its_sender_has_heard_that_its_outcome_is_unkn
     assert late > 5
 
 
+def test_a_commit_that_is_late_is_not_done_behind_an_election() -> None:
+    """Its server has closed every connection by then: the packet finds none."""
+    done = 0
+    for seed in range(60):
+        with alone(seed) as world:
+            store = world.open_at(seed % 2 - 1, TIMEOUT_S)
+            away = world.followers[1]
+            away.stop()
+            store.hosts = [away]  # no other connection, which would forbid it as well
+            store.delay_next_commit()
+            world.start(lambda its=store: its.commit([Create("/a")]), store.process)  # type: ignore[misc]
+            world.wait(0.002)
+            assert world.ensemble.change_leader()
+            world.wait(0.9 * TIMEOUT_S)
+            assert world.ensemble.leader is not None
+            made = world.ensemble.leader.tree.get("/a")
+            assert made is None or made.stat.czxid >> 32 == 1, "the first epoch"
+            done += made is not None
+    assert done > 5
+
+
 def test_faults_that_were_ordered_are_counted_when_they_have_an_effect() -> None:
     with alone() as world:
         store = world.open()

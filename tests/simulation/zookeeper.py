@@ -132,9 +132,11 @@ class SimulatedEnsemble:
     def receive_late(self, request: LinkRequest) -> None:
         """A request has come over a connection that is broken by now.
 
-        A write may still be done, perhaps a good while later; but not once the session has another connection.
+        A write may still be done, perhaps a good while later; but not once the session has another connection, nor
+        once the server has closed its end, as it does in an election.
         """
-        if request.kind != COMMIT or not request.link.server.is_able:
+        link = request.link
+        if request.kind != COMMIT or not link.server.is_able or link.server.resets != link.resets:
             return
         random = self.scheduler.random
         fate = 1.0 if request.is_late else random.random()
@@ -142,7 +144,7 @@ class SimulatedEnsemble:
             self.lead(request)
         elif fate > 0.4:
             request.is_late = True
-            self.scheduler.after(random.random() ** 4 * request.link.session.timeout_s, request.arrive)
+            self.scheduler.after(random.random() ** 4 * link.session.timeout_s, request.arrive)
 
     def end(self, session: SimulatedSession, why: str, request: LinkRequest | None = None) -> None:
         """A transaction that ends a session: `closed`, `killed` or `expired`."""
