@@ -113,8 +113,9 @@ class Consumer(Control):
             config,
             fetcher,
             self._runtime,
-            lambda fetched: self._member.fetched(fetched),
+            lambda fetched, checked: self._member.fetched(fetched, checked),
             lambda jumps: self._member.jumped(jumps),
+            self._may_fetch,
         )
         self._auto_commit = AutoCommit(config, self._runtime, self.commit)
         self._meter.reads_log(*lag_readers(self._log, self._polling, self._runtime))
@@ -164,7 +165,9 @@ class Consumer(Control):
             if max_records != 0 and self._may_fetch() and (self._region is None or self._region.may_take):
                 self._auto_commit.if_due()
                 if records := self._polled(max_records):
+                    checked = self._runtime.monotonic()
                     if self._may_fetch():
+                        self._returned(self._polling.ranges_of(records), checked)
                         return records
                     self._polling.put_back(records)  # the lease expired while the process was suspended
             left_s = deadline - self._runtime.monotonic()
@@ -205,8 +208,8 @@ class Consumer(Control):
             moved = {part: offset for part, offset in after.items() if running.get(part) != offset}
             if not moved:
                 return
-            if channel and (back := {p: o for p, o in moved.items() if o < (running.get(p) or 0)}):
-                self._context.trace.sought(channel.incarnation, back)
+            beyond = {p: o for p, o in moved.items() if given is not None and o > (self.position(p) or 0)}
+            self._sought(beyond | {p: o for p, o in moved.items() if o < (running.get(p) or 0)})
             try:
                 return self._member.advance(moved)
             except IncarnationOver as over:

@@ -13,6 +13,7 @@ from .config import ConsumerConfig, Subscription
 from .fetching.polling import Polling
 from .logs import Log, OffsetAndTimestamp, UnknownTopic, knows_topics
 from .membership.member import ConsumerMember
+from .types import Position
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class Control:
         self._check_held([partition])
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise UsageError(f"{offset!r} is no offset: give a whole number, 0 or more")
-        self._polling.seek(partition, offset)
+        self._seek({partition: offset})
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Seek to the earliest record of each partition; of all assigned ones when none is given.
@@ -175,7 +176,20 @@ class Control:
     ) -> None:
         self._refuse_in_region("seek")
         self._check_held(partitions)
-        for partition, offset in ask(partitions or self.assignment()).items():
+        self._seek(ask(partitions or self.assignment()))
+
+    def _sought(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The application has chosen these itself; for the history."""
+        if offsets:
+            self._member.record(lambda trace, incarnation: trace.sought(incarnation, offsets))
+
+    def _returned(self, records: Mapping[TopicPartition, tuple[int, Position]], checked: float) -> None:
+        """`poll` returns these; parameters as of `Trace.returned`."""
+        self._member.record(lambda trace, incarnation: trace.returned(incarnation, records, checked))
+
+    def _seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._sought(offsets)
+        for partition, offset in offsets.items():
             self._polling.seek(partition, offset)
 
     def _asked(

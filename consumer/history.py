@@ -46,25 +46,36 @@ class Trace:
             self._record("halt", incarnation, partitions=numbers, why=why)
 
     def sought(self, incarnation: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """A commit will move these offsets backwards."""
+        """The application has chosen these offsets itself: by a seek, or for a commit."""
         by_topic: dict[str, dict[str, int]] = {}
         for partition, offset in sorted(offsets.items()):
             by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offset
         self._record("sought", incarnation, partitions=by_topic)
 
-    def fetched(self, incarnation: str, fetched: Sequence[Fetch]) -> None:
-        """Records were fetched."""
+    def fetched(self, incarnation: str, fetched: Sequence[Fetch], checked: float) -> None:
+        """Records were fetched.
+
+        :param checked: the monotonic time right before the lease was checked for this fetch.
+        """
         ranges = [
             {
-                "topic": fetch.partition.topic,
-                "topic_id": fetch.topic_id,
-                "partition": fetch.partition.partition,
-                "first": fetch.first,
-                "next": fetch.next,
+                **_range(fetch.partition, fetch.topic_id, fetch.first, fetch.next),
+                **({} if fetch.rows else {"records": 0}),
             }
             for fetch in fetched
         ]
-        self._record("fetch", incarnation, ranges=ranges)
+        self._record("fetch", incarnation, ranges=ranges, checked=checked)
+
+    def returned(
+        self, incarnation: str, records: Mapping[TopicPartition, tuple[int, Position]], checked: float
+    ) -> None:
+        """`poll` returns these records.
+
+        :param records: partition -> the first offset, and the position after its records.
+        :param checked: as of `fetched`.
+        """
+        ranges = [_range(part, after.topic_id, first, after.offset) for part, (first, after) in records.items()]
+        self._record("returned", incarnation, ranges=ranges, checked=checked)
 
     def jumped(self, incarnation: str, jumps: Mapping[TopicPartition, Jump]) -> None:
         """These positions are out of range: fetching continues elsewhere."""
@@ -74,6 +85,11 @@ class Trace:
 
     def _record(self, event: str, incarnation: str, **fields: Any) -> None:
         self._runtime.record(event, **self._names, incarnation=incarnation, **fields)
+
+
+def _range(partition: TopicPartition, topic_id: str, first: int, following: int) -> dict[str, Any]:
+    where = {"topic": partition.topic, "topic_id": topic_id, "partition": partition.partition}
+    return {**where, "first": first, "next": following}
 
 
 def recorder_of(config: ConsumerConfig, kind: str, **more: str) -> Recorder | None:

@@ -22,8 +22,9 @@ FETCH_S = 0.005
 class Polling:
     """The records of one consumer, from the log to the application. A poll fetches at most once, and never waits.
 
-    :param on_fetched: called with fetched records.
+    :param on_fetched: called with fetched records, and the time right before `may_fetch` allowed it.
     :param on_reset: called with positions that were reset because they were out of range.
+    :param may_fetch: asked before each fetch.
     """
 
     def __init__(
@@ -31,14 +32,16 @@ class Polling:
         config: ConsumerConfig,
         fetcher: Fetcher,
         runtime: Runtime,
-        on_fetched: Callable[[Sequence[Fetch]], None],
+        on_fetched: Callable[[Sequence[Fetch], float], None],
         on_reset: Callable[[Mapping[TopicPartition, Jump]], None],
+        may_fetch: Callable[[], bool] = lambda: True,
     ) -> None:
         self._config = config
         self._fetcher = fetcher
         self._runtime = runtime
         self._on_fetched = on_fetched
         self._on_reset = on_reset
+        self._may_fetch = may_fetch
         self._buffer = Buffer()
         self._paused: PartitionSet = frozenset()
         self._order = ORDERS[config.poll_order]
@@ -138,6 +141,11 @@ class Polling:
         for partition, batch in records.items():
             self.seek(partition, batch[0].offset)
 
+    def ranges_of(self, records: Mapping[TopicPartition, list[Record]]) -> dict[TopicPartition, tuple[int, Position]]:
+        """Partition -> the first offset of these records, which the last poll took, and the position after them."""
+        positions = self._buffer.positions
+        return {partition: (batch[0].offset, positions[partition]) for partition, batch in records.items()}
+
     def _reset_out_of_range(self) -> None:
         """Only for partitions without buffered records: earlier records are returned first."""
         out_of_range = self._fetcher.out_of_range
@@ -180,6 +188,8 @@ class Polling:
         if room <= 0:
             return
         began = self._runtime.monotonic()
+        if not self._may_fetch():
+            return  # the lease has expired during an automatic commit
         until = began + FETCH_S
         fetched = self._fetcher.fetch(
             UNBOUNDED, room, targets, config.max_partition_fetch_bytes, lambda: self._runtime.monotonic() >= until
@@ -187,4 +197,4 @@ class Polling:
         looks.note(began, is_empty=not fetched)
         for fetch in fetched:
             self._buffer.add(fetch)
-        self._on_fetched(fetched)
+        self._on_fetched(fetched, began)

@@ -18,6 +18,7 @@ from coordinator.zk.znodes.records import Channel
 
 from ..config import Subscription
 from ..errors import TURNED_AWAY, ChannelGone, DrainFailed, FencedInstanceId, IllegalGeneration, UnknownMemberId
+from ..history import Trace
 from ..types import Fetch, Jump
 from .channel import FencedChannel
 from .command_drain import CommandDrain
@@ -232,15 +233,19 @@ class ConsumerMember:
             self._session.close()
             self._context.meter.gone()
 
-    def fetched(self, fetched: Sequence[Fetch]) -> None:
-        """These records were fetched; for the history."""
-        if fetched and (fenced := self._registrar.fenced) is not None:
-            self._context.trace.fetched(fenced.incarnation, fetched)
+    def fetched(self, fetched: Sequence[Fetch], checked: float) -> None:
+        """These records were fetched; `checked` as of `Trace.fetched`."""
+        if fetched:
+            self.record(lambda trace, incarnation: trace.fetched(incarnation, fetched, checked))
 
     def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None:
-        """Positions were out of range, and are reset; for the history."""
+        """Positions were out of range, and are reset."""
+        self.record(lambda trace, incarnation: trace.jumped(incarnation, jumps))
+
+    def record(self, write: Callable[[Trace, str], None]) -> None:
+        """Write events of the current incarnation into the history."""
         if (fenced := self._registrar.fenced) is not None:
-            self._context.trace.jumped(fenced.incarnation, jumps)
+            write(self._context.trace, fenced.incarnation)
 
     # ---- commands and running partitions
 

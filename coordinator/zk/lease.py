@@ -86,11 +86,12 @@ class Lease:
         self._store.sync()
         self._read_fence()
         reported_after_s = self._store.negotiated_timeout_s * REPORTED_AFTER_SHARE
-        before = self._synced_at
-        if self._heard_at is None:
-            self._heard_at = sent_at
+        before = synced_at = self._synced_at
+        heard_at = sent_at if self._heard_at is None else self._heard_at
         if before is None or sent_at - before >= reported_after_s:
-            self._synced_at = sent_at
-            self._heard_at = max(self._heard_at, before) if before is not None else self._heard_at
-        until = self._heard_at + self.length_s
+            synced_at = sent_at
+            heard_at = max(heard_at, before) if before is not None else heard_at
+        until = heard_at + self.length_s
+        # Recorded before it counts: the history has no act of another thread under a lease that it does not have yet.
         self._runtime.record("lease", role=self._role, session=self._store.session_id, until=until)
+        self._synced_at, self._heard_at = synced_at, heard_at

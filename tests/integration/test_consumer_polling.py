@@ -274,7 +274,26 @@ def test_a_consumer_that_goes_back_says_so_in_its_history(start: Start, tmp_path
 
     (file,) = (tmp_path / "history").iterdir()
     events = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [event["partitions"] for event in events if event["event"] == "sought"] == [{"t": {"0": 0}}]
+    own_choice = [event["partitions"] for event in events if event["event"] == "sought"]
+    assert own_choice == [{"t": {"0": 0}}] * 2, "the seek, and the commit"
+
+
+def test_what_polls_returned_is_in_the_history_and_an_offset_beyond_it_is_sought(start: Start, tmp_path: Path) -> None:
+    first = start(history_dir=str(tmp_path / "history"), max_poll_records=10)
+    first.polls_until_holds(BOTH)
+    first.polls(3)
+    position = first.consumer.position(T0) or 0
+    first.consumer.commit()
+    first.consumer.commit({T0: position + 5})
+
+    (file,) = (tmp_path / "history").iterdir()
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    ranges = [item for event in events if event["event"] == "returned" for item in event["ranges"]]
+    ends = {item["partition"]: item["next"] for item in ranges}
+    assert all(item["next"] - item["first"] <= 10 for item in ranges)
+    assert ends == {part.partition: first.returned[part] for part in first.returned}
+    assert all(event["checked"] <= event["at"] for event in events if event["event"] in ("fetch", "returned"))
+    assert [event["partitions"] for event in events if event["event"] == "sought"] == [{"t": {"0": position + 5}}]
 
 
 def test_the_log_is_asked_as_with_kafkas_consumer(start: Start) -> None:

@@ -110,7 +110,9 @@ class Model:
         self.options = options
         self.runtime = ManualRuntime()
         config = ConsumerConfig("zk:2181", "g", "c1", **options)
-        self.polling = Polling(config, Fetcher(self.log), self.runtime, lambda fetched: None, lambda jumps: None)
+        self.polling = Polling(
+            config, Fetcher(self.log), self.runtime, lambda fetched, checked: None, lambda jumps: None
+        )
         self.next = dict.fromkeys(PARTITIONS[:4], 0)
         self.polling.begin({partition: Position("id", 0) for partition in self.next})
         self.paused: set[TopicPartition] = set()

@@ -126,7 +126,7 @@ class ApplicationActor(Actor, Callbacks):
                 with suppress(AssignmentFailed, DrainFailed):
                     self.took(consumer, consumer.poll(POLL_MS))
                 polls += 1
-                if polls % self.commit_every == 0 and not self.config.region:
+                if polls % self.commit_every == 0 and not (self.config.region or self.config.enable_auto_commit):
                     self._commit(consumer)
                 runtime.sleep(self.work_s)
                 while self.is_stuck:

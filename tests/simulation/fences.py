@@ -13,9 +13,12 @@ import coordinator.planning.membership
 import coordinator.planning.reconciliation
 import coordinator.rebalance.plan_operations
 import coordinator.rebalance.rebalancer
+from consumer.consumer import Consumer
+from consumer.fetching.polling import Polling
 from consumer.membership.channel import FencedChannel
 from consumer.membership.claims import chunks
 from consumer.membership.keeper import Keeper
+from consumer.membership.member import ConsumerMember
 from consumer.membership.offsets import CommittedOffsets
 from consumer.sealing.sealer import Sealer
 from coordinator.rebalance.channel_reader import ChannelReader
@@ -264,6 +267,47 @@ def _counted_at_once(original: Any) -> Any:
 RENEWED_BY_READ: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_by_a_read),)
 RENEWED_BLINDLY: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_blindly),)
 COUNTED_AT_ONCE: tuple[Patch, ...] = (replaced(Lease, "renew", _counted_at_once),)
+
+
+# ---- a consumer's own rules
+
+
+def _without_a_look_at_the_lease(original: property) -> property:
+    def may_fetch(self: ConsumerMember) -> bool:
+        fenced, store = self._registrar.live, self.store
+        is_ended = fenced is None or fenced.is_ending or store is None or store.lost
+        return not is_ended and not self._extensions.is_paused
+
+    return property(may_fetch)
+
+
+def _has_polled(original: Any) -> Any:
+    def polled(self: Consumer, max_records: int | None) -> Any:
+        records = original(self, max_records)
+        self.__dict__["_has_polled"] = bool(records)
+        return records
+
+    return polled
+
+
+def _may_fetch_or_has_polled(original: Any) -> Any:
+    def may_fetch(self: Consumer) -> bool:
+        return self.__dict__.pop("_has_polled", False) or bool(original(self))
+
+    return may_fetch
+
+
+def _fetch_positions(original: property) -> property:
+    """What was fetched, returned or not."""
+    return property(lambda self: self._fetcher.positions)
+
+
+LEASE_IGNORED: tuple[Patch, ...] = (replaced(ConsumerMember, "may_fetch", _without_a_look_at_the_lease),)
+RETURNED_LATE: tuple[Patch, ...] = (
+    replaced(Consumer, "_polled", _has_polled),
+    replaced(Consumer, "_may_fetch", _may_fetch_or_has_polled),
+)
+FETCHED_COMMITTED: tuple[Patch, ...] = (replaced(Polling, "positions", _fetch_positions),)
 
 
 # ---- sealing and collecting

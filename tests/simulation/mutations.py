@@ -14,7 +14,7 @@ from tests.simulation import fences, holes
 from tests.simulation.assignment_rules import RULES
 from tests.simulation.fences import NO_SWEEP, RESENT, SMALL_STEPS
 from tests.simulation.mutation import Mutation
-from tests.simulation.profile import Profile
+from tests.simulation.profile import PAUSES, Profile
 from tests.simulation.region_rules import REGION_RULES
 
 _FOR_LONG = (60_000,)
@@ -252,6 +252,9 @@ _FENCES = (
         _CUT_BEHIND,
         51,
     ),
+    Mutation("a consumer fetches under a lapsed lease", 0, fences.LEASE_IGNORED, _of("S1"), PAUSES, 0),
+    Mutation("poll returns records under a lapsed lease", 0, fences.RETURNED_LATE, _of("S1"), PAUSES, 7),
+    Mutation("a commit passes what poll has not returned", 0, fences.FETCHED_COMMITTED, _of("S5"), PAUSES, 0),
     Mutation("a file is deleted after a lost reply", 0, fences.FILE_REMOVED, _of("S5"), _SEALED, 0),
     Mutation("an eviction mark dies with its coordinator", 0, fences.MARKS_DIE, _of("S1"), _CALLED_BACK, 0),
     Mutation("segments are collected while a query registers", 0, fences.COLLECTED_UNCHECKED, _of("S5"), _QUERIES, 33),

@@ -68,6 +68,12 @@ ASSIGNORS = installed(STRATEGIES)
 STATIC_MEMBERS = 0.4
 """The share of applications that are static members; slots always are."""
 
+MOST_RECORDS = (500, 500, 500, 6, 2)
+"""What applications set as max_poll_records, drawn: less than what is written at once leaves some for the next poll."""
+
+COMMITS_ITSELF = 0.2
+"""The share of applications that commit automatically."""
+
 LARGE_STATES = 0.2
 """The share of stateful applications whose states go to files."""
 
@@ -82,6 +88,9 @@ MENDS_S = 5.0
 
 LONGEST_HOLD_S = 6.0
 """For a checkpoint; the product's 120 s are two runs."""
+
+TIMES = frozenset({"until", "checked"})
+"""Fields of events that are times of the process's own clock."""
 
 POOL_GROUP = "pool-group"
 POOL = "p"
@@ -179,6 +188,7 @@ class SimulatedWorld:
         self.common = self.habits.choice(sorted(STRATEGIES))
         self.starts = Random(f"starts {self.seed}")
         self.sides = Random(f"sides {self.seed}")
+        self.polls = Random(f"polls {self.seed}")
         self.manners: dict[str, Manner] = {}
         self.liars: set[str] = set()
         self.regional = Random(f"regions {self.seed}")
@@ -196,8 +206,8 @@ class SimulatedWorld:
             self.verbose(entry)
 
     def _record_of_process(self, process: SimulatedProcess, event: str, fields: dict[str, Any]) -> None:
-        if "until" in fields:
-            fields["until"] = round((fields["until"] - process.clock_offset) / process.clock_rate, 6)
+        for name in TIMES.intersection(fields):
+            fields[name] = round((fields[name] - process.clock_offset) / process.clock_rate, 6)
         self.record(process.life, event, fields)
 
     def _record_of_server(self, who: str, event: str, fields: dict[str, Any]) -> None:
@@ -339,6 +349,9 @@ class SimulatedWorld:
             start_position=self.starts.choice(self.profile.starts),
             session_timeout_ms=self.profile.session_timeout_ms,
             max_poll_interval_ms=self.random.choice(self.profile.poll_intervals_ms),
+            max_poll_records=self.polls.choice(MOST_RECORDS),
+            enable_auto_commit=self.polls.random() < COMMITS_ITSELF,
+            auto_commit_interval_ms=1000,
             offsets_interval_ms=5000,
         )
         app = ApplicationActor(
@@ -361,7 +374,7 @@ class SimulatedWorld:
         """The same application, with a state in memory."""
         slowness = self.regional.choice((0, 0, 1, 3))
         padding = 6000 if self.regional.random() < LARGE_STATES else 0
-        config = replace(app.config, region=REGION, checkpoint_dir=self.disk.url)
+        config = replace(app.config, region=REGION, checkpoint_dir=self.disk.url, enable_auto_commit=False)
         return Stateful(
             config, app.subscription, app.log, app.work_s, app.commit_every,
             assignors=app.assignors, troubles=app.troubles, padding=padding, slowness=slowness,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from coordinator.zk.store import Delete, SetData
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.segments import SealedRange
-from drills.checker import check
+from drills.checker import Verdicts, check
 from tests.support.made_histories import BOUNDS, Made, parted
 from tests.support.made_story import Enough, G, StoryHistory
 from tests.support.spoilt import changed, held, names, only, spoilt
@@ -88,6 +90,59 @@ def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None
         raise Enough
 
     held(spoilt("joined", lapsed))
+
+
+def acts(history: StoryHistory, *kinds: str, checked: float | None = None) -> None:
+    """s1, whose lease has lapsed meanwhile, fetches or returns what it has, a second apart."""
+    for kind in kinds:
+        ranges = [SealedRange("flights", "T1", 2, 100, 104)._asdict()]
+        more = {} if checked is None else {"checked": checked}
+        history.event(kind, "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges, **more)
+        history.pass_(1)
+
+
+def lapsed(*kinds: str, is_late: bool | None = None, renews: bool = False) -> Verdicts:
+    """
+    :param is_late: whether the lease is said to have been checked after its lapse; None: that is not said.
+    """
+
+    def happen(history: StoryHistory) -> None:
+        acts(history, kinds[0])  # under its lease
+        del history.roles["s1#1"]
+        lapse = max(e["until"] for e in history.events if e["event"] == "lease" and e["who"] == "s1#1")
+        history.pass_(5)
+        if renews:
+            history.lease("s1#1", "consumer")
+        when = None if is_late is None else lapse + (0.01 if is_late else -0.01)
+        acts(history, *kinds, checked=history.now if renews else when)
+        raise Enough
+
+    return spoilt("joined", happen)
+
+
+@pytest.mark.parametrize("kind", ["fetch", "returned"])
+def test_a_fetch_that_began_before_the_lease_lapsed_may_end(kind: str) -> None:
+    held(lapsed(kind, is_late=False))
+    held(lapsed(kind))
+
+
+@pytest.mark.parametrize("kind", ["fetch", "returned"])
+def test_a_fetch_that_begins_after_the_lapse_of_its_lease_breaks_it(kind: str) -> None:
+    finding = only(lapsed(kind, is_late=True), "S1")
+
+    assert names(finding) == ["s1#1 lease", f"s1#1 {kind}"]
+    assert "s1#1 (consumer s1 of group g, incarnation s1-a)" in finding.why and "had lapsed at" in finding.why
+
+
+def test_a_second_fetch_after_the_lapse_breaks_it_without_the_time_of_its_begin() -> None:
+    finding = only(lapsed("fetch", "fetch", "fetch"), "S1")
+
+    assert names(finding) == ["s1#1 lease", "s1#1 fetch"]
+    assert finding.witness[1]["at"] - finding.witness[0]["until"] > 1
+
+
+def test_a_fetch_after_the_renewal_of_a_lapsed_lease_is_as_any_other() -> None:
+    held(lapsed("fetch", "returned", renews=True))
 
 
 def test_a_lease_that_is_renewed_after_the_partition_was_handed_on_breaks_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -185,6 +186,55 @@ def test_a_plain_consumer_that_goes_back_breaks_it() -> None:
     finding = only(spoilt("plain", happen), "S5")
 
     assert "an overlap in cities-1-0 of group h: 7 to 5" in finding.why
+
+
+def commits(history: StoryHistory, to: int, *events: tuple[str, dict[str, Any]]) -> None:
+    """c1 stands at 7, records these events, and commits."""
+    life = history.lives["c1"]
+    own = {"group": "h", "consumer": "c1", "incarnation": life.channel.incarnation}
+    for kind, fields in events:
+        history.event(kind, "c1#1", **own, **fields)
+    history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: to}))
+    raise Enough
+
+
+def records(kind: str, first: int, following: int, **more: int) -> tuple[str, dict[str, Any]]:
+    item = {"topic": "cities-1", "topic_id": "C1", "partition": 0, "first": first, "next": following}
+    return kind, {"ranges": [item | more]}
+
+
+FETCHED, RETURNED = records("fetch", 7, 12), records("returned", 7, 10)
+SOUGHT = "sought", {"partitions": {"cities-1": {"0": 12}}}
+JUMPED = "jump", {"topic": "cities-1", "topic_id": "C1", "partition": 0, "before": 10, "after": 12}
+EMPTY = records("fetch", 10, 12, records=0)
+
+
+def test_commit_of_what_was_fetched_and_not_returned_breaks_it() -> None:
+    held(spoilt("grown", lambda history: commits(history, 10, FETCHED, RETURNED)))
+
+    finding = only(spoilt("grown", lambda history: commits(history, 11, FETCHED, RETURNED)), "S5")
+
+    assert "11 of cities-1-0 was committed in group h" in finding.why
+    assert "c1#1 was given the records below 10 only" in finding.why
+    assert names(finding) == ["c1#1 returned", "c1#1 commit channel/c1"]
+
+
+@pytest.mark.parametrize("passed", [SOUGHT, JUMPED, EMPTY], ids=["sought", "jump", "no record"])
+def test_a_commit_may_pass_what_the_application_was_never_to_get(passed: tuple[str, dict[str, Any]]) -> None:
+    held(spoilt("grown", lambda history: commits(history, 12, RETURNED, passed)))
+
+    only(spoilt("grown", lambda history: commits(history, 13, RETURNED, passed)), "S5")
+
+
+def test_offsets_without_a_record_are_passed_unless_something_is_buffered() -> None:
+    behind = records("fetch", 12, 14, records=0)
+
+    only(spoilt("grown", lambda history: commits(history, 14, FETCHED, behind, RETURNED)), "S5")
+    held(spoilt("grown", lambda history: commits(history, 14, FETCHED, behind, records("returned", 7, 14))))
+
+
+def test_a_process_that_does_not_record_what_it_returns_is_not_judged_by_it() -> None:
+    held(spoilt("grown", lambda history: commits(history, 12, FETCHED)))
 
 
 def test_a_hold_that_ends_without_its_offset_breaks_it() -> None:

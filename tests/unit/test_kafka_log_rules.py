@@ -1042,5 +1042,7 @@ class Asking(Control):
         self._config = config
         self._log = log
         self._member: Any = SimpleNamespace(channel=None)
-        self._polling = Polling(config, Fetcher(log), ManualRuntime(), lambda fetched: None, lambda jumps: None)
+        self._polling = Polling(
+            config, Fetcher(log), ManualRuntime(), lambda fetched, checked: None, lambda jumps: None
+        )
         self._polling.begin(held)

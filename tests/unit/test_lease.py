@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coordinator.zk.errors import ConnectionLost, EpochOver, SessionLost
@@ -51,6 +53,19 @@ def test_a_lease_is_two_thirds_of_the_session_and_renewed_six_times_in_it(server
 
     assert server.lease.length_s == pytest.approx(4.0)
     assert server.lease.due_s == pytest.approx(1.0)
+
+
+def test_a_renewal_is_in_the_history_before_it_counts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread that acts under it is recorded after it."""
+    seen: list[tuple[float, bool]] = []
+
+    def record(event: str, **fields: Any) -> None:
+        seen.append((fields["until"], server.lease.is_held))
+
+    monkeypatch.setattr(server.runtime, "record", record)
+    server.lease.renew()
+
+    assert seen == [(server.runtime.now + 4.0, False)] and server.lease.is_held
 
 
 def test_a_renewal_syncs_and_then_reads_the_fence(server: Server) -> None:

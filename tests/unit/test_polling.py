@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -35,7 +35,9 @@ class Desk:
         self.runtime = ManualRuntime()
         config = ConsumerConfig("zk:2181", "g", "c1", **options)
         fetcher = Fetcher(self.log, auto_offset_reset=config.auto_offset_reset)
-        self.polling = Polling(config, fetcher, self.runtime, lambda fetched: None, self.jumps.append)
+        self.may_fetch = True
+        self.checked: list[float] = []
+        self.polling = Polling(config, fetcher, self.runtime, self._fetched, self.jumps.append, lambda: self.may_fetch)
         self.polling.begin(dict.fromkeys(partitions or (A, B, C), Position("id", 0)))
 
     def poll(self, most: int | None = None) -> dict[TopicPartition, int]:
@@ -47,6 +49,9 @@ class Desk:
     @property
     def retained(self) -> int:
         return self.polling.retained[0]
+
+    def _fetched(self, fetched: Sequence[Fetch], checked: float) -> None:
+        self.checked.append(checked)
 
 
 # ---- how many
@@ -87,6 +92,16 @@ def test_a_poll_that_has_nothing_to_return_looks_and_says_when_to_look_again() -
     assert desk.polling.poll(None) == {}
     assert len(desk.log.fetched) == looks, "not before it is due"
     assert desk.polling.wait_s > 0
+
+
+def test_no_fetch_begins_after_the_lease_has_lapsed_and_buffered_records_stay() -> None:
+    desk = Desk(A, max_poll_records=300, prefetch="total")
+    desk.log.append(0, 400)
+    desk.poll()
+    desk.may_fetch = False
+
+    assert (desk.poll(), desk.poll()) == ({A: 100}, {})
+    assert (len(desk.log.fetched), desk.checked) == (1, [1002.0])
 
 
 # ---- whose

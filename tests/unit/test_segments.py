@@ -52,6 +52,7 @@ class Membership:
         self.channel: Channel | None = self.truth
         self.paths = GroupPaths("g")
         self.may_fetch = True
+        self.lapses_after_commit = False
         self.fates: list[str] = []
         self.sealed: list[Segment] = []
         self.tried: list[str] = []
@@ -61,6 +62,7 @@ class Membership:
         self, offsets: Mapping[TopicPartition, int], operations: tuple[Operation, ...] = (), sealed: str | None = None
     ) -> None:
         fate = self.fates.pop(0) if self.fates else "done"
+        self.may_fetch = not self.lapses_after_commit
         self.tried.append(sealed or "")
         if self.channel is None or fate == "over":
             self.channel = None
@@ -84,7 +86,7 @@ class Membership:
             raise OutcomeUnknown("the reply was lost")
         self.channel = self.truth
 
-    def fetched(self, fetched: Sequence[Fetch]) -> None:
+    def fetched(self, fetched: Sequence[Fetch], checked: float) -> None:
         pass
 
     def jumped(self, jumps: Mapping[TopicPartition, Jump]) -> None:
@@ -489,6 +491,18 @@ def test_records_before_a_gap_in_the_log_are_sealed_before_the_channel_skips_it(
     assert bench.member.jumps == [{P0: Jump("id", 100, 150), P1: Jump("id", 100, 150)}]
     assert bench.sealed_offsets() == {part: [*range(100), *range(150, 250)] for part in (P0, P1)}
     assert bench.positions() == {P0: 250, P1: 250}
+
+
+def test_no_fetch_begins_when_the_lease_has_lapsed_while_the_channel_skipped_a_gap(tmp_path: Path) -> None:
+    log = TimedLog(end=250, begin=150)
+    bench = Bench(tmp_path, log=log)
+    bench.sealer.fetch()
+    bench.member.lapses_after_commit = True
+
+    assert bench.sealer.fetch() == 0
+    assert bench.member.jumps and not bench.sealer.is_open
+    bench.member.may_fetch = True
+    assert bench.sealer.fetch() == 200
 
 
 def test_a_gap_whose_move_is_refused_is_moved_over_later(tmp_path: Path) -> None:

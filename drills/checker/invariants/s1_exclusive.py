@@ -12,14 +12,17 @@ from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelChange
 from .base import Invariant
 
+CLOCK_ROUNDING_S = 0.001
+
 
 class Exclusive(Invariant):
     """At any instant at most one fetcher runs a partition of a group. A fetch interval ends with the acknowledged stop,
     the lapse of the lease, or a takeover of its name (later records cannot be sealed).
 
     Two intervals of different incarnations never overlap in time; where they meet in one instant, not both fetch in it.
-    No fetcher gets records of a partition that only another one runs. And after no commit do two channels have the same
-    partition in `running`.
+    No fetcher gets records of a partition that only another one runs. No fetch begins after the lapse of the lease, and
+    `poll` returns nothing then, until it is renewed; a fetch that began before may end. And after no commit do two
+    channels have the same partition in `running`.
     """
 
     name = "S1"
@@ -32,9 +35,11 @@ class Exclusive(Invariant):
         self._strays: set[tuple[int, str, str]] = set()
         self._fetched: dict[frozenset[int], dict[str, Event]] = {}
         self._runners: dict[tuple[str, Partition], dict[str, Event]] = {}
+        self._acts: dict[tuple[str, str, str], float] = {}
+        self._lapses: set[tuple[str, str]] = set()
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"fetch": self._on_fetch}
+        return {"fetch": self._on_fetch, "returned": self._judge_lease}
 
     # ---- fetch intervals
 
@@ -62,6 +67,7 @@ class Exclusive(Invariant):
         )
 
     def _on_fetch(self, event: Event) -> None:
+        self._judge_lease(event)
         group, fetching = event["group"], self.world.fetching
         for item in event["ranges"]:
             holds = fetching.holds.get((group, item["topic"], item["topic_id"], item["partition"]), ())
@@ -104,6 +110,29 @@ class Exclusive(Invariant):
                 hold.lease.event,
                 event,
             )
+
+    # ---- leases
+
+    def _judge_lease(self, event: Event) -> None:
+        """A `fetch` or `returned` under a lapsed lease. `checked` is before its process looked at the lease; without
+        `checked`, the end of the previous one is: one thread of control fetches, one after the other."""
+        who, life = event["who"], event["incarnation"]
+        previous = self._acts.get((who, life, event["event"]), float("-inf"))
+        self._acts[who, life, event["event"]] = event["at"]
+        checked = event.get("checked")
+        since = previous if checked is None else checked
+        lease = self.world.fetching.lease_of(who, life)
+        if since <= lease.until + CLOCK_ROUNDING_S or (who, life) in self._lapses:
+            return
+        self._lapses.add((who, life))
+        what = "fetched" if event["event"] == "fetch" else "was given records"
+        self.broken(
+            f"{who} (consumer {event['consumer']} of group {event['group']}, incarnation {life}) {what} at "
+            f"{moment(event['at'])}, by a look at its lease at {moment(since)} or later, and that had lapsed at "
+            f"{moment(lease.until)}",
+            lease.event,
+            event,
+        )
 
     # ---- channels
 

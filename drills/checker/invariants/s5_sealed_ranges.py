@@ -13,6 +13,7 @@ from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, OffsetView, SegmentView
 from .base import Invariant
 from .s5_dataframe import DataFrames
+from .s5_returned import ReturnedRecords
 
 Key = tuple[str, str, str, int]
 """Group, topic, topic id, partition."""
@@ -70,11 +71,11 @@ class SealedRanges(Invariant):
     """Per partition and topic id the sealed ranges join without gap or overlap, and the DataFrame holds exactly them.
 
     Every advance of an offset in `running` begins at the previous end, whoever held the partition then, and none goes
-    back unless an application that seals nothing has announced it (`sought`); a segment's ranges are the advance of its
-    commit; the end of a hold leaves the offset in `offsets/`. A new partition begins at its beginning, or at its
-    recorded start, once. No segment is removed before every registered query has finished it. In a consistent region of
-    plain consumers offsets go back with its resets: S10 and S11 judge them. Deliveries of queries are judged by
-    `DataFrames`.
+    back unless an application that seals nothing has announced it (`sought`), nor passes a record that `poll` has not
+    returned (`ReturnedRecords`); a segment's ranges are the advance of its commit; the end of a hold leaves the offset
+    in `offsets/`. A new partition begins at its beginning, or at its recorded start, once. No segment is removed before
+    every registered query has finished it. In a consistent region of plain consumers offsets go back with its resets:
+    S10 and S11 judge them. Deliveries of queries are judged by `DataFrames`.
     """
 
     name = "S5"
@@ -85,6 +86,7 @@ class SealedRanges(Invariant):
         super().__init__(world)
         self.ends = Ends()
         self._frames = DataFrames(world, self.broken)
+        self._returned = ReturnedRecords(self.broken)
         self._seals: set[tuple[str, str]] = set()
         self._sought: set[tuple[str, str, Partition, int | None]] = set()
 
@@ -94,11 +96,19 @@ class SealedRanges(Invariant):
             "batch": self._frames.on_batch,
             "query-failed": self._frames.on_failed,
             "earliest": self.ends.on_earliest,
-            "jump": self.ends.on_jump,
+            "jump": self._on_jump,
             "sought": self._on_sought,
+            "begin": self._returned.on_begin,
+            "fetch": self._returned.on_fetch,
+            "returned": self._returned.on_returned,
         }
 
+    def _on_jump(self, event: Event) -> None:
+        self.ends.on_jump(event)
+        self._returned.on_jump(event)
+
     def _on_sought(self, event: Event) -> None:
+        self._returned.on_sought(event)
         for topic, partitions in event["partitions"].items():
             for number, offset in partitions.items():
                 self._sought.add((event["group"], event["incarnation"], (topic, int(number)), offset))
@@ -173,8 +183,11 @@ class SealedRanges(Invariant):
                 first = self._first_unsealed(key, was, offset, commit)
             else:
                 first = self._began(view, key) if was is None else was
-                if (view.group.name, after.incarnation, partition, offset) in self._sought:
+                is_sought = (view.group.name, after.incarnation, partition, offset) in self._sought
+                if is_sought and first is not None and offset < first:
                     first = None
+                elif not is_sought:
+                    self._returned.judge(key, after.incarnation, offset, commit)
             if first is not None and (offset < first or not self.ends.joins(key, first)):
                 self._report_gap(key, first, offset, commit)
             self.ends.move(key, offset, commit.event)
