@@ -436,13 +436,17 @@ def query_restarts(world: SimulatedWorld) -> bool:
 
 
 def query_from_old_checkpoint(world: SimulatedWorld) -> bool:
+    """Who goes back to an older copy of a checkpoint ends all runs of the query first: one that still writes the newer
+    one would deliver, to the same sink, what its successor delivers again."""
     life = _any(world, "query")
     if life is None:
         return False
     name = life.process.name.partition("-")[2]
     older = world.checkpoints[name].older(world.random.randint(1, 6))
     _note(world, "query", process=life.process.life)
-    world.crash(life)
+    for run in world.alive("query"):
+        if run.process.name == life.process.name:
+            world.crash(run)
     world.start_query(name, older)
     return True
 

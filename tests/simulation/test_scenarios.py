@@ -11,6 +11,7 @@ from coordinator.zk.lease import Lease
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.simulation.actors import ApplicationActor
+from tests.simulation.faults import query_from_old_checkpoint
 from tests.simulation.profile import CALM, Profile
 from tests.simulation.run import Outcome, simulate
 from tests.simulation.servers import SimulatedServer
@@ -147,3 +148,35 @@ def test_what_dies_late_in_a_term_is_collected_as_soon_as_what_died_early(seed: 
         if event["event"] == "commit" and {"op": "delete", "path": GroupPaths("g0").channel("g0-c0")} in event["ops"]
     ]
     assert len(collected) == 1
+
+
+# ---- two runs of a query
+
+
+def goes_back_beside_a_stopped_run(world: SimulatedWorld) -> None:
+    """A run is paused while it reads a batch, another one is started, and somebody goes back to an older checkpoint.
+    A second query has finished little: what that checkpoint needs is not collected."""
+    world.scheduler.after(8.0, lambda: world.start_query("q1") and None)
+    world.scheduler.after(12.0, lambda: world.crash(life_of(world, "query-q1")))
+
+    def begin() -> None:
+        first, checkpoint = life_of(world, "query-q"), world.checkpoints["q"]
+
+        def is_reading() -> bool:
+            is_planned = len(checkpoint.planned) > checkpoint.finished
+            return is_planned and first.main is not None and first.main.waits_for == "the disk"
+
+        def go_back() -> None:
+            first.process.pause()
+            world.start_query("q")
+            query_from_old_checkpoint(world)
+            world.scheduler.after(3.0, first.process.resume)
+
+        when(world, is_reading, go_back)
+
+    world.scheduler.after(20.0, begin)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_going_back_to_an_older_checkpoint_ends_every_run_of_its_query(seed: int) -> None:
+    assert passed(simulate(seed, replace(CALM, regions=0.0), script=goes_back_beside_a_stopped_run))
