@@ -30,7 +30,7 @@ from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import BadData, EpochOver, IncarnationOver, Refused, SessionLost
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import Operation
-from coordinator.zk.znodes.group_state import EMPTY, LEGAL_AFTER, GroupState
+from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.partitions import NONE, PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GroupPaths
 from coordinator.zk.znodes.records import Channel, EpochRecord, Registration, Topic, parsed_channel
@@ -236,7 +236,6 @@ class GroupWorld:
         self._excused = False
         self._orders: dict[str, tuple[int, int]] = {}
         self._generation = 0
-        self._state = EMPTY
         self.tree.ensure("/consumers/groups")
         self.tree.put(COORDINATOR_EPOCH, EpochRecord(0).to_bytes())
         self.tree.after_commit = self._after_commit
@@ -380,8 +379,6 @@ class GroupWorld:
             assert order >= before, f"{channel.incarnation} goes back from {before} to {order}"
             self._orders[channel.incarnation] = order
         with suppress(BadData):
-            before, self._state = self._state, self.state.state
-            assert self._state == before or self._state in LEGAL_AFTER[before], f"{before} -> {self._state}"
             generation = self.state.generation
             assert generation >= self._generation, "the group's generation goes back"
             self._generation = generation

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from coordinator.zk.znodes.group_state import EMPTY, GROUP_STATES, LEGAL_AFTER
+from coordinator.zk.znodes.group_state import EMPTY
 
 LOST = "lost"
 """A state that a hand has removed, until the one that is made in its place has become another one."""
@@ -45,13 +45,6 @@ def _note_ask(operation: Mapping[str, Any], found: Counter[str]) -> None:
         found["ask answered with an error" if '"error":null' not in operation["data"] else "ask answered"] += 1
     elif name == "sync_request":
         found["sync_request"] += 1
-
-
-def illegal(seen: Iterable[str]) -> list[str]:
-    """The changes of a group's state, among what was seen, that no group may make."""
-    legal = {f"group {before} -> {after}" for before, allowed in LEGAL_AFTER.items() for after in allowed}
-    written = {f"group {before} -> {after}" for before in GROUP_STATES for after in GROUP_STATES}
-    return sorted(set(seen) & written - legal)
 
 
 def _note_state(operation: Mapping[str, Any], states: dict[str, str], found: Counter[str]) -> None:

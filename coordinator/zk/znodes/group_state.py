@@ -18,15 +18,6 @@ STABLE = "Stable"
 DEAD = "Dead"
 FAILED = "RebalanceFailed"
 GROUP_STATES = (EMPTY, PREPARING, COMPLETING, STABLE, DEAD, FAILED)
-LEGAL_AFTER = {
-    EMPTY: {PREPARING, COMPLETING, FAILED},
-    PREPARING: {COMPLETING, STABLE, EMPTY, FAILED},
-    COMPLETING: {STABLE, PREPARING, EMPTY, FAILED},
-    STABLE: {PREPARING, COMPLETING, EMPTY, FAILED},
-    FAILED: {PREPARING, COMPLETING, STABLE, EMPTY},
-}
-"""Allowed transitions of a group. As Kafka's, plus those that one turn can skip: PreparingRebalance without a
-revocation, CompletingRebalance where the members to stop have left and the others already run their target."""
 
 
 @dataclass(frozen=True, slots=True)
