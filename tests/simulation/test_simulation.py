@@ -9,14 +9,15 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from consumer.spark.fetchers import orphan_sweep, slot
 from coordinator.rebalance import group_reader
-from drills.checker import check_file
+from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_file
+from tests.simulation.decided import Decisions, reasons
 from tests.simulation.faults import FAULTS
 from tests.simulation.leaders import LEADERS
 from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
@@ -82,17 +83,22 @@ def test_another_seed_gives_another_history() -> None:
     assert history_text(simulate(1, CALM)) != history_text(simulate(2, CALM))
 
 
-def _run(seed: int) -> tuple[int, str, str, Counter[str]]:
+Run = tuple[int, str, str, Counter[str], Mapping[str, str | None]]
+"""Seed, profile, what is wrong, the faults that took effect, and why which invariant was not decided."""
+
+
+def _run(seed: int) -> Run:
     tidy(seed)
     outcome = simulate(seed, profile_of(seed))
-    return seed, outcome.profile, "" if outcome.passed else said(outcome), outcome.fired
+    text = "" if outcome.passed else said(outcome)
+    return seed, outcome.profile, text, outcome.fired, reasons(outcome.verdicts)
 
 
 def said(outcome: Outcome) -> str:
     return "\n".join([outcome.verdicts.text(), *outcome.problems])
 
 
-def run_all(seeds: Sequence[int]) -> list[tuple[int, str, str, Counter[str]]]:
+def run_all(seeds: Sequence[int]) -> list[Run]:
     """In as many processes as there are cores."""
     context = multiprocessing.get_context("spawn")  # the test's own process has threads
     with context.Pool(os.cpu_count() or 1, without_garbage_collection) as pool:
@@ -105,14 +111,43 @@ def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles(
 
     failed = [
         f"scripts/simulate --seed {seed} --profile {profile} --verbose\n{text}"
-        for seed, profile, text, _ in results
+        for seed, profile, text, *_ in results
         if text
     ]
     assert not failed, f"{len(failed)} of {SEEDS} failed:\n" + "\n".join(failed[:3])
-    fired = sum((fired for *_, fired in results), Counter())
+    fired = sum((fired for *_, fired, _ in results), Counter())
     never = (FAULTS.keys() | LEADERS.keys() | REGIONS.keys()) - fired.keys()
     assert len(results) == SEEDS
     assert not never, f"these faults never took effect: {sorted(never)}"
+    decisions = Decisions()
+    for *_, found in results:
+        decisions.add(found)
+    assert not decisions.lacking(), decisions.rows()
+
+
+def verdicts(*each: Verdict) -> Verdicts:
+    return Verdicts({verdict.invariant: verdict for verdict in each})
+
+
+def test_an_invariant_is_decided_where_it_judged_something() -> None:
+    ends = Verdict("L1", "", NOT_DECIDED, "the history ends at 60 s, before 65.5 s", judged=3)
+    found = reasons(verdicts(Verdict("S1", "", judged=1), Verdict("S9", ""), Verdict("S4", "", BROKEN), ends))
+
+    assert found == {"S1": None, "S9": "nothing to judge", "S4": None, "L1": "the history ends"}
+
+
+def test_runs_in_which_an_invariant_is_hardly_ever_decided_are_no_pass() -> None:
+    decisions = Decisions()
+    for number in range(99):
+        decisions.add({"S1": None, "S9": None if number < 2 else "nothing to judge"})
+
+    assert decisions.lacking() == [], "too few runs to tell"
+    decisions.add({"S1": None, "S9": "nothing to judge"})
+    assert decisions.lacking() == ["S9"]
+    assert decisions.rows() == [("S1", "100 of 100", ""), ("S9", "2 of 100", "nothing to judge: 98")]
+    decisions.add({"S1": None, "S9": None})
+    decisions.add({"S1": None, "S9": None})
+    assert decisions.lacking() == []
 
 
 @pytest.mark.parametrize(("seed", "profile"), FOUND_BEFORE)

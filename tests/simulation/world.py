@@ -68,7 +68,7 @@ ASSIGNORS = installed(STRATEGIES)
 STATIC_MEMBERS = 0.4
 """The share of applications that are static members; slots always are."""
 
-MOST_RECORDS = (500, 500, 500, 6, 2)
+MOST_RECORDS = (500, 500, 500, 500, 6, 2)
 """What applications set as max_poll_records, drawn: less than what is written at once leaves some for the next poll."""
 
 COMMITS_ITSELF = 0.2

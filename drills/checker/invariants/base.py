@@ -19,6 +19,7 @@ class Invariant:
     :cvar name: as in the design.  :cvar sentence: the design's.
     :cvar wants: kinds of changes of a commit that it handles, a mask; 0 for none.
     :cvar needs_bounds: whether it needs the bounds of `run`.
+    :ivar judged: how many things in this history it could have found wrong; a verdict on nothing says nothing.
     """
 
     name: ClassVar[str]
@@ -29,6 +30,7 @@ class Invariant:
     def __init__(self, world: Replay) -> None:
         self.world = world
         self.findings: list[Violation] = []
+        self.judged = 0
 
     def broken(self, why: str, *witness: Event | None) -> None:
         """Record a violation; the witness is sorted by time."""
@@ -61,12 +63,12 @@ class Invariant:
         if self.findings:
             first = self.findings[0]
             findings = tuple(self.findings)
-            return Verdict(self.name, self.sentence, BROKEN, first.why, first.witness, False, findings)
+            return Verdict(self.name, self.sentence, BROKEN, first.why, first.witness, False, findings, self.judged)
         why = self.undecided()
         if self.needs_bounds and not self.world.bounds:
             why = ("there is no `run` event, so the bounds are unknown", True)
         if why is None and aside:
             why = (f"{aside} unreadable events were ignored", True)
         if why is not None:
-            return Verdict(self.name, self.sentence, NOT_DECIDED, why[0], is_due=why[1])
-        return Verdict(self.name, self.sentence, HELD)
+            return Verdict(self.name, self.sentence, NOT_DECIDED, why[0], is_due=why[1], judged=self.judged)
+        return Verdict(self.name, self.sentence, HELD, judged=self.judged)

@@ -188,8 +188,10 @@ class Settled(Invariant):
             if event["at"] <= deadline:
                 self._late = f"the history ends at {moment(event['at'])}, before {moment(deadline)}"
                 self._is_due = True
-            elif name in self._unsettled and self.is_judged(group):
-                self._report(group, self._unsettled[name], event)
+            elif self.is_judged(group):
+                self.judged += 1
+                if name in self._unsettled:
+                    self._report(group, self._unsettled[name], event)
 
     def undecided(self) -> tuple[str, bool] | None:
         if self._calm is not None and self._late is not None and not self._is_due:

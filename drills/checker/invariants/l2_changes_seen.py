@@ -57,7 +57,9 @@ class ChangesSeen(Invariant):
         if not found:
             if known:
                 del self._items[group.name]
-        elif known:
+            return
+        self.judged += known is None
+        if known:
             self._items[group.name] = {item: known.get(item, event) for item in found}
         else:
             self._items[group.name] = dict.fromkeys(found, event)

@@ -60,6 +60,7 @@ class Unhindered(Invariant):
                 self._waiting.clear()
             return
         able = max(conditions.acting_since(now), conditions.disturbed_until + self._effects_s)
+        self.judged += able <= now
         felt = [fault for fault in conditions.stuck if fault.until + self._effects_s >= now]
         waiting: dict[tuple[str, str, Partition], float] = {}
         for name, group in self.world.groups.items():

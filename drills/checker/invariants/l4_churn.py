@@ -59,6 +59,7 @@ class ChurnProgress(Invariant):
                 self._waits.pop((view.group.name, view.consumer), None)
         for view, command in commit.made:
             if view.is_live and not command.by_hand:
+                self.judged += 1
                 wait = self._waits.setdefault((view.group.name, view.consumer), _Wait(view, commit.event))
                 if wait.view is not view or commit.at - wait.idle > WITHDRAWN_FOR_S:
                     wait = self._waits[view.group.name, view.consumer] = _Wait(view, commit.event)

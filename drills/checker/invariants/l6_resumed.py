@@ -58,7 +58,6 @@ class Resumed(Invariant):
         super().__init__(world)
         self._resetting: dict[str, float] = {}
         self._standing: dict[str, tuple[tuple[int, int], float]] = {}
-        self._is_judged = False
 
     def on_tick(self, now: float) -> None:
         if self.world.conditions.calm is None or not self.world.bounds:
@@ -97,6 +96,7 @@ class Resumed(Invariant):
         )
 
     def _judge_reset(self, view: RegionView, since: float, now: float) -> None:
+        self.judged += 1
         allowed = self.world.bounds.get("reset_timeout", RESET_TIMEOUT_S)
         if view.data is not None and now - since > allowed:
             self._resetting[view.name] = float("inf")
@@ -108,7 +108,7 @@ class Resumed(Invariant):
             )
 
     def _judge_cut(self, view: RegionView, since: float, now: float) -> None:
-        self._is_judged = True
+        self.judged += 1
         interval: float = self.world.bounds.get("checkpoint_interval", CHECKPOINT_S)
         interval *= 2 ** min(_aborted(view), MOST_DOUBLINGS)
         if view.data is not None and now - since > interval + self.world.bounds.get("drain_timeout", DRAIN_S):

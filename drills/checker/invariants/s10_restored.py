@@ -106,6 +106,7 @@ class Restored(Invariant):
             initial = self._initial(view, part)
             if begin is None or begin < 0 or initial is None:
                 continue
+            self.judged += 1
             if app.states[part] != of_range(initial, begin):
                 self.broken(
                     f"{event['consumer']} of group {event['group']} was given back {sketch_text(app.states[part])} of "

@@ -212,6 +212,7 @@ class CompleteCuts(Invariant):
         data, region = checkpoint.data, view.data
         if data is None or region is None:
             return
+        self.judged += 1
         if len(checkpoint.ends) > 1:
             self._report(view, checkpoint, "is complete, and had ended before", commit)
         if (region.sequence, region.open) != (checkpoint.number, 0):

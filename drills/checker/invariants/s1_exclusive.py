@@ -67,6 +67,7 @@ class Exclusive(Invariant):
         )
 
     def _on_fetch(self, event: Event) -> None:
+        self.judged += 1
         self._judge_lease(event)
         group, fetching = event["group"], self.world.fetching
         for item in event["ranges"]:

@@ -36,6 +36,7 @@ class Covering(Invariant):
                 and _is_new(before, state)
                 and not has_failed(self.world, group)
             ):
+                self.judged += 1
                 self._judge(group, state, commit)
 
     def _judge(self, group: GroupView, state: StateData, commit: Commit) -> None:

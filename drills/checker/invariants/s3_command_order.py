@@ -56,6 +56,7 @@ class Ordered(Invariant):
         command = view.commands.get(name) or removed(commit, view, name)
         if view.by_hand or (command is not None and command.by_hand):
             return
+        self.judged += 1
         consumer = f"{view.consumer} of group {view.group.name} at {moment(commit.at)}"
         data = command.data if command is not None else None
         if name in view.applied:

@@ -175,6 +175,7 @@ class SealedRanges(Invariant):
             was = known.get(partition)
             if offset is None or offset == was:
                 continue  # not read yet, or to be read again: its end is unchanged
+            self.judged += 1
             key = (view.group.name, partition[0], after.id_of(partition[0]), partition[1])
             part = sealed.pop(partition, None) if sealed else None
             if part is not None:

@@ -40,6 +40,7 @@ class Acknowledged(Invariant):
         for view, command in commit.gone:
             if command.by_hand:
                 continue
+            self.judged += 1
             if self._is_coordinator(view, commit):
                 view.withdrawn[command.name] = commit.event
             else:

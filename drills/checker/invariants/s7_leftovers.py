@@ -63,6 +63,7 @@ class Remains(Invariant):
         acting = self.world.conditions.undisturbed_since(now) + 2 * self.world.bounds["session_timeout"]
         for name in sorted(self.world.groups):
             group = self.world.groups[name]
+            self.judged += 1
             turns = max(acting, self.world.conditions.unpaused_since(name))
             if is_cut_touched(self.world, group):
                 turns = float("inf")

@@ -32,6 +32,7 @@ class Pure(Invariant):
         if not isinstance(text, str):
             text = json.dumps(text, sort_keys=True, default=str)
         known = self._known.setdefault((event["strategy"], text), event)
+        self.judged += known is not event
         if known is not event and known["target"] != event["target"]:
             consumers = known["target"].keys() | event["target"].keys()
             odd = min(name for name in consumers if known["target"].get(name) != event["target"].get(name))

@@ -225,6 +225,7 @@ class Adopted(Invariant):
     def _judge_adoption(
         self, group: GroupView, before: StateData | None, after: StateView, state: StateData, name: str, commit: Commit
     ) -> None:
+        self.judged += 1
         view = group.asks.get(name)
         adopted = self._adopted.setdefault(group.name, {})
         later = max(adopted, key=ask_number, default="")

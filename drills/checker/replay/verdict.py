@@ -39,6 +39,7 @@ class Verdict:
     :ivar witness: of the first finding, empty unless it is broken.
     :ivar is_due: whether a complete history would have decided it; meaningful only when not decided.
     :ivar findings: all violations, in order of discovery (up to `MOST_FINDINGS`).
+    :ivar judged: how many things it judged: a history without any led group says nothing of S9, for example.
     """
 
     invariant: str
@@ -48,6 +49,7 @@ class Verdict:
     witness: tuple[Event, ...] = ()
     is_due: bool = False
     findings: tuple[Violation, ...] = ()
+    judged: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -57,6 +59,7 @@ class Verdict:
             "why": self.why,
             "witness": [dict(event) for event in self.witness],
             "is_due": self.is_due,
+            "judged": self.judged,
             "findings": [{"why": each.why, "witness": [dict(e) for e in each.witness]} for each in self.findings],
         }
 
