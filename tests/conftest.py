@@ -21,6 +21,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, default=0, help="another order of what happens in tests in virtual time")
     parser.addoption("--lane", choices=LANES, help="only the tests of this lane of scripts/test: each is in one")
 
 
@@ -35,7 +36,8 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whatever asks for a server is marked `integration`, in whichever folder it stands."""
     for item in items:
-        if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())):
+        is_virtual = item.get_closest_marker("virtual_time") is not None
+        if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())) and not is_virtual:
             item.add_marker(pytest.mark.integration)
     lane = config.getoption("lane")
     if lane is not None:

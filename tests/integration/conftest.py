@@ -1,18 +1,71 @@
-"""What most of these tests start from."""
+"""What most of these tests start from, and whether they run in virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from zlib import crc32
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from coordinator.zk.embedded.ensemble import Ensemble
 from drills.faults.proxy import Proxy
+from tests.support.clients import fresh_chroot
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage, a_stage
+from tests.support.virtual_time import HOSTS, VirtualTime
 from tests.support.world import World, a_world
+
+REAL = {"zookeeper", "ensemble3", "kafka"}
+"""Fixtures that are real servers."""
+
+VIRTUAL = pytest.StashKey[VirtualTime]()
+MODELLED = "modelled"
+
+
+def is_virtual(item: pytest.Item) -> bool:
+    """Whether a test runs in virtual time: each does that needs a ZooKeeper, and nothing that is not modelled."""
+    kinds = getattr(item, "callspec", None)
+    if kinds is not None and "zk" in kinds.params:
+        return bool(kinds.params["zk"] == MODELLED)
+    names = set(getattr(item, "fixturenames", ()))
+    return "zk" in names and not names & REAL and item.get_closest_marker("real_zookeeper") is None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The contract of the two ZooKeepers: these tests pass on both."""
+    if metafunc.definition.get_closest_marker("both_zookeepers") is not None:
+        metafunc.parametrize("zk", [MODELLED, "real"], indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_virtual(item):
+        item.add_marker(pytest.mark.virtual_time)
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Fixtures and test are one thread of virtual time. Its seed is drawn from the test's name."""
+    if not is_virtual(item):
+        return None
+    item.stash[VIRTUAL] = VirtualTime(crc32(item.nodeid.encode()) + item.config.getoption("seed"))
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    item.stash[VIRTUAL].run(lambda: runtestprotocol(item, nextitem=nextitem))
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    del item.stash[VIRTUAL]
+    return True
+
+
+@pytest.fixture
+def zk(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A connect string whose chroot exists, is empty, and is this test's alone."""
+    virtual = request.node.stash.get(VIRTUAL, None)
+    if virtual is None:
+        yield fresh_chroot(request.getfixturevalue("zookeeper").hosts)
+    else:
+        yield HOSTS
+        assert virtual.crashed == []
 
 
 @pytest.fixture
@@ -37,7 +90,7 @@ def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def group(world: World, tmp_path: Path) -> Iterator[EventGroup]:
+def group(zookeeper: Ensemble, world: World, tmp_path: Path) -> Iterator[EventGroup]:
     """A topic that is written to, and no process yet. What was started is ended at the end, all at once."""
     with ExitStack() as processes:
         group = EventGroup(world, tmp_path, processes)

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -29,6 +28,8 @@ from tests.support.processes import REPOSITORY, ProjectProcess
 from tests.support.wait import eventually
 from tests.support.world import World, expire
 
+pytestmark = pytest.mark.real_zookeeper("tree watches")
+
 PATHS = GroupPaths("g")
 
 
@@ -42,7 +43,7 @@ class Watching:
         self.told: list[ChannelEvent] = []
         self.stores: list[KazooStore] = []
         self.error: BaseException | None = None
-        self._stop = threading.Event()
+        self._stop = ThreadRuntime().event()
 
         def opened() -> KazooStore:
             store = opener()
@@ -51,8 +52,7 @@ class Watching:
             return store
 
         self._events = ChannelWatch(opened, ThreadRuntime(), "g", consumer)
-        self._thread = threading.Thread(target=self._run, name="watching", daemon=True)
-        self._thread.start()
+        self._thread = ThreadRuntime().spawn(self._run, "watching")
         # Both watches are set, and all is read, once the first event of the test can come.
         eventually(lambda: self._events._has_read, 10, "it has read everything")
 
@@ -188,7 +188,7 @@ def test_one_consumer_is_followed_alone(stage: ManualStage) -> None:
 class LateStore(KazooStore):
     """Reads a command only after it is gone."""
 
-    gone = threading.Event()
+    gone = ThreadRuntime().event()
 
     def send_get(self, path: str) -> Callable[[], Node | None]:
         if "/command-" not in path:
@@ -205,7 +205,7 @@ def test_command_removed_before_it_was_read_is_reported_from_the_channel(stage: 
     hand = stage.hand()
     stage.topic("t", 2)
     one = stage.puppet("g", "c1", {"t": 1})
-    LateStore.gone = threading.Event()
+    LateStore.gone = ThreadRuntime().event()
     with watching(stage.zk, open_store=lambda: LateStore(stage.zk, 4000, 10)) as watch:
         hand.turn("g")
         one.obey()

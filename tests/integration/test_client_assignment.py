@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.registry import client_assignors
 from consumer.config import Subscription
 from consumer.errors import InconsistentGroupProtocol
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
 from tests.support.world import World, a_world, parts
@@ -115,7 +115,7 @@ def fail() -> None:
 def test_failed_leader_is_replaced_by_the_next_and_every_member_is_notified(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
-    failing = threading.Event()
+    failing = ThreadRuntime().event()
     one, _ = scripted(world, "c1", lambda: fail() if failing.is_set() else None)
     world.stable("g", 1)
     two, good = scripted(world, "c2")
@@ -136,7 +136,7 @@ def test_failed_leader_is_replaced_by_the_next_and_every_member_is_notified(worl
 def test_a_group_whose_only_leader_fails_says_so_and_tries_again(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
-    failing = threading.Event()
+    failing = ThreadRuntime().event()
     failing.set()
 
     scripted(world, "c1", lambda: fail() if failing.is_set() else None)
@@ -152,7 +152,7 @@ def test_a_group_whose_only_leader_fails_says_so_and_tries_again(world: World) -
 def test_a_leader_that_hangs_is_followed_by_the_next(world: World) -> None:
     world.coordinator(assignment_timeout_ms=500)
     world.topic("t", 2)
-    going_on = threading.Event()
+    going_on = ThreadRuntime().event()
     _, hanging = scripted(world, "c1", lambda: going_on.wait(30))
     eventually(lambda: hanging.calls, 10, "c1 is asked")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from consumer.assignment.base import Assignment, ClientAssignor, Cluster
 from consumer.assignment.registry import client_assignors
 from consumer.logs.embedded.producer import Producer
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.group_state import EMPTY
 from coordinator.zk.znodes.paths import GROUPS, GroupPaths
 from coordinator.zk.znodes.sync import Ask, SyncRequest
@@ -49,7 +49,7 @@ class Held(ClientAssignor):
     is_cooperative = False
 
     def __init__(self) -> None:
-        self.may_answer = threading.Event()
+        self.may_answer = ThreadRuntime().event()
         self.may_answer.set()
         self.error: Exception | None = None
 
@@ -164,6 +164,7 @@ def test_what_is_no_ask_is_said_with_its_path(world: World) -> None:
 # ---- channel watch, history
 
 
+@pytest.mark.real_zookeeper("tree watches")
 def test_an_ask_and_its_failure_are_watched_and_the_history_counts_the_attempts(world: World) -> None:
     leader = led_by_c1(world)
     generation = world.state("g").generation
@@ -198,6 +199,7 @@ def watched(zk: str, seconds: float) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.real_zookeeper("tree watches")
 def test_an_ask_that_a_leader_has_not_answered_yet_is_shown_with_its_command(world: World) -> None:
     leader = led_by_c1(world)
     leader.may_answer.clear()
@@ -268,6 +270,7 @@ def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, t
 # ---- zk-consumer run
 
 
+@pytest.mark.real_zookeeper("processes")
 def test_a_process_with_lag_and_sticky_has_a_leader_and_says_so(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
@@ -286,6 +289,7 @@ def test_a_process_with_lag_and_sticky_has_a_leader_and_says_so(
     assert sorted(len(target.partitions) for target in state.target.values()) == [2, 2]
 
 
+@pytest.mark.real_zookeeper("processes")
 @pytest.mark.parametrize("events", [True, False], ids=["events", "records"])
 def test_a_process_says_that_an_assignment_failed_and_goes_on(
     world: World, processes: ExitStack, tmp_path: Path, events: bool

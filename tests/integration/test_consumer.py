@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -13,6 +12,7 @@ from consumer.consumer import Callbacks, Consumer
 from consumer.errors import CommitFailed
 from coordinator.zk.errors import ZooKeeperUnreachable
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Node, Watch
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -181,15 +181,15 @@ def test_a_consumer_that_finds_no_zookeeper_at_the_start_says_so(world: World) -
 class SlowToEnd(FrontStore):
     """Lets `meanwhile` run while the keeper is about to end the incarnation."""
 
-    meanwhile: threading.Thread | None = None
+    meanwhile: Callable[[], object] | None = None
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         found = super().get_many(paths, watch)
-        thread, is_keeper = self.meanwhile, threading.current_thread().name.startswith("keeper-")
-        if thread is not None and is_keeper and any("/offsets/" in path for path in paths):
+        meanwhile, is_keeper = self.meanwhile, threading.current_thread().name.startswith("keeper-")
+        if meanwhile is not None and is_keeper and any("/offsets/" in path for path in paths):
             self.meanwhile = None
-            thread.start()
-            thread.join(0.5)
+            self.task = ThreadRuntime().spawn(meanwhile, "meanwhile")
+            self.task.join(0.5)
         return found
 
 
@@ -208,10 +208,9 @@ def test_late_commit_of_a_slow_application_either_fails_or_is_written(
         except CommitFailed:
             outcome.append("failed")
 
-    thread = threading.Thread(target=commit, daemon=True)
-    store.meanwhile = thread
+    store.meanwhile = commit
     eventually(lambda: coordinated.channel("g", "c1").ended, 10, "it has left by itself")
-    thread.join(10)
+    store.task.join(10)
 
     node = coordinated.data(PATHS.offset("t", 0))
     offset = OffsetRecord.parse("", node).offset if node is not None else 0
@@ -225,14 +224,19 @@ def test_an_application_that_polls_within_max_poll_interval_is_never_evicted(wor
     app = Application(world, max_poll_interval_ms=2000)
     app.poll_until(20)
     app.consumer.commit()
-    committed_at = time.monotonic()
+    committed_at = ThreadRuntime().monotonic()
 
     def polls_for_600_ms() -> bool:  # too soon for a sign of life, were there none between polls
         app.consumer.poll(0)
-        return time.monotonic() - committed_at > 0.6
+        return ThreadRuntime().monotonic() - committed_at > 0.6
 
     eventually(polls_for_600_ms, 5, "it has polled", pause_s=0.1)
-    eventually(lambda: time.monotonic() - committed_at > 2.15, 5, "it has processed its records for 1.5 s", pause_s=0.1)
+    eventually(
+        lambda: ThreadRuntime().monotonic() - committed_at > 2.15,
+        5,
+        "it has processed its records for 1.5 s",
+        pause_s=0.1,
+    )
     app.consumer.poll(0)
 
     assert app.consumer.member.registrations == 1

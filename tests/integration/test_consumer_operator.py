@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from consumer.fetching.records import Record
 from consumer.operator import ConsumerOperator, Processor
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation, Store
 from coordinator.zk.znodes.region_requests import RegionRequest
 from tests.support.memlog import MemoryLog
@@ -133,7 +133,7 @@ def test_a_slow_process_with_a_full_queue_has_checkpoints_all_the_same(
     running(world)
     is_stuck(one)
     fills(one, 199)
-    never = threading.Event()
+    never = ThreadRuntime().event()
     one.acts = lambda record: never.wait(0.02) or None
     one.gate.set()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
 from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.runtime import Event, ThreadRuntime
 from coordinator.zk.store import Create, Delete, Listing, Node, Operation, Store, StoreFactory, Watch
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -53,7 +52,7 @@ def creates(operations: Sequence[Operation], path: str) -> bool:
 class LosingSeals(FrontStore):
     """Once `armed`, the next seal is done and its reply lost; so are the `losses` answers to the next questions."""
 
-    def __init__(self, store: Store, armed: threading.Event, losses: int) -> None:
+    def __init__(self, store: Store, armed: Event, losses: int) -> None:
         super().__init__(store)
         self._armed = armed
         self._losses = losses
@@ -88,8 +87,7 @@ class SealingSlot:
         )
         spec = SlotSpec(config, Subscription({"t": 1}), 0, "run-1", "0")
         self.slot = Slot(spec, self.log, opener, ThreadRuntime())
-        self._thread = threading.Thread(target=self.slot.run, daemon=True)
-        self._thread.start()
+        self._thread = ThreadRuntime().spawn(self.slot.run, "slot")
 
     def segments(self) -> list[Segment]:
         nodes = [self._world.data(PATHS.segment(name)) for name in self._world.names(PATHS.segments)]
@@ -114,7 +112,7 @@ class SealingSlot:
 def test_a_seal_is_done_once_however_often_the_question_what_became_of_it_is_lost(
     world: World, tmp_path: Path, losses: int
 ) -> None:
-    armed = threading.Event()
+    armed = ThreadRuntime().event()
     world.topic("t", 2)
     world.coordinator()
     sealing = SealingSlot(world, tmp_path, fronted(world, lambda store: LosingSeals(store, armed, losses)))
@@ -140,7 +138,7 @@ def test_a_seal_is_done_once_however_often_the_question_what_became_of_it_is_los
 class LosingRegistrations(FrontStore):
     """Once `armed`, the next registration is done, its reply lost, and so is the answer to the next question."""
 
-    def __init__(self, store: Store, armed: threading.Event) -> None:
+    def __init__(self, store: Store, armed: Event) -> None:
         super().__init__(store)
         self._armed = armed
         self._loses_sync = False
@@ -162,7 +160,7 @@ class LosingRegistrations(FrontStore):
 
 @pytest.mark.parametrize("ends_again", [False, True])
 def test_consumer_unaware_of_its_second_registration_is_not_fenced_by_itself(world: World, ends_again: bool) -> None:
-    armed, sessions = threading.Event(), list[Store]()
+    armed, sessions = ThreadRuntime().event(), list[Store]()
 
     def wrap(store: Store) -> Store:
         sessions.append(store)
@@ -219,7 +217,7 @@ class OddAnswers(FrontStore):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.armed = threading.Event()
+        self.armed = ThreadRuntime().event()
         self.odd = 0
         self.asked_since = 0
 
@@ -287,7 +285,7 @@ class RefusesCommands(FrontStore):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.armed = threading.Event()
+        self.armed = ThreadRuntime().event()
         self.refused_at: list[float] = []
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
@@ -297,7 +295,7 @@ class RefusesCommands(FrontStore):
             if isinstance(step, Delete) and step.path.startswith(PATHS.command_prefix("c1"))
         ]
         if self.armed.is_set() and done:
-            self.refused_at.append(time.monotonic())
+            self.refused_at.append(ThreadRuntime().monotonic())
             raise Refused(0, done[0], "no-node")
         return self.behind.commit(operations)
 
@@ -348,7 +346,7 @@ def test_offset_parents_removed_by_hand_are_recreated_when_partitions_move(world
 class EndsBeforePublishing(FrontStore):
     """Once `armed`, the incarnation is ended between a commit and the publication of its offsets."""
 
-    def __init__(self, store: Store, world: World, armed: threading.Event) -> None:
+    def __init__(self, store: Store, world: World, armed: Event) -> None:
         super().__init__(store)
         self._world = world
         self._armed = armed
@@ -362,7 +360,7 @@ class EndsBeforePublishing(FrontStore):
 
 
 def test_commit_succeeds_when_the_incarnation_ends_before_offsets_are_published(world: World) -> None:
-    armed = threading.Event()
+    armed = ThreadRuntime().event()
     world.topic("t", 1)
     world.coordinator()
     config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", session_timeout_ms=SESSION_MS, offsets_interval_ms=1)

@@ -22,7 +22,7 @@ from coordinator.term.term import Term
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.runtime import Event, ThreadRuntime
+from coordinator.zk.runtime import Event, Task, ThreadRuntime
 from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
 from coordinator.zk.znodes.commands import STOP_FETCHER
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
@@ -103,6 +103,7 @@ def test_a_connection_that_is_lost_while_a_session_is_opened_is_made_again(zk: s
     store.close()
 
 
+@pytest.mark.real_zookeeper("a chroot")
 def test_a_session_without_the_chroot_that_it_wants_is_closed(zk: str) -> None:
     before = set(threading.enumerate())
 
@@ -177,21 +178,22 @@ class Candidate:
         self.elector = Elector(store, ThreadRuntime(), "candidate", "host", wake)
         self.terms: list[Term | None] = []
         self._wake = wake
-        self._thread = threading.Thread(target=lambda: None)
+        self._task: Task | None = None
 
-    def stand(self, stopping: Any) -> threading.Thread:
-        self._thread = threading.Thread(target=lambda: self.terms.append(self.elector.stand(stopping)), daemon=True)
-        self._thread.start()
-        return self._thread
+    def stand(self, stopping: Any) -> Task:
+        self._task = ThreadRuntime().spawn(lambda: self.terms.append(self.elector.stand(stopping)), "standing")
+        return self._task
 
     def close(self, stopping: Event) -> None:
         stopping.set()
-        eventually(lambda: self._wake.set() or not self._thread.is_alive(), 10, "it has ended")  # type: ignore[func-returns-value]
+        task = self._task
+        assert task is not None
+        eventually(lambda: self._wake.set() or not task.is_alive(), 10, "it has ended")  # type: ignore[func-returns-value]
 
 
 def test_a_stop_that_comes_while_an_elector_begins_to_look_is_not_lost(world: World, stage: ManualStage) -> None:
     stage.hand("elected")
-    wake, stopping = threading.Event(), threading.Event()
+    wake, stopping = ThreadRuntime().event(), ThreadRuntime().event()
     candidate = Candidate(world.store, wake)
     try:
         candidate.stand(StoppedInBetween(stopping, wake)).join(3)
@@ -205,7 +207,7 @@ class DeafAndSeen(DeafStore):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.has_looked = threading.Event()
+        self.has_looked = ThreadRuntime().event()
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         nodes = super().get_many(paths, watch)
@@ -219,9 +221,9 @@ def test_an_elector_whose_watch_was_lost_looks_again(
 ) -> None:
     monkeypatch.setattr(coordinator.term.elector, "_LOOK_AGAIN_S", 0.1, raising=False)
     elected = stage.hand("elected")
-    stopping = threading.Event()
+    stopping = ThreadRuntime().event()
     deaf = DeafAndSeen(world.store)
-    candidate = Candidate(deaf, threading.Event())
+    candidate = Candidate(deaf, ThreadRuntime().event())
     try:
         candidate.stand(stopping)
         assert deaf.has_looked.wait(5)

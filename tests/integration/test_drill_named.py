@@ -21,6 +21,8 @@ from drills.evidence.files import znodes
 from drills.scenarios.znode_changes import delete_coordinator
 from drills.testbed.testbed import Stage
 
+pytestmark = pytest.mark.real_zookeeper("a drill opens sessions by itself")
+
 ORDERS = GroupPaths("orders")
 
 

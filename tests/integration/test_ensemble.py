@@ -15,6 +15,8 @@ from coordinator.zk.errors import MissingProgram, UsageError
 from tests.support.clients import connected, fresh_chroot
 from tests.support.wait import eventually
 
+pytestmark = pytest.mark.real_zookeeper("it is about the servers")
+
 
 def test_each_test_has_an_empty_chroot_of_its_own(zk: str) -> None:
     with connected(zk) as client:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.zk.kazoo_store import KazooStore
 from coordinator.zk.store import Listing, Store, Watch
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import GroupPaths
@@ -107,7 +106,6 @@ class BreaksOnDemand(FrontStore):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.is_broken = False
-        assert isinstance(store, KazooStore)
 
     def children_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Listing | None]:
         if self.is_broken and any(path.endswith("/topics") for path in paths):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from consumer.config import ConsumerConfig, Subscription
 from consumer.consumer import Consumer
 from consumer.errors import FencedInstanceId
 from consumer.logs.base import Fetched
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -128,7 +128,7 @@ def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
     other = world.consumer("g", "c2", {"t": 1}, log=log)
     before = world.stable("g", 2)
     zookeeper_proxy.hold()
-    cut_off_at = time.monotonic()
+    cut_off_at = ThreadRuntime().monotonic()
     joiner = world.consumer("g", "c3", {"t": 1}, log=log)
 
     eventually(lambda: world.state("g").marks, 5, "the one that hangs is evicted")
@@ -137,7 +137,7 @@ def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
     eventually(lambda: len(other.held | joiner.held) >= 2, 2, "what was not its goes on meanwhile")
     assert not (other.held | joiner.held) & parts("t", 0, 1)
     world.stable("g", 2, above=before.generation)
-    assert time.monotonic() - cut_off_at >= 2.66, "not before its lease had lapsed"
+    assert ThreadRuntime().monotonic() - cut_off_at >= 2.66, "not before its lease had lapsed"
     log.end = 200
     zookeeper_proxy.resume()
 
@@ -211,14 +211,14 @@ def test_churn_does_not_postpone_an_eviction(world: World, stage: ManualStage) -
     world.topic("t", 2)
     stuck = stage.puppet("g", "stuck", {"t": 1}, max_poll_interval_ms=1500)
     eventually(lambda: stuck.options() == ["start-fetcher"], 5, "it has its command")
-    since = time.monotonic()
+    since = ThreadRuntime().monotonic()
 
     def evicted_amid_changes() -> bool:
-        world.more_partitions("t", len(world.state("g").target) + 2 + int((time.monotonic() - since) * 10))
+        world.more_partitions("t", len(world.state("g").target) + 2 + int((ThreadRuntime().monotonic() - since) * 10))
         return world.data(PATHS.id("stuck")) is None
 
     eventually(evicted_amid_changes, 10, "it is evicted though its commands are replaced all the time", pause_s=0.05)
-    assert time.monotonic() - since > 1.4
+    assert ThreadRuntime().monotonic() - since > 1.4
 
 
 def test_a_member_that_leaves_writes_its_offsets_and_its_share_goes_on_at_once(world: World) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
@@ -16,6 +15,7 @@ from consumer.errors import AssignmentFailed, InconsistentGroupProtocol
 from consumer.group import Given, GroupMember
 from coordinator.zk.errors import UsageError
 from coordinator.zk.lease import LEASE_SHARE
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.wait import eventually
 from tests.support.world import SESSION_MS, World, a_world, expire
@@ -46,7 +46,7 @@ class Log:
     def add(self, member: str, what: str, state: bytes = b"") -> None:
         with self.lock:
             self.lines.append((member, what, state))
-            self._times.append(time.monotonic())
+            self._times.append(ThreadRuntime().monotonic())
 
     def times(self, member: str, what: str) -> list[float]:
         with self.lock:
@@ -62,7 +62,7 @@ class Worker:
         self.log = log
         self.error: BaseException | None = None
         self.failures: list[AssignmentFailed] = []
-        self.is_stuck = threading.Event()
+        self.is_stuck = ThreadRuntime().event()
         self.worked: list[tuple[float, float, str]] = []
         self.member = GroupMember(
             world.zk, "jobs", "named-jobs", {"even": b"{}"}, assign, member=name,
@@ -71,9 +71,8 @@ class Worker:
             on_lost=lambda: log.add(name, "lost"),
             **options,
         )  # fmt: skip
-        self._stop = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"work-{name}", daemon=True)
-        self.thread.start()
+        self._stop = ThreadRuntime().event()
+        self.thread = ThreadRuntime().spawn(self._run, f"work-{name}")
 
     def _run(self) -> None:
         try:
@@ -91,9 +90,9 @@ class Worker:
         given = self.member.assignment
         for job in json.loads(given.state) if given is not None and given.state else ():
             if self.member.may_run:
-                began = time.monotonic()
+                began = ThreadRuntime().monotonic()
                 self._stop.wait(0.001)
-                self.worked.append((began, time.monotonic(), job))
+                self.worked.append((began, ThreadRuntime().monotonic(), job))
 
     @property
     def jobs(self) -> tuple[str, ...]:
@@ -200,7 +199,7 @@ def test_jobs_of_a_member_that_stops_polling_start_elsewhere_after_its_lease(
 
     two.vanish()
     eventually(lambda: not two.member.may_run, 10, "w2 may not run its jobs any more", pause_s=0.001)
-    over = time.monotonic()
+    over = ThreadRuntime().monotonic()
     eventually(lambda: divided(one), 15, "w1 has all jobs")
 
     again = [at for at in one.log.times("w1", "assigned") if at not in before]
@@ -258,7 +257,7 @@ def test_process_that_takes_over_a_name_starts_after_the_older_lease_expired(
 
 def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Callable[..., Worker]) -> None:
     world.coordinator()
-    failing = threading.Event()
+    failing = ThreadRuntime().event()
 
     def assign(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
         if failing.is_set():

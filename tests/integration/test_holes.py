@@ -5,7 +5,6 @@ From 9 on they are in `test_holes_from_9.py`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -97,8 +96,7 @@ def test_hole_2_change_right_after_a_read_is_seen_by_the_watch_of_that_read(worl
     listeners = Listeners(term, interests, lambda group, why: None, Asked(term))
     listeners.start()
     assert changes == {}
-    thread = threading.Thread(target=listeners.run, daemon=True)
-    thread.start()
+    thread = ThreadRuntime().spawn(listeners.run, "listeners")
 
     eventually(lambda: set(listeners.topics()) == {"new", "old"}, 5, "the new topic is seen")
     eventually(lambda: listeners.topics()["old"].partitions == (0, 1), 5, "the new partition is seen")

@@ -15,6 +15,8 @@ from tests.support.processes import ProjectProcess
 from tests.support.wait import eventually
 from tests.support.world import World
 
+pytestmark = pytest.mark.real_zookeeper("the commands are processes")
+
 
 @pytest.fixture(scope="module")
 def kraft(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:

@@ -18,6 +18,8 @@ from coordinator.zk.wire import MOST_PATHS
 from drills.faults.proxy import Proxy
 from tests.support.wait import eventually
 
+pytestmark = pytest.mark.real_zookeeper("it is about kazoo")
+
 
 class Interrupted:
     """kazoo's socket to itself; Ctrl-C comes while it is written to."""

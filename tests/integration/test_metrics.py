@@ -24,6 +24,8 @@ from tests.support.processes import ProjectProcess, consumer_process, node_proce
 from tests.support.wait import eventually
 from tests.support.world import World
 
+pytestmark = pytest.mark.real_zookeeper("processes")
+
 SESSION_MS = 2000
 LOG_JSON = ("--log-format", "json")
 

@@ -28,6 +28,8 @@ from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.region import Counting, checkpoint, contributions, exact, region, running
 from tests.support.world import World, a_world
 
+pytestmark = pytest.mark.real_zookeeper("the object store is a process")
+
 PATHS = GroupPaths("g")
 
 

@@ -20,6 +20,8 @@ from tests.support.processes import ProjectProcess, consumer_process, node_proce
 from tests.support.wait import eventually
 from tests.support.world import World, a_world, parts
 
+pytestmark = pytest.mark.real_zookeeper("processes")
+
 PATHS = GroupPaths("g")
 ALL = parts("t", 0, 1, 2, 3)
 

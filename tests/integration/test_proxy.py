@@ -16,6 +16,8 @@ from drills.faults.proxy import Loss, Proxy
 from tests.support.clients import connected
 from tests.support.wait import eventually
 
+pytestmark = pytest.mark.real_zookeeper("a proxy is in front of it")
+
 
 @pytest.fixture
 def proxy(zk: str) -> Iterator[Proxy]:

@@ -68,6 +68,7 @@ def test_consumer_over_group_max_size_is_accepted_after_another_member_left(worl
         eventually(takes_over, 10, "there is room for it", ignoring=(GroupMaxSizeReached,))
 
 
+@pytest.mark.real_zookeeper("processes")
 @pytest.mark.parametrize("kind", REFUSALS)
 def test_refused_consumer_process_exits_with_1_one_error_line_and_shutdown_event(
     world: World, tmp_path: Path, kind: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from consumer.logs.embedded.producer import Producer
 from consumer.membership import contributor
 from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.errors import OutcomeUnknown, UsageError
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.paths import REGIONS
 from coordinator.zk.znodes.region_requests import RegionRequest
@@ -233,8 +233,7 @@ def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
     exact(log, 4, one, two)
     two.has_finished = False
     before = region(world)
-    leaving = threading.Thread(target=one.close)
-    leaving.start()
+    leaving = ThreadRuntime().spawn(one.close, "closing")
     aborted = PATHS.checkpoint(before.next_sequence)
     eventually(lambda: "aborted" in world.names(aborted), 10, "its checkpoint is aborted")
     eventually(lambda: two.consumer.region.state != "DRAINING", 10, "the other member goes on")

@@ -22,6 +22,8 @@ from tests.support.region import PATHS, contributions, region
 from tests.support.wait import PATIENCE
 from tests.support.world import World
 
+pytestmark = pytest.mark.real_zookeeper("a server that has room for large groups")
+
 TURN_S = 2.0
 """CPU seconds of one turn, at most: 0.3 were measured."""
 TURN_BYTES = 32_000_000

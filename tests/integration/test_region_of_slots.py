@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from consumer.logs.embedded.producer import Producer
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create, Operation, SetData, Store
 from coordinator.zk.znodes.group_state import GroupState
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
@@ -197,8 +197,8 @@ class Slow(FrontStore):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self.above = 2**31
-        self.held = threading.Event()
-        self.go = threading.Event()
+        self.held = ThreadRuntime().event()
+        self.go = ThreadRuntime().event()
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         states = [each.data for each in operations if isinstance(each, SetData) and each.path == PATHS.state]

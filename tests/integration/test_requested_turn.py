@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from coordinator.assignors import Assignment, Subscriber
 from coordinator.assignors.range import RangeAssignor
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.errors import EpochOver
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.znodes.operator_requests import TurnRequest
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.cli import run, run_json, run_ok
@@ -138,7 +138,7 @@ def test_a_request_that_was_replaced_meanwhile_is_not_answered_by_the_turn_befor
 
 
 def test_second_requester_waits_for_the_same_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    has_asked, await_turn = threading.Event(), control.await_turn
+    has_asked, await_turn = ThreadRuntime().event(), control.await_turn
 
     def noted(*words: Any) -> Any:
         has_asked.set()
@@ -153,8 +153,7 @@ def test_second_requester_waits_for_the_same_turn(world: World, monkeypatch: pyt
     assignor.fails = True
     world.put(PATHS.request, TurnRequest("the first", 1).to_bytes())
     results: list[Result] = []
-    waiting = threading.Thread(target=lambda: results.append(run(world.zk, "rebalance", "g")))
-    waiting.start()
+    waiting = ThreadRuntime().spawn(lambda: results.append(run(world.zk, "rebalance", "g")), "waiting")
     assert has_asked.wait(20)
 
     assignor.fails = False

@@ -323,6 +323,7 @@ def test_a_slot_seals_from_its_start_position_on_and_a_query_reads_that(world: W
     assert min(item.first for segment in batch for item in segment.ranges) == 300
 
 
+@pytest.mark.real_zookeeper("processes")
 def test_a_command_without_an_offset_and_with_none_ends_with_one_clear_sentence(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 1)

@@ -383,6 +383,7 @@ def test_producing_into_a_topic_that_is_not_there_is_a_usage_error(zk: str, tmp_
     assert (result.exit_code, result.stderr) == (2, "error: there is no topic flights at /brokers/topics/flights\n")
 
 
+@pytest.mark.real_zookeeper("processes")
 def test_piped_input_is_written_while_the_pipe_is_open_and_ends_on_interrupt(zk: str, tmp_path: Path) -> None:
     topic_id = created(zk, "flights", 1)
     log = open_log(str(tmp_path))

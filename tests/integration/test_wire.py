@@ -12,6 +12,8 @@ from coordinator.zk.wire import Failure
 from tests.support.clients import connected, fresh_chroot
 from tests.support.wait import eventually
 
+pytestmark = pytest.mark.real_zookeeper("it is about the protocol")
+
 
 @pytest.mark.parametrize("chroot", ["{}", "{}/", "//{}//a//", "{}/\N{LATIN SMALL LETTER E WITH ACUTE}"])
 def test_a_chroot_may_be_written_in_any_way(zk: str, chroot: str) -> None:

@@ -14,8 +14,7 @@ from consumer.errors import SegmentError
 from consumer.logs.base import LOG_SCHEMA, Fetched
 from consumer.logs.errors import LogError, UnknownTopic
 from consumer.sealing.segment_files import FoundFile
-from tests.simulation.runtime import STARTED_MS
-from tests.simulation.scheduler import Scheduler
+from tests.simulation.scheduler import STARTED_MS, Scheduler
 
 PIECE = 1024
 MOST_AT_ONCE = 200

@@ -13,9 +13,6 @@ from tests.simulation.scheduler import LONGEST_FOR_A_LOCK_S, Scheduler, Simulate
 
 T = TypeVar("T")
 
-STARTED_MS = 1_700_000_000_000
-"""What wall clocks say when virtual time begins."""
-
 Record = Callable[[SimulatedProcess, str, dict[str, Any]], None]
 """Puts an event of a process into the history."""
 
@@ -32,7 +29,7 @@ class SimRuntime(Runtime):
         return self.process.clock()
 
     def wall_ms(self) -> int:
-        return STARTED_MS + int(self._scheduler.now * 1000)
+        return self._scheduler.wall_ms()
 
     def sleep(self, seconds: float) -> None:
         self._scheduler.seam()

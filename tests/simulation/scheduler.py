@@ -17,6 +17,8 @@ import greenlet
 MOST_SWITCHES_AN_INSTANT = 50_000
 """More than this without the clock moving is a livelock."""
 
+STARTED_MS = 1_700_000_000_000
+
 LONGEST_FOR_A_LOCK_S = 600.0
 """No thread of a running process waits this long for a lock but in a deadlock."""
 
@@ -191,6 +193,7 @@ class Scheduler:
     """The hub, the clock and the lots.
 
     :ivar now: virtual seconds since the start.
+    :ivar started_ms: what wall clocks say when virtual time begins.
     :ivar random: the only source of chance.
     :ivar crashed: what threads died of that nobody expected.
     """
@@ -199,6 +202,7 @@ class Scheduler:
         self.random = Random(seed)
         self._lot = self.random.random
         self.now = 0.0
+        self.started_ms = STARTED_MS
         self.hub = greenlet.getcurrent()
         self._to_hub = self.hub.switch
         self.switches = 0
@@ -232,6 +236,10 @@ class Scheduler:
         self._timer_number = number = self._timer_number + 1
         heappush(self._timers, (self.now + delay_s if delay_s > 0.0 else self.now, number, timer))
         return timer
+
+    def wall_ms(self) -> int:
+        """What wall clocks say."""
+        return self.started_ms + int(self.now * 1000)
 
     # ---- what threads call
 
@@ -373,13 +381,14 @@ class Scheduler:
         process.changed()
         for thread in process.threads:
             if thread is not self._current:
-                self.after(0.0, lambda thread=thread: self._throw(thread))  # type: ignore[misc]
+                self.after(0.0, lambda thread=thread: self.throw(thread))  # type: ignore[misc]
 
-    def _throw(self, thread: Thread) -> None:
+    def throw(self, thread: Thread, error: BaseException | None = None) -> None:
+        """Let a thread that waits go on with an error, that of a crash when none is given. Called by the hub."""
         if not thread.is_over:
             thread.is_parked = False
             self._current = thread
-            thread.greenlet.throw(ProcessCrashed)
+            thread.greenlet.throw(error or ProcessCrashed())
             self._current = None
 
     def close(self) -> None:
@@ -387,7 +396,7 @@ class Scheduler:
         for thread in self.threads:
             thread.process.is_dead = True
         for thread in self.threads:
-            self._throw(thread)
+            self.throw(thread)
         self._timers.clear()
         self._ready.clear()
 

@@ -368,6 +368,10 @@ class SimStore(Store):
 
     # ---- faults
 
+    def expire(self) -> bool:
+        """Its servers end the session now."""
+        return self._ensemble.expire(self.session_id)
+
     def drop_connection(self) -> bool:
         """Break the connection; it connects again by itself."""
         if self._link is None or self.process.is_dead:

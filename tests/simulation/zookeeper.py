@@ -12,7 +12,6 @@ from typing import Any
 from coordinator.zk.errors import Refused, ZooKeeperUnreachable
 from coordinator.zk.store import Check, Create, Operation, SetData
 from tests.simulation.links import CLOSE, COMMIT, SYNC, LinkRequest
-from tests.simulation.runtime import STARTED_MS
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.servers import SimulatedServer
 from tests.simulation.sessions import SimulatedSession, boundary_after
@@ -28,7 +27,7 @@ _FIRST_SESSION = 0x1000_0000_0000
 class SimulatedEnsemble:
     """The servers.
 
-    :param tick_s: a session lasts 2 to 20 of these.
+    :param tick_s: a session lasts two of these at least, and 20 at most unless `longest_session_s` is changed.
     :param record: gets `session`, `commit` and `closed` of every transaction that takes effect, in the order of zxids.
     :param on_fault: gets the kind of each fault when it does something.
     :ivar leader: None while there is none.
@@ -37,6 +36,7 @@ class SimulatedEnsemble:
     :ivar lag_spread_s: followers are behind the leader by up to this.
     :ivar splitting: how likely requests that are sent together do not arrive together.
     :ivar election_s: how long the servers are without a leader, shortest and longest.
+    :ivar longest_session_s: no session is granted more.
     :ivar on_read: called with each request to read, when a server answers it.
     """
 
@@ -56,6 +56,7 @@ class SimulatedEnsemble:
         self.lag_spread_s = 0.002
         self.splitting = 0.05
         self.election_s = (0.2, 2.0)
+        self.longest_session_s = 20 * tick_s
         self.sessions: dict[int, SimulatedSession] = {}
         self.servers = [SimulatedServer(self, number) for number in range(servers)]
         self.leader: SimulatedServer | None = scheduler.random.choice(self.servers)
@@ -90,7 +91,7 @@ class SimulatedEnsemble:
 
     def new_session(self, process: SimulatedProcess | None, timeout_s: float) -> SimulatedSession:
         """A transaction that opens a session."""
-        granted_s = min(max(timeout_s, 2 * self.tick_s), 20 * self.tick_s)
+        granted_s = min(max(timeout_s, 2 * self.tick_s), self.longest_session_s)
         self._next_session += 1
         session = self.sessions[self._next_session] = SimulatedSession(self, self._next_session, process, granted_s)
         self._publish(Delta(self._next_zxid()), None, None)
@@ -161,7 +162,7 @@ class SimulatedEnsemble:
 
     def _commit(self, operations: Sequence[Operation], session: SimulatedSession, request: LinkRequest | None) -> Delta:
         assert self.leader is not None
-        delta = self.leader.tree.transaction(operations, self._zxid + 1, self._now_ms(), session.id)
+        delta = self.leader.tree.transaction(operations, self._zxid + 1, self.scheduler.wall_ms(), session.id)
         self._zxid += 1
         if self._record is not None:
             steps = zip(operations, delta.paths, delta.versions, strict=True)
@@ -184,9 +185,6 @@ class SimulatedEnsemble:
     def _next_zxid(self) -> int:
         self._zxid += 1
         return self._zxid
-
-    def _now_ms(self) -> int:
-        return STARTED_MS + int(self.scheduler.now * 1000)
 
     def _tell(self, who: str, event: str, **fields: Any) -> None:
         if self._record is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -94,8 +93,8 @@ class ThreadGate:
     """Where a thread stands until the test lets it go on."""
 
     def __init__(self) -> None:
-        self.reached = threading.Event()
-        self._open = threading.Event()
+        self.reached = ThreadRuntime().event()
+        self._open = ThreadRuntime().event()
 
     def __call__(self) -> None:
         self.reached.set()

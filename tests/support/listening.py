@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +9,7 @@ from coordinator.listeners.interests import Interests
 from coordinator.listeners.listeners import Listeners
 from coordinator.term.operator_requests import Asked
 from coordinator.zk.kazoo_store import open_kazoo
-from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.store import Store
 from tests.support.terms import a_term
 from tests.support.wait import eventually
@@ -29,17 +28,18 @@ class Listening:
         self.interests = Interests(runtime)
         self.by_operators = Asked(term)
         self.listeners = Listeners(term, self.interests, lambda *asked: self.asked.append(asked), self.by_operators)
-        self.thread = threading.Thread(target=self.listeners.run, name="listeners", daemon=True)
+        self._runtime = runtime
+        self._thread: Task | None = None
 
     def start(self) -> None:
         """Start up, as `coordinatorStartup` does, then handle what the watches tell."""
         self.listeners.start()
-        self.thread.start()
+        self._thread = self._runtime.spawn(self.listeners.run, "listeners")
 
     def stop(self) -> None:
         self.listeners.stop()
-        if self.thread.ident is not None:
-            self.thread.join(10)
+        if self._thread is not None:
+            self._thread.join(10)
 
     def wait_for(self, group: str, reason: str) -> None:
         """Wait until a turn of `group` has been asked for, with `reason` in what asked."""

@@ -16,6 +16,7 @@ from consumer.metrics import ConsumerMetrics
 from consumer.operator import ConsumerOperator, Processor
 from consumer.operator.states import State
 from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.runtime import ThreadRuntime
 from coordinator.zk.store import Create
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import RegionPaths
@@ -88,9 +89,8 @@ class Counting(Counts, Callbacks):
         self.has_finished = True
         config, subscription = member_config(world, name, options)
         self.consumer = Consumer(config, subscription, self, log)
-        self._stop = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"count-{name}", daemon=True)
-        self.thread.start()
+        self._stop = ThreadRuntime().event()
+        self.thread = ThreadRuntime().spawn(self._run, f"count-{name}")
 
     # ---- the application
 
@@ -143,7 +143,7 @@ class Operating(Counts, Processor):
     def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
         super().__init__()
         self.name = name
-        self.gate = threading.Event()
+        self.gate = ThreadRuntime().event()
         if not options.pop("is_stuck", False):
             self.gate.set()
         self.acts: Callable[[Record], None] | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
 from coordinator.zk.kazoo_store import kazoo_factory
-from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.znodes.partitions import PartitionSet
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Segment
@@ -46,7 +45,7 @@ class SlotBench:
         self.folder = SegmentFolder(str(folder))
         self.post = PoolPost(kazoo_factory(world.zk, SESSION_MS), ThreadRuntime(), "g", "p", "run-1")
         self.results: dict[int, dict[str, Any]] = {}
-        self.running: list[tuple[Slot, threading.Thread]] = []
+        self.running: list[tuple[Slot, Task]] = []
 
     def slot(self, number: int, zk: str = "", **options: Any) -> Slot:
         options = {"seal_interval_ms": 20, "driver_gone_ms": 1000, "session_timeout_ms": SESSION_MS} | options
@@ -55,9 +54,8 @@ class SlotBench:
         )
         spec = SlotSpec(config, Subscription({"t": 1}), number, "run-1", "0")
         slot = Slot(spec, self.log, kazoo_factory(config.zk, SESSION_MS), ThreadRuntime())
-        thread = threading.Thread(target=lambda: self.results.update({number: slot.run()}), daemon=True)
-        thread.start()
-        self.running.append((slot, thread))
+        task = ThreadRuntime().spawn(lambda: self.results.update({number: slot.run()}), f"slot-{number}")
+        self.running.append((slot, task))
         return slot
 
     def break_files(self, slot: Slot) -> None:
@@ -110,6 +108,6 @@ class SlotBench:
     def close(self) -> None:
         for slot, _ in self.running:
             slot.stop("the test is over")
-        for _, thread in self.running:
-            thread.join(10)
+        for _, task in self.running:
+            task.join(10)
         self.post.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from coordinator.zk.runtime import ThreadRuntime
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
@@ -29,7 +30,8 @@ def eventually(
     :raises AssertionError: after `timeout_s`, with what the last call returned or raised.
     """
     not_yet: tuple[type[Exception], ...] = (AssertionError, *ignoring)
-    started, timeout_s = time.monotonic(), PATIENCE * timeout_s
+    runtime = ThreadRuntime()
+    started, timeout_s = runtime.monotonic(), PATIENCE * timeout_s
     calls = 0
     while True:
         calls += 1
@@ -40,6 +42,6 @@ def eventually(
             seen = f"returned {result!r}"
         except not_yet as error:
             seen = f"raised {error!r}"
-        if time.monotonic() - started > timeout_s:
+        if runtime.monotonic() - started > timeout_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what}; the last of {calls} calls {seen}")
-        time.sleep(pause_s)
+        runtime.sleep(pause_s)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,13 +23,14 @@ from coordinator.term.metrics import CoordinatorMetrics
 from coordinator.zk.batching import ensure
 from coordinator.zk.errors import CoordinatorError, Refused
 from coordinator.zk.kazoo_store import kazoo_factory, open_kazoo
-from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.runtime import Task, ThreadRuntime
 from coordinator.zk.store import Create, Delete, SetData, Store
 from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.group_state import GroupState, Rebalance
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, Brokers, GroupPaths
 from coordinator.zk.znodes.records import Channel, CoordinatorRecord, OffsetRecord, Topic, parsed_channel
+from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
 from tests.support.strategies import only
 from tests.support.wait import eventually
@@ -56,20 +55,20 @@ class PollingConsumer(Callbacks):
     ) -> None:
         options.setdefault("session_timeout_ms", SESSION_MS)
         config = ConsumerConfig(zk=zk, group=group, consumer=name, **options)
+        runtime = ThreadRuntime()
         self.name = name
         self.events: list[tuple[str, frozenset[TopicPartition]]] = []
         self.records: list[tuple[TopicPartition, int]] = []
         self.error: BaseException | None = None
-        self.is_stuck = threading.Event()
-        self._hangs = threading.Event()
+        self.is_stuck = runtime.event()
+        self._hangs = runtime.event()
         self.failures: list[AssignmentFailed] = []
         self.consumer = Consumer(
             config, Subscription(topics, pattern), self, log or MemoryLog(), opener, assignors=assignors
         )
         self.polled: set[tuple[TopicPartition, int]] = set()
-        self._stop = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"poll-{name}", daemon=True)
-        self.thread.start()
+        self._stop = runtime.event()
+        self.thread = runtime.spawn(self._run, f"poll-{name}")
 
     def _run(self) -> None:
         try:
@@ -131,7 +130,7 @@ class World:
         self.zk = zk
         self.brokers = Brokers()
         self.store: Store = open_kazoo(zk, 30_000)  # who looks on outlives those who are looked at
-        self._services: list[tuple[CoordinatorService, threading.Thread]] = []
+        self._services: list[tuple[CoordinatorService, Task]] = []
         self._sessions: dict[CoordinatorService, Store] = {}
         self.consumers: list[PollingConsumer] = []
 
@@ -149,7 +148,7 @@ class World:
         options.setdefault("session_timeout_ms", SESSION_MS)
         options.setdefault("sweep_interval_ms", 60_000)
         options.setdefault("group_initial_rebalance_delay_ms", 0)
-        config = CoordinatorConfig(zk=zk or self.zk, node=node or f"node-{secrets.token_hex(3)}", **options)
+        config = CoordinatorConfig(zk=zk or self.zk, node=node or f"node-{ThreadRuntime().random_id()[:6]}", **options)
         opener = kazoo_factory(config.zk, config.session_timeout_ms)
 
         def open_and_note() -> Store:
@@ -158,9 +157,7 @@ class World:
 
         assignors = None if assignor is None else only(assignor)
         service = CoordinatorService(config, open_and_note, ThreadRuntime(), assignors, metrics)
-        thread = threading.Thread(target=service.run, name=config.node, daemon=True)
-        thread.start()
-        self._services.append((service, thread))
+        self._services.append((service, ThreadRuntime().spawn(service.run, config.node)))
         return service
 
     def session_of(self, service: CoordinatorService) -> Store:
@@ -341,6 +338,9 @@ def parts(topic: str, *numbers: int) -> frozenset[TopicPartition]:
 
 def expire(store: Store) -> None:
     """End a session as the server does when it has not heard from its client for too long."""
+    if isinstance(store, SimStore):
+        store.expire()
+        return
     client: Any = store._client  # type: ignore[attr-defined]
     hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
     twin = KazooClient(hosts=hosts, client_id=client.client_id, timeout=client.negotiated_ms / 1000)
