@@ -21,19 +21,13 @@ from tests.integration.test_channel_watch import watching
 from tests.support.cli import run, run_json, run_ok
 from tests.support.processes import consumer_process
 from tests.support.wait import eventually
-from tests.support.world import World, a_world, parts
+from tests.support.world import World, parts
 
 PATHS = GroupPaths("g")
 STATE = [
     "GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS", "ASSIGNMENT", "PROTOCOL-TYPE", "LEADER",
     "ASK", "PENDING-LEADER", "PENDING-ASK", "ATTEMPT",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as made:
-        yield made
 
 
 @pytest.fixture

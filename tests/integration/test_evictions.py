@@ -1,4 +1,4 @@
-"""The two ways out that nobody asked for, session and poll interval, each without the other; and how a group starts."""
+"""The session's end alone ends a membership; and how a group starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import STABLE
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.records import Channel, Registration
-from tests.support.hand import ManualStage
 from tests.support.starts import from_the_beginning
 from tests.support.wait import eventually
 from tests.support.world import World, parts
@@ -38,46 +37,6 @@ def test_session_expiry_ends_the_membership_regardless_of_the_poll_interval(worl
     channel = world.channel("g", "c1")
     assert (channel.ended, channel.error) == ("its session ended", UNKNOWN_MEMBER_ID)
     assert world.state("g").marks == ()
-
-
-def test_an_application_that_does_not_poll_leaves_by_itself_while_its_session_lives(world: World) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    stuck = world.consumer("g", "c1", {"t": 1}, session_timeout_ms=4000, max_poll_interval_ms=1000)
-    world.stable("g", 1)
-    store = stuck.consumer.member.store
-    assert store is not None
-
-    stuck.hang()
-
-    eventually(lambda: world.channel("g", "c1").ended, 10, "its incarnation is ended")
-    channel = world.channel("g", "c1")
-    assert channel.ended == (
-        "left by itself: poll was not called for 1000 ms (raise max_poll_interval_ms, or lower max_poll_records)"
-    )
-    assert channel.error == UNKNOWN_MEMBER_ID
-    assert not store.lost
-    assert world.state("g").marks == (), "it has ended its fetchers itself, so nobody waits for a lease"
-
-
-def test_a_consumer_that_acknowledges_nothing_is_evicted_while_its_session_lives(
-    world: World, stage: ManualStage
-) -> None:
-    world.coordinator()
-    world.topic("t", 2)
-    deaf = stage.puppet("g", "c1", {"t": 1}, max_poll_interval_ms=1000)
-    eventually(deaf.commands, 10, "it is told to start")
-    deaf.touch()  # so that its sign of life is younger than its command
-
-    eventually(lambda: world.channel("g", "c1").ended, 10, "it is evicted")
-
-    channel = world.channel("g", "c1")
-    assert channel.ended == (
-        "evicted: it acknowledged no command for 1000 ms "
-        "(raise max_poll_interval_ms, or lower max_poll_records so that it polls more often)"
-    )
-    assert channel.error == UNKNOWN_MEMBER_ID
-    assert not deaf.store.lost
 
 
 def test_a_hundred_consumers_that_start_together_cost_three_generations_at_most(world: World) -> None:

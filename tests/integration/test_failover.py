@@ -14,6 +14,8 @@ from tests.support.stores import FrontStore
 from tests.support.wait import eventually
 from tests.support.world import World, parts
 
+pytestmark = pytest.mark.both_zookeepers
+
 PATHS = GroupPaths("g")
 
 

@@ -12,6 +12,7 @@ from consumer.consumer import Consumer
 from consumer.errors import FencedInstanceId
 from consumer.logs.base import Fetched
 from coordinator.zk.runtime import ThreadRuntime
+from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths
@@ -99,15 +100,22 @@ def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(world: 
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=100)
-    stuck = world.consumer("g", "c1", {"t": 1}, log=log, max_poll_interval_ms=1000)
+    stuck = world.consumer("g", "c1", {"t": 1}, log=log, session_timeout_ms=4000, max_poll_interval_ms=1000)
     other = world.consumer("g", "c2", {"t": 1}, log=log)
     before = world.stable("g", 2)
+    store = stuck.consumer.member.store
+    assert store is not None
 
     stuck.hang()
 
     after = world.stable("g", 1, above=before.generation)
-    assert (world.channel("g", "c1").ended or "").startswith("left by itself: poll was not called for 1000 ms")
-    assert after.marks == (), "whoever leaves by itself is not waited for"
+    channel = world.channel("g", "c1")
+    assert (channel.ended, channel.error) == (
+        "left by itself: poll was not called for 1000 ms (raise max_poll_interval_ms, or lower max_poll_records)",
+        UNKNOWN_MEMBER_ID,
+    )
+    assert not store.lost
+    assert after.marks == (), "it has ended its fetchers itself: no lease is waited for"
     eventually(lambda: other.held == ALL, 5, "the other has everything")
     stuck.is_stuck.clear()
     world.stable("g", 2, above=after.generation)

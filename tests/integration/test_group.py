@@ -1,21 +1,15 @@
-"""A group from the first consumer to the last, on a real ZooKeeper."""
+"""A group from the first consumer to the last."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 from coordinator.zk.znodes.partitions import TopicPartition
 from tests.support.memlog import MemoryLog
 from tests.support.wait import eventually
-from tests.support.world import World, a_world
+from tests.support.world import World
 
-
-@pytest.fixture
-def world(zk: str) -> Iterator[World]:
-    with a_world(zk) as world:
-        yield world
+pytestmark = pytest.mark.both_zookeepers
 
 
 def parts(topic: str, *numbers: int) -> frozenset[TopicPartition]:
