@@ -1,4 +1,4 @@
-"""Client-side assignment on a real ZooKeeper: one member is the leader, and decides for all (seed 001)."""
+"""Client-side assignment: one member is the leader, and decides for all (seed 001)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ConsumerOperator` on a real ZooKeeper: what was processed is what a checkpoint has, whatever happens (seed 002)."""
+"""`ConsumerOperator`: what was processed is what a checkpoint has, whatever happens (seed 002)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request handlers on a real ZooKeeper: which turn sees which change, and that no turn ends a handler."""
+"""The request handlers: which turn sees which change, and that no turn ends a handler."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from tests.support.strategies import RANGE
 from tests.support.terms import with_config, with_store
 from tests.support.wait import eventually
 from tests.support.world import World
+
+pytestmark = pytest.mark.both_zookeepers
 
 PATHS = GroupPaths("g")
 

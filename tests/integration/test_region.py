@@ -1,4 +1,4 @@
-"""Consistent regions of consumers on a real ZooKeeper: checkpoints, resets, and states that are exact (seed 002)."""
+"""Consistent regions of consumers: checkpoints, resets, and states that are exact (seed 002)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that leave a consistent region, and what is removed of it, on a real ZooKeeper."""
+"""Groups that leave a consistent region, and what is removed of it."""
 
 from __future__ import annotations
 

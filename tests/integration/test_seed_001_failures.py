@@ -1,4 +1,4 @@
-"""Seed 001, "Handling Coordinator Failures", "Leader Failures" and "Assignment Failure", on a real ZooKeeper.
+"""Seed 001, "Handling Coordinator Failures", "Leader Failures" and "Assignment Failure".
 
 The four points at which a coordinator may fail are numbered as in the seed. One departure from it: nobody stops before
 the answer is known, so that a failure at any of them finds a group that runs on.

@@ -1,4 +1,4 @@
-"""Topics: the admin functions, `zk-coordinator topics` and `zk-consumer produce`, on a real ZooKeeper."""
+"""Topics: the admin functions, `zk-coordinator topics` and `zk-consumer produce`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coordinators and consumers whose every move the test makes: real parts on a real ZooKeeper, without their threads."""
+"""Coordinators and consumers whose every move the test makes: real parts, without their threads."""
 
 from __future__ import annotations
 

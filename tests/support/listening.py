@@ -1,4 +1,4 @@
-"""The four listeners on a real ZooKeeper, with a note of every turn that they ask for."""
+"""The four listeners, with a note of every turn that they ask for."""
 
 from __future__ import annotations
 

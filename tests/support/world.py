@@ -1,4 +1,4 @@
-"""Coordinators and consumers in threads of the test, on a real ZooKeeper: real parts, quick to start."""
+"""Coordinators and consumers in threads of the test: real parts, quick to start, on a modelled or a real ZooKeeper."""
 
 from __future__ import annotations
 
