@@ -492,12 +492,14 @@ def test_offset_lost_by_the_log_fails_the_region_with_a_remedy_and_is_not_skippe
 
     one.close()
     eventually(lambda: world.state("g").state == "Empty", 10, "the group is Empty")
-    run_ok(world.zk, "regions", "remove-group", "r", "g")
-    eventually(lambda: world.data(PATHS.root) is None, 15, "the region without a group is removed")
     with Producer.for_store(world.store, tmp_path / "log", world.brokers) as producer:
         for number in range(2):
             producer.send_batch("t", number, [b"x"] * log.end)
     to = ["--topic", "t", "--to-offset", str(log.lost_below), "--log-dir", str(tmp_path / "log"), "--execute"]
+    refused = run(world.zk, "groups", "reset-offsets", "g", *to)
+    assert refused.exit_code == 2 and "in consistent region r: reset it with `regions reset r`" in refused.stderr
+    run_ok(world.zk, "regions", "remove-group", "r", "g")
+    eventually(lambda: world.data(PATHS.root) is None, 15, "the region without a group is removed")
     run_ok(world.zk, "groups", "reset-offsets", "g", *to)
     again = counting("c1")
     eventually(lambda: again.by_key == {"t-0": 10, "t-1": 10}, 20, "it begins anew with what the log has")
