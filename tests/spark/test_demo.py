@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from coordinator.zk.embedded.ensemble import Ensemble
 from coordinator.zk.embedded.processes import command_line
 from tests.support.kafka import require_kafka
 
@@ -59,11 +60,13 @@ def demonstrated(runs: Path, *options: str, timeout_s: float = LONGEST_S) -> dic
     return verdict
 
 
-@pytest.mark.parametrize("options", [(), ("--kafka",)], ids=["embedded", "kafka"])
+@pytest.mark.parametrize(
+    ("options", "servers"), [((), 1), (("--servers", "3", "--kafka"), 3)], ids=["as it is", "three servers and kafka"]
+)
 def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
-    tmp_path: Path, options: tuple[str, ...]
+    tmp_path: Path, options: tuple[str, ...], servers: int
 ) -> None:
-    if options:
+    if "--kafka" in options:
         require_kafka()
 
     verdict = demonstrated(tmp_path, *options)
@@ -74,6 +77,8 @@ def test_the_demo_loses_and_repeats_nothing_and_leaves_no_process_behind(
     assert verdict["coordinator_failover_ms"] > 0
     assert verdict["rebalances"] >= 3
     assert verdict["longest_standstill_ms"] > 0
+    (ensemble,) = tmp_path.glob("demo/*/zookeeper")
+    assert len(Ensemble.load(ensemble).servers) == servers
     brokers = [path.name for path in tmp_path.glob("demo/*/kafka/broker/data/flights-?")]
     assert len(brokers) == (8 if options else 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.zk.embedded.directory import choose_ports
+from coordinator.zk.embedded.ensemble import Ensemble, has_ensemble
+
 pytestmark = pytest.mark.timeout(300)
 
 ROOT = Path(__file__).parents[2]
@@ -19,21 +23,40 @@ WAITS_S = 20
 """How long the program waits for its query."""
 
 
-def in_place(text: str, zk: str, folder: Path) -> str:
-    """The example's own ensemble and folders replaced by the test's."""
-    patient = text.replace(f"awaitTermination({WAITS_S})", f"awaitTermination({WAITS_S * 3})")
-    return patient.replace("127.0.0.1:22181/try", zk).replace("/tmp/try", str(folder / "try"))
+RECORDS = 100_000
 
 
-def test_the_example_of_the_readme_counts_every_record(zk: str, tmp_path: Path) -> None:
-    block = README.split("\n## An example\n")[1].split("\n\n")[1]
-    lines = [line.strip() for line in block.splitlines()]
-    commands = [line for line in lines if line.startswith(("export", "zk-", "seq", "python"))]
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (tmp_path / "example.py").write_text(in_place(program, zk, tmp_path))
-    script = in_place("\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *commands]), zk, tmp_path)
+def in_place(text: str, hosts: str, folder: Path) -> str:
+    """The example's own port and folders replaced by the test's; what reads without end ends with the last record."""
+    for its, mine in (
+        (f"awaitTermination({WAITS_S})", f"awaitTermination({WAITS_S * 3})"),
+        ("127.0.0.1:22181", hosts),
+        ("22181", hosts.partition(":")[2]),
+        ("/tmp/try", str(folder / "try")),
+        ("scripts/ensemble start", f"{ROOT}/scripts/ensemble start --dir {folder}/zookeeper"),
+        ("scripts/ensemble stop", f"{ROOT}/scripts/ensemble stop --dir {folder}/zookeeper"),
+        ("flights:2", f"flights:2 --max-records {RECORDS} > {folder}/g2"),
+    ):
+        text = text.replace(its, mine)
+    return text
+
+
+def indented(text: str) -> list[str]:
+    """The commands that it shows, without the remarks beside them."""
+    return [line.partition(" #")[0].strip() for line in text.splitlines() if line.startswith("    ")]
+
+
+def test_the_example_of_the_readme_runs_and_counts_every_record(tmp_path: Path) -> None:
+    example = README.split("\n## An example\n")[1].split("\n## ")[0]
+    (program,) = re.findall(r"```python\n(.*?)```", example, re.DOTALL)
+    before, after = example.split(f"```python\n{program}```")
+    end = re.findall(r"`([^`]+)`", after.split("\nThe end: ")[1])
+    activate, *commands = [*indented(before), *indented(after), *end]
+    assert (activate, len(commands), end) == (". .venv/bin/activate", 10, ["kill %1", "scripts/ensemble stop"])
+    hosts = f"127.0.0.1:{choose_ports(1, None)[0].client}"
+    (tmp_path / "example.py").write_text(in_place(program, hosts, tmp_path))
+    script = in_place("\n".join(["set -e", *commands[:-1], "wait %1", commands[-1]]), hosts, tmp_path)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    assert len(commands) == len(lines) - 2, "all but the environment and the ensemble"
 
     with (
         (tmp_path / "stderr").open("wb") as stderr,
@@ -45,14 +68,20 @@ def test_the_example_of_the_readme_counts_every_record(zk: str, tmp_path: Path) 
             stderr=stderr,
             text=True,
             start_new_session=True,
-        ) as example,
+        ) as running,
     ):
         try:
-            said, _ = example.communicate(timeout=250)
+            said, _ = running.communicate(timeout=250)
         finally:
-            if example.poll() is None:
-                os.killpg(example.pid, signal.SIGKILL)
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+            if has_ensemble(tmp_path / "zookeeper"):
+                Ensemble.load(tmp_path / "zookeeper").stop()
 
+    assert running.returncode == 0, (tmp_path / "stderr").read_text()[-3000:]
     counts = [dict(re.findall(r"^\| +(\d+)\| *(\d+)\|$", batch, re.MULTILINE)) for batch in said.split("Batch:")]
-    assert example.returncode == 0, (tmp_path / "stderr").read_text()[-3000:]
-    assert sum(map(int, counts[-1].values())) == 100_000, said[-3000:]
+    assert sum(map(int, counts[-1].values())) == RECORDS, said[-3000:]
+    lags = re.findall(r"^g +flights +\d +(\d+) +(\d+) +0 ", said, re.MULTILINE)
+    assert sum(int(end) for offset, end in lags if offset == end) == RECORDS, said[-3000:]
+    without_spark = [json.loads(line) for line in (tmp_path / "g2").read_text().splitlines()]
+    assert len({(each["partition"], each["offset"]) for each in without_spark}) == len(without_spark) == RECORDS

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
 
 import pytest
 
@@ -13,6 +18,7 @@ from consumer.assignment.metadata import ConsumerMetadata
 from consumer.membership.client_assignment import ROOM
 from coordinator.planning.asking import ROOM_BYTES
 from coordinator.planning.target import OWNER_PATHS_A_SESSION
+from coordinator.zk import znodes
 from coordinator.zk.store import MAX_COMMIT_BYTES
 from coordinator.zk.znodes.commands import (
     ASSIGN,
@@ -23,20 +29,37 @@ from coordinator.zk.znodes.commands import (
     STOP_FETCHER,
     Command,
 )
-from coordinator.zk.znodes.group_state import ClientSide, GroupState, Mark, Rebalance, Target
+from coordinator.zk.znodes.group_state import STABLE, ClientSide, GroupState, Mark, Rebalance, Target
 from coordinator.zk.znodes.json_fields import MAX_ZNODE_BYTES, Fields
 from coordinator.zk.znodes.operator_requests import Pause, PausedRecord, TurnRequest
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, DRILL, PAUSED, Brokers, GroupPaths, ask_name
 from coordinator.zk.znodes.records import (
+    WHITE_LIST,
+    BegunRecord,
     Channel,
     CoordinatorRecord,
     EpochRecord,
     OffsetRecord,
     OwnerRecord,
     Registration,
+    Topic,
 )
-from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
+from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import (
+    SLOTS,
+    Checkpoint,
+    CheckpointEnd,
+    Contribution,
+    GroupRegion,
+    Order,
+    Progress,
+    Region,
+    RegionMembership,
+    StateFile,
+)
+from coordinator.zk.znodes.seats import Seat
+from coordinator.zk.znodes.segments import Missing, Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
 from coordinator.zk.znodes.sync import (
     MAX_ANSWER_BYTES,
     MAX_ANSWER_PARTITIONS,
@@ -55,49 +78,142 @@ DOCUMENT = (Path(__file__).resolve().parents[2] / "zk_paths.md").read_text()
 PART = frozenset([TopicPartition("t", 0)])
 PATHS = GroupPaths("[group]")
 CLIENT_SIDE = ClientSide("consumer", "ask-1", True, ("i",), 1, "ask-2", "ask-0")
-OFFER = ClientProtocols(("lag",), {"lag": ""}, is_preferred=False, rejoins=1)
+OFFER = ClientProtocols(("lag",), {"lag": ""}, "jobs", is_preferred=False, rejoins=1, digest="read")
 ASK = "ask-[number]"
+PAUSE = Pause("who", 1, "why")
+REGISTRATION = Registration(
+    "i", {"t": 2}, WHITE_LIST, "host", ("sticky",), 1, 2, "x", 1, "c", client=OFFER, region=RegionMembership("r", SLOTS)
+)
+COMMAND, CONTRIBUTION = "channel/[consumer]/command-[seq]", "checkpoint-[sequence]/[group]~[consumer]"
+PARTITION = TopicPartition("t", 0)
 
-WRITTEN = {
-    "coordinator": CoordinatorRecord("a", "host", 1).to_bytes(),
-    "coordinator_epoch": EpochRecord(1).to_bytes(),
-    "paused": PausedRecord(Pause("who", 1, "why"), {"g": Pause("who", 1)}).to_bytes(),
-    "request": TurnRequest("who", 1, "why").to_bytes(),
-    "state": GroupState(
-        target={"c": Target("i", {"c-0": PART}, True, True)}, marks=(Mark("c", "i", PART, 1, "r"),), client=CLIENT_SIDE
-    ).to_bytes(),
-    "history": Rebalance(1, 1, "why", 1).to_bytes(),
-    "ids": Registration("i", {"t": 1}, user_data="x", seal_interval_ms=1, client=OFFER).to_bytes(),
-    "channel": Channel("i", refused=PART, sealed="f", touched=1, ask="ask-1").to_bytes(),
-    "start": Command(START_FETCHER, 1, 1, "i", {"c-0": PART}, topics={"t": "id"}, ask="ask-1").to_bytes(),
-    "assign": Command(ASSIGN, 1, 1, "i", ask="ask-1").to_bytes(),
-    "failed": Command(ASSIGNMENT_FAILED, 1, 1, "i", ask="ask-1", reason="why").to_bytes(),
-    "ask": Ask("lag", "c", "i", {"c": AskMember("i", "d", 1)}, outdated=1).to_bytes(),
-    "entry": MemberAnswer({"c-0": PART}, "AA==", "lag").to_bytes(),
-    "answer": Answer(("c",), {"t": "id"}, {"t": frozenset([0])}).to_bytes(),
-    "sync_request": SyncRequest("c", "i", "why").to_bytes(),
-    "stop": Command(STOP_FETCHER, 1, 1, "i", partitions=PART, topics={"t": "id"}).to_bytes(),
-    "owners": OwnerRecord("c-0", "c", "i", 1).to_bytes(),
-    "offsets": OffsetRecord(1, "id", 1).to_bytes(),
-    "segments": SegmentsRecord().to_bytes(),
-    "segment": Segment("f", "d", 1, 1, (SealedRange("t", "id", 0, 0, 1),), "c", "i", 1).to_bytes(),
-    "query": Query("r", 1, 1, expired_ms=1, rewind=Rewind(1, 1)).to_bytes(),
-    "pool": Pool(1, "r").to_bytes(),
-}
+WRITTEN: tuple[tuple[str, Any], ...] = (
+    ("/brokers/topics/[topic]", Topic("t", "id", (0,), 1)),
+    ("/consumers/coordinator", CoordinatorRecord("a", "host", 1)),
+    ("/consumers/coordinator_epoch", EpochRecord(1)),
+    ("/consumers/paused", PausedRecord(PAUSE, {"g": PAUSE})),
+    (
+        "state",
+        GroupState(
+            STABLE,
+            1,
+            1,
+            "range",
+            {"c": Target("i", {"c-0": PART}, True, True)},
+            {"t": "id"},
+            (Mark("c", "i", PART, 1, "r"),),
+            "why",
+            {"c": "why"},
+            CLIENT_SIDE,
+            GroupRegion("r", 1, ("c",)),
+        ),
+    ),
+    ("request", TurnRequest("who", 1, "why")),
+    ("history/rebalance-[generation]", Rebalance(1, 1, "why", 1, ("c",), ("c",), 1, 1, 1, 1, 1, 1, 1, 1)),
+    ("ids/[consumer]", REGISTRATION),
+    ("sync/ask-[number]", Ask("lag", "c", "i", {"c": AskMember("i", "d", 1)}, "jobs", 2, "why", 1, outdated=1)),
+    ("sync/ask-[number]/member-[consumer]", MemberAnswer({"c-0": PART}, "AA==", "lag")),
+    ("sync/ask-[number]/answer", Answer(("c",), {"t": "id"}, {"t": frozenset([0])}, True, "why")),
+    ("sync_request", SyncRequest("c", "i", "why")),
+    ("seats/[instance]", Seat(REGISTRATION, 1, "why")),
+    (
+        "channel/[consumer]",
+        Channel(
+            "i", 1, 1, "command-1", {PARTITION: 1}, {"t": "id"}, "why", PART, "f", 1, "e", "ask-1", Progress(1, 1, 1)
+        ),
+    ),
+    (COMMAND, Command(START_FETCHER, 1, 1, "i", {"c-0": PART}, topics={"t": "id"}, ask="ask-1")),
+    (COMMAND, Command(START_FETCHER, 1, 1, "i", region=Order(1, 1, ("c",), ("c",)))),
+    (COMMAND, Command(STOP_FETCHER, 1, 1, "i", partitions=PART, topics={"t": "id"})),
+    (COMMAND, Command(ASSIGN, 1, 1, "i", ask="ask-1")),
+    (COMMAND, Command(ASSIGNMENT_FAILED, 1, 1, "i", ask="ask-1", reason="why")),
+    ("owners/[topic]/[partition]", OwnerRecord("c-0", "c", "i", 1)),
+    ("offsets/[topic]", BegunRecord("id", frozenset([0]))),
+    ("offsets/[topic]/[partition]", OffsetRecord(1, "id", 1, "end")),
+    ("segments", SegmentsRecord(1, "why", 1)),
+    (
+        "segments/segment-[seq]",
+        Segment("f", "d", 1, 1, (SealedRange("t", "id", 0, 0, 1),), "c", "i", 1, (Missing("t", 0, 1),)),
+    ),
+    ("queries, queries/[query]", Query("r", 1, 1, expired_ms=1, rewind=Rewind(1, 1, True))),
+    ("pools/[pool]", Pool(1, "r")),
+    ("/consumers/regions/[region]", Region(SLOTS, "Running", 1, 2, 1, 2, ("g",), 1, "why", 1, 1, {"g": 1})),
+    ("checkpoints/checkpoint-[sequence]", Checkpoint("why", 1, 1, {"g": {"c": "i"}}, 1, {"g": ("c",)})),
+    (
+        CONTRIBUTION,
+        Contribution("i", 1, {PARTITION: 1}, {"t": "id"}, {PARTITION: "AA=="}, "AA==", StateFile("f", 1, 1), 1),
+    ),
+    ("checkpoint-[sequence]/completed, aborted, abandoned", CheckpointEnd(1, 1, "why", (1,))),
+    ("regions/[region]/request", RegionRequest("reset", "who", "why", 1, True, 1)),
+)
+"""The section of a znode, and its record with all that can be written: between them records leave no field out."""
+NAMES = {"t", "c", "c-0", "g", "lag", "0"}
+"""Keys of the records above that are no fields, but names and partitions."""
 
 
-@pytest.mark.parametrize("kind", sorted(WRITTEN))
-def test_every_field_that_is_written_is_in_the_document(kind: str) -> None:
-    values = json.loads(WRITTEN[kind])
-    nested = [mark for mark in values.get("marks", [])]
-    nested += [values[name] for name in ("all", "client", "rewind") if values.get(name)]
-    nested += values.get("target", {}).values()
-    nested += values["members"].values() if kind == "ask" else []
-    named = set(values) | {key for mark in nested for key in mark}
+def section(title: str) -> str:
+    """What the document says under a heading, up to the next one."""
+    found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##)", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {title}"
+    return found[1]
 
-    unknown = {name for name in named if not re.search(rf"[`\"]{re.escape(name)}[`\"]", DOCUMENT)}
 
-    assert unknown == set()
+def keys_of(value: Any) -> set[str]:
+    """The keys of every object in a JSON value."""
+    if isinstance(value, dict):
+        return set(value) | keys_of(list(value.values()))
+    return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
+
+
+@pytest.mark.parametrize(
+    ("title", "record"), WRITTEN, ids=[f"{title} {type(made).__name__}" for title, made in WRITTEN]
+)
+def test_every_field_that_is_written_is_in_the_section_of_its_znode(title: str, record: Any) -> None:
+    said = section(title) + (section("ids/[consumer]") if isinstance(record, Seat) else "")  # which it refers to
+    fields = keys_of(json.loads(record.to_bytes())) - NAMES - {"version"}
+
+    assert {name for name in fields if not re.search(rf"[`\"]{re.escape(name)}[`\"]", said)} == set()
+
+
+def records() -> dict[str, type]:
+    """Every class that is written into a znode, and every one that is a field of one."""
+    modules = [import_module(f"{znodes.__name__}.{found.name}") for found in iter_modules(znodes.__path__)]
+    return {
+        made.__qualname__: made
+        for module in modules
+        for made in vars(module).values()
+        if isinstance(made, type) and made.__module__ == module.__name__ and {"to_bytes", "to_json"} & set(vars(made))
+    }
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """A record and all records in it."""
+    yield value
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
+    names = [field.name for field in fields(value)] if is_dataclass(value) else []
+    for each in [*inner, *(getattr(value, name) for name in names)]:
+        yield from parts_of(each)
+
+
+def defaults_of(kind: type) -> dict[str, Any]:
+    """Field -> what it is when it is left out; fields that cannot be left out are missing."""
+    if issubclass(kind, tuple):
+        return dict(kind._field_defaults)  # type: ignore[attr-defined]
+    return {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(kind)  # type: ignore[arg-type]
+        if field.default is not MISSING or field.default_factory is not MISSING
+    }
+
+
+def test_every_record_is_written_with_all_of_its_fields() -> None:
+    made = [part for _, record in WRITTEN for part in parts_of(record)]
+
+    for name, kind in records().items():
+        of_kind = [each for each in made if type(each) is kind]
+        assert of_kind, f"no {name} is written here"
+        for field, default in defaults_of(kind).items():
+            assert any(getattr(each, field) != default for each in of_kind), f"{name}.{field} is always left out"
 
 
 @pytest.mark.parametrize(
@@ -147,10 +263,6 @@ def test_every_option_of_a_command_has_an_example() -> None:
     shown = {json.loads(line).get("option") for line in DOCUMENT.splitlines() if line.startswith('    {"version":1')}
 
     assert shown >= set(OPTIONS)
-
-
-def section(title: str) -> str:
-    return DOCUMENT.partition(f"\n### {title}\n")[2].partition("\n### ")[0]
 
 
 def test_the_sizes_of_client_side_assignment_are_the_codes_own() -> None:
