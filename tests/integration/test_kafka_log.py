@@ -27,7 +27,7 @@ from consumer.logs import (
 from consumer.logs.kafka.client import KafkaClient
 from consumer.logs.kafka.log import KafkaLog
 from tests.support.kafka import USERS, Kafka, fetched, refused
-from tests.support.wait import eventually
+from tests.support.wait import eventually, within
 
 
 def fetched_now(log: KafkaLog) -> list[int]:
@@ -204,7 +204,7 @@ def test_a_partition_that_has_come_is_fetched_at_once(kafka: Kafka) -> None:
         fetched(log, topic, topic_id, upto=1)
         kafka.more_partitions(topic, 2)
         kafka.write(topic, numbered(2), partition=1)
-        assert len(fetched(log, topic, topic_id, partition=1, upto=2)) == 2
+        assert len(fetched(log, topic, topic_id, partition=1, upto=2, wait=within)) == 2
 
 
 def test_a_record_larger_than_every_bound_is_delivered_alone(kafka: Kafka) -> None:

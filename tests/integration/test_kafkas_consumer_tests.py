@@ -14,7 +14,7 @@ from coordinator.zk.znodes.paths import COORDINATOR
 from coordinator.zk.znodes.records import CoordinatorRecord
 from tests.support.event_group import PARTITIONS, SOME, EventGroup
 from tests.support.events import DEAD
-from tests.support.wait import eventually
+from tests.support.wait import eventually, within
 from tests.support.world import World, parts
 
 NAMES = ("c1", "c2", "c3")
@@ -56,7 +56,7 @@ def test_consumer_failure_reassigns_partitions_in_time_and_consumption_continues
     group.process(dies).kill()
 
     in_time_s = 2 * SESSION_S + 5  # as there; the drill consumer-sigkill holds the product to what it promises
-    eventually(lambda: group.events().owners(of=alive).keys() == set(group.everything), in_time_s, "new owners")
+    within(lambda: group.events().owners(of=alive).keys() == set(group.everything), in_time_s, "new owners")
     last_words = group.events().consumers[dies]
     uncommitted = sum(last_words.position[p] - last_words.committed.get(p, 0) for p in last_words.position)
     group.consumes(3 * SOME)

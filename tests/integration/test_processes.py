@@ -17,7 +17,7 @@ from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.support.clients import fresh_chroot
 from tests.support.memlog import MemoryLog
 from tests.support.processes import ProjectProcess, consumer_process, node_process
-from tests.support.wait import eventually
+from tests.support.wait import Waiting, eventually, within
 from tests.support.world import World, a_world, parts
 
 pytestmark = pytest.mark.real_zookeeper("processes")
@@ -33,7 +33,7 @@ def processes() -> Iterator[ExitStack]:
         yield stack
 
 
-def elected(world: World, epoch: int, timeout_s: float = 20.0) -> str:
+def elected(world: World, epoch: int, timeout_s: float = 20.0, wait: Waiting = eventually) -> str:
     """The node that is elected in `epoch`, once one is."""
 
     def look() -> str | None:
@@ -41,7 +41,7 @@ def elected(world: World, epoch: int, timeout_s: float = 20.0) -> str:
         record = CoordinatorRecord.parse(COORDINATOR, data) if data else None
         return record.node if record and record.epoch == epoch else None
 
-    return eventually(look, timeout_s, f"a node is elected in epoch {epoch}") or ""
+    return wait(look, timeout_s, f"a node is elected in epoch {epoch}") or ""
 
 
 def three_nodes(world: World, processes: ExitStack, folder: Path) -> dict[str, ProjectProcess]:
@@ -59,10 +59,10 @@ def test_next_of_three_nodes_is_elected_after_sigterm_and_sigkill(
     before = world.stable("g", 1)
 
     nodes[first].signal(signal.SIGTERM)
-    second = elected(world, 2, timeout_s=5)
+    second = elected(world, 2, timeout_s=5, wait=within)
     assert nodes[first].ends() == 0, nodes[first].said()
     nodes[second].kill()
-    third = elected(world, 3, timeout_s=5)
+    third = elected(world, 3, timeout_s=5, wait=within)
 
     assert {first, second, third} == {"a", "b", "c"}
     world.more_partitions("t", 5)

@@ -20,11 +20,11 @@ from tests.support.cli import run
 from tests.support.region import checkpoint, contributions, region, running
 from tests.support.slots import PATHS, SlotBench
 from tests.support.stores import FrontStore
-from tests.support.wait import eventually
+from tests.support.wait import FAR_OFF_MS, eventually
 from tests.support.world import World, a_world
 
 REGION = RegionPaths("r")
-SLOW = 60_000
+SLOW = FAR_OFF_MS
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.support.cli import run, run_json, run_ok
 from tests.support.stores import FrontStore
-from tests.support.wait import eventually
+from tests.support.wait import eventually, within
 from tests.support.world import World
 
 
@@ -64,7 +64,7 @@ def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
 
     world.remove(COORDINATOR)
 
-    world.elected(service, above=1, timeout_s=5)
+    world.elected(service, above=1, timeout_s=5, wait=within)
 
 
 def test_resign_of_another_node_or_without_an_elected_node_is_refused(world: World) -> None:

@@ -16,7 +16,7 @@ from coordinator.zk.znodes.segments import Query, Segment, SegmentsRecord
 from drills.faults.packets import MULTI, SYNC, op_code
 from drills.faults.proxy import Proxy
 from tests.support.slots import PATHS, SESSION_MS, SlotBench
-from tests.support.wait import eventually
+from tests.support.wait import eventually, within
 from tests.support.world import World, a_world
 
 
@@ -334,5 +334,5 @@ def test_a_slot_that_is_one_too_many_gives_its_seat_up_at_once(bench: SlotBench)
 
     bench.post.keep(1)
 
-    bench.world.stable("g", 1, timeout_s=6)  # and not only after the session timeout
+    bench.world.stable("g", 1, timeout_s=6, wait=within)  # and not only after the session timeout (8 s)
     assert bench.world.names(PATHS.seats) == ["p-slot-0"]

@@ -36,7 +36,7 @@ from tests.support.client_side import (
 from tests.support.event_group import EventGroup
 from tests.support.hand import ManualStage
 from tests.support.stores import FrontStore
-from tests.support.wait import eventually
+from tests.support.wait import Waiting, eventually, within
 from tests.support.world import PollingConsumer, World, parts
 
 EAGER, COOPERATIVE = "range", "cooperative-sticky"
@@ -66,9 +66,9 @@ def recorded(world: World, **options: Any) -> Hooked:
     return fronts[0]
 
 
-def holds(member: PollingConsumer, *wanted: PartitionSet) -> None:
+def holds(member: PollingConsumer, *wanted: PartitionSet, timeout_s: float = 10.0, wait: Waiting = eventually) -> None:
     whole = frozenset().union(*wanted)
-    eventually(lambda: member.held == whole, 10, f"{member.name} holds {sorted(map(str, whole))}")
+    wait(lambda: member.held == whole, timeout_s, f"{member.name} holds {sorted(map(str, whole))}")
 
 
 # ---- Rolling Upgrades: changes affecting subscription
@@ -442,7 +442,7 @@ def test_topic_metadata_change_with_a_lost_watch_is_seen_within_a_session_timeou
 
     world.topic("t2", 1)
 
-    holds(one, parts("t1", 0), parts("t2", 0))
+    holds(one, parts("t1", 0), parts("t2", 0), timeout_s=4, wait=within)  # the session timeout, and an ask
 
 
 # ---- the formats: Version => int16

@@ -11,7 +11,7 @@ from coordinator.zk.znodes.paths import GroupPaths
 from tests.support.cli import run, run_json
 from tests.support.event_group import EventGroup
 from tests.support.events import ConsumerEvents
-from tests.support.wait import eventually
+from tests.support.wait import eventually, within
 
 NAMES = ("c1", "c2", "c3")
 PATHS = GroupPaths("g")
@@ -126,7 +126,7 @@ def test_remove_members_takes_seats_away_and_the_others_have_the_partitions_at_o
     done = run_json(group.world.zk, "groups", "remove-members", "g", "c1")
 
     assert done == [{"group": "g", "group_instance_id": "c1", "status": "Removed"}]
-    group.joined(["c2", "c3"], timeout_s=6)  # and not only after the session timeout
+    group.joined(["c2", "c3"], timeout_s=6, wait=within)  # and not only after the session timeout (20 s)
     assert sorted(group.world.names(PATHS.seats)) == ["c2", "c3"]
     again = run(group.world.zk, "groups", "remove-members", "g", "c1")
     assert (again.exit_code, again.stderr) == (

@@ -31,7 +31,7 @@ from tests.support.memlog import MemoryLog
 from tests.support.next_release import NextRelease, as_next_release
 from tests.support.stores import FrontStore
 from tests.support.timedlog import TimedLog
-from tests.support.wait import eventually
+from tests.support.wait import eventually, within
 from tests.support.world import SESSION_MS, PollingConsumer, World, parts
 
 PATHS = GroupPaths("g")
@@ -270,7 +270,7 @@ def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
         assert all((version_of(world, path) > 1) == (slot == "next") for path in segment_paths(world))
 
         newest = max(world.names(PATHS.segments))
-        end = eventually(
+        end = within(
             lambda: found if (found := planner.latest(start)).segment == newest else None, 5, "its watch was called"
         )
         batch = [sealed for run in planner.plan(start, end) for sealed in run]

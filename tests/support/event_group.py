@@ -11,7 +11,7 @@ from pathlib import Path
 from consumer.logs.embedded.producer import Producer
 from tests.support.events import GroupEvents, replayed
 from tests.support.processes import ProjectProcess, consumer_process, node_process
-from tests.support.wait import eventually
+from tests.support.wait import Waiting, eventually
 from tests.support.world import World, parts
 
 PARTITIONS = 6
@@ -90,9 +90,9 @@ class EventGroup:
         """What they have told so far, which keeps the rules."""
         return replayed({name: process.lines() for name, process in self._consumers.items()}, self.fenced)
 
-    def joined(self, names: Sequence[str], timeout_s: float = 15.0) -> GroupEvents:
+    def joined(self, names: Sequence[str], timeout_s: float = 15.0, wait: Waiting = eventually) -> GroupEvents:
         """Once the group is settled, exactly these are joined, and each partition has exactly one of them."""
-        self.world.stable("g", len(names), timeout_s)
+        self.world.stable("g", len(names), timeout_s, wait=wait)
 
         def look() -> GroupEvents:
             events = self.events()
@@ -101,7 +101,7 @@ class EventGroup:
             assert [owners for owners in events.owners().values() if len(owners) != 1] == []
             return events
 
-        return eventually(look, timeout_s, f"{', '.join(names)} have joined", pause_s=0.1)
+        return wait(look, timeout_s, f"{', '.join(names)} have joined", pause_s=0.1)
 
     def consumes(self, more: int = SOME, timeout_s: float = 10.0) -> GroupEvents:
         """Once `more` records have been consumed than now, of each partition."""

@@ -18,7 +18,7 @@ from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.embedded.kafka_jars import fetch_kafka
 from coordinator.zk.errors import MissingProgram
 from tests.support.ci import in_ci
-from tests.support.wait import PATIENCE, eventually
+from tests.support.wait import PATIENCE, Waiting, eventually
 
 USERS = {"alice": "a secret of alice"}
 
@@ -152,9 +152,17 @@ def a_kafka(folder: Path, zk: str = "", extra: Mapping[str, str] | None = None) 
 
 
 def fetched(
-    log: Log, topic: str, topic_id: str, offset: int = 0, partition: int = 0, *, upto: int, most: int = 1000
+    log: Log,
+    topic: str,
+    topic_id: str,
+    offset: int = 0,
+    partition: int = 0,
+    *,
+    upto: int,
+    most: int = 1000,
+    wait: Waiting = eventually,
 ) -> list[dict[str, Any]]:
-    """Records from `offset` on, until the next offset is `upto`."""
+    """Records from `offset` on, until the next offset is `upto`: 20 s at most."""
     rows: list[dict[str, Any]] = []
 
     def look() -> bool:
@@ -163,7 +171,7 @@ def fetched(
         rows.extend(row for batch in batches for row in batch.to_pylist())
         return offset >= upto
 
-    eventually(look, 20, f"{topic}-{partition} is fetched up to {upto}", pause_s=0.002)
+    wait(look, 20, f"{topic}-{partition} is fetched up to {upto}", pause_s=0.002)
     assert offset == upto
     return rows
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from coordinator.zk.embedded.processes import stands_still
-from tests.support.wait import eventually
+from tests.support.wait import FAR_OFF_MS, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -86,9 +86,9 @@ class ProjectProcess:
 
 
 def node_process(folder: Path, zk: str, node: str, session_timeout_ms: int = 1000, *options: str) -> ProjectProcess:
-    """`zk-coordinator run`."""
-    timeout = str(session_timeout_ms)
-    arguments = ["run", "--zk", zk, "--node", node, "--session-timeout-ms", timeout]
+    """`zk-coordinator run`, which no sweep and no assignment timeout helps; `options` go before."""
+    arguments = ["run", "--zk", zk, "--node", node, "--session-timeout-ms", str(session_timeout_ms)]
+    arguments += ["--sweep-interval-ms", str(FAR_OFF_MS), "--assignment-timeout-ms", str(FAR_OFF_MS)]
     arguments += ["--group-initial-rebalance-delay-ms", "0", *options]
     return ProjectProcess(folder, node, "coordinator.cli", *arguments)
 

@@ -53,7 +53,7 @@ class SlotBench:
             zk=zk or self.world.zk, group="g", pool="p", log_dir="m", segments_dir=self.folder.url, **options
         )
         spec = SlotSpec(config, Subscription({"t": 1}), number, "run-1", "0")
-        slot = Slot(spec, self.log, kazoo_factory(config.zk, SESSION_MS), ThreadRuntime())
+        slot = Slot(spec, self.log, kazoo_factory(config.zk, config.session_timeout_ms), ThreadRuntime())
         task = ThreadRuntime().spawn(lambda: self.results.update({number: slot.run()}), f"slot-{number}")
         self.running.append((slot, task))
         return slot

@@ -1,16 +1,38 @@
-"""Waiting in tests: with a deadline, and with what was seen last when it passes."""
+"""Waiting in tests: with a deadline, and with what was seen last when it passes.
+
+Two kinds of deadline, two functions. `eventually` waits for what must come, and is patient: on a busy machine it waits
+longer. `within` holds a promise: where another way leads to the same end later (an expired session, a lease, a list
+that is read again), the deadline is what the test asserts, and no load makes it longer. Where the interval of such a
+way can be set, it is `FAR_OFF_MS`: longer than any patience.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from coordinator.zk.runtime import ThreadRuntime
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
-"""How many times as long what is waited for here may take: scripts/test lets several lanes share the cores."""
+"""How many times as long what must come may take: scripts/test lets several lanes share the cores."""
+FAR_OFF_MS = 600_000
+"""For the intervals of what would come to the rescue: the sweep, the next checkpoint, a timeout."""
+
+
+class Waiting(Protocol):
+    """`eventually` or `within`, for helpers that wait for a test."""
+
+    def __call__(
+        self,
+        fn: Callable[[], T],
+        timeout_s: float,
+        what: str,
+        *,
+        ignoring: tuple[type[Exception], ...] = (),
+        pause_s: float = 0.01,
+    ) -> T: ...
 
 
 def eventually(
@@ -21,19 +43,34 @@ def eventually(
     ignoring: tuple[type[Exception], ...] = (),
     pause_s: float = 0.01,
 ) -> T:
-    """Call `fn` until what it returns is truthy, and return that.
+    """Call `fn` until what it returns is truthy, and return that: it must come, however late.
 
     A call that raises AssertionError, or one of `ignoring`, counts as not yet.
 
     :param timeout_s: on a machine that has nothing else to do.
     :param what: the end of the sentence "not within N s: ".
+    :raises AssertionError: after `PATIENCE` times `timeout_s`, with what the last call returned or raised.
+    """
+    return within(fn, PATIENCE * timeout_s, what, ignoring=ignoring, pause_s=pause_s)
+
+
+def within(
+    fn: Callable[[], T],
+    timeout_s: float,
+    what: str,
+    *,
+    ignoring: tuple[type[Exception], ...] = (),
+    pause_s: float = 0.01,
+) -> T:
+    """The same where `timeout_s` is a promise: it holds on every machine, whatever else that one does.
+
     :raises AssertionError: after `timeout_s`, with what the last call returned or raised.
     """
     not_yet: tuple[type[Exception], ...] = (AssertionError, *ignoring)
     runtime = ThreadRuntime()
-    started, timeout_s = runtime.monotonic(), PATIENCE * timeout_s
-    calls = 0
-    while True:
+    started = began = runtime.monotonic()
+    calls, seen = 0, ""
+    while began - started <= timeout_s:  # what a later call finds comes too late
         calls += 1
         try:
             result = fn()
@@ -42,6 +79,6 @@ def eventually(
             seen = f"returned {result!r}"
         except not_yet as error:
             seen = f"raised {error!r}"
-        if runtime.monotonic() - started > timeout_s:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}; the last of {calls} calls {seen}")
         runtime.sleep(pause_s)
+        began = runtime.monotonic()
+    raise AssertionError(f"not within {timeout_s:g} s: {what}; the last of {calls} calls {seen}")

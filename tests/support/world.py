@@ -33,7 +33,7 @@ from coordinator.zk.znodes.records import Channel, CoordinatorRecord, OffsetReco
 from tests.simulation.store import SimStore
 from tests.support.memlog import MemoryLog
 from tests.support.strategies import only
-from tests.support.wait import eventually
+from tests.support.wait import FAR_OFF_MS, Waiting, eventually
 
 SESSION_MS = 2000
 
@@ -146,8 +146,9 @@ class World:
         **options: Any,
     ) -> CoordinatorService:
         options.setdefault("session_timeout_ms", SESSION_MS)
-        options.setdefault("sweep_interval_ms", 60_000)
         options.setdefault("group_initial_rebalance_delay_ms", 0)
+        for rescue in ("sweep_interval_ms", "assignment_timeout_ms", "checkpoint_interval_ms", "drain_timeout_ms"):
+            options.setdefault(rescue, FAR_OFF_MS)
         config = CoordinatorConfig(zk=zk or self.zk, node=node or f"node-{ThreadRuntime().random_id()[:6]}", **options)
         opener = kazoo_factory(config.zk, config.session_timeout_ms)
 
@@ -164,7 +165,13 @@ class World:
         """The session that a coordinator has now."""
         return self._sessions[service]
 
-    def elected(self, *services: CoordinatorService, above: int = 0, timeout_s: float = 15.0) -> CoordinatorService:
+    def elected(
+        self,
+        *services: CoordinatorService,
+        above: int = 0,
+        timeout_s: float = 15.0,
+        wait: Waiting = eventually,
+    ) -> CoordinatorService:
         """The one of `services` that is elected, once it is, in an epoch above `above`."""
 
         def look() -> CoordinatorService:
@@ -174,7 +181,7 @@ class World:
             assert node is not None and CoordinatorRecord.parse(COORDINATOR, node.data).epoch == found[0][1].epoch
             return found[0][0]
 
-        return eventually(look, timeout_s, "exactly one node is elected")
+        return wait(look, timeout_s, "exactly one node is elected")
 
     def stop_coordinator(self, service: CoordinatorService) -> None:
         service.stop()
@@ -261,7 +268,9 @@ class World:
         node = self.store.get(GroupPaths(group).channel(consumer))
         return parsed_channel("channel", node.data if node else b"")
 
-    def stable(self, group: str, members: int, timeout_s: float = 15.0, above: int = 0) -> GroupState:
+    def stable(
+        self, group: str, members: int, timeout_s: float = 15.0, above: int = 0, wait: Waiting = eventually
+    ) -> GroupState:
         """The group's state, once it is Stable with so many members, in a generation above `above`."""
 
         def look() -> GroupState:
@@ -270,7 +279,7 @@ class World:
             assert state.generation > above, state
             return state
 
-        return eventually(look, timeout_s, f"{group} is Stable with {members} members")
+        return wait(look, timeout_s, f"{group} is Stable with {members} members")
 
     def offsets(self, group: str) -> dict[TopicPartition, int]:
         """Where a group stands: what runs as its channel says, the rest as `offsets/` says.
