@@ -15,8 +15,8 @@ from tests.support.clients import fresh_chroot
 from tests.support.kafka import Kafka, a_kafka
 
 SERVER_FIXTURES = {"zookeeper", "zk", "ensemble3", "kafka"}
-DRILL_FIXTURES = {"short_set", "kafka_drill"}
-LANES = ("main", "drills", "spark")
+QUIET_FIXTURES = {"quiet_set", "kafka_drill"}
+LANES = ("main", "drills", "spark", "quiet")
 HERE = Path(__file__).parent
 
 
@@ -49,10 +49,13 @@ def lane_of(item: pytest.Item) -> str:
     """Spark executors are a lane beside the main one, and so are drills, and Docker.
 
     They take about as long as each other: so the histories of the simulation are with the executors, and so is what
-    reads a Kafka broker.
+    reads a Kafka broker. Drills whose promises need a quiet machine are a lane of their own, after the others.
     """
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if QUIET_FIXTURES & fixtures:
+        return "quiet"
     folder = item.path.relative_to(HERE).parts[0]
-    if folder in ("docker", "drills") or DRILL_FIXTURES & set(getattr(item, "fixturenames", ())):
+    if folder in ("docker", "drills"):
         return "drills"
     is_kafka = folder == "integration" and item.path.name.startswith("test_kafka_")
     return "spark" if folder == "spark" or is_kafka or item.get_closest_marker("histories") is not None else "main"

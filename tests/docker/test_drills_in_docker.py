@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.docker.conftest import HERE, docker
-from tests.support.drills import environment
+from tests.support.drills import IN_DOCKER, environment
 from tests.support.wait import eventually
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 
 REPOSITORY = HERE.parents[1]
-FAULTS = ("zookeeper-leader-sigkill", "zookeeper-leader-pause", "zookeeper-leader-cut-off")
 SESSION_MS = 6000
 """Long enough for a machine that has other things to do as well."""
 
@@ -73,12 +72,12 @@ def left_in(runs: Path) -> list[str]:
 def test_the_promises_are_kept_when_the_leader_is_killed_is_paused_and_is_cut_off(tmp_path: Path) -> None:
     volumes = docker("volume", "ls", "--quiet")
 
-    with drilling(tmp_path, *FAULTS) as drill:
+    with drilling(tmp_path, *IN_DOCKER) as drill:
         out, _ = drill.communicate()
     err = (tmp_path / "said").read_text()
     said = json.loads(out.splitlines()[-1])
 
-    assert [each["drill"] for each in said["drills"]] == list(FAULTS)
+    assert [each["drill"] for each in said["drills"]] == list(IN_DOCKER)
     for each in said["drills"]:
         assert each["verdict"] == "PASS", err
         assert each["broken"] == []

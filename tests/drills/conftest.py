@@ -6,11 +6,21 @@ from typing import Any
 
 import pytest
 
-from tests.support.drills import PATIENT, drilled
+from drills.scenarios.leaders import LEADERS
+from tests.support.drills import BESIDE_OTHERS, PATIENT, QUIET, drilled
 
 
 @pytest.fixture(scope="session")
 def short_set(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Drill -> what was said of it, on three servers."""
-    _, said, _ = drilled(tmp_path_factory.mktemp("short"), "--short", *PATIENT, servers=3, is_read_by_spark=True)
+    runs = tmp_path_factory.mktemp("short")
+    _, said, _ = drilled(runs, *BESIDE_OTHERS, *PATIENT, servers=3, is_read_by_spark=True)
+    return {drill["drill"]: drill for drill in said["drills"]}
+
+
+@pytest.fixture(scope="session")
+def quiet_set(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The same of drills that need a quiet machine, those on client-side assignment among them."""
+    names = [*QUIET, *(drill.name for drill in LEADERS)]
+    _, said, _ = drilled(tmp_path_factory.mktemp("quiet"), *names, *PATIENT, servers=3)
     return {drill["drill"]: drill for drill in said["drills"]}

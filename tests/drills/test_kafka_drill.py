@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from drills.scenarios.promises import FETCHING_GOES_ON
-from tests.support.drills import PATIENT, REPOSITORY, drilled, environment
+from tests.support.drills import PATIENT, REPOSITORY, drilled, environment, require_pass
 from tests.support.kafka import require_kafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 NAME = "kafka-broker-sigkill"
-LATE_S = 4.0
-"""So much later than promised on a machine with other work."""
 IVY_WITHOUT_ANYTHING = """<ivysettings>
   <settings defaultResolver="none"/>
   <resolvers><filesystem name="none"><artifact pattern="{0}/[artifact].[ext]"/></filesystem></resolvers>
@@ -53,15 +50,12 @@ def test_broker_kill_loses_and_duplicates_no_record_and_triggers_no_rebalance(
     kafka_drill: Drilled,
 ) -> None:
     drill = kafka_drill.drill
-    late = [p for p in drill["promises"] if p["rule"] == FETCHING_GOES_ON.rule and p["held"] is False]
 
-    assert all(promise["measured"] <= promise["bound"] + LATE_S for promise in late)
-    assert [why for why in drill["why"] if not (late and FETCHING_GOES_ON.rule in why)] == []
-    assert kafka_drill.code == (1 if late else 0)
-    assert drill["broken"] == []
+    require_pass(drill)
+    assert kafka_drill.code == 0
     records = drill["records"]
     assert records["delivered"] == records["produced"] > 1000
-    assert (records["lost"], records["duplicated"], records["misplaced"]) == (0, 0, 0)
+    assert records["misplaced"] == 0
     assert (drill["numbers"]["generations"], drill["numbers"]["passed_on"]) == (0, 0)
 
 

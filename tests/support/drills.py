@@ -10,10 +10,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from drills.catalog import DRILLS
+from drills.environments.base import Embedded
+from drills.scenarios.kafka import KAFKA
+from drills.scenarios.leaders import LEADERS
+from drills.scenarios.regions import REGIONS
+
 PATIENT = ("--session-timeout-ms", "4000")
 """For drills that must pass beside other tests: a machine that is busy may stand still for a second and more."""
 REPOSITORY = Path(__file__).parents[2]
+QUIET = ("coordinator-sigterm", "consumer-sigterm", "executor-sigkill")
+"""Drills of the short set with promises in tenths of a second, or with a Spark application on the same cores: they run
+alone, in the last lane of scripts/test."""
+BESIDE_OTHERS = [
+    name for name, drill in DRILLS.items() if drill.is_short and not drill.lacks(Embedded.can) and name not in QUIET
+]
+"""The rest of the short set on embedded servers."""
+IN_DOCKER = ("zookeeper-leader-sigkill", "zookeeper-leader-pause", "zookeeper-leader-cut-off")
+"""Drills on servers in containers."""
+RUN_BY_TESTS = {*BESIDE_OTHERS, *QUIET, *IN_DOCKER, *(drill.name for drill in (*LEADERS, *REGIONS, *KAFKA))}
+"""The others are run before each release: docs/evidence.md has their verdicts."""
 BROKEN = REPOSITORY / "tests" / "drills" / "broken"
+
+
+def require_pass(drill: dict[str, Any]) -> None:
+    """A drill's verdict is PASS: every promise is kept, every invariant held, and every record came once."""
+    assert (drill["verdict"], drill["why"], drill["broken"]) == ("PASS", [], [])
+    assert (drill["records"]["lost"], drill["records"]["duplicated"]) == (0, 0)
+    assert drill["numbers"]["doubly_owned_s"] == 0.0
 
 
 def environment(breaks: Mapping[str, str] = {}, is_read_by_spark: bool = False) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,13 @@ import pytest
 from drills.base.settings import Settings
 from drills.catalog import DRILLS
 from drills.scenarios.definition import Drill
+from tests.support.drills import RUN_BY_TESTS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "drills.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "drills.md").read_text()
+RELEASE = (DOCS / "evidence.md").read_text().partition("\n## Drills before a release\n")[2]
+ROW = r"^\| `([a-z-]+)` \| (PASS|FAIL|INCONCLUSIVE) \| ([0-9-]{10}) \| `[0-9a-f]{7}` \| `(scripts/drill run .+)` \|$"
+"""Of the table: a drill, its verdict, the day, the commit, the command."""
 SECONDS = Settings().bounds(0.2)
 
 
@@ -32,6 +39,21 @@ def test_the_page_knows_no_other_drill() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `") and line.count("|") == 5]
 
     assert len(rows) == len(DRILLS)
+
+
+def test_every_drill_is_run_by_a_test_or_was_run_before_the_release() -> None:
+    rows = re.findall(ROW, RELEASE, re.MULTILINE)
+
+    assert len(rows) == RELEASE.count("\n| `"), "a row has a drill, a verdict, a day, a commit and a command"
+    assert {name for name, *_ in rows} == DRILLS.keys() - RUN_BY_TESTS
+    assert all(date.fromisoformat(day) and name in command.split() for name, _, day, command in rows)
+    assert "`scripts/drill run --all --kafka`" in RELEASE
+
+
+def test_what_a_release_knows_of_a_drill_that_did_not_pass_is_said_below_the_table() -> None:
+    not_passed = [name for name, verdict, *_ in re.findall(ROW, RELEASE, re.MULTILINE) if verdict != "PASS"]
+
+    assert [name for name in not_passed if f"\n`{name}`: " not in RELEASE] == []
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=DRILLS.keys())
