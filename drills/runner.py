@@ -277,7 +277,7 @@ def _conclude(
             "kind": ground.kind,
             "servers": len(ground.addresses),
             "hosts": ",".join(ground.addresses),
-            **ground.told,
+            **ground.details,
         },
         "bounds": dict(bounds),
         "promises": promises,

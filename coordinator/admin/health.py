@@ -86,7 +86,7 @@ def _coordinator(status: Status) -> Iterator[HealthFinding]:
     elected = status.coordinator
     if status.coordinator_session is None and COORDINATOR not in status.problems:
         yield HealthFinding(
-            "nobody-elected", None, "no coordinator is elected: no group is rebalanced (run `zk-coordinator run`)"
+            "no-coordinator", None, "no coordinator is elected: no group is rebalanced (run `zk-coordinator run`)"
         )
     elif status.coordinator_session == 0:
         what = f"{COORDINATOR} is persistent: no session holds it, and no node can be elected (`resign` removes it)"

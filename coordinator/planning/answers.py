@@ -124,7 +124,7 @@ def _left_out(ask: Ask, answer: Answer, entries: Mapping[str, MemberAnswer]) -> 
     for topic, numbers in sorted(answer.partitions.items()):
         left = [number for number in numbers if TopicPartition(topic, number) not in given]
         if left and topic in answer.topics:
-            found[topic] = f"leader {ask.leader} assigns partitions {_ranges(left)} to nobody ({ask.protocol})"
+            found[topic] = f"leader {ask.leader} assigns partitions {_ranges(left)} to no member ({ask.protocol})"
     return found
 
 

@@ -3,7 +3,7 @@
 Seed 001 with one departure: no member stops before the answer is known. An ask changes nothing; generation and target
 move when an answer is adopted, and from there stops and starts are those of every rebalance.
 
-1. A pending ask is waited for, whatever changes meanwhile: a new ask at each change would never settle.
+1. A pending ask is waited for, also while members change: a new ask at each change would never settle.
 2. Its answer is adopted for the members still present, or its leader has failed and the next one is asked.
 3. The group asks again when members, their metadata or topics differ from the adopted answer's.
 """

@@ -66,7 +66,7 @@ def sent_starts(group: Group) -> dict[str, Target]:
 
 
 def unread_notices(group: Group) -> frozenset[tuple[str, str]]:
-    """Unread `assignment-failed` commands: they stay, whatever has followed."""
+    """Unread `assignment-failed` commands: they stay, also when commands follow."""
     return frozenset(
         (name, sent.name)
         for name, view in group.snapshot.channels.items()

@@ -1,6 +1,6 @@
 """One turn's decision, pure: from a group's snapshot to the writes.
 
-Same snapshot, same plan, whatever the order of the input. Who is in the group is decided in `membership.py`, by which
+Same snapshot, same plan, for any order of the input. Who is in the group is decided in `membership.py`, by which
 strategy in `strategy.py`, what must stop and may start in `reconciliation.py`.
 """
 

@@ -280,7 +280,7 @@ def _has_unheard_state(now: Round, view: ChannelView) -> bool:
 def taken_partitions(now: Round) -> PartitionSet:
     """Partitions that are not free to be handed on.
 
-    Somebody's channel runs it (unless this turn ends that incarnation, which is written before any start), a start
+    A channel runs it (unless this turn ends that incarnation, which is written before any start), a start
     that names it is out (one that this turn withdraws counts), an eviction's lease covers it, or its owner is there.
     """
     ends = {end.view.consumer: end for end in now.membership.ends}

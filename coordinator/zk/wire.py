@@ -1,6 +1,6 @@
 """ZooKeeper's `multi`, `multiRead` and `addWatch` on the wire; kazoo carries them.
 
-A request costs a Python client 80 microseconds and more, whatever its content: one for a hundred znodes costs little
+A request costs a Python client 80 microseconds and more, for any content: one for a hundred znodes costs little
 more than one for a single one. kazoo 2.11 has no multiRead (ZOOKEEPER-1644, since 3.6), and its multi takes several
 times as long to serialize. The records are those of `zookeeper.jute`; the server answers in order.
 """

@@ -33,7 +33,7 @@ class Ground(Protocol):
     :ivar addresses: `host:port` of each server.
     :ivar tick_s: its tick, which bounds the delay of a session's expiry.
     :ivar is_observed: whether an observer replaces the transaction logs, which are not readable here.
-    :ivar told: further fields of the ensemble in run.json.
+    :ivar details: further fields of the ensemble in run.json.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Ground(Protocol):
     addresses: tuple[str, ...]
     tick_s: float
     is_observed: bool
-    told: Mapping[str, object]
+    details: Mapping[str, object]
 
     @property
     def touches(self) -> Sequence[str]:
@@ -109,7 +109,7 @@ class Passing:
     is_observed = False
     touches: Sequence[str] = (OWN_CHROOT,)
     shown: Sequence[str] = ("/",)
-    told: Mapping[str, object] = MappingProxyType({})
+    details: Mapping[str, object] = MappingProxyType({})
 
     def adjust(self, settings: Settings) -> Settings:
         """See `Ground`: every session timeout is granted."""

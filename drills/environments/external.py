@@ -58,7 +58,7 @@ class Own:
         self.tick_s, longest_tick_s, why = self._ticks()
         wanted_ms = max(session_timeout_ms, round(1000 * TICKS_OF_A_SESSION * longest_tick_s))
         self.session_timeout_ms = self._granted(wanted_ms)
-        self.told: Mapping[str, object] = {
+        self.details: Mapping[str, object] = {
             "chroot": self.below,
             "tick": why,
             "asked_ms": wanted_ms,

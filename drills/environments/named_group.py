@@ -44,7 +44,7 @@ class NamedGroup(Own):
         self._topic = f"zk-group-drill-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ').lower()}"
         self._made = (GroupPaths(self._group).root, RegionPaths(REGION).root, Brokers().topic(self._topic))
         self._mine = [f"{self.below}{path}" for path in self._made]
-        self.told = {**self.told, "group": self._group, "topic": self._topic}
+        self.details = {**self.details, "group": self._group, "topic": self._topic}
 
     @property
     def touches(self) -> Sequence[str]:

@@ -82,7 +82,7 @@ def observed(
     )
     if traffic.problem:
         _end(result, traffic.problem_at, traffic.problem)
-    if any(event.zxid <= 0 for event in traffic.told):
+    if any(event.zxid <= 0 for event in traffic.observed):
         _end(result, 0.0, "watch events have no zxid: ZooKeeper 3.9 or newer is needed")
         return result
     try:
@@ -131,7 +131,9 @@ class _Join:
 
     def transactions(self, since: int, until: int) -> Iterator[tuple[int, list[WatchEvent]]]:
         """Each zxid with its watch events."""
-        watch_events = {zxid: list(events) for zxid, events in groupby(self._traffic.told, lambda event: event.zxid)}
+        watch_events = {
+            zxid: list(events) for zxid, events in groupby(self._traffic.observed, lambda event: event.zxid)
+        }
         for zxid in sorted({*watch_events, *self._answered}):
             if since < zxid <= until:
                 yield zxid, watch_events.get(zxid, [])

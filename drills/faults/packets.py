@@ -111,7 +111,7 @@ def head(reply: bytes) -> Head:
     return Head(*JuteReader(reply).values(_HEAD))
 
 
-def told(event: bytes) -> WatchEvent | None:
+def watch_event_of(event: bytes) -> WatchEvent | None:
     """A parsed watch event; None for types without data changes."""
     zxid = head(event).zxid
     reader = JuteReader(event, _HEAD.size)

@@ -26,7 +26,7 @@ from .packets import (
     head,
     op_code,
     opened,
-    told,
+    watch_event_of,
     xid,
 )
 
@@ -71,7 +71,7 @@ class Traffic:
     :ivar unanswered: writes without a reply so far.
     :ivar marks: (time, zxid), both increasing: ZooKeeper's progress.
     :ivar alive: session -> the highest zxid in one of its own replies.
-    :ivar told: the observer's watch events.
+    :ivar observed: the observer's watch events.
     :ivar reads: (path, mzxid) -> the data that the observer read.
     :ivar problem: why the capture is incomplete from `problem_at` on; "" when it is complete.
     """
@@ -81,7 +81,7 @@ class Traffic:
     unanswered: list[CapturedWrite] = field(default_factory=list)
     marks: list[tuple[float, int]] = field(default_factory=list)
     alive: dict[int, int] = field(default_factory=dict)
-    told: list[WatchEvent] = field(default_factory=list)
+    observed: list[WatchEvent] = field(default_factory=list)
     reads: dict[tuple[str, int], ReadZnode] = field(default_factory=dict)
     problem: str = ""
     problem_at: float = 0.0
@@ -112,7 +112,7 @@ class Tap:
             waiting = [request for link in self._links for request in link.waiting.values()]
             return Traffic(
                 dict(kept.sessions), list(kept.answered), sorted(waiting), list(kept.marks), dict(kept.alive),
-                list(kept.told), dict(kept.reads), kept.problem, kept.problem_at,
+                list(kept.observed), dict(kept.reads), kept.problem, kept.problem_at,
             )  # fmt: skip
 
     # Called by the links, each under the lock.
@@ -137,9 +137,9 @@ class Tap:
             if zxid > 0 and (not marks or zxid > marks[-1][1]) and self._has_room(b"", KEPT_BYTES):
                 marks.append((now, zxid))
             if number == NOTIFICATION:
-                event = told(body) if link.is_observer else None
+                event = watch_event_of(body) if link.is_observer else None
                 if event is not None and self._has_room(body, KEPT_BYTES):
-                    self._traffic.told.append(event)
+                    self._traffic.observed.append(event)
             elif number > 0:
                 link.done = max(link.done, zxid)
                 if error != SESSION_EXPIRED:

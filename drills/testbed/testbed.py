@@ -33,7 +33,7 @@ OWN_SESSION_MS = 30_000
 
 
 class Stage(Sight):
-    """One drill's processes. The context manager ends all of them, whatever happens.
+    """One drill's processes. The context manager ends all of them, also after an error.
 
     :ivar notes: the drill's own events.
     :ivar wrong: violations that the drill has observed.

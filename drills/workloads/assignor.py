@@ -49,7 +49,7 @@ class DrillAssignor(ClientAssignor):
         if not self._gate.is_open:
             emit("misbehaves", how=self._misbehaves)
             if self._misbehaves == RAISES:
-                raise RuntimeError("told to fail by the drill")
+                raise RuntimeError("the drill requested a failure")
             self._gate.pass_through()
         assignments = self._strategy.assign(cluster, metadata)
         return {consumer: replace(one, member_state=self._state) for consumer, one in assignments.items()}

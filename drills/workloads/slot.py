@@ -74,7 +74,7 @@ def main(fields: Fields) -> None:
 
     def end() -> None:
         gate.ended.wait()
-        slot.stop("told to end", for_good=True)
+        slot.stop("the drill stopped the slot", for_good=True)
 
     runtime.spawn(end, "end")
     emit("ended", **slot.run())

@@ -139,7 +139,7 @@ def test_an_observer_that_loses_its_connection_says_so_and_nothing_that_came_lat
 ) -> None:
     first, _ = watched.client("first#1")
     first.commit([Create("/a")])
-    eventually(lambda: [told for told in watched.tap.taken().told if told.path.endswith("/a")], 5, "it is told")
+    eventually(lambda: [told for told in watched.tap.taken().observed if told.path.endswith("/a")], 5, "it is told")
 
     for proxy in watched.observer.proxies:
         proxy.cut()

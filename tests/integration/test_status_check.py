@@ -50,7 +50,7 @@ def test_everything_that_is_unhealthy_is_said_one_line_each_with_exit_5(world: W
     found = json.loads(document.stdout)
     assert found["healthy"] is False
     assert [(item["check"], item["group"]) for item in found["findings"]] == [
-        ("nobody-elected", None), ("fetching-paused", "g"), ("unreadable", None),
+        ("no-coordinator", None), ("fetching-paused", "g"), ("unreadable", None),
     ]  # fmt: skip
 
 

@@ -148,7 +148,9 @@ class LedGroup(History):
         for share in state.target.values():
             for part in share.partitions:
                 topics.get(part.topic, set()).discard(part.partition)
-        left = {topic: f"leader assigns partitions {sorted(some)} to nobody" for topic, some in topics.items() if some}
+        left = {
+            topic: f"leader assigns partitions {sorted(some)} to no member" for topic, some in topics.items() if some
+        }
         return replace(state, left_out=left)
 
     def adopt(self, shares: Shares, *operations: Operation, name: str = "", **more: Any) -> Made:

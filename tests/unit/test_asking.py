@@ -218,7 +218,7 @@ def test_a_member_that_the_leader_left_out_is_in_the_target_and_idle() -> None:
     found = decided(group("a", "b", asks=(view,)))
 
     assert found.state.target["b"] == Target("b-1", {})
-    assert "assigns partitions 1 to nobody" in found.state.left_out["t"]
+    assert "assigns partitions 1 to no member" in found.state.left_out["t"]
 
 
 def test_a_newcomer_is_not_in_the_target_and_the_next_ask_is_for_it() -> None:

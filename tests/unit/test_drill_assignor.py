@@ -79,7 +79,7 @@ def test_it_raises_while_the_gate_is_shut(gate: Gate, capsys: pytest.CaptureFixt
     found = loaded("raises", gate)
     gate.opened.clear()
 
-    with pytest.raises(RuntimeError, match="told to fail"):
+    with pytest.raises(RuntimeError, match="requested a failure"):
         shares(found)
 
     assert '"how":"raises"' in capsys.readouterr().out

@@ -302,7 +302,7 @@ def test_what_an_unknown_session_wrote_past_a_proxy_is_a_strangers_and_not_named
     assert somebody_else(wire.observed().events) == ""
 
 
-@pytest.mark.parametrize("what", ["told", "reads", "marks"])
+@pytest.mark.parametrize("what", ["observed", "reads", "marks"])
 def test_observer_capture_has_a_bound_and_the_history_ends_beyond_it(
     wire: Wire, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -310,7 +310,7 @@ def test_observer_capture_has_a_bound_and_the_history_ends_beyond_it(
     for zxid in range(10, 210):
         if what == "marks":
             wire.a.reply(1, made_packets.reply(-2, zxid))
-        elif what == "told":
+        elif what == "observed":
             wire.tells(10, "created /n")
         else:
             wire.reads("/n", "new", zxid)

@@ -67,7 +67,7 @@ def test_the_tick_is_what_the_server_says(servers: Servers) -> None:
     ground = Own("zk1:2181", 2000)
 
     assert (ground.tick_s, ground.session_timeout_ms) == (0.25, 2000)
-    assert "conf" in str(ground.told["tick"])
+    assert "conf" in str(ground.details["tick"])
 
 
 def test_unreported_tick_is_derived_from_the_granted_sessions(servers: Servers) -> None:
@@ -85,7 +85,7 @@ def test_configured_bounds_give_promises_the_shorter_tick_and_sessions_the_longe
     ground = Own("zk1:2181", 1000)
 
     assert (ground.tick_s, ground.session_timeout_ms) == (0.2, 8000)
-    assert str(ground.told["tick"]).startswith("assumed")
+    assert str(ground.details["tick"]).startswith("assumed")
 
 
 def test_what_is_granted_is_what_a_drill_is_measured_by(servers: Servers) -> None:

@@ -28,7 +28,7 @@ class Away:
     tick_s = 0.2
     is_observed = False
     touches = ("nothing",)
-    told: dict[str, object] = {}
+    details: dict[str, object] = {}
 
     def is_healthy(self) -> bool:
         return False

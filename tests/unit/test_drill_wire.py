@@ -98,9 +98,9 @@ def test_a_connection_is_for_a_session_or_for_one_that_is_over() -> None:
 
 
 def test_a_watch_event_names_its_transaction_unless_it_is_of_no_znodes_data() -> None:
-    assert packets.told(EVENT) == WatchEvent(0x100000002, "deleted", "/a")
-    assert packets.told(made_packets.event(-1, "created", "/a")) == WatchEvent(-1, "created", "/a")
-    assert packets.told(made_packets.event(5, "children", "/a")) is None
+    assert packets.watch_event_of(EVENT) == WatchEvent(0x100000002, "deleted", "/a")
+    assert packets.watch_event_of(made_packets.event(-1, "created", "/a")) == WatchEvent(-1, "created", "/a")
+    assert packets.watch_event_of(made_packets.event(5, "children", "/a")) is None
 
 
 def test_a_read_has_the_transaction_that_wrote_what_it_found() -> None:
@@ -112,7 +112,7 @@ def test_a_read_has_the_transaction_that_wrote_what_it_found() -> None:
 PARSERS: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "request": (packets.parts_of, REQUEST),
     "reply": (lambda body: packets.results_of(REQUEST, body), REPLY),
-    "event": (packets.told, EVENT),
+    "event": (packets.watch_event_of, EVENT),
     "read": (packets.found, READ),
     "session": (packets.opened, made_packets.connected(1, 2)[:16]),
 }

@@ -60,7 +60,7 @@ def test_a_stable_group_under_an_elected_coordinator_is_healthy() -> None:
 
 
 def test_missing_coordinator_is_unhealthy() -> None:
-    assert the_one(replace(HEALTHY, coordinator=None, coordinator_session=None)) == ("nobody-elected", None)
+    assert the_one(replace(HEALTHY, coordinator=None, coordinator_session=None)) == ("no-coordinator", None)
 
 
 def test_a_coordinators_znode_that_no_session_holds_is_unhealthy() -> None:

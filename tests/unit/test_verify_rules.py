@@ -164,7 +164,7 @@ def test_under_client_side_assignment_the_leader_says_what_the_group_consumes() 
 
 
 def test_what_a_leader_has_left_out_is_wrong_and_the_coordinator_says_so() -> None:
-    why = "leader c assigns partitions 1 to nobody (lag)"
+    why = "leader c assigns partitions 1 to no member (lag)"
     group = replace(WHOLE, state=led({"t": why}, frozenset([T0])), partitions=(owned(T0),))
 
     assert wrong(group) == [f"t-1: {why}", f"t: {why}"]

@@ -2,7 +2,7 @@
 
 A batch is written to a temporary file, synced, and then linked to the name of the log's end offset. Linking never
 overwrites: of two producers with the same offset one succeeds, and the other takes the next offset. Readers see a
-complete batch or none, whatever happens to a producer.
+complete batch or none, also when a producer fails.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ STARVED_S = 1.0
 
 
 class Moment(NamedTuple):
-    """A moment: seconds in which somebody has fetched, and bytes that had come."""
+    """A moment: seconds in which a fetcher has fetched, and bytes that had come."""
 
     at: float
     came: int

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 LOOK_FOR_DATA_S = 0.02
 """Minimum interval between fetches from an empty log, and maximum delay of a signal."""
 
-MESSAGE = "told by its driver"
+MESSAGE = "stopped by its driver"
 
 
 class Directions:

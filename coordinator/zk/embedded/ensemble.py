@@ -89,7 +89,7 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None when the server is down (whoever else may have the number now)."""
+        """The process id, or None when the server is down (another process may have the number now)."""
         if self._process is not None and self._process.poll() is None:
             return self._process.pid  # a child of ours; the number cannot have gone to another before we reap it
         try:

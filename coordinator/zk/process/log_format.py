@@ -1,7 +1,7 @@
 """Log formats: logfmt for people, JSON for programs, from the same calls of `logging`.
 
 A call names an event and its keys, as `log.info("elected: node=%s epoch=%d", node, epoch)`. Keys are parsed from the
-template, not from the rendered text: a value stays whole whatever its content, and no outside name can forge a line or
+template, not from the rendered text: a value stays whole for any content, and no outside name can forge a line or
 a key.
 """
 

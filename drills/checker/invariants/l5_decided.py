@@ -1,4 +1,4 @@
-"""L5: client-side assignment terminates, whatever happens to leaders."""
+"""L5: client-side assignment terminates, also when leaders fail."""
 
 from __future__ import annotations
 

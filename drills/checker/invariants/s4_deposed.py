@@ -35,7 +35,7 @@ class Deposed(Invariant):
     def on_commit(self, commit: Commit) -> None:
         mask = commit.mask
         if mask & EPOCH and not commit.by_hand:
-            self.judged += self._bump is not None  # from now on somebody is deposed
+            self.judged += self._bump is not None  # from now on a coordinator is deposed
             self._session, self._elector = commit.session, commit.who
             self._bump, self._epoch = commit.event, self.world.epoch
             self._bumps[commit.session] = commit.event

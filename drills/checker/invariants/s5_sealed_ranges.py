@@ -70,7 +70,7 @@ class Ends:
 class SealedRanges(Invariant):
     """Per partition and topic id the sealed ranges join without gap or overlap, and the DataFrame holds exactly them.
 
-    Every advance of an offset in `running` begins at the previous end, whoever held the partition then, and none goes
+    Every advance of an offset in `running` begins at the previous end, for any owner, and none goes
     back unless an application that seals nothing has announced it (`sought`), nor passes a record that `poll` has not
     returned (`ReturnedRecords`); a segment's ranges are the advance of its commit; the end of a hold leaves the offset
     in `offsets/`. A new partition begins at its beginning, or at its recorded start, once. No segment is removed before

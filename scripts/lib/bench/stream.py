@@ -29,7 +29,7 @@ from .peers import Took, check_installed, run_peer
 
 OURS = "ours"
 TRIGGER = "2 seconds"
-"""A batch costs the driver 0.1 to 0.2 s of CPU, whatever its size: back-to-back batches take a fifth of the speed."""
+"""A batch costs the driver 0.1 to 0.2 s of CPU, for any size: back-to-back batches take a fifth of the speed."""
 
 KAFKA_OPTIONS = {"max.partition.fetch.bytes": "8388608"}
 """Long runs of one partition: as docs/deploy.md advises for slots with two."""
