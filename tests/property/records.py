@@ -20,7 +20,19 @@ from coordinator.zk.znodes.records import (
     Registration,
     Topic,
 )
+from coordinator.zk.znodes.region_requests import REQUESTS, RegionRequest
+from coordinator.zk.znodes.regions import (
+    KINDS,
+    REGION_STATES,
+    Checkpoint,
+    CheckpointEnd,
+    Contribution,
+    Region,
+    StateFile,
+)
+from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.segments import Pool, Query, Rewind, SealedRange, Segment, SegmentsRecord
+from coordinator.zk.znodes.sync import Answer, Ask, AskMember, MemberAnswer, SyncRequest
 from tests.property.effort import Draw
 
 Build = Callable[[Draw], Any]
@@ -145,6 +157,47 @@ def rewind(draw: Draw) -> Rewind:
     return Rewind(number(draw), offset(draw), draw.truth())
 
 
+def ask(draw: Draw) -> Ask:
+    members = items(draw, name, lambda draw: AskMember(life(draw), life(draw), number(draw)))
+    asked = text(draw), text(draw), life(draw), members, text(draw)
+    return Ask(*asked, number(draw), text(draw), number(draw), number(draw))
+
+
+def answer(draw: Draw) -> Answer:
+    members = tuple(sorted({name(draw) for _ in range(draw.upto(3))}))
+    numbers = items(draw, name, lambda draw: frozenset(draw.many(lambda draw: draw.number(10_000), 5)))
+    return Answer(members, topic_ids(draw), numbers, draw.truth(), draw.maybe(text))
+
+
+def region(draw: Draw) -> Region:
+    groups = tuple(sorted({name(draw) for _ in range(draw.upto(3))}))
+    sequences = number(draw), draw.number(2**31 - 1, 1), number(draw), draw.number(2**31 - 1, 1)
+    return Region(
+        draw.choice(sorted(KINDS)),
+        draw.choice(sorted(REGION_STATES)),
+        *sequences,
+        groups,
+        number(draw),
+        draw.maybe(text),
+        number(draw),
+        number(draw),
+        {group: number(draw) for group in groups if draw.truth()},
+    )
+
+
+def checkpoint(draw: Draw) -> Checkpoint:
+    participants = items(draw, name, lambda draw: items(draw, name, life))
+    away = items(draw, name, lambda draw: tuples(draw, name))
+    return Checkpoint(text(draw), number(draw), number(draw), participants, number(draw), away)
+
+
+def contribution(draw: Draw) -> Contribution:
+    states = items(draw, partition, text)
+    file = draw.maybe(lambda draw: StateFile(text(draw), number(draw), draw.number(2**32 - 1)))
+    of_member = items(draw, partition, offset, 4), topic_ids(draw), states, text(draw), file
+    return Contribution(life(draw), number(draw), *of_member, number(draw))
+
+
 RECORDS: dict[str, Build] = {
     "topic": lambda draw: Topic(
         name(draw), life(draw), tuple(sorted({draw.number(1_000_000) for _ in range(draw.upto(5))}))
@@ -168,5 +221,17 @@ RECORDS: dict[str, Build] = {
         offset(draw), draw.maybe(lambda draw: draw.text(20, least=1)), draw.maybe(lambda draw: draw.number(10_000, 1))
     ),
     "query": lambda draw: Query(life(draw), offset(draw), number(draw), number(draw), draw.maybe(rewind)),
+    "seat": lambda draw: Seat(registration(draw), draw.number(86_400_000), draw.maybe(text)),
+    "ask": ask,
+    "member's answer": lambda draw: MemberAnswer(ownership(draw), text(draw), text(draw)),
+    "answer": answer,
+    "sync request": lambda draw: SyncRequest(text(draw), life(draw), text(draw)),
+    "region": region,
+    "region's request": lambda draw: RegionRequest(
+        draw.choice(REQUESTS), text(draw), text(draw), draw.maybe(number), draw.truth(), number(draw)
+    ),
+    "checkpoint": checkpoint,
+    "contribution": contribution,
+    "checkpoint's end": lambda draw: CheckpointEnd(number(draw), number(draw), text(draw), tuples(draw, number)),
     "pool": lambda draw: Pool(draw.number(10_000), life(draw)),
 }

@@ -27,7 +27,11 @@ from coordinator.zk.znodes.records import (
     Topic,
     parsed_channel,
 )
+from coordinator.zk.znodes.region_requests import RegionRequest
+from coordinator.zk.znodes.regions import Checkpoint, CheckpointEnd, Contribution, Region
+from coordinator.zk.znodes.seats import Seat
 from coordinator.zk.znodes.segments import Pool, Query, Segment, SegmentsRecord
+from coordinator.zk.znodes.sync import Answer, Ask, MemberAnswer, SyncRequest
 from tests.property.effort import ANY, Draw, tried
 from tests.property.records import RECORDS, Build, partitions, text
 from tests.support.next_release import as_next_release
@@ -51,6 +55,16 @@ PARSERS: dict[str, Callable[[bytes], Any]] = {
     "segment": lambda data: Segment.parse("where", data),
     "segments": lambda data: SegmentsRecord.parse("where", data),
     "query": lambda data: Query.parse("where", data),
+    "seat": lambda data: Seat.parse("where", data),
+    "ask": lambda data: Ask.parse("where", data),
+    "member's answer": lambda data: MemberAnswer.parse("where", data),
+    "answer": lambda data: Answer.parse("where", data),
+    "sync request": lambda data: SyncRequest.parse("where", data),
+    "region": lambda data: Region.parse("where", data),
+    "region's request": lambda data: RegionRequest.parse("where", data),
+    "checkpoint": lambda data: Checkpoint.parse("where", data),
+    "contribution": lambda data: Contribution.parse("where", data),
+    "checkpoint's end": lambda data: CheckpointEnd.parse("where", data),
     "pool": lambda data: Pool.parse("where", data),
 }
 KINDS = sorted(PARSERS)

@@ -95,6 +95,13 @@ class Fields:
             raise self.bad(name, "a list")
         return value
 
+    def strings(self, name: str, most: int = 4096) -> tuple[str, ...]:
+        """A list of strings of at most `most` characters each; empty when the field is missing or null."""
+        values = self.items(name)
+        if not all(isinstance(text, str) and len(text) <= most for text in values):
+            raise self.bad(name, f"a list of strings of {most} characters at most")
+        return tuple(values)
+
     def objects(self, name: str, read: Callable[[Fields], T]) -> tuple[T, ...]:
         """A list of objects, each read by `read`."""
         found = []

@@ -150,7 +150,7 @@ class Registration:
             subscription=_subscription(fields, pattern),
             pattern=pattern,
             host=fields.text("host", ""),
-            protocols=tuple(str(name) for name in fields.items("protocols")) or ("range",),
+            protocols=fields.strings("protocols") or ("range",),
             lease_ms=fields.number("lease_ms", 0, most=86_400_000),
             max_poll_interval_ms=fields.number("max_poll_interval_ms", 300_000, least=1, most=2**31 - 1),
             user_data=fields.text("user_data", "", most=65536),

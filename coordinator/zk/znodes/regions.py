@@ -79,7 +79,7 @@ class GroupRegion(NamedTuple):
         name = fields.text("name", most=250)
         if not is_name(name):
             raise fields.bad("name", "the name of a region")
-        return cls(name, fields.number("ready", 0), tuple(map(str, fields.items("away"))))
+        return cls(name, fields.number("ready", 0), fields.strings("away"))
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "ready": self.ready, **({"away": list(self.away)} if self.away else {})}
@@ -124,8 +124,8 @@ class Order(NamedTuple):
         return cls(
             fields.number("reset", 0),
             fields.number("checkpoint", 0),
-            tuple(str(name) for name in fields.items("from")),
-            tuple(str(name) for name in fields.items("gone")),
+            fields.strings("from"),
+            fields.strings("gone"),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -248,11 +248,7 @@ class Checkpoint:
             fields.number("base", 0),
             fields.named("participants", lambda group: {n: group.text(n, most=64) for n in group.values if is_name(n)}),
             fields.number("since_ms", 0),
-            {
-                group: tuple(map(str, names))
-                for group, names in fields.mapping("away").items()
-                if isinstance(names, list)
-            },
+            _away(fields),
         )
 
     def to_bytes(self) -> bytes:
@@ -261,6 +257,11 @@ class Checkpoint:
         }
         values = {name: getattr(self, name) for name in self.__slots__}
         return compact({**values, "participants": participants})
+
+
+def _away(fields: Fields) -> dict[str, tuple[str, ...]]:
+    inner = Fields(f"{fields.where}: away", fields.mapping("away"))
+    return {group: inner.strings(group) for group in inner.values if is_name(group)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,7 +224,7 @@ class Answer:
     def parse(cls, where: str, data: bytes) -> Answer:
         fields = Fields.parse(where, data)
         return cls(
-            tuple(str(name) for name in fields.items("members")),
+            tuple(sorted(set(fields.strings("members")))),
             fields.texts("topics"),
             fields.partitions("partitions", most=MAX_ANSWER_PARTITIONS),
             fields.values.get("cooperative") is True,
