@@ -243,7 +243,7 @@ def test_a_slot_leaves_when_the_pool_says_so_and_seals_first(bench: SlotBench) -
     eventually(lambda: all(slot.sealer.is_open for slot, _ in bench.running), 10, "both have fetched")
     bench.post.keep(0)
     eventually(lambda: len(bench.results) == 2, 10, "both have left")
-    assert {result["reason"] for result in bench.results.values()} == {"told by its driver"}
+    assert {result["reason"] for result in bench.results.values()} == {"stopped by its driver"}
     assert bench.post.unreleased(["p-slot-0", "p-slot-1"]) == []
     bench.all_sealed(4, 100)
 
