@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 LIBRARY = Path(__file__).resolve().parent.parent.parent / "scripts" / "lib"
@@ -57,3 +59,21 @@ def test_a_result_that_differs_is_amiss(story: Any) -> None:
     story._judge(False)
 
     assert len(story.verdict.amiss) == 1
+
+
+@pytest.mark.usefixtures("story")
+def test_pyarrow_replaces_no_signal_handler_while_the_flights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from demo.flights import load_flights
+
+    replaced: list[int] = []
+
+    def handler_of(number: int) -> signal.Handlers:
+        replaced.append(number)  # pyarrow gets the handlers that it is about to replace
+        return signal.SIG_DFL
+
+    monkeypatch.setattr(signal, "getsignal", handler_of)
+    pa.enable_signal_handlers(True)
+
+    load_flights()
+
+    assert replaced == []
