@@ -22,6 +22,9 @@ from tests.support.world import SESSION_MS, World
 pytestmark = pytest.mark.timeout(400)
 
 NAMES = ("one", "two", "three")
+KEPT = 100
+"""More than a run takes: until one has every record, checkpoints are taken one after the other."""
+
 Rows = list[tuple[str, int, int]]
 
 
@@ -73,7 +76,7 @@ def complete(world: World, records: int) -> int:
 def test_three_queries_hold_the_same_records_at_each_checkpoint_despite_kills(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    first = world.elected(world.coordinator())
+    first = world.elected(world.coordinator(checkpoints_kept=KEPT))
     world.topic("t", 4)
     sinks = {name: Delivered() for name in NAMES}
     rates = {"one": "0", "two": "150", "three": "400"}
@@ -101,7 +104,7 @@ def test_three_queries_hold_the_same_records_at_each_checkpoint_despite_kills(
         more()
         before = incarnations(world)
         os.kill(slots(os.getpid(), zk_port(world))[0], signal.SIGKILL)
-        second = world.coordinator()
+        second = world.coordinator(checkpoints_kept=KEPT)
         world.stop_coordinator(first)
         world.elected(second)
         more()
