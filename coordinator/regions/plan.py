@@ -93,7 +93,6 @@ class RegionPlan:
     :ivar completed: the completed checkpoint, 0 without one.  :ivar aborted: likewise, with `reason`.
     :ivar abandoned: cuts after the target of a reset.
     :ivar is_answered: whether the request is removed.
-    :ivar reset: whether a reset begins.
     :ivar is_late: whether it was aborted because of a late contribution.
     :ivar again_s: delay of the next turn.
     """

@@ -46,7 +46,7 @@ def as_before(path: str, data: bytes) -> bytes:
         return data
     values = json.loads(data)
     if place.startswith(("ids/", "seats/")):
-        values.pop("client", None)  # a `pattern` that is `client` stays: neither release takes it without the field
+        values = _without(values, "client", "region")  # a `pattern` of theirs stays, which is unknown without the field
     elif place == "state":
         values.pop("client", None)
         values["target"] = {name: _without(one, "member_state", "sent") for name, one in values["target"].items()}
@@ -199,6 +199,24 @@ def test_client_only_member_is_left_out_with_a_reason_by_an_earlier_coordinator(
     assert (two.error, two.held, two.consumer.member.registrations) == (None, frozenset(), 1)
     assert (world.stable("g", 1).generation, one.held) == (before.generation, ALL)
     assert not NEW_FIELDS - {"reason"} & fronts.written()
+
+
+def test_region_member_is_left_out_with_a_reason_by_an_earlier_coordinator(world: World) -> None:
+    node(world, "old", EarlierRelease)
+    world.topic("t", 4)
+    log = MemoryLog(50)
+    one = member(world, "c1", log, "coordinator")
+    share(world, one)
+    before = world.stable("g", 1)
+
+    two = member(world, "c2", log, "coordinator", region="r")
+
+    eventually(lambda: "c2" in world.state("g").left_out, 10, "it is left out")
+    assert world.state("g").left_out["c2"] == "its registration cannot be read"
+    all_come(world, log)
+    assert world.channel("g", "c2").is_live and "c2" in world.names(PATHS.ids), "nothing of it is ended"
+    assert (two.error, two.held, two.consumer.member.registrations) == (None, frozenset(), 1)
+    assert (world.stable("g", 1).generation, one.held) == (before.generation, ALL)
 
 
 def test_members_offering_both_sides_get_the_strategy_of_an_earlier_coordinator(

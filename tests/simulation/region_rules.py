@@ -1,6 +1,7 @@
 """The rules of consistent regions of plain consumers, broken one by one (seed 002, `S10`, `S11` and `L6`).
 
-Those of the model (`tests/model/region.py`, `NEEDED` in `test_region_model.py`) are among them.
+Those of the model (`tests/model/region.py`, `NEEDED` in `test_region_model.py`) are among them, except for `later`: who
+leaves or comes back while a checkpoint is open is a generation, which aborts it.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from .l1_settles import is_settled
 RESET_TIMEOUT_S = 15.0
 CHECKPOINT_S = 60.0
 DRAIN_S = 60.0
+"""Used where `bounds` lack them."""
+
 MOST_DOUBLINGS = 4
 """Maximum number of times that the interval doubles after checkpoints without all contributions."""
-"""Used where `bounds` lack them."""
 
 
 def _aborted(view: RegionView) -> int:
