@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from coordinator.zk.batching import ensure
 from coordinator.zk.errors import BadData, IncarnationOver, OutcomeUnknown, Refused
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Operation, SetData, Store
@@ -33,6 +34,7 @@ class FencedChannel:
         self, store: Store, runtime: Runtime, paths: GroupPaths, consumer: str, channel: Channel, version: int
     ) -> None:
         self._store = store
+        self._paths = paths
         self._path = paths.channel(consumer)
         self.lock = runtime.lock()
         self._version = version
@@ -119,6 +121,8 @@ class FencedChannel:
                 before = self.channel
                 self._read()
                 log.info("channel write refused, retrying: path=%s changed=%s", self._path, self.channel != before)
+            elif refused.reason == "no-node":
+                self._make_parents(refused.path)
             raise
         except OutcomeUnknown:
             self._is_unsure = True
@@ -130,6 +134,13 @@ class FencedChannel:
         if after is not None:
             self._version += 1
             self.channel = after
+
+    def _make_parents(self, path: str) -> None:
+        """Create the folders of an owner or an offset again that an operator has removed: no turn of the coordinator
+        does while a command is out."""
+        for folder in (self._paths.owners, self._paths.offsets):
+            if path.startswith(f"{folder}/"):
+                ensure(self._store, [folder, path.rpartition("/")[0]])
 
     def _settle(self) -> None:
         """Resolve a commit whose reply was lost: `sync` waits for all requests before it."""

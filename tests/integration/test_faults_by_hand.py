@@ -96,6 +96,32 @@ def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(wor
     assert (puppet.running, world.channel("g", "c1").refused) == (parts("t", 0, 1), frozenset())
 
 
+def test_start_makes_a_parent_again_that_was_removed_meanwhile(world: World, stage: ManualStage) -> None:
+    hand, puppet = stage.hand(), stage.puppet("g", "c1", {"t": 1})
+    stage.topic("t", 2)
+    hand.turn("g")
+    world.remove(PATHS.owners)
+
+    puppet.obey()
+
+    hand.settle("g", puppet)
+    assert set(world.owners("g")) == parts("t", 0, 1)
+
+
+def test_stop_makes_a_parent_again_that_was_removed_meanwhile(world: World, stage: ManualStage) -> None:
+    hand, puppet = stage.hand(), stage.puppet("g", "c1", {"t": 1})
+    stage.topic("t", 2)
+    hand.settle("g", puppet)
+    puppet.move(TopicPartition("t", 0), 7)
+    stage.puppet("g", "c2", {"t": 1})
+    hand.turn("g")
+    world.remove(PATHS.offsets)
+
+    puppet.obey()
+
+    assert (puppet.running, world.offsets("g")) == (frozenset(), {TopicPartition("t", 0): 7})
+
+
 # ---- state
 
 

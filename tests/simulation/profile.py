@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,12 @@ class Profile:
         `leader_faults` are drawn besides: the others stay as they are.
     :ivar regions: the share of applications' groups that are in a consistent region.
     :ivar region_weights: likewise, of the faults of regions (`regions.py`), of which `region_faults` are drawn besides.
+    :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
+        kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
+    :ivar circumstances: name of a field -> its values, of which each run draws one.
+    :ivar sweeps: whether anything is read again without a reason: by sweeps of the coordinator, and by whatever else
+        looks now and then in case a watch was lost.
+    :ivar steps: partitions in one multi of a large command or end; 0 for the product's own numbers.
     """
 
     name: str
@@ -53,6 +61,19 @@ class Profile:
     regions: float = 0.0
     region_weights: Mapping[str, float] = field(default_factory=dict)
     region_faults: tuple[int, int] = (0, 0)
+    kinds: tuple[int, int] | None = None
+    circumstances: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    sweeps: bool = True
+    steps: int = 0
+
+    def drawn(self, seed: int) -> Profile:
+        """The world of one run: its circumstances, and the kinds of its faults."""
+        random = Random(f"profile {seed}")
+        fields: dict[str, Any] = {name: random.choice(values) for name, values in self.circumstances.items()}
+        if self.kinds is not None:
+            some = random.sample(sorted(self.weights), random.randint(*self.kinds))
+            fields["weights"] = {kind: self.weights[kind] for kind in some}
+        return replace(self, **fields)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -104,6 +125,29 @@ EVERYTHING = {
     "group-paused": 0.7,
     "turn-requested": 0.7,
 }
+
+AIMED_FAULTS = (
+    "slow-nodes",
+    "slow-member",
+    "deaf-node",
+    "deaf-member",
+    "many-topics",
+    "one-topic-again",
+    "many-members",
+    "claim-then-expiry",
+    "claim-then-hand",
+    "stop-then-silence",
+    "command-then-join",
+    "pause-between-reads",
+    "unheard-command",
+    "eviction-then-election",
+    "seal-then-away",
+    "start-then-crash",
+    "unheard-election",
+    "late-commit",
+    "silence-then-cut",
+)
+"""Those of `aimed.py`."""
 
 _CALM = ("consumer-joins", "consumer-leaves", "topic-comes", "partitions-added", "query-restarts", "crash-process")
 _PAUSES = {
@@ -238,10 +282,151 @@ REGIONAL = replace(
 )
 """Nothing but groups that are in one consistent region, and more of what may happen to it."""
 
-PROFILES = {profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED, REGIONAL)}
+SHORT = replace(
+    STORM,
+    name="short",
+    seconds=30.0,
+    calm_at=17.0,
+    consumers=3,
+    slots=0,
+    tick_s=0.5,
+    records_per_s=4.0,
+    sweep_interval_ms=1000,
+    channel_retention_ms=9000,
+    poll_intervals_ms=(3000, 5000),
+    preemption=0.02,
+    starts=("committed",),
+    led=0.0,
+    leader_weights={},
+    leader_faults=(0, 0),
+    regions=0.0,
+    region_weights={},
+    region_faults=(0, 0),
+)
+"""What the aimed profiles have in common: short, since they aim; poll intervals within a session, so that a consumer
+that hangs is evicted while it lives."""
 
-MIXTURE = ("storm", "pauses", "calm", "storm", "pauses", "storm", "pauses", "storm", "pauses", "scale")
-"""What many seeds run, one after the other: a run of the large world takes as long as several of the others."""
+AIMED = replace(
+    SHORT,
+    name="aimed",
+    weights={
+        **dict.fromkeys(AIMED_FAULTS, 1.0),
+        **{kind: weight for kind, weight in EVERYTHING.items() if not kind.endswith("-by-hand")},
+    },
+    faults=(8, 22),
+    kinds=(2, 5),
+    circumstances={
+        "poll_intervals_ms": ((2000,), (2000, 5000), (5000,), (60_000,)),
+        "tick_s": (0.4, 0.5, 0.9),
+        "slots": (0, 0, 0, 2),
+        "consumers": (2, 3, 3, 4),
+        "groups": (1, 1, 2),
+        "handlers": (1, 2),
+        "starts": (("committed",), ("committed", "end"), ("end",)),
+        "led": (0.0, 0.0, 1.0),
+        "leader_faults": ((0, 0), (2, 6)),
+        "preemption": (0.0, 0.02, 0.1),
+    },
+    channel_retention_ms=15_000,
+    leader_weights={kind: weight for kind, weight in LEADERS.items() if not kind.endswith("-by-hand")},
+)
+"""The faults that aim, and few kinds in each run: they meet."""
+
+SEALING = replace(
+    SHORT,
+    name="sealing",
+    consumers=0,
+    slots=2,
+    weights={
+        "query-comes": 4.0,
+        "query-restarts": 3.0,
+        "query-from-old-checkpoint": 1.0,
+        "second-query-run": 1.0,
+        "slow-nodes": 4.0,
+        "slow-member": 1.0,
+        "lose-reply": 3.0,
+        "full-disk": 2.0,
+        "seal-then-away": 0.5,
+        "start-then-crash": 1.0,
+        "second-process": 1.0,
+        "consumer-leaves": 2.0,
+        "pause-process": 1.0,
+        "drop-connection": 2.0,
+        "lag-server": 1.0,
+        "crash-process": 1.0,
+    },
+    faults=(8, 16),
+    kinds=(2, 5),
+    circumstances={
+        "slots": (2, 3),
+        "poll_intervals_ms": ((3000,), (5000,)),
+        "starts": (("committed",), ("end",)),
+        "sweep_interval_ms": (500, 1000),
+    },
+)
+"""Slots that seal, queries that come and go, and coordinators that collect slowly."""
+
+LARGE = replace(
+    SHORT,
+    name="large",
+    partitions=(3, 8),
+    steps=1,
+    weights={
+        "many-members": 4.0,
+        "slow-member": 4.0,
+        "slow-nodes": 1.0,
+        "crash-process": 2.0,
+        "second-process": 2.0,
+        "stop-then-silence": 2.0,
+        "command-then-join": 2.0,
+        "eviction-then-election": 1.0,
+        "expire-session": 2.0,
+        "pause-process": 2.0,
+        "lose-reply": 2.0,
+        "late-commit": 1.0,
+    },
+    faults=(8, 16),
+    kinds=(2, 5),
+    records_per_s=1.0,
+    circumstances={"slots": (0, 0, 1), "poll_intervals_ms": ((3000,), (5000,))},
+)
+"""Commands and ends that take several multis."""
+
+WATCHFUL = replace(
+    SHORT,
+    name="watchful",
+    weights={
+        "many-topics": 2.0,
+        "one-topic-again": 2.0,
+        "slow-nodes": 4.0,
+        "many-members": 2.0,
+        "second-process": 2.0,
+        "consumer-leaves": 1.0,
+        "topic-comes": 2.0,
+        "partitions-added": 2.0,
+        "topic-made-anew": 1.0,
+        "drop-connection": 1.0,
+        "change-leader": 0.5,
+        "expire-session": 1.0,
+        "resubscribes": 1.0,
+    },
+    faults=(3, 9),
+    kinds=(2, 4),
+    poll_intervals_ms=(60_000,),
+    channel_retention_ms=15_000,
+    sweeps=False,
+    circumstances={"groups": (1, 2, 4), "consumers": (2, 3, 4), "led": (0.0, 0.0, 1.0), "tick_s": (0.5, 0.9)},
+)
+"""No watch is lost, and nothing is read again without one: what a watch should have shown is seen by it or never."""
+
+PROFILES = {
+    profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED, REGIONAL, AIMED, SEALING, LARGE, WATCHFUL)
+}
+
+_AIMED_MIXTURE = ("aimed", "sealing", "aimed", "watchful", "aimed", "large", "aimed")
+_REST = ("storm", "pauses", "regional", "pauses", "led", "storm", "scale", "storm", "pauses", "regional", "calm", "led")
+MIXTURE = tuple(name for one in _REST for name in (*_AIMED_MIXTURE, one))
+"""What many seeds run, one after the other. The aimed one comes most often: what it draws varies most."""
 
 
 def profile_of(seed: int) -> Profile:

@@ -19,7 +19,8 @@ from tests.simulation.leaders import LEADERS
 from tests.simulation.profile import Profile
 from tests.simulation.regions import REGIONS
 from tests.simulation.scheduler import SimulationFailure
-from tests.simulation.world import Alarm, SimulatedWorld, bounds, tuned
+from tests.simulation.tuning import bounds, tuned
+from tests.simulation.world import Alarm, SimulatedWorld
 
 FIRST_FAULT_S = 4.0
 STEP_S = 0.01
@@ -70,12 +71,13 @@ def simulate(
     :param verbose: gets each event as it happens.
     :param script: says what is done to the world, and when, instead of faults that are drawn.
     """
+    profile = profile.drawn(seed)
     world = SimulatedWorld(seed, profile, verbose)
     alarm = Alarm(world)
     root = logging.getLogger()
     root.addHandler(alarm)
     try:
-        with tuned(world.disk):
+        with tuned(profile, world.disk):
             _run(world, script or draw_faults)
     except SimulationFailure as failure:
         world.problems.append(str(failure))

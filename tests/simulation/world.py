@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
-import consumer.consumer
-import consumer.fetching.fetcher
-import consumer.membership.client_assignment
-import consumer.operator.states
-import consumer.operator.sweep
-import consumer.spark.fetchers.orphan_sweep
-import consumer.spark.fetchers.slot
 import coordinator
-import coordinator.planning.asking
-import coordinator.planning.regional
-import coordinator.rebalance.group_reader
 from consumer.config import ConsumerConfig, Subscription
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.source.stream_planner import SourceConfig
@@ -31,7 +19,6 @@ from coordinator.assignors import Assignor
 from coordinator.assignors.registry import BUILT_IN
 from coordinator.term.config import CoordinatorConfig
 from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import Create, Delete, Operation, SetData, Store
 from coordinator.zk.znodes.paths import Brokers, RegionPaths
 from coordinator.zk.znodes.records import BLACK_LIST, STATIC, WHITE_LIST, Topic
@@ -58,10 +45,6 @@ from tests.simulation.store import SimStore
 from tests.simulation.zookeeper import SimulatedEnsemble
 
 CONNECT_TIMEOUT_S = 15.0
-LOOKS_S = 0.3
-"""Fetchers look for data three times a second; the product's fifty cost half of a run, and find no more."""
-
-ORPHAN_AFTER_S = 12.0
 BROKERS = Brokers("/brokers")
 STRATEGIES: Mapping[str, Assignor] = {**BUILT_IN, CooperativeRange.name: CooperativeRange()}
 ASSIGNORS = installed(STRATEGIES)
@@ -80,30 +63,14 @@ LARGE_STATES = 0.2
 REGION = "r"
 CHECKPOINT_INTERVAL_MS = 7000
 DRAIN_TIMEOUT_MS = 4000
-YOUNG_S = 4.0
-"""Files of states that are younger are left alone; the product's 600 s are ten runs."""
-
 MENDS_S = 5.0
 """For so long after the faults an operator looks after a region that has failed."""
-
-LONGEST_HOLD_S = 6.0
-"""For a checkpoint; the product's 120 s are two runs."""
 
 TIMES = frozenset({"until", "checked"})
 """Fields of events that are times of the process's own clock."""
 
 POOL_GROUP = "pool-group"
 POOL = "p"
-
-
-LONGEST_BACKOFF_S = 1.5
-"""After leaders that failed; the product's 30 s are what a run takes."""
-
-ROOM = 2
-"""Entries in one multi of a leader: an answer takes several."""
-
-UNKNOWN_LEASE_MS = 3000
-"""What a group waits for whose state was lost; the product's 40 s allow for sessions of 60 s."""
 
 
 OF_THE_SERVERS = {
@@ -572,47 +539,3 @@ class SimulatedWorld:
     def _is_running(self, name: str) -> bool:
         newest = self.of_name(name)
         return newest is not None and newest.is_alive
-
-
-@contextmanager
-def tuned(disk: SharedDisk) -> Iterator[None]:
-    """Meanwhile, constants of the product are other ones that would make a run long and show nothing more.
-
-    :param disk: where states of applications go that are large.
-    """
-    with (
-        patch.object(consumer.spark.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.fetching.fetcher, "LOOK_FOR_DATA_S", LOOKS_S),
-        patch.object(consumer.spark.fetchers.orphan_sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
-        patch.object(coordinator.rebalance.group_reader, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
-        patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
-        patch.object(consumer.membership.client_assignment, "ROOM", ROOM),
-        patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
-        patch.object(consumer.operator.sweep, "YOUNG_S", YOUNG_S),
-        patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),
-        patch.object(socket, "gethostname", lambda: "host"),
-    ):
-        yield
-
-
-def bounds(profile: Profile) -> dict[str, float]:
-    """What the checker measures by, in seconds."""
-    session_s = profile.session_timeout_ms / 1000
-    sweep_s = profile.sweep_interval_ms / 1000
-    return {
-        "session_timeout": session_s,
-        "tick": profile.tick_s,
-        "sweep": sweep_s,
-        "lease": session_s * LEASE_SHARE,
-        "poll_interval": max(profile.poll_intervals_ms) / 1000,
-        "seal_interval": 0.4,
-        "channel_retention": profile.channel_retention_ms / 1000,
-        "collection": 2 * sweep_s + 2 * session_s,
-        "notice": 2 * sweep_s + 1.0,
-        "hold": LONGEST_HOLD_S + 2 * DRAIN_TIMEOUT_MS / 1000,
-        "reset_timeout": 3.0,
-        "checkpoint_interval": CHECKPOINT_INTERVAL_MS / 1000,
-        "drain_timeout": DRAIN_TIMEOUT_MS / 1000,
-        "assignment_timeout": profile.assignment_timeout_ms / 1000 + LONGEST_BACKOFF_S + 1.0,
-    }

@@ -35,6 +35,7 @@ class Settled(Invariant):
     """After the last fault the group is Stable within the negotiated timeout + 2 ticks + 1 s; with a live but stuck
     consumer, its rebalance timeout + lease + 1 s.
 
+    Where a member's poll interval is below the session timeout, a lease more: the dead may be evicted first.
     From then on until the end every group with live members is Stable and each of them runs its target. The time
     counts from `calm`; from when a coordinator has rewritten a manually edited state (and 40 s: its marks are lost); or
     from when it gave up the seat of a static member that has not come back; for a group of a consistent region from its
@@ -69,6 +70,8 @@ class Settled(Invariant):
         """Seconds after `calm` until the group must have settled."""
         bounds = self.world.bounds
         found: float = bounds["session_timeout"] + 2 * bounds["tick"] + 1
+        if bounds.get("shortest_poll_interval", bounds["poll_interval"]) < bounds["session_timeout"]:
+            found += bounds["lease"]  # one that has died may be evicted before its session expires
         if self._stuck is not None and any(self._is_stuck(group, name) for name in {*group.members, *group.channels}):
             found = max(found, bounds["poll_interval"] + bounds["lease"] + 1)
         if self.is_led(group):

@@ -1,0 +1,134 @@
+"""What of the product is another number in a run, and by which numbers the checker judges it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import consumer.consumer
+import consumer.fetching.fetcher
+import consumer.membership.client_assignment
+import consumer.membership.command_drain
+import consumer.membership.contributor
+import consumer.membership.offsets
+import consumer.membership.registration
+import consumer.operator.states
+import consumer.operator.sweep
+import consumer.spark.fetchers.orphan_sweep
+import consumer.spark.fetchers.slot
+import coordinator.planning.asking
+import coordinator.planning.regional
+import coordinator.rebalance.group_reader
+import coordinator.rebalance.plan_operations
+import coordinator.term.elector
+import coordinator.zk.data_watch
+from consumer.membership.claims import chunks
+from consumer.membership.keeper import Keeper
+from coordinator.service import Coordinator
+from coordinator.zk.lease import LEASE_SHARE
+from tests.simulation.parts import SharedDisk
+from tests.simulation.profile import Profile
+from tests.simulation.world import CHECKPOINT_INTERVAL_MS, DRAIN_TIMEOUT_MS
+
+LOOKS_S = 0.3
+"""Fetchers look for data three times a second; the product's fifty cost half of a run, and find no more."""
+
+ORPHAN_AFTER_S = 12.0
+
+YOUNG_S = 4.0
+"""Files of states that are younger are left alone; the product's 600 s are ten runs."""
+
+LONGEST_HOLD_S = 6.0
+"""For a checkpoint; the product's 120 s are two runs."""
+
+LONGEST_BACKOFF_S = 1.5
+"""After leaders that failed; the product's 30 s are what a run takes."""
+
+ROOM = 2
+"""Entries in one multi of a leader: an answer takes several."""
+
+UNKNOWN_LEASE_MS = 3000
+"""What a group waits for whose state was lost; the product's 40 s allow for sessions of 60 s."""
+
+NEVER_S = 600.0
+"""Longer than a run."""
+
+NOTICE_S = 1.5
+"""Within this a change is acted upon whose watch events come."""
+
+
+def _collects_only(self: Coordinator) -> None:
+    while not self._ended.wait(self._term.config.sweep_interval_ms / 1000):
+        self._collect(self._collector.collect)
+
+
+def _looks_at_nothing(self: Keeper, store: Any) -> None:
+    return
+
+
+@contextmanager
+def tuned(profile: Profile, disk: SharedDisk) -> Iterator[None]:
+    """Meanwhile, constants of the product are other ones that would make a run long and show nothing more.
+
+    :param disk: where states of applications go that are large.
+    """
+    changes = [
+        patch.object(consumer.spark.fetchers.slot, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.consumer, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.fetching.fetcher, "LOOK_FOR_DATA_S", LOOKS_S),
+        patch.object(consumer.spark.fetchers.orphan_sweep, "ORPHAN_AFTER_S", ORPHAN_AFTER_S),
+        patch.object(coordinator.rebalance.group_reader, "UNKNOWN_LEASE_MS", UNKNOWN_LEASE_MS),
+        patch.object(coordinator.planning.asking, "LONGEST_BACKOFF_S", LONGEST_BACKOFF_S),
+        patch.object(consumer.membership.client_assignment, "ROOM", ROOM),
+        patch.object(consumer.operator.states, "SegmentFolder", lambda url: disk),
+        patch.object(consumer.operator.sweep, "YOUNG_S", YOUNG_S),
+        patch.object(coordinator.planning.regional, "LONGEST_HOLD_S", LONGEST_HOLD_S),
+        patch.object(socket, "gethostname", lambda: "host"),
+    ]
+    if not profile.sweeps:
+        changes += [
+            patch.object(Coordinator, "_sweep", _collects_only),
+            patch.object(Keeper, "_look_again", _looks_at_nothing),
+            patch.object(coordinator.term.elector, "_LOOK_AGAIN_S", NEVER_S),
+            patch.object(coordinator.zk.data_watch, "READ_AGAIN_S", NEVER_S),
+            patch.object(consumer.membership.contributor, "LOOK_AGAIN_S", NEVER_S),
+        ]
+    if profile.steps:
+        size = profile.steps
+        changes += [
+            patch.object(consumer.membership.command_drain, "chunks", partial(chunks, size=size)),
+            patch.object(consumer.membership.offsets, "PARTITIONS_A_STEP", 2 * size),
+            patch.object(consumer.membership.registration, "PARTITIONS_A_STEP", 2 * size),
+            patch.object(coordinator.rebalance.plan_operations, "PARTITIONS_A_STEP", 2 * size),
+        ]
+    with ExitStack() as stack:
+        for change in changes:
+            stack.enter_context(change)
+        yield
+
+
+def bounds(profile: Profile) -> dict[str, float]:
+    """What the checker measures by, in seconds."""
+    session_s = profile.session_timeout_ms / 1000
+    sweep_s = profile.sweep_interval_ms / 1000
+    return {
+        "session_timeout": session_s,
+        "tick": profile.tick_s,
+        "sweep": sweep_s,
+        "lease": session_s * LEASE_SHARE,
+        "poll_interval": max(profile.poll_intervals_ms) / 1000,
+        "shortest_poll_interval": min(profile.poll_intervals_ms) / 1000,
+        "seal_interval": 0.4,
+        "channel_retention": profile.channel_retention_ms / 1000,
+        "collection": 2 * sweep_s + 2 * session_s,
+        "notice": 2 * sweep_s + 1.0 if profile.sweeps else NOTICE_S,
+        "hold": LONGEST_HOLD_S + 2 * DRAIN_TIMEOUT_MS / 1000,
+        "reset_timeout": 3.0,
+        "checkpoint_interval": CHECKPOINT_INTERVAL_MS / 1000,
+        "drain_timeout": DRAIN_TIMEOUT_MS / 1000,
+        "assignment_timeout": profile.assignment_timeout_ms / 1000 + LONGEST_BACKOFF_S + 1.0,
+    }
