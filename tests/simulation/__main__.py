@@ -19,8 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.simulation.decided import Decisions, reasons
-from tests.simulation.profile import PROFILES, Profile, profile_of
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.profile import AIMED, PROFILES, Profile, profile_of
 from tests.simulation.run import history_text, simulate, tidy, without_garbage_collection
+from tests.simulation.search import SEEDS, Finding, keep, search, summary
 from tests.simulation.trace import line_of
 
 PROGRESS_S = 5.0
@@ -96,25 +98,36 @@ def _prepare() -> None:
 @click.option("--start", type=click.IntRange(0), default=0, show_default=True, help="The first seed.")
 @click.option("--minutes", type=float, help="End after so many minutes, however many seeds that were.")
 @click.option("--profile", type=click.Choice([*PROFILES, "all"]), default="all", show_default=True)
+@click.option("--aimed", is_flag=True, help="The same as --profile aimed.")
 @click.option("--seed", type=click.IntRange(0), help="Run this seed alone.")
 @click.option("--verbose", is_flag=True, help="With --seed: print every event, and what the processes log.")
 @click.option("--history", type=click.Path(), help="With --seed: write the history here, as JSON lines.")
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="Processes.")
+@click.option("--mutations", is_flag=True, help=f"Break the product in each known way; find it in {SEEDS} seeds.")
+@click.option("--json", "is_json", is_flag=True, help="With --mutations: the last line is one JSON object.")
+@click.option("--keep", "is_kept", is_flag=True, help="With --mutations: write the seeds for the tests.")
 def main(
     seeds: int,
     start: int,
     minutes: float | None,
     profile: str,
+    aimed: bool,
     seed: int | None,
     verbose: bool,
     history: str | None,
     jobs: int,
+    mutations: bool,
+    is_json: bool,
+    is_kept: bool,
 ) -> None:
     """Run the coordinator, the consumers and queries on a modelled ZooKeeper in virtual time, with faults.
 
     Every seed is a history of its own, and the same one each time. Exits 1 when an invariant is broken in any, or, over
-    all profiles and 100 seeds or more, decided in less than 3 % of them.
+    all profiles and 100 seeds or more, decided in less than 3 % of them; with --mutations, when one is not found.
     """
+    if mutations:
+        sys.exit(_mutations(jobs, is_json, is_kept))
+    profile = AIMED.name if aimed else profile
     if seed is not None:
         sys.exit(_one(seed, profile_of(seed) if profile == "all" else PROFILES[profile], verbose, history))
     some = islice(count(start), seeds)
@@ -167,6 +180,25 @@ def _many(jobs_to_do: Iterator[tuple[int, str]], seeds: int, jobs: int, minutes:
     lacking = totals.decisions.lacking() if is_stock else []
     _summary(totals, time.monotonic() - began, lacking)
     return 1 if totals.failures or lacking else 0
+
+
+def _mutations(jobs: int, is_json: bool, is_kept: bool) -> int:
+    began, findings = time.monotonic(), list[Finding]()
+    for finding in search(MUTATIONS, jobs):
+        findings.append(finding)
+        shown = (
+            f"{finding.invariant} seed {finding.seed} ({finding.profile})" if finding.seed is not None else "NOT FOUND"
+        )
+        click.echo(
+            f"{len(findings)} of {len(MUTATIONS)} after {time.monotonic() - began:.0f} s: {finding.name}: {shown}"
+        )
+    if is_kept:
+        keep(findings)
+    unfound = sum(each.seed is None for each in findings)
+    click.echo(f"{'FAIL' if unfound else 'PASS'}: {len(findings) - unfound} of {len(findings)} mutations found")
+    if is_json:
+        click.echo(summary(findings))
+    return 1 if unfound else 0
 
 
 def _show_failure(result: RunResult) -> None:

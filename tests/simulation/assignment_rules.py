@@ -22,27 +22,8 @@ from coordinator.zk.znodes.paths import MEMBER_PREFIX, Brokers
 from coordinator.zk.znodes.records import Topic
 from coordinator.zk.znodes.sync import Answer, MemberAnswer
 from tests.simulation.mutation import Mutation, Patch, constant, nothing, replaced
-from tests.simulation.profile import Profile
 
 asking = coordinator.planning.asking
-
-_BASE = Profile(
-    "led",
-    {},
-    (0, 0),
-    seconds=40.0,
-    calm_at=18.0,
-    consumers=3,
-    slots=0,
-    partitions=(1, 4),
-    tick_s=0.5,
-    poll_intervals_ms=(6000,),
-    sweep_interval_ms=1000,
-    channel_retention_ms=8000,
-    led=1.0,
-    leader_faults=(6, 12),
-    assignment_timeout_ms=3000,
-)
 
 
 def _of(*names: str) -> frozenset[str]:
@@ -273,52 +254,77 @@ REQUESTS_UNREAD: tuple[Patch, ...] = (
 )
 
 
-def _with(name: str, seconds: float = 40.0, **weights: float) -> Profile:
-    return replace(
-        _BASE, name=name, seconds=seconds, leader_weights={kind.replace("_", "-"): w for kind, w in weights.items()}
-    )
-
-
-_LATE = _with("late answers", leader_hangs=3.0, joins_while_asked=1.0, resubscribes=1.0)
-_TAKEN = replace(
-    _with("names taken", leader_hangs=3.0, joins_while_asked=1.0), weights={"second-process": 1.0}, faults=(6, 12)
-)
-_HALVES = _with("halves", leader_dies=3.0, coordinator_dies_asking=1.0, joins_while_asked=2.0, resubscribes=1.0)
-_PILES = _with("piles", leader_hangs=1.0, joins_while_asked=2.0, resubscribes=2.0)
-_LIES = _with("lies", leader_lies=3.0, resubscribes=1.0)
-_BROKEN = _with("broken", leader_raises=3.0, joins_while_asked=1.0)
-_JOINS = _with("joins", leader_hangs=3.0, joins_while_asked=3.0)
-_ELECTIONS = _with("elections", leader_hangs=1.0, coordinator_dies_asking=3.0, resubscribes=1.0)
-_LOST = replace(_ELECTIONS, name="lost commands", assignment_timeout_ms=12_000)
-_SLOW = replace(_with("slow", leader_hangs=3.0, topic_while_asked=3.0), assignment_timeout_ms=8000)
-_TOPICS = replace(
-    _with("led topics", resubscribes=1.0), weights={"topic-comes": 3.0, "partitions-added": 1.0}, faults=(4, 8)
-)
-_DEAF = replace(_with("deaf leaders", deaf_leader=3.0), weights={"topic-comes": 3.0, "topic-goes": 1.0}, faults=(6, 12))
-_BOUNCED = replace(
-    _with("bounced leaders"),
-    weights={"expire-session": 4.0, "topic-comes": 3.0, "topic-goes": 2.0},
-    faults=(8, 16),
-    groups=4,
-    consumers=4,
-)
-_RESUBSCRIBED = replace(_with("resubscribed", resubscribes=1.0), leader_faults=(2, 4))
+_LED = ("led", "watchful", "aimed")
 
 RULES = (
-    Mutation("a leader writes below an ask after its command was withdrawn", 0, WRITES_UNASKED, _of("S9"), _LATE, 9),
-    Mutation("an answer is adopted by the names of members", 0, BY_NAME, _of("S9"), _TAKEN, 1),
-    Mutation("half an answer is taken", 0, HALF_TAKEN, _of("S9"), _HALVES, 0),
-    Mutation("an older ask's answer is adopted", 0, OLDER_ADOPTED, _of("S9"), _PILES, 0),
-    Mutation("an answer that gives a partition to two is adopted", 0, NOT_VALIDATED, _of("S2", "S9", "L5"), _LIES, 5),
-    Mutation("failed leaders are not remembered", 0, FAILURES_FORGOTTEN, _of("L5"), _BROKEN, 0),
-    Mutation("an ask is made anew at each change", 0, ASKED_ANEW, _of("S9"), _JOINS, 0),
-    Mutation("an ask without its command is waited for", 0, WAITS_IN_VAIN, _of("L5"), _LOST, 0),
-    Mutation("an assign of an older epoch is kept", 0, OLD_COMMANDS_KEPT, _of("S9"), _ELECTIONS, 180),
-    Mutation("an answer's topics are not compared", 0, TOPICS_NOT_COMPARED, _of("S9", "L2"), _SLOW, 0),
-    Mutation("acknowledging an assign moves the generation", 0, MOVES_THE_GENERATION, _of("S6"), _LATE, 4),
-    Mutation("a leader's request is never read", 0, REQUESTS_UNREAD, _of("L2", "S7", "S2"), _TOPICS, 1),
-    Mutation("a leader looks at topics only when a watch tells", 0, LOOKS_ONCE, _of("L2", "S2"), _DEAF, 22),
-    Mutation("a bounced static leader watches no topics", 0, NOT_TAKEN_UP, _of("L2", "S2"), _BOUNCED, 126),
-    Mutation("metadata that changes in place is not seen", 0, WITHOUT_DIGEST, _of("L2", "S2"), _RESUBSCRIBED, 13),
-    Mutation("a static member is asked about by its incarnation", 0, BY_INCARNATION, _of("S9"), _RESUBSCRIBED, 0),
+    Mutation(
+        "a leader writes below an ask after its command was withdrawn",
+        "Answer 5",
+        WRITES_UNASKED,
+        _of("S9"),
+        _LED,
+    ),
+    Mutation("an answer is adopted by the names of members", "Adopt 1", BY_NAME, _of("S9"), _LED),
+    Mutation("half an answer is taken", "Adopt 1", HALF_TAKEN, _of("S9"), _LED),
+    Mutation("an older ask's answer is adopted", "Ask 1", OLDER_ADOPTED, _of("S9"), _LED),
+    Mutation(
+        "an answer that gives a partition to two is adopted",
+        "Adopt 4",
+        NOT_VALIDATED,
+        _of("S2", "S9", "L5"),
+        _LED,
+    ),
+    Mutation("failed leaders are not remembered", "Ask 5", FAILURES_FORGOTTEN, _of("L5"), _LED),
+    Mutation("an ask is made anew at each change", "Ask 1", ASKED_ANEW, _of("S9"), _LED),
+    Mutation("an ask without its command is waited for", "Ask 5", WAITS_IN_VAIN, _of("L5"), _LED),
+    Mutation("an assign of an older epoch is kept", "Rebalance 4", OLD_COMMANDS_KEPT, _of("S9"), _LED),
+    Mutation(
+        "an answer's topics are not compared",
+        "Adopt 3",
+        TOPICS_NOT_COMPARED,
+        _of("S9", "L2"),
+        _LED,
+    ),
+    Mutation(
+        "acknowledging an assign moves the generation",
+        "Answer 5",
+        MOVES_THE_GENERATION,
+        _of("S6"),
+        _LED,
+    ),
+    Mutation(
+        "a leader's request is never read",
+        "Answer 7",
+        REQUESTS_UNREAD,
+        _of("L2", "S7", "S2"),
+        _LED,
+    ),
+    Mutation(
+        "a leader looks at topics only when a watch tells",
+        "Answer 7",
+        LOOKS_ONCE,
+        _of("L2", "S2"),
+        _LED,
+    ),
+    Mutation(
+        "a bounced static leader watches no topics",
+        "Answer 7",
+        NOT_TAKEN_UP,
+        _of("L2", "S2"),
+        _LED,
+    ),
+    Mutation(
+        "metadata that changes in place is not seen",
+        "Ask 2",
+        WITHOUT_DIGEST,
+        _of("L2", "S2"),
+        _LED,
+    ),
+    Mutation(
+        "a static member is asked about by its incarnation",
+        "Ask 2",
+        BY_INCARNATION,
+        _of("S9"),
+        _LED,
+    ),
 )

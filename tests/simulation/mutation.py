@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from tests.simulation.profile import Profile
-
 Patch = Callable[[], Any]
 """Makes a context manager."""
 
@@ -18,21 +16,22 @@ Patch = Callable[[], Any]
 class Mutation:
     """
     :ivar name: what is broken, for people and test names.
-    :ivar hole: number of the draft's hole that it opens, 0 for a fence of the design.
+    :ivar rule: the rule that is taken away: a hole of the draft, or a section and number of `zk_paths.md`.
     :ivar patches: what to change.
     :ivar breaks: the invariants of which one shows it.
-    :ivar profile: where it is looked for.
-    :ivar seed: the first seed from 0 at which it was found when this was written.
-    :ivar also: changes that leave the product right in this profile, and take away what would hide the hole.
+    :ivar where: the stock profiles in which it is looked for first.
+    :ivar also: a second rule that covers this one, taken away too: the product is right without it, as long as this
+        one holds.
+    :ivar covered_by: that second rule, for people.
     """
 
     name: str
-    hole: int
+    rule: str
     patches: tuple[Patch, ...]
     breaks: frozenset[str]
-    profile: Profile
-    seed: int
+    where: tuple[str, ...]
     also: tuple[Patch, ...] = ()
+    covered_by: str = ""
 
     @contextmanager
     def applied(self, only_also: bool = False) -> Iterator[None]:

@@ -28,6 +28,7 @@ class Profile:
     :ivar region_weights: likewise, of the faults of regions (`regions.py`), of which `region_faults` are drawn besides.
     :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
         kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
+    :ivar together: kinds of which two out of three runs with `kinds` draw one tuple, and the others beside it.
     :ivar circumstances: name of a field -> its values, of which each run draws one.
     :ivar sweeps: whether anything is read again without a reason: by sweeps of the coordinator, and by whatever else
         looks now and then in case a watch was lost.
@@ -62,6 +63,7 @@ class Profile:
     region_weights: Mapping[str, float] = field(default_factory=dict)
     region_faults: tuple[int, int] = (0, 0)
     kinds: tuple[int, int] | None = None
+    together: tuple[tuple[str, ...], ...] = ()
     circumstances: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sweeps: bool = True
     steps: int = 0
@@ -71,7 +73,9 @@ class Profile:
         random = Random(f"profile {seed}")
         fields: dict[str, Any] = {name: random.choice(values) for name, values in self.circumstances.items()}
         if self.kinds is not None:
-            some = random.sample(sorted(self.weights), random.randint(*self.kinds))
+            some = list(random.choice(self.together)) if self.together and random.random() < 2 / 3 else []
+            others = sorted(self.weights, key=lambda kind: (random.random() ** (1 / self.weights[kind]), kind))
+            some += others[-max(0, random.randint(*self.kinds) - len(some)) or len(others) :]
             fields["weights"] = {kind: self.weights[kind] for kind in some}
         return replace(self, **fields)
 
@@ -125,29 +129,6 @@ EVERYTHING = {
     "group-paused": 0.7,
     "turn-requested": 0.7,
 }
-
-AIMED_FAULTS = (
-    "slow-nodes",
-    "slow-member",
-    "deaf-node",
-    "deaf-member",
-    "many-topics",
-    "one-topic-again",
-    "many-members",
-    "claim-then-expiry",
-    "claim-then-hand",
-    "stop-then-silence",
-    "command-then-join",
-    "pause-between-reads",
-    "unheard-command",
-    "eviction-then-election",
-    "seal-then-away",
-    "start-then-crash",
-    "unheard-election",
-    "late-commit",
-    "silence-then-cut",
-)
-"""Those of `aimed.py`."""
 
 _CALM = ("consumer-joins", "consumer-leaves", "topic-comes", "partitions-added", "query-restarts", "crash-process")
 _PAUSES = {
@@ -255,33 +236,6 @@ SCALE = replace(
     STORM, name="scale", groups=2, consumers=5, slots=2, topics=4, partitions=(8, 16), faults=(6, 16), records_per_s=0.2
 )
 
-LED = replace(
-    STORM,
-    name="led",
-    slots=0,
-    consumers=3,
-    groups=2,
-    led=1.0,
-    leader_faults=(8, 16),
-    faults=(3, 12),
-    seconds=90.0,
-)
-"""Nothing but groups that a member assigns, and more of what may happen to them. So long, since a group whose state was
-lost has 40 s more."""
-
-REGIONAL = replace(
-    STORM,
-    name="regional",
-    slots=0,
-    consumers=4,
-    groups=2,
-    regions=1.0,
-    region_faults=(8, 18),
-    faults=(3, 12),
-    seconds=90.0,
-)
-"""Nothing but groups that are in one consistent region, and more of what may happen to it."""
-
 SHORT = replace(
     STORM,
     name="short",
@@ -310,11 +264,67 @@ AIMED = replace(
     SHORT,
     name="aimed",
     weights={
-        **dict.fromkeys(AIMED_FAULTS, 1.0),
-        **{kind: weight for kind, weight in EVERYTHING.items() if not kind.endswith("-by-hand")},
+        "expire-session": 1.0,
+        "lose-request": 1.0,
+        "lose-reply": 2.0,
+        "drop-connection": 1.0,
+        "slow-connection": 1.0,
+        "lose-watches": 1.0,
+        "late-watches": 1.0,
+        "lag-server": 1.0,
+        "cut-server": 2.0,
+        "change-leader": 1.0,
+        "pause-process": 2.0,
+        "crash-process": 2.0,
+        "second-process": 2.0,
+        "stuck-consumer": 2.0,
+        "hanging-fetcher": 1.0,
+        "consumer-joins": 2.0,
+        "consumer-leaves": 2.0,
+        "topic-comes": 1.0,
+        "topic-made-anew": 1.0,
+        "partitions-added": 1.0,
+        "slow-nodes": 2.0,
+        "slow-member": 2.0,
+        "deaf-node": 1.0,
+        "deaf-member": 1.0,
+        "many-topics": 1.0,
+        "one-topic-again": 1.0,
+        "many-members": 2.0,
+        "claim-then-expiry": 1.0,
+        "claim-then-hand": 1.0,
+        "stop-then-silence": 2.0,
+        "command-then-join": 2.0,
+        "pause-between-reads": 2.0,
+        "unheard-command": 2.0,
+        "eviction-then-election": 2.0,
+        "seal-then-away": 0.5,
+        "start-then-crash": 1.0,
+        "unheard-election": 2.0,
+        "late-commit": 2.0,
+        "silence-then-cut": 2.0,
     },
     faults=(8, 22),
     kinds=(2, 5),
+    together=(
+        ("unheard-command", "eviction-then-election", "consumer-joins"),
+        ("unheard-command", "consumer-joins"),
+        ("unheard-election", "consumer-leaves"),
+        ("second-process", "many-members", "slow-nodes"),
+        ("second-process", "crash-process", "slow-nodes"),
+        ("second-process", "pause-process"),
+        ("stop-then-silence", "consumer-joins", "slow-nodes"),
+        ("late-commit", "many-members"),
+        ("late-commit", "unheard-election"),
+        ("pause-between-reads", "many-members", "slow-member"),
+        ("cut-server",),
+        ("cut-server", "unheard-command"),
+        ("silence-then-cut",),
+        ("lose-reply", "unheard-election"),
+        ("lose-reply", "change-leader"),
+        ("start-then-crash", "consumer-joins", "partitions-added"),
+        ("stuck-consumer", "consumer-joins", "consumer-leaves"),
+    ),
     circumstances={
         "poll_intervals_ms": ((2000,), (2000, 5000), (5000,), (60_000,)),
         "tick_s": (0.4, 0.5, 0.9),
@@ -323,12 +333,15 @@ AIMED = replace(
         "groups": (1, 1, 2),
         "handlers": (1, 2),
         "starts": (("committed",), ("committed", "end"), ("end",)),
-        "led": (0.0, 0.0, 1.0),
+        "led": (0.0, 0.0, 0.0, 1.0),
         "leader_faults": ((0, 0), (2, 6)),
+        "regions": (0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
+        "region_faults": ((0, 0), (4, 10)),
         "preemption": (0.0, 0.02, 0.1),
     },
     channel_retention_ms=15_000,
     leader_weights={kind: weight for kind, weight in LEADERS.items() if not kind.endswith("-by-hand")},
+    region_weights={kind: weight for kind, weight in REGIONS.items() if not kind.endswith("-by-hand")},
 )
 """The faults that aim, and few kinds in each run: they meet."""
 
@@ -419,13 +432,111 @@ WATCHFUL = replace(
 )
 """No watch is lost, and nothing is read again without one: what a watch should have shown is seen by it or never."""
 
+LED = replace(
+    SHORT,
+    name="led",
+    seconds=40.0,
+    calm_at=18.0,
+    led=1.0,
+    weights={
+        **LEADERS,
+        "second-process": 1.0,
+        "crash-process": 1.0,
+        "pause-process": 1.0,
+        "expire-session": 1.0,
+        "lose-reply": 1.0,
+        "slow-nodes": 1.0,
+        "consumer-joins": 1.0,
+        "consumer-leaves": 1.0,
+        "topic-comes": 2.0,
+        "topic-goes": 1.0,
+        "topic-made-anew": 1.0,
+        "partitions-added": 1.0,
+        "stuck-consumer": 1.0,
+        "coordinator-removed-by-hand": 0.5,
+    },
+    faults=(6, 14),
+    kinds=(2, 4),
+    together=(
+        ("leader-hangs", "joins-while-asked", "resubscribes"),
+        ("leader-hangs", "joins-while-asked", "second-process"),
+        ("leader-hangs", "topic-while-asked"),
+        ("leader-dies", "coordinator-dies-asking", "joins-while-asked"),
+        ("leader-raises", "joins-while-asked"),
+        ("leader-lies", "resubscribes"),
+        ("leader-hangs", "coordinator-dies-asking", "resubscribes"),
+        ("topic-comes", "partitions-added"),
+        ("deaf-leader", "topic-comes", "topic-goes"),
+        ("expire-session", "topic-comes", "topic-goes"),
+        ("resubscribes",),
+    ),
+    circumstances={
+        "poll_intervals_ms": ((3000, 6000), (6000,)),
+        "assignment_timeout_ms": (3000, 3000, 8000, 12_000),
+        "consumers": (2, 3, 4),
+        "groups": (1, 1, 2, 4),
+    },
+)
+"""Nothing but groups that a member assigns, and what may happen to them."""
+
+REGIONAL = replace(
+    SHORT,
+    name="regional",
+    seconds=32.0,
+    calm_at=16.0,
+    regions=1.0,
+    weights={
+        **REGIONS,
+        "second-process": 1.0,
+        "crash-process": 1.0,
+        "pause-process": 1.0,
+        "stuck-consumer": 1.0,
+        "lose-reply": 1.0,
+        "slow-nodes": 1.0,
+        "slow-member": 1.0,
+        "consumer-joins": 1.0,
+        "consumer-leaves": 1.0,
+        "topic-comes": 1.0,
+        "topic-made-anew": 1.0,
+        "partitions-added": 1.0,
+        "failing-log": 1.0,
+        "unheard-election": 1.0,
+    },
+    faults=(6, 16),
+    kinds=(2, 5),
+    together=(
+        ("checkpoint-wanted", "change-while-draining", "member-dies-in-region"),
+        ("checkpoint-wanted", "hangs-draining", "contribution-is-late"),
+        ("contribution-is-late", "change-while-draining", "reset-wanted"),
+        ("reset-wanted", "checkpoint-wanted"),
+        ("checkpoint-wanted", "second-process"),
+        ("checkpoint-wanted", "topic-made-anew"),
+        ("checkpoint-wanted", "consumer-leaves", "consumer-joins"),
+        ("change-while-draining", "second-process", "slow-nodes"),
+        ("coordinator-dies-in-region", "checkpoint-wanted", "unheard-election"),
+        ("failing-log", "partitions-added", "topic-comes"),
+        ("change-while-draining", "stuck-consumer", "slow-member"),
+    ),
+    circumstances={
+        "poll_intervals_ms": ((3000,), (6000,)),
+        "starts": (("committed",), ("end",)),
+        "consumers": (3, 4),
+        "groups": (1, 1, 2),
+        "led": (0.0, 0.0, 0.0, 1.0),
+    },
+)
+"""Nothing but groups in one consistent region, and what may happen to it."""
+
 PROFILES = {
     profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED, REGIONAL, AIMED, SEALING, LARGE, WATCHFUL)
 }
 
-_AIMED_MIXTURE = ("aimed", "sealing", "aimed", "watchful", "aimed", "large", "aimed")
-_REST = ("storm", "pauses", "regional", "pauses", "led", "storm", "scale", "storm", "pauses", "regional", "calm", "led")
-MIXTURE = tuple(name for one in _REST for name in (*_AIMED_MIXTURE, one))
+_REST = ("storm", "pauses", "calm", "pauses", "storm", "pauses", "scale")
+MIXTURE = tuple(
+    name
+    for one in _REST
+    for name in ("aimed", "sealing", "aimed", "watchful", "led", "aimed", "large", "regional", "aimed", one)
+)
 """What many seeds run, one after the other. The aimed one comes most often: what it draws varies most."""
 
 

@@ -33,29 +33,10 @@ from coordinator.zk.znodes.regions import Progress
 from tests.simulation.fences import NO_SWEEP
 from tests.simulation.links import COMMIT
 from tests.simulation.mutation import Mutation, Patch, constant, replaced
-from tests.simulation.profile import Profile
 from tests.simulation.zookeeper import SimulatedEnsemble
 
 regional = coordinator.planning.regional
 region_plan = coordinator.regions.plan
-
-_BASE = Profile(
-    "in a region",
-    {},
-    (0, 0),
-    seconds=32.0,
-    calm_at=16.0,
-    consumers=3,
-    slots=0,
-    partitions=(1, 4),
-    tick_s=0.5,
-    poll_intervals_ms=(6000,),
-    sweep_interval_ms=1000,
-    channel_retention_ms=8000,
-    records_per_s=4.0,
-    regions=1.0,
-    region_faults=(6, 12),
-)
 
 
 def _of(*names: str) -> frozenset[str]:
@@ -385,73 +366,133 @@ def _only_binds(original: Any) -> Any:
 UNASKED: tuple[Patch, ...] = (replaced(Regions, "after_turn", _only_binds),)
 
 
-def _with(name: str, seconds: float = 32.0, **weights: float) -> Profile:
-    return replace(
-        _BASE, name=name, seconds=seconds, region_weights={kind.replace("_", "-"): w for kind, w in weights.items()}
-    )
-
-
-_CHURN = _with("changes in a region", checkpoint_wanted=2.0, change_while_draining=3.0, member_dies_in_region=3.0)
-_DRAINS = _with("drains", checkpoint_wanted=3.0, hangs_draining=1.0, contribution_is_late=1.0)
-_LATE = _with("late contributions", contribution_is_late=4.0, change_while_draining=2.0, reset_wanted=2.0)
-_RESETS = _with("resets", reset_wanted=3.0, change_while_draining=1.0, checkpoint_wanted=2.0)
-_BOUNCES = replace(_CHURN, name="bounces", weights={"second-process": 1.0}, faults=(3, 6))
-_TWO = replace(_CHURN, name="two groups", groups=2, consumers=4, weights={"consumer-leaves": 1.0}, faults=(1, 4))
-_TOPICS = replace(_with("topics of a region", checkpoint_wanted=1.0), weights={"topic-made-anew": 1.0}, faults=(2, 5))
-_RACES = replace(_TWO, name="races", weights={"slow-nodes": 3.0, "second-process": 2.0}, faults=(6, 12))
-_ELECTIONS = replace(
-    _with("elections in a region", checkpoint_wanted=2.0, coordinator_dies_in_region=3.0),
-    weights={"unheard-election": 3.0, "slow-nodes": 1.0},
-    faults=(4, 8),
-)
-_AWAY = replace(
-    _CHURN,
-    name="the log is away",
-    weights={"failing-log": 3.0, "partitions-added": 2.0, "topic-comes": 1.0},
-    faults=(8, 12),
-    starts=("end",),
-)
-_AWAY_ONES = replace(
-    _with("seats in a region", checkpoint_wanted=3.0),
-    weights={"consumer-leaves": 2.0, "consumer-joins": 1.0},
-    faults=(5, 9),
-)
-_HEIRS = replace(_AWAY_ONES, name="heirs", consumers=4)
-_ASKED = replace(
-    _AWAY,
-    name="asked in a region",
-    led=1.0,
-    leader_weights={"resubscribes": 2.0, "joins-while-asked": 1.0},
-    leader_faults=(8, 12),
-)
-_STUCK = replace(_CHURN, name="stuck in a region", weights={"stuck-consumer": 1.0, "slow-member": 2.0}, faults=(4, 8))
+_REGIONAL = ("regional", "aimed")
 
 REGION_RULES = (
-    Mutation("an offset moves outside of a drain", 0, COMMITS, _of("S11"), _DRAINS, 0),
-    Mutation("a record is taken in before the state is back", 0, TAKES_AT_ONCE, _of("S10"), _AWAY, 0),
-    Mutation("who has drained goes on by itself", 0, GOES_ON, _of("S11"), _DRAINS, 0),
-    Mutation("a contribution does not look at its checkpoint", 0, END_UNCHECKED, _of("S11"), _LATE, 0, RESENT),
-    Mutation("a contribution is in another multi than its channel", 0, CONTRIBUTES_ALONE, _of("S11"), _DRAINS, 0),
-    Mutation("a start is removed before the state is back", 0, REMOVED_AT_ONCE, _of("S10"), _RESETS, 0),
-    Mutation("a start that stands is applied again behind an ask", 0, APPLIED_AGAIN, _of("S3"), _ASKED, 0),
-    Mutation("an initial offset is not recorded", 0, NOT_RECORDED, _of("S10"), _RESETS, 0),
-    Mutation("a member begins at the offsets of its group", 0, OFFSETS_READ, _of("S10"), _CHURN, 0),
-    Mutation("the offset of a topic made again is kept", 0, TOPICS_NOT_COMPARED, _of("S10"), _TOPICS, 0),
-    Mutation("a generation is no reset", 0, GENERATION_IS_NO_RESET, _of("S10"), _CHURN, 0),
-    Mutation("another incarnation is no reset", 0, BOUNCE_IS_NO_RESET, _of("S10"), _BOUNCES, 0),
-    Mutation("a reset leaves a checkpoint open", 0, LEFT_OPEN, _of("S11"), _CHURN, 0),
-    Mutation("states of names that are gone are given to nobody", 0, GONE_FORGOTTEN, _of("S10"), _CHURN, 3),
-    Mutation("states of names that are gone are given to all", 0, GONE_TO_ALL, _of("S10"), _CHURN, 3),
-    Mutation("a start has a part of what its member shall run", 0, IN_PART, _of("S10"), _STUCK, 0),
-    Mutation("a member of an earlier reset counts", 0, ANY_RESET, _of("S10"), _RESETS, 0),
-    Mutation("a checkpoint is complete without one contribution", 0, INCOMPLETE, _of("S11"), _DRAINS, 0),
-    Mutation("a checkpoint does without a member that has gone", 0, DEPARTED, _of("S10", "S11"), _CHURN, 0),
-    Mutation("what has no contributor is not copied", 0, UNCOPIED, _of("S11"), _TWO, 0),
-    Mutation("of a member that is away only partitions are copied", 0, STATELESS, _of("S10", "S11"), _AWAY_ONES, 1),
-    Mutation("states of the gone wait for an heir that is away", 0, HEIRLESS, _of("S10"), _HEIRS, 0),
-    Mutation("a region is written over", 0, UNCHECKED_REGION, _of("S10", "S11"), _RACES, 0),
-    Mutation("a region is written without the epoch", 0, NO_EPOCH, _of("S4", "S10", "S11"), _ELECTIONS, 2),
-    Mutation("the cut that a region stands on is retired", 0, RETIRED, _of("S11"), _DRAINS, 0),
-    Mutation("no checkpoint comes by itself", 0, NEVER_PERIODIC, _of("L6"), _RESETS, 2),
-    Mutation("a region does not hear of its groups' turns", 0, UNASKED, _of("L6"), _RESETS, 0, NO_SWEEP),
+    Mutation("an offset moves outside of a drain", "Consistent regions", COMMITS, _of("S11"), _REGIONAL),
+    Mutation(
+        "a record is taken in before the state is back",
+        "Consistent regions",
+        TAKES_AT_ONCE,
+        _of("S10"),
+        _REGIONAL,
+    ),
+    Mutation("who has drained goes on by itself", "Consistent regions", GOES_ON, _of("S11"), _REGIONAL),
+    Mutation(
+        "a contribution does not look at its checkpoint",
+        "Consistent regions",
+        END_UNCHECKED,
+        _of("S11"),
+        _REGIONAL,
+        RESENT,
+    ),
+    Mutation(
+        "a contribution is in another multi than its channel",
+        "Consistent regions",
+        CONTRIBUTES_ALONE,
+        _of("S11"),
+        _REGIONAL,
+    ),
+    Mutation(
+        "a start is removed before the state is back",
+        "Consistent regions",
+        REMOVED_AT_ONCE,
+        _of("S10"),
+        _REGIONAL,
+    ),
+    Mutation(
+        "a start that stands is applied again behind an ask",
+        "Consistent regions",
+        APPLIED_AGAIN,
+        _of("S3"),
+        _REGIONAL,
+    ),
+    Mutation("an initial offset is not recorded", "Consistent regions", NOT_RECORDED, _of("S10"), _REGIONAL),
+    Mutation(
+        "a member begins at the offsets of its group",
+        "Consistent regions",
+        OFFSETS_READ,
+        _of("S10"),
+        _REGIONAL,
+    ),
+    Mutation(
+        "the offset of a topic made again is kept",
+        "Consistent regions",
+        TOPICS_NOT_COMPARED,
+        _of("S10"),
+        _REGIONAL,
+    ),
+    Mutation("a generation is no reset", "Consistent regions", GENERATION_IS_NO_RESET, _of("S10"), _REGIONAL),
+    Mutation("another incarnation is no reset", "Consistent regions", BOUNCE_IS_NO_RESET, _of("S10"), _REGIONAL),
+    Mutation("a reset leaves a checkpoint open", "Consistent regions", LEFT_OPEN, _of("S11"), _REGIONAL),
+    Mutation(
+        "states of names that are gone are given to nobody",
+        "Consistent regions",
+        GONE_FORGOTTEN,
+        _of("S10"),
+        _REGIONAL,
+    ),
+    Mutation(
+        "states of names that are gone are given to all",
+        "Consistent regions",
+        GONE_TO_ALL,
+        _of("S10"),
+        _REGIONAL,
+    ),
+    Mutation(
+        "a start has a part of what its member shall run",
+        "Consistent regions",
+        IN_PART,
+        _of("S10"),
+        _REGIONAL,
+    ),
+    Mutation("a member of an earlier reset counts", "Consistent regions", ANY_RESET, _of("S10"), _REGIONAL),
+    Mutation(
+        "a checkpoint is complete without one contribution",
+        "Consistent regions",
+        INCOMPLETE,
+        _of("S11"),
+        _REGIONAL,
+    ),
+    Mutation(
+        "a checkpoint does without a member that has gone",
+        "Consistent regions",
+        DEPARTED,
+        _of("S10", "S11"),
+        _REGIONAL,
+    ),
+    Mutation("what has no contributor is not copied", "Consistent regions", UNCOPIED, _of("S11"), _REGIONAL),
+    Mutation(
+        "of a member that is away only partitions are copied",
+        "Consistent regions",
+        STATELESS,
+        _of("S10", "S11"),
+        _REGIONAL,
+    ),
+    Mutation(
+        "states of the gone wait for an heir that is away",
+        "Consistent regions",
+        HEIRLESS,
+        _of("S10"),
+        _REGIONAL,
+    ),
+    Mutation("a region is written over", "Consistent regions", UNCHECKED_REGION, _of("S10", "S11"), _REGIONAL),
+    Mutation(
+        "a region is written without the epoch",
+        "Consistent regions",
+        NO_EPOCH,
+        _of("S4", "S10", "S11"),
+        _REGIONAL,
+    ),
+    Mutation("the cut that a region stands on is retired", "Consistent regions", RETIRED, _of("S11"), _REGIONAL),
+    Mutation("no checkpoint comes by itself", "Consistent regions", NEVER_PERIODIC, _of("L6"), _REGIONAL),
+    Mutation(
+        "a region does not hear of its groups' turns",
+        "Consistent regions",
+        UNASKED,
+        _of("L6"),
+        _REGIONAL,
+        NO_SWEEP,
+        "the sweep",
+    ),
 )

@@ -18,11 +18,8 @@ from consumer.spark.fetchers import orphan_sweep, slot
 from coordinator.rebalance import group_reader
 from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_file
 from tests.simulation.decided import Decisions, reasons
-from tests.simulation.faults import FAULTS
-from tests.simulation.leaders import LEADERS
 from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
-from tests.simulation.regions import REGIONS
-from tests.simulation.run import Outcome, history_text, simulate, tidy, without_garbage_collection
+from tests.simulation.run import ALL_FAULTS, Outcome, history_text, simulate, tidy, without_garbage_collection
 from tests.simulation.world import SimulatedWorld
 
 pytestmark = pytest.mark.histories
@@ -116,7 +113,7 @@ def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles(
     ]
     assert not failed, f"{len(failed)} of {SEEDS} failed:\n" + "\n".join(failed[:3])
     fired = sum((fired for *_, fired, _ in results), Counter())
-    never = (FAULTS.keys() | LEADERS.keys() | REGIONS.keys()) - fired.keys()
+    never = ALL_FAULTS.keys() - fired.keys()
     assert len(results) == SEEDS
     assert not never, f"these faults never took effect: {sorted(never)}"
     decisions = Decisions()
@@ -183,10 +180,15 @@ def test_a_world_that_hangs_is_a_livelock_with_every_thread_s_position() -> None
     assert "livelock" in outcome.problems[0] and "node-0#1 main: waits for" in outcome.problems[0]
 
 
-def test_every_fault_that_a_profile_may_draw_is_known() -> None:
-    assert {kind for profile in PROFILES.values() for kind in profile.weights} == FAULTS.keys()
-    assert {kind for profile in PROFILES.values() for kind in profile.leader_weights} == LEADERS.keys()
-    assert {kind for profile in PROFILES.values() for kind in profile.region_weights} == REGIONS.keys()
+def test_every_fault_that_a_profile_may_draw_is_known_and_drawn() -> None:
+    drawn = {
+        kind
+        for profile in PROFILES.values()
+        for weights in (profile.weights, profile.leader_weights, profile.region_weights)
+        for kind in weights
+    }
+    assert drawn == ALL_FAULTS.keys()
+    assert {kind for profile in PROFILES.values() for each in profile.together for kind in each} <= drawn
 
 
 def test_a_simulation_leaves_the_product_as_it_was() -> None:

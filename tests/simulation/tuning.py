@@ -57,7 +57,7 @@ UNKNOWN_LEASE_MS = 3000
 NEVER_S = 600.0
 """Longer than a run."""
 
-NOTICE_S = 1.5
+NOTICE_S = 3.0
 """Within this a change is acted upon whose watch events come."""
 
 
