@@ -18,6 +18,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from tests.simulation.corpus import FILE, Plan, save, selected
+from tests.simulation.coverage import interleavings
 from tests.simulation.decided import Decisions, reasons
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.profile import AIMED, PROFILES, Profile, profile_of
@@ -42,6 +44,7 @@ class RunResult:
     coverage: Counter[str]
     events: int
     decided: Mapping[str, str | None]
+    reached: frozenset[str]
 
 
 @dataclass
@@ -55,6 +58,7 @@ class Totals:
     coverage: Counter[str] = field(default_factory=Counter)
     failures: list[RunResult] = field(default_factory=list)
     decisions: Decisions = field(default_factory=Decisions)
+    reached: list[tuple[Plan, frozenset[str]]] = field(default_factory=list)
 
     def add(self, result: RunResult) -> None:
         """Count one run."""
@@ -64,6 +68,8 @@ class Totals:
         self.fired += result.fired
         self.coverage += result.coverage
         self.decisions.add(result.decided)
+        if result.profile == AIMED.name:
+            self.reached.append((AIMED.plan(result.seed), result.reached))
         if result.broken:
             self.failures.append(result)
 
@@ -85,6 +91,7 @@ def run_one(job: tuple[int, str]) -> RunResult:
         outcome.coverage,
         len(outcome.history),
         reasons(outcome.verdicts),
+        interleavings(outcome.history) if profile == AIMED.name else frozenset(),
     )
 
 
@@ -105,7 +112,9 @@ def _prepare() -> None:
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True, help="Processes.")
 @click.option("--mutations", is_flag=True, help=f"Break the product in each known way; find it in {SEEDS} seeds.")
 @click.option("--json", "is_json", is_flag=True, help="With --mutations: the last line is one JSON object.")
-@click.option("--keep", "is_kept", is_flag=True, help="With --mutations: write the seeds for the tests.")
+@click.option(
+    "--keep", "is_kept", is_flag=True, help=f"Write {FILE.name}, with --aimed; or the seeds that --mutations found."
+)
 def main(
     seeds: int,
     start: int,
@@ -132,7 +141,7 @@ def main(
         sys.exit(_one(seed, profile_of(seed) if profile == "all" else PROFILES[profile], verbose, history))
     some = islice(count(start), seeds)
     jobs_to_do = ((number, profile_of(number).name if profile == "all" else profile) for number in some)
-    sys.exit(_many(jobs_to_do, seeds, jobs, minutes, is_stock=profile == "all"))
+    sys.exit(_many(jobs_to_do, seeds, jobs, minutes, is_stock=profile == "all", is_kept=is_kept and aimed))
 
 
 def _one(seed: int, profile: Profile, verbose: bool, history: str | None) -> int:
@@ -159,7 +168,14 @@ def _one(seed: int, profile: Profile, verbose: bool, history: str | None) -> int
     return 0 if outcome.passed else 1
 
 
-def _many(jobs_to_do: Iterator[tuple[int, str]], seeds: int, jobs: int, minutes: float | None, is_stock: bool) -> int:
+def _many(
+    jobs_to_do: Iterator[tuple[int, str]],
+    seeds: int,
+    jobs: int,
+    minutes: float | None,
+    is_stock: bool,
+    is_kept: bool,
+) -> int:
     console = Console(stderr=True)
     began = time.monotonic()
     deadline = began + 60 * minutes if minutes else float("inf")
@@ -179,6 +195,11 @@ def _many(jobs_to_do: Iterator[tuple[int, str]], seeds: int, jobs: int, minutes:
                 break
     lacking = totals.decisions.lacking() if is_stock else []
     _summary(totals, time.monotonic() - began, lacking)
+    if is_kept:
+        plans = list(selected(totals.reached))
+        save(plans)
+        met = len(frozenset[str]().union(*(reached for _, reached in totals.reached)))
+        click.echo(f"{FILE.name}: {len(plans)} worlds; {met} interleavings in {totals.runs} runs")
     return 1 if totals.failures or lacking else 0
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.simulation.corpus import Plan, known, load
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -19,6 +21,7 @@ class Profile:
     :ivar tick_s: ZooKeeper's tick; the session timeout is eight of them.
     :ivar poll_intervals_ms: the max_poll_interval_ms of applications, drawn; slots have the longest. Longer
         than the session timeout, as everywhere: else the dead are evicted before they expire, and a lease waited for.
+    :ivar channel_retention_ms: how long the channel of one that is gone stays; 0 for the least, two session timeouts.
     :ivar handlers: request handlers of each coordinator.
     :ivar starts: the start positions of applications and of the pool, drawn; members of a group need not agree.
     :ivar led: the share of applications' groups in which members may decide the assignment.
@@ -29,6 +32,7 @@ class Profile:
     :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
         kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
     :ivar together: kinds of which two out of three runs with `kinds` draw one tuple, and the others beside it.
+    :ivar corpus: worlds that reached something new: every other run draws one, and changes it a little.
     :ivar circumstances: name of a field -> its values, of which each run draws one.
     :ivar sweeps: whether anything is read again without a reason: by sweeps of the coordinator, and by whatever else
         looks now and then in case a watch was lost.
@@ -64,20 +68,43 @@ class Profile:
     region_faults: tuple[int, int] = (0, 0)
     kinds: tuple[int, int] | None = None
     together: tuple[tuple[str, ...], ...] = ()
+    corpus: tuple[Plan, ...] = ()
     circumstances: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sweeps: bool = True
     steps: int = 0
 
     def drawn(self, seed: int) -> Profile:
         """The world of one run: its circumstances, and the kinds of its faults."""
-        random = Random(f"profile {seed}")
-        fields: dict[str, Any] = {name: random.choice(values) for name, values in self.circumstances.items()}
+        plan = self.plan(seed)
+        fields: dict[str, Any] = {
+            name: values[plan.circumstances[name] % len(values)] for name, values in self.circumstances.items()
+        }
         if self.kinds is not None:
-            some = list(random.choice(self.together)) if self.together and random.random() < 2 / 3 else []
-            others = sorted(self.weights, key=lambda kind: (random.random() ** (1 / self.weights[kind]), kind))
-            some += others[-max(0, random.randint(*self.kinds) - len(some)) or len(others) :]
-            fields["weights"] = {kind: self.weights[kind] for kind in some}
+            fields["weights"] = {kind: self.weights[kind] for kind in plan.kinds}
         return replace(self, **fields)
+
+    def plan(self, seed: int) -> Plan:
+        """What a run draws of the profile: every other one a world of the corpus, mutated."""
+        random = Random(f"profile {seed}")
+        fresh = Plan(
+            {name: random.randrange(len(values)) for name, values in self.circumstances.items()}, self._some(random)
+        )
+        if not self.corpus or random.random() < 0.5:
+            return fresh
+        return random.choice(self.corpus).mutated(random, fresh)
+
+    def _some(self, random: Random) -> tuple[str, ...]:
+        if self.kinds is None:
+            return ()
+        some = list(random.choice(self.together)) if self.together and random.random() < 2 / 3 else []
+        others = sorted(self.weights, key=lambda kind: (random.random() ** (1 / self.weights[kind]), kind))
+        more = max(0, random.randint(*self.kinds) - len(some))
+        return tuple(dict.fromkeys([*some, *others[len(others) - more :]]))
+
+    @property
+    def retention_ms(self) -> int:
+        """How long the channel of one that is gone stays."""
+        return self.channel_retention_ms or 2 * self.session_timeout_ms
 
     @property
     def session_timeout_ms(self) -> int:
@@ -246,7 +273,7 @@ SHORT = replace(
     tick_s=0.5,
     records_per_s=4.0,
     sweep_interval_ms=1000,
-    channel_retention_ms=9000,
+    channel_retention_ms=0,
     poll_intervals_ms=(3000, 5000),
     preemption=0.02,
     starts=("committed",),
@@ -339,7 +366,6 @@ AIMED = replace(
         "region_faults": ((0, 0), (4, 10)),
         "preemption": (0.0, 0.02, 0.1),
     },
-    channel_retention_ms=15_000,
     leader_weights={kind: weight for kind, weight in LEADERS.items() if not kind.endswith("-by-hand")},
     region_weights={kind: weight for kind, weight in REGIONS.items() if not kind.endswith("-by-hand")},
 )
@@ -397,9 +423,18 @@ LARGE = replace(
         "pause-process": 2.0,
         "lose-reply": 2.0,
         "late-commit": 1.0,
+        "unheard-command": 1.0,
     },
     faults=(8, 16),
     kinds=(2, 5),
+    together=(
+        ("many-members", "slow-member"),
+        ("many-members", "slow-member", "crash-process"),
+        ("second-process", "many-members"),
+        ("lose-reply", "command-then-join"),
+        ("unheard-command", "eviction-then-election"),
+        ("expire-session", "second-process"),
+    ),
     records_per_s=1.0,
     circumstances={"slots": (0, 0, 1), "poll_intervals_ms": ((3000,), (5000,))},
 )
@@ -415,6 +450,7 @@ WATCHFUL = replace(
         "many-members": 2.0,
         "second-process": 2.0,
         "consumer-leaves": 1.0,
+        "consumer-joins": 1.0,
         "topic-comes": 2.0,
         "partitions-added": 2.0,
         "topic-made-anew": 1.0,
@@ -425,8 +461,14 @@ WATCHFUL = replace(
     },
     faults=(3, 9),
     kinds=(2, 4),
+    together=(
+        ("many-topics", "slow-nodes"),
+        ("one-topic-again", "slow-nodes"),
+        ("topic-comes", "partitions-added", "consumer-joins"),
+        ("second-process",),
+        ("resubscribes",),
+    ),
     poll_intervals_ms=(60_000,),
-    channel_retention_ms=15_000,
     sweeps=False,
     circumstances={"groups": (1, 2, 4), "consumers": (2, 3, 4), "led": (0.0, 0.0, 1.0), "tick_s": (0.5, 0.9)},
 )
@@ -526,6 +568,8 @@ REGIONAL = replace(
     },
 )
 """Nothing but groups in one consistent region, and what may happen to it."""
+
+AIMED = replace(AIMED, corpus=tuple(plan for plan in load() if known(plan, AIMED.circumstances, AIMED.weights)))
 
 PROFILES = {
     profile.name: profile for profile in (CALM, STORM, PAUSES, SCALE, LED, REGIONAL, AIMED, SEALING, LARGE, WATCHFUL)

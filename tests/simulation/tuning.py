@@ -123,7 +123,7 @@ def bounds(profile: Profile) -> dict[str, float]:
         "poll_interval": max(profile.poll_intervals_ms) / 1000,
         "shortest_poll_interval": min(profile.poll_intervals_ms) / 1000,
         "seal_interval": 0.4,
-        "channel_retention": profile.channel_retention_ms / 1000,
+        "channel_retention": profile.retention_ms / 1000,
         "collection": 2 * sweep_s + 2 * session_s,
         "notice": 2 * sweep_s + 1.0 if profile.sweeps else NOTICE_S,
         "hold": LONGEST_HOLD_S + 2 * DRAIN_TIMEOUT_MS / 1000,

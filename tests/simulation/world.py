@@ -292,7 +292,7 @@ class SimulatedWorld:
             session_timeout_ms=self.profile.session_timeout_ms,
             rebalance_handlers=self.profile.handlers,
             sweep_interval_ms=self.profile.sweep_interval_ms,
-            channel_retention_ms=self.profile.channel_retention_ms,
+            channel_retention_ms=self.profile.retention_ms,
             query_retention_ms=15_000,
             assignment_timeout_ms=self.profile.assignment_timeout_ms,
             checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS,
