@@ -69,9 +69,7 @@ _HOLES = (
         _of("S3", "S6"),
         ("aimed", "large"),
     ),
-    Mutation(
-        "the channels of the dead are never collected", "hole 12", holes.NEVER_COLLECTED, _of("S7"), ("calm", "storm")
-    ),
+    Mutation("the channels of the dead are never collected", "hole 12", holes.NEVER_COLLECTED, _of("S7"), ("aimed",)),
 )
 
 _FENCES = (

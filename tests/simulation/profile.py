@@ -396,6 +396,14 @@ SEALING = replace(
     },
     faults=(8, 16),
     kinds=(2, 5),
+    together=(
+        ("query-comes", "query-restarts", "slow-nodes"),
+        ("query-comes", "slow-nodes"),
+        ("lose-reply", "full-disk"),
+        ("full-disk", "consumer-leaves", "drop-connection"),
+        ("seal-then-away",),
+        ("start-then-crash", "crash-process"),
+    ),
     circumstances={
         "slots": (2, 3),
         "poll_intervals_ms": ((3000,), (5000,)),
@@ -576,11 +584,8 @@ PROFILES = {
 }
 
 _REST = ("storm", "pauses", "calm", "pauses", "storm", "pauses", "scale")
-MIXTURE = tuple(
-    name
-    for one in _REST
-    for name in ("aimed", "sealing", "aimed", "watchful", "led", "aimed", "large", "regional", "aimed", one)
-)
+_CYCLE = ["aimed", "sealing", "aimed", "watchful", "led", "aimed", "sealing", "large", "watchful", "regional", "aimed"]
+MIXTURE = tuple(name for one in _REST for name in (*_CYCLE, one))
 """What many seeds run, one after the other. The aimed one comes most often: what it draws varies most."""
 
 

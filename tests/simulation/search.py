@@ -1,4 +1,4 @@
-"""How many seeds it takes until the stock simulation finds a mutation, and how many it does find."""
+"""How many seeds it takes until a stock profile finds a mutation, and how many are found."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from pathlib import Path
 
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.profile import profile_of
+from tests.simulation.profile import PROFILES
 from tests.simulation.run import Outcome, simulate, tidy, without_garbage_collection
 
 SEEDS = 300
-"""A mutation that the first seeds of the stock mixture do not find is not found."""
+"""A mutation that the first seeds of its profiles do not find is not found."""
 
 FOUND = Path(__file__).parent / "found.json"
-"""Mutation -> the seed that found it when this was last written: it is tried first."""
+"""Mutation -> the profile and the seed that found it when this was last written: these are tried first."""
+
+Run = tuple[str, int]
+"""A stock profile, and a seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    :ivar seed: of the stock mixture, None when it was not found.
-    :ivar profile: of that seed.  :ivar invariant: the first of those broken.
+    :ivar seed: None when it was not found.  :ivar profile: of that seed.
+    :ivar invariant: the first of those broken.
     :ivar runs: how many it took.
     :ivar variant: the rule that was taken away besides.
     """
@@ -39,39 +42,38 @@ class Finding:
     variant: str = ""
 
 
-def order(mutation: Mutation, first: int | None = None) -> list[int]:
-    """The seeds of the stock mixture in the order in which they are tried."""
-    rank = {name: number for number, name in enumerate(mutation.where)}
-    seeds = sorted(range(SEEDS), key=lambda seed: (rank.get(profile_of(seed).name, len(rank)), seed))
-    return seeds if first is None else [first, *(seed for seed in seeds if seed != first)]
+def order(mutation: Mutation, first: Run | None = None) -> list[Run]:
+    """The runs in the order in which they are tried."""
+    runs = [(profile, seed) for profile in mutation.where for seed in range(SEEDS)]
+    return runs if first is None else [first, *(run for run in runs if run != first)]
 
 
-def found_by(mutation: Mutation, seeds: Sequence[int]) -> tuple[Outcome | None, int]:
-    """The first run whose verdicts show the mutation, None when none of these seeds does; and how many were tried.
+def found_by(mutation: Mutation, runs: Sequence[Run]) -> tuple[Outcome | None, int]:
+    """The first run whose verdicts show the mutation, None when none of these does; and how many were tried.
 
-    A seed that the product fails as it is shows nothing.
+    A run that the product fails as it is shows nothing.
     """
-    for number, seed in enumerate(seeds, 1):
+    for number, (profile, seed) in enumerate(runs, 1):
         tidy(number)
         with mutation.applied():
-            outcome = simulate(seed, profile_of(seed))
+            outcome = simulate(seed, PROFILES[profile])
         if outcome.broken & mutation.breaks:
             with mutation.applied(only_also=True):
-                if simulate(seed, profile_of(seed)).passed:
+                if simulate(seed, PROFILES[profile]).passed:
                     return outcome, number
-    return None, len(seeds)
+    return None, len(runs)
 
 
-def last_found() -> dict[str, int]:
+def last_found() -> dict[str, Run]:
     """What `FOUND` has."""
-    found: dict[str, int] = json.loads(FOUND.read_text())
-    return found
+    return {name: (profile, seed) for name, (profile, seed) in json.loads(FOUND.read_text()).items()}
 
 
 def keep(findings: Sequence[Finding]) -> None:
     """Write `FOUND`."""
-    found = {each.name: each.seed for each in findings if each.seed is not None}
-    FOUND.write_text(json.dumps(dict(sorted(found.items())), indent=0) + "\n")
+    found = {each.name: (each.profile, each.seed) for each in findings if each.seed is not None}
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(run)}" for name, run in sorted(found.items()))
+    FOUND.write_text(f"{{\n{lines}\n}}\n")
 
 
 def search(mutations: Mapping[str, Mutation], jobs: int) -> Iterator[Finding]:

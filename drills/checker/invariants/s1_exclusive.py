@@ -11,6 +11,7 @@ from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelChange
 from .base import Invariant
+from .session_leases import SessionLeases
 
 CLOCK_ROUNDING_S = 0.001
 
@@ -22,7 +23,7 @@ class Exclusive(Invariant):
     Two intervals of different incarnations never overlap in time; where they meet in one instant, not both fetch in it.
     No fetcher gets records of a partition that only another one runs. No fetch begins after the lapse of the lease, and
     `poll` returns nothing then, until it is renewed; a fetch that began before may end. And after no commit do two
-    channels have the same partition in `running`.
+    channels have the same partition in `running`. No consumer's lease outlasts its session (`SessionLeases`).
     """
 
     name = "S1"
@@ -37,9 +38,10 @@ class Exclusive(Invariant):
         self._runners: dict[tuple[str, Partition], dict[str, Event]] = {}
         self._acts: dict[tuple[str, str, str], float] = {}
         self._lapses: set[tuple[str, str]] = set()
+        self._leases = SessionLeases("consumer", self.broken)
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"fetch": self._on_fetch, "returned": self._judge_lease}
+        return {"fetch": self._on_fetch, "returned": self._judge_lease, **self._leases.handlers()}
 
     # ---- fetch intervals
 

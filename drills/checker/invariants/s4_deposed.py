@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from ..replay.commits import ANYTHING, EPOCH, HISTORY, IN_GROUP, REGION, SENT, SERVER, STATE, Commit
 from ..replay.region_views import CHECKPOINT, END, ROOT
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from .base import Invariant
+from .session_leases import SessionLeases
 
 ONLY_A_COORDINATOR = STATE | SENT | HISTORY
 """Written by coordinators only: writes without an election are violations, too."""
@@ -17,7 +20,8 @@ class Deposed(Invariant):
 
     By effect, in the order of zxid: once a session has raised the epoch, all writes of nodes below groups and regions
     are its own, until another one raises the epoch. State, commands, history, and regions with the begin and the end of
-    their checkpoints are written by coordinators only (and manually).
+    their checkpoints are written by coordinators only (and manually). No coordinator's lease outlasts its session
+    (`SessionLeases`).
     """
 
     name = "S4"
@@ -31,6 +35,10 @@ class Deposed(Invariant):
         self._bump: Event | None = None
         self._epoch: int | None = None
         self._bumps: dict[object, Event] = {}
+        self._leases = SessionLeases("coordinator", self.broken)
+
+    def handlers(self) -> Mapping[str, Callable[[Event], None]]:
+        return self._leases.handlers()
 
     def on_commit(self, commit: Commit) -> None:
         mask = commit.mask
