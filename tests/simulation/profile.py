@@ -24,6 +24,7 @@ class Profile:
         `leader_faults` are drawn besides: the others stay as they are.
     :ivar regions: the share of applications' groups that are in a consistent region.
     :ivar region_weights: likewise, of the faults of regions (`regions.py`), of which `region_faults` are drawn besides.
+    :ivar latency: how long packets take: `even`, or `wide`, as slow as is drawn for each connection (`latency.py`).
     """
 
     name: str
@@ -53,6 +54,7 @@ class Profile:
     regions: float = 0.0
     region_weights: Mapping[str, float] = field(default_factory=dict)
     region_faults: tuple[int, int] = (0, 0)
+    latency: str = "even"
 
     @property
     def session_timeout_ms(self) -> int:
