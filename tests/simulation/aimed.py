@@ -6,7 +6,6 @@ have these beside them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator.zk.store import Delete
@@ -23,9 +22,11 @@ from tests.simulation.faults import (
     partitions_added,
     topic_comes,
 )
-from tests.simulation.links import GET, READ, LinkRequest
+from tests.simulation.links import LinkRequest
+from tests.simulation.moments import MOMENTS
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.servers import SimulatedServer
+from tests.simulation.watching import is_command, once, paths_of, sessions_of, unless_calm
 from tests.simulation.world import SimulatedLife, SimulatedWorld
 
 # ---- slow, and deaf
@@ -106,16 +107,8 @@ def _in_a_row(world: SimulatedWorld, kinds: tuple[Fault, ...], count: int) -> bo
     within_s = world.random.choice((0.005, 0.1, 1.0, 3.0))
     for _ in range(count):
         kind = world.random.choice(kinds)
-        world.scheduler.after(world.random.random() * within_s, _unless_calm(world, kind))
+        world.scheduler.after(world.random.random() * within_s, unless_calm(world, kind))
     return True
-
-
-def _unless_calm(world: SimulatedWorld, kind: Fault) -> Callable[[], None]:
-    def happen() -> None:
-        if not world.is_calm:
-            kind(world)
-
-    return happen
 
 
 # ---- at the moment at which it matters
@@ -133,7 +126,7 @@ def claim_then_expiry(world: SimulatedWorld) -> bool:
             _note(world, "expire-session")
             world.fire("claim-then-expiry")
 
-    _once(world, lambda op: op["op"] == "create" and "/owners/" in op["path"], happen)
+    once(world, lambda op: op["op"] == "create" and "/owners/" in op["path"], happen)
     return False
 
 
@@ -150,7 +143,7 @@ def claim_then_hand(world: SimulatedWorld) -> bool:
             _note(world, "hand", paths=owners)
             world.fire("claim-then-hand")
 
-    _once(world, lambda op: op["op"] == "create" and "/owners/" in op["path"], happen)
+    once(world, lambda op: op["op"] == "create" and "/owners/" in op["path"], happen)
     return False
 
 
@@ -169,14 +162,14 @@ def stop_then_silence(world: SimulatedWorld) -> bool:
             life.process.pause()
             world.scheduler.after(until - world.scheduler.now, life.process.resume)
 
-    _once(world, _is_command("stop-fetcher", below), pause)
+    once(world, is_command("stop-fetcher", below), pause)
     return False
 
 
 def command_then_join(world: SimulatedWorld) -> bool:
     """A consumer joins while others of its group are about to obey what they were sent."""
     delay_s, name = world.random.choice((0.01, 0.1, 1.0)) * world.random.random(), f"c{world.random.randrange(8)}"
-    is_start = _is_command("start-fetcher", f"{GROUPS}/g")
+    is_start = is_command("start-fetcher", f"{GROUPS}/g")
 
     def happen(commit: dict[str, Any]) -> None:
         group = next(op["path"] for op in commit["ops"] if is_start(op))[len(GROUPS) + 1 :].partition("/")[0]
@@ -188,12 +181,8 @@ def command_then_join(world: SimulatedWorld) -> bool:
             world.start_application(group, name)
             world.fire("command-then-join")
 
-    _once(world, is_start, happen)
+    once(world, is_start, happen)
     return False
-
-
-def _is_command(option: str, below: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda op: op["op"] == "create" and below in op["path"] and f'"{option}"' in op["data"]
 
 
 def pause_between_reads(world: SimulatedWorld) -> bool:
@@ -201,7 +190,7 @@ def pause_between_reads(world: SimulatedWorld) -> bool:
 
     Meanwhile the commands are obeyed, and somebody joins.
     """
-    name, is_start = f"c{world.random.randrange(8)}", _is_command("start-fetcher", f"{GROUPS}/g")
+    name, is_start = f"c{world.random.randrange(8)}", is_command("start-fetcher", f"{GROUPS}/g")
     seconds = world.random.uniform(0.2, 0.5) * world.profile.session_timeout_ms / 1000
 
     def sent(commit: dict[str, Any]) -> None:
@@ -211,7 +200,7 @@ def pause_between_reads(world: SimulatedWorld) -> bool:
 
         def look(request: LinkRequest) -> None:
             process = request.link.client.process
-            if process.name.startswith("node") and channel in _paths(request):
+            if process.name.startswith("node") and channel in paths_of(request):
                 world.ensemble.on_read.remove(look)
                 hang(process, group)
 
@@ -226,12 +215,8 @@ def pause_between_reads(world: SimulatedWorld) -> bool:
         world.start_application(group, name)
         world.fire("pause-between-reads")
 
-    _once(world, is_start, sent)
+    once(world, is_start, sent)
     return False
-
-
-def _paths(request: LinkRequest) -> Sequence[str]:
-    return request.what if request.kind in (GET, READ) else ()
 
 
 def unheard_command(world: SimulatedWorld) -> bool:
@@ -249,9 +234,7 @@ def unheard_command(world: SimulatedWorld) -> bool:
             app.is_stuck = True
             world.scheduler.after(until - world.scheduler.now, lambda: setattr(app, "is_stuck", False))
 
-    _once(
-        world, lambda op: op["op"] == "create" and below in op["path"], lambda _: world.scheduler.after(delay_s, hang)
-    )
+    once(world, lambda op: op["op"] == "create" and below in op["path"], lambda _: world.scheduler.after(delay_s, hang))
     return False
 
 
@@ -264,30 +247,12 @@ def eviction_then_election(world: SimulatedWorld) -> bool:
             _note(world, "hand", path=COORDINATOR)
             world.fire("eviction-then-election")
 
-    _once(
+    once(
         world,
         lambda op: op["op"] == "set" and "/channel/" in op["path"] and '"ended":"evicted' in op["data"],
         lambda _: world.scheduler.after(delay_s, remove),
     )
     return False
-
-
-def _once(
-    world: SimulatedWorld, is_it: Callable[[dict[str, Any]], bool], happen: Callable[[dict[str, Any]], object]
-) -> None:
-    """Let something happen, once, behind the next commit with an operation for which `is_it` says so.
-
-    Of several that wait for the same, each takes another commit.
-    """
-
-    def look(event: str, fields: dict[str, Any]) -> bool:
-        is_mine = event == "commit" and any(is_it(each) for each in fields["ops"])
-        if is_mine:
-            world.observers.remove(look)
-            happen(fields)
-        return is_mine
-
-    world.observers.append(look)
 
 
 def seal_then_away(world: SimulatedWorld) -> bool:
@@ -304,7 +269,7 @@ def seal_then_away(world: SimulatedWorld) -> bool:
         world.ensemble.stop()
         world.scheduler.after(until - world.scheduler.now, world.ensemble.start)
 
-    _once(world, lambda op: op["op"] == "create" and "/segments/segment-" in op["path"], away)
+    once(world, lambda op: op["op"] == "create" and "/segments/segment-" in op["path"], away)
     return False
 
 
@@ -316,19 +281,15 @@ def start_then_crash(world: SimulatedWorld) -> bool:
     below = f"{GroupPaths(life.actor.names()['group']).offsets}/"
 
     def crash(fields: dict[str, Any]) -> None:
-        starter = next((one for one in world.alive() if fields["session"] in _sessions(world, one)), None)
+        starter = next((one for one in world.alive() if fields["session"] in sessions_of(world, one)), None)
         if not world.is_calm and starter is not None:
             world.fire("start-then-crash")
             _note(world, "crash-process", process=starter.process.life)
             world.crash(starter)
-            world.scheduler.after(world.random.uniform(0, 3), _unless_calm(world, consumer_joins))
+            world.scheduler.after(world.random.uniform(0, 3), unless_calm(world, consumer_joins))
 
-    _once(world, lambda op: op["path"].startswith(below) and '"start":' in (op.get("data") or ""), crash)
+    once(world, lambda op: op["path"].startswith(below) and '"start":' in (op.get("data") or ""), crash)
     return False
-
-
-def _sessions(world: SimulatedWorld, life: SimulatedLife) -> set[int]:
-    return {store.session_id for store in world.stores_of(life.process)}
 
 
 def unheard_election(world: SimulatedWorld) -> bool:
@@ -342,7 +303,7 @@ def unheard_election(world: SimulatedWorld) -> bool:
             store.lose_watches = 1.0
             world.scheduler.after(0.02, lambda store=store: setattr(store, "lose_watches", 0.0))  # type: ignore[misc]
     _note(world, "hand", path=COORDINATOR)
-    world.scheduler.after(0.03 + 0.5 * world.random.random(), _unless_calm(world, consumer_joins))
+    world.scheduler.after(0.03 + 0.5 * world.random.random(), unless_calm(world, consumer_joins))
     return world.by_hand(Delete(COORDINATOR))
 
 
@@ -403,4 +364,5 @@ AIMED: dict[str, Fault] = {
     "unheard-election": unheard_election,
     "late-commit": late_commit,
     "silence-then-cut": silence_then_cut,
+    **MOMENTS,
 }

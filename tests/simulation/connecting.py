@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.latency import WIDE, WideLatency
 from tests.simulation.links import SimulatedLink
 from tests.simulation.servers import SimulatedServer
 
@@ -73,6 +74,7 @@ class _Attempt:
         self._store = store
         self._server = server
         self._link: SimulatedLink | None = None
+        self._latency = WideLatency(ensemble.scheduler.random) if ensemble.latency == WIDE else None
         self.is_over = False
 
     def send(self) -> None:
@@ -87,6 +89,8 @@ class _Attempt:
 
     def _hop_s(self) -> float:
         ensemble = self._ensemble
+        if self._latency is not None:
+            return self._latency.hop_s()
         return ensemble.hop_s + ensemble.scheduler.random.random() * ensemble.hop_spread_s
 
     def _arrive(self) -> None:
@@ -112,6 +116,7 @@ class _Attempt:
             after(self._hop_s(), self._end)
             return
         old, self._link = session.link, SimulatedLink(server, session, store)
+        self._link.latency = self._latency
         session.move(self._link)
         if old is not None:
             old.break_off()

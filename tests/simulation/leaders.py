@@ -13,9 +13,9 @@ from typing import Any
 from coordinator.zk.store import Create, Delete, SetData
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS, GroupPaths, ask_number
 from tests.simulation.actors import ApplicationActor
-from tests.simulation.aimed import _once
 from tests.simulation.assignors import LIES, MIXED, SIDES
 from tests.simulation.faults import NONSENSE, Fault, _lasting, _note, again
+from tests.simulation.watching import once
 from tests.simulation.world import SimulatedLife, SimulatedWorld
 
 BROKEN_FOR_GOOD = 0.15
@@ -195,7 +195,7 @@ def leader_dies(world: SimulatedWorld) -> bool:
         if not world.is_calm and world.of_name(life.process.name) is life:
             again(world, life.process)
 
-    _once(world, is_it, die)
+    once(world, is_it, die)
     _nudge(world, sides.choice(groups))
     return False
 
@@ -214,7 +214,7 @@ def coordinator_dies_asking(world: SimulatedWorld) -> bool:
             delay_s, lambda: coordinator_ends(world, "coordinator-dies-asking", more, is_killed, restart_s)
         )
 
-    _once(world, is_it, happen)
+    once(world, is_it, happen)
     _nudge(world, sides.choice(groups))
     return False
 
@@ -283,7 +283,7 @@ def topic_while_asked(world: SimulatedWorld) -> bool:
             _change_a_topic(world, number)
             world.fire("topic-while-asked")
 
-    _once(world, is_it, lambda _: world.scheduler.after(delay_s, change))
+    once(world, is_it, lambda _: world.scheduler.after(delay_s, change))
     _nudge(world, sides.choice(groups))
     return False
 
@@ -308,7 +308,7 @@ def joins_while_asked(world: SimulatedWorld) -> bool:
         for delay_s, name in zip(delays, names, strict=True):
             world.scheduler.after(delay_s, lambda name=name: join(name))  # type: ignore[misc]
 
-    _once(world, _is_ask, happen)
+    once(world, _is_ask, happen)
     _nudge(world, group)
     return False
 

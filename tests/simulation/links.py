@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordinator.zk.store import Watch
+from tests.simulation.latency import WideLatency
 from tests.simulation.scheduler import SimulatedProcess, Thread
 from tests.simulation.znodes import Event
 
@@ -46,6 +47,9 @@ class LinkClient(Protocol):
 
     def loses_reply(self, request: LinkRequest) -> bool:
         """Whether this answer is to be lost, and the connection with it."""
+
+    def slows_reply(self, request: LinkRequest) -> tuple[float, float] | None:
+        """For an answer that is to be slow: how much later it comes, and in how many seconds the connection breaks."""
 
 
 class LinkRequest:
@@ -111,6 +115,7 @@ class SimulatedLink:
     :ivar is_open: the server has it.
     :ivar is_connected: the client has it.
     :ivar resets: the server's count when it was opened.
+    :ivar latency: how long its packets take, None for the ensemble's `hop_s` and `hop_spread_s`.
     :ivar waiting: what has arrived, and is not answered because a write before it is not done.
     """
 
@@ -122,6 +127,7 @@ class SimulatedLink:
         "client",
         "is_connected",
         "is_open",
+        "latency",
         "resets",
         "server",
         "session",
@@ -136,6 +142,7 @@ class SimulatedLink:
         self.client = client
         self.is_open = True
         self.is_connected = True
+        self.latency: WideLatency | None = None
         self.waiting: deque[LinkRequest] = deque()
         server.links[self] = None
         self._last_arrival = 0.0
@@ -166,7 +173,11 @@ class SimulatedLink:
         """Send an answer to the client."""
         if self.is_open:
             request.zxid = self.server.tree.zxid
-            self.deliver(request.answer, 0.0)
+            later_s = 0.0
+            if (slow := self.client.slows_reply(request)) is not None:
+                later_s, cut_s = slow
+                self._ensemble.scheduler.after(cut_s, self.break_off)
+            self.deliver(request.answer, later_s)
 
     def tell(self, events: list[Event]) -> None:
         """Send the events of one transaction to the client."""
@@ -193,9 +204,9 @@ class SimulatedLink:
         scheduler.after(at - now, call)
 
     def _hop_s(self) -> float:
-        ensemble = self._ensemble
+        ensemble, latency = self._ensemble, self.latency
         random = ensemble.scheduler.random.random
-        taken = ensemble.hop_s + random() * ensemble.hop_spread_s
+        taken = ensemble.hop_s + random() * ensemble.hop_spread_s if latency is None else latency.hop_s()
         client = self.client
         if client.slow_until > ensemble.scheduler.now:
             taken += min(random() * client.slow_s, client.slow_until - ensemble.scheduler.now)

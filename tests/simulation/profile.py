@@ -37,6 +37,7 @@ class Profile:
     :ivar sweeps: whether anything is read again without a reason: by sweeps of the coordinator, and by whatever else
         looks now and then in case a watch was lost.
     :ivar steps: partitions in one multi of a large command or end; 0 for the product's own numbers.
+    :ivar latency: how long packets take: `even`, or `wide`, as slow as is drawn for each connection (`latency.py`).
     """
 
     name: str
@@ -72,6 +73,7 @@ class Profile:
     circumstances: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     sweeps: bool = True
     steps: int = 0
+    latency: str = "even"
 
     def drawn(self, seed: int) -> Profile:
         """The world of one run: its circumstances, and the kinds of its faults."""
@@ -330,6 +332,15 @@ AIMED = replace(
         "unheard-election": 2.0,
         "late-commit": 2.0,
         "silence-then-cut": 2.0,
+        "epoch-removed-by-hand": 1.0,
+        "owner-made-by-hand": 1.0,
+        "slow-then-cut": 2.0,
+        "static-bounce": 2.0,
+        "pause-at": 2.0,
+        "failover-in-the-midst": 3.0,
+        "partition-then-eviction": 2.0,
+        "lost-reply-then-failover": 2.0,
+        "long-lag": 1.0,
     },
     faults=(8, 22),
     kinds=(2, 5),
@@ -351,6 +362,15 @@ AIMED = replace(
         ("lose-reply", "change-leader"),
         ("start-then-crash", "consumer-joins", "partitions-added"),
         ("stuck-consumer", "consumer-joins", "consumer-leaves"),
+        ("epoch-removed-by-hand", "late-commit", "consumer-joins"),
+        ("failover-in-the-midst", "consumer-joins"),
+        ("failover-in-the-midst", "lose-reply", "second-process"),
+        ("partition-then-eviction", "consumer-joins"),
+        ("lost-reply-then-failover", "many-members"),
+        ("static-bounce", "slow-nodes"),
+        ("pause-at", "many-members"),
+        ("slow-then-cut", "consumer-joins"),
+        ("owner-made-by-hand", "consumer-joins"),
     ),
     circumstances={
         "poll_intervals_ms": ((2000,), (2000, 5000), (5000,), (60_000,)),
@@ -378,6 +398,7 @@ SEALING = replace(
     slots=2,
     weights={
         "query-comes": 4.0,
+        "query-beside-collection": 3.0,
         "query-restarts": 3.0,
         "query-from-old-checkpoint": 1.0,
         "second-query-run": 1.0,
@@ -399,6 +420,7 @@ SEALING = replace(
     together=(
         ("query-comes", "query-restarts", "slow-nodes"),
         ("query-comes", "slow-nodes"),
+        ("query-beside-collection", "query-restarts"),
         ("lose-reply", "full-disk"),
         ("full-disk", "consumer-leaves", "drop-connection"),
         ("seal-then-away",),

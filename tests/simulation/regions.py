@@ -15,10 +15,10 @@ from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.paths import RegionPaths, checkpoint_number
 from coordinator.zk.znodes.region_requests import CHECKPOINT, RESET, RegionRequest
 from coordinator.zk.znodes.regions import COMPLETED, ENDS, INITIAL, RESETTING, RUNNING, Region
-from tests.simulation.aimed import _once, _sessions
 from tests.simulation.faults import NONSENSE, Fault, _lasting, _note, again
 from tests.simulation.leaders import coordinator_ends
 from tests.simulation.stateful import Stateful
+from tests.simulation.watching import once, sessions_of
 from tests.simulation.world import REGION, SimulatedLife, SimulatedWorld
 
 PATHS = RegionPaths(REGION)
@@ -162,7 +162,7 @@ def member_dies(world: SimulatedWorld) -> bool:
 
     def die(commit: dict[str, Any]) -> None:
         members = _members(world)
-        mine = [life for life in members if commit["session"] in _sessions(world, life)]
+        mine = [life for life in members if commit["session"] in sessions_of(world, life)]
         some = mine if mine and is_its else members
         life = some[int(number * len(some))] if some else None
         if world.is_calm or life is None or life.process.crash_at:
@@ -181,7 +181,7 @@ def member_dies(world: SimulatedWorld) -> bool:
         if not world.is_calm and world.of_name(life.process.name) is life:
             again(world, life.process)
 
-    _once(world, is_it, die)
+    once(world, is_it, die)
     _nudge(world)
     return False
 
@@ -199,7 +199,7 @@ def coordinator_dies(world: SimulatedWorld) -> bool:
             delay_s, lambda: coordinator_ends(world, "coordinator-dies-in-region", more, is_killed, restart_s)
         )
 
-    _once(world, is_it, happen)
+    once(world, is_it, happen)
     _nudge(world)
     return False
 
@@ -219,7 +219,7 @@ def _drained(world: SimulatedWorld, kind: str, happen: Callable[[SimulatedLife],
         if not world.is_calm and life is not None and life.is_alive and happen(life):
             world.fire(kind)
 
-    _once(world, _is_drain, sent)
+    once(world, _is_drain, sent)
     _nudge(world)
     return False
 
@@ -304,7 +304,7 @@ def change_while_draining(world: SimulatedWorld) -> bool:
             elif world.remove_topic(topic):
                 world.make_topic(topic)
 
-    _once(world, sides.choice((_is_begun, _is_contribution)), lambda _: world.scheduler.after(delay_s, change))
+    once(world, sides.choice((_is_begun, _is_contribution)), lambda _: world.scheduler.after(delay_s, change))
     _nudge(world)
     return False
 

@@ -96,6 +96,7 @@ def _run(world: SimulatedWorld, script: Callable[[SimulatedWorld], None]) -> Non
     world.record(
         "server", "run", {"version": 1, "seed": world.seed, "profile": profile.name, "bounds": bounds(profile)}
     )
+    world.ensemble.latency = profile.latency
     world.populate()
     script(world)
     watch_progress(world, 0)

@@ -55,6 +55,7 @@ class SimulatedProcess:
     :ivar clock_rate: seconds of its clock in a second of virtual time.
     :ivar operations: seams that its threads have passed.
     :ivar crash_at: it crashes when it passes this many, 0 for never.
+    :ivar pause_at: likewise, it is paused.
     :ivar observers: called when it has been paused, resumed (behind all that it then receives) or killed.
     """
 
@@ -68,6 +69,7 @@ class SimulatedProcess:
         self.is_paused = False
         self.operations = 0
         self.crash_at = 0
+        self.pause_at = 0
         self.threads: list[Thread] = []
         self.observers: list[Callable[[], None]] = []
         self._held: list[Thread] = []
@@ -281,7 +283,7 @@ class Scheduler:
         self.make_ready(thread)
 
     def seam(self) -> None:
-        """A place where the running thread may lose its turn, and its process may crash."""
+        """A place where the running thread may lose its turn, and its process may crash or stop."""
         thread = self._current
         if thread is None:
             return
@@ -291,7 +293,10 @@ class Scheduler:
             self.kill(process)
         if process.is_dead:
             raise ProcessCrashed
-        if self._lot() < self.preemption:
+        if process.operations == process.pause_at:
+            process.pause()
+            self.give_way()  # it is held until the process goes on
+        elif self._lot() < self.preemption:
             self.give_way()
 
     def give_way(self) -> None:

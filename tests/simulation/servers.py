@@ -215,6 +215,14 @@ class SimulatedServer:
         self._lag_is_told = seconds == 0.0
         return self.is_running and self is not self.ensemble.leader
 
+    def hurry(self) -> None:
+        """Apply now what a lag that is over has held up."""
+        now = self._scheduler.now
+        self._pending = deque((min(due, now), *rest) for due, *rest in self._pending)  # type: ignore[misc]
+        self._last_due = now
+        if not self.is_paused:
+            self.catch_up()
+
     def pause(self) -> bool:
         """Answer nobody, as after SIGSTOP. Clients notice when they have heard nothing for long enough."""
         if not self.is_running or self.is_paused:
@@ -282,10 +290,7 @@ class SimulatedServer:
             return
         self.has_given_up = False
         ensemble.review()
-        now = self._scheduler.now
-        self._pending = deque((min(due, now), *rest) for due, *rest in self._pending)  # type: ignore[misc]
-        self._last_due = now
-        self.catch_up()
+        self.hurry()
         self.review_sessions()
         held, self._held = self._held, []
         for request in held:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coordinator.zk.errors import (
@@ -68,6 +68,9 @@ class SimStore(Store):
         self.slow_until = 0.0
         self.slow_is_told = True
         self._losing: list[tuple[str, bool]] = []
+        self._behind_late: list[Callable[[], None]] = []
+        self._slowing: list[tuple[float, float]] = []
+        self._slow_link: SimulatedLink | None = None
         self._connector = Connector(ensemble, self)
         self._link: SimulatedLink | None = None
         self._is_over = False
@@ -221,6 +224,8 @@ class SimStore(Store):
         elif self._losing and self._loses("late-commit", request):
             link.send(request)
             self._scheduler.after(0.0, link.break_off)
+            while self._behind_late:
+                self._scheduler.after(0.0, self._behind_late.pop())
         elif request.kind <= READ and sum(map(len, request.what)) + _OVERHEAD * len(request.what) > _LARGEST_PACKET:
             link.close()
         else:
@@ -390,14 +395,37 @@ class SimStore(Store):
         self._losing.append(("lose-reply", only_commit))
         return not self._is_over
 
-    def delay_next_commit(self) -> bool:
-        """The connection breaks right behind the next commit: whether that is done, and when, nobody knows."""
+    def delay_next_commit(self, then: Callable[[], None] | None = None) -> bool:
+        """The connection breaks right behind the next commit: whether that is done, and when, nobody knows.
+
+        :param then: called while that commit is on its way.
+        """
+        if then is not None:
+            self._behind_late.append(then)
         self._losing.append(("late-commit", True))
         return not self._is_over
 
+    def slow_next_commit(self, reply_s: float, cut_s: float) -> bool:
+        """The next commit is done, its answer takes `reply_s` seconds, and the connection breaks after `cut_s`."""
+        self._slowing.append((reply_s, cut_s))
+        return not self._is_over
+
     def lose_nothing(self) -> None:
-        """Forget what was to be lost."""
+        """Forget what was to be lost or slow; a connection that is slow because of that breaks now."""
         self._losing.clear()
+        self._behind_late.clear()
+        self._slowing.clear()
+        if self._slow_link is not None:
+            self._slow_link.break_off()
+            self._slow_link = None
+
+    def slows_reply(self, request: LinkRequest) -> tuple[float, float] | None:
+        """Whether this answer is to be slow, and how slow."""
+        if not self._slowing or request.kind != COMMIT or request.error is not None:
+            return None
+        self._slow_link = request.link
+        self._ensemble.on_fault("slow-then-cut")
+        return self._slowing.pop(0)
 
     def loses_reply(self, request: LinkRequest) -> bool:
         """Whether this answer is to be lost."""

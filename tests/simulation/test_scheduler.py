@@ -167,3 +167,23 @@ def test_condition_wakes_its_waiter_and_hands_the_lock_over(machine: Machine) ->
     machine.scheduler.run(2)
 
     assert machine.said == [7]
+
+
+def test_a_process_that_is_to_stop_at_an_operation_does_so_and_goes_on_from_there(machine: Machine) -> None:
+    machine.process.pause_at = 3
+
+    def worker() -> None:
+        while True:
+            machine.runtime.sleep(1)
+            machine.runtime.record("step", at=round(machine.scheduler.now))
+
+    machine.runtime.spawn(worker, "worker")
+    machine.scheduler.after(7.5, machine.process.resume)
+    machine.scheduler.run(5)
+    stopped, operations = machine.process.is_paused, machine.process.operations
+    machine.scheduler.run(9)
+
+    assert (stopped, operations) == (True, 3)
+    assert [fields["at"] for _, fields in machine.said][:2] == [1, 2]  # type: ignore[misc]
+    assert all(fields["at"] > 7 for _, fields in machine.said[2:])  # type: ignore[misc]
+    assert len(machine.said) > 2

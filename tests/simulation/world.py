@@ -493,7 +493,7 @@ class SimulatedWorld:
             store.lose_nothing()
         self.log.hanging.clear()
         for life in list(self.lives):
-            life.process.crash_at = 0
+            life.process.crash_at = life.process.pause_at = 0
             life.process.resume()
             if isinstance(life.actor, ApplicationActor):
                 life.actor.troubles.be_calm()

@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator.zk.errors import Refused, ZooKeeperUnreachable
 from coordinator.zk.store import Check, Create, Operation, SetData
+from tests.simulation.latency import EVEN
 from tests.simulation.links import CLOSE, COMMIT, SYNC, LinkRequest
 from tests.simulation.scheduler import Scheduler, SimulatedProcess
 from tests.simulation.servers import SimulatedServer
@@ -33,6 +34,7 @@ class SimulatedEnsemble:
     :ivar leader: None while there is none.
     :ivar epoch: the number of the last election.
     :ivar hop_s: a packet takes this long at least, and up to `hop_spread_s` more.
+    :ivar latency: `EVEN`, or `WIDE`: each connection is as slow as is drawn for it (`latency.py`).
     :ivar lag_spread_s: followers are behind the leader by up to this.
     :ivar splitting: how likely requests that are sent together do not arrive together.
     :ivar election_s: how long the servers are without a leader, shortest and longest.
@@ -53,6 +55,7 @@ class SimulatedEnsemble:
         self.on_fault = on_fault
         self.hop_s = 0.0001
         self.hop_spread_s = 0.0009
+        self.latency = EVEN
         self.lag_spread_s = 0.002
         self.splitting = 0.05
         self.election_s = (0.2, 2.0)
