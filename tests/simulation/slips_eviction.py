@@ -1,0 +1,187 @@
+"""Slips of evictions, failovers, take-overs of a name, and seats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import consumer.membership.channel
+import consumer.membership.claims
+import consumer.membership.command_drain
+import consumer.membership.offsets
+import consumer.membership.registrar
+import consumer.membership.registration
+import coordinator.planning.membership
+import coordinator.planning.plan
+import coordinator.planning.reconciliation
+import coordinator.rebalance.plan_operations
+from consumer.errors import FencedInstanceId, UnknownMemberId
+from consumer.membership.channel import FencedChannel
+from coordinator.rebalance.channel_reader import ChannelReader
+from coordinator.rebalance.rebalancer import Rebalancer
+from coordinator.zk.errors import BadData, IncarnationOver
+from coordinator.zk.store import Check
+from tests.simulation.mutation import constant, nothing, replaced
+from tests.simulation.slip import Slip, of
+
+# ---- evictions, failovers, and a name that is taken over
+
+
+def _half_a_mark(original: Any) -> Any:
+    def keep_marks(snapshot: Any, found: Any) -> None:
+        twice = {mark: 2 * age_s for mark, age_s in snapshot.mark_age_s.items()}
+        original(replace(snapshot, mark_age_s=twice), found)
+
+    return keep_marks
+
+
+def _all_wait(original: Any) -> Any:
+    def taken(now: Any) -> Any:
+        every: frozenset[Any] = frozenset().union(*(target.partitions for target in now.want.target.values()))
+        return original(now) | (every if now.membership.marks else frozenset())
+
+    return taken
+
+
+def _looks_past(ended: bool, incarnation: bool) -> Any:
+    """What the channel shows is this process's, unless it is ended, or another's, of which one is not looked at."""
+
+    def make(original: Any) -> Any:
+        def look(self: FencedChannel) -> Any:
+            try:
+                return original(self)
+            except (FencedInstanceId, UnknownMemberId, IncarnationOver):
+                node = self._store.get(self._path)
+                try:
+                    latest = self._parsed(node.data) if node is not None else None
+                except BadData:
+                    latest = None
+                is_other = latest is None or latest.incarnation != self.incarnation
+                if node is None or latest is None or not latest.incarnation:
+                    raise
+                if (is_other and not incarnation) or (latest.ended is not None and not ended):
+                    raise
+                self.over = None
+                return latest, node.stat.version
+
+        return look
+
+    return make
+
+
+def _new_after_each_election(original: Any) -> Any:
+    def needs(snapshot: Any, *rest: Any) -> bool:
+        is_another = bool(snapshot.state.target) and snapshot.state.epoch != snapshot.epoch
+        return is_another or bool(original(snapshot, *rest))
+
+    return needs
+
+
+def _takes_it_back(original: Any) -> Any:
+    return lambda store, paths, name, registration, own: original(store, paths, name, registration, None)
+
+
+# ---- seats
+
+
+def _seats_away_for(seconds: float) -> Any:
+    def make(original: Any) -> Any:
+        def seats(snapshot: Any, found: Any) -> None:
+            views = {name: replace(view, away_s=seconds) for name, view in snapshot.seats.items()}
+            original(replace(snapshot, seats=views), found)
+
+        return seats
+
+    return make
+
+
+def _given_up_unchecked(original: Any) -> Any:
+    return lambda *args: [op for op in original(*args) if not isinstance(op, Check)]
+
+
+_RECONCILIATION = coordinator.planning.reconciliation
+_MEMBERSHIP = coordinator.planning.membership
+
+EVICTION: tuple[Slip, ...] = (
+    Slip(
+        "a mark lasts half of its lease",
+        "Eviction 3",
+        (replaced(_MEMBERSHIP, "_keep_marks", _half_a_mark),),
+        of("S1"),
+        ("aimed", "pauses"),
+    ),
+    Slip(
+        "all partitions wait for a mark",
+        "Eviction 3",
+        (replaced(_RECONCILIATION, "taken_partitions", _all_wait),),
+        of("L1", "L3"),
+        ("aimed", "pauses"),
+    ),
+    Slip(
+        "churn postpones evictions",
+        "Eviction 1",
+        (constant(ChannelReader, "_waits_s", lambda *_: 0.0),),
+        of("L4"),
+        ("aimed", "pauses"),
+    ),
+    Slip("no member is evicted", "Eviction 1", (constant(_MEMBERSHIP, "_evict", nothing),), of("L1", "L4"), ("aimed",)),
+    Slip(
+        "an evicted consumer goes on",
+        "Eviction 4",
+        (replaced(FencedChannel, "_look", _looks_past(ended=True, incarnation=False)),),
+        of("S1", "S3", "L1", "L4"),
+        ("aimed", "pauses"),
+    ),
+    Slip(
+        "an older process of a name goes on",
+        "Take-over 2",
+        (replaced(FencedChannel, "_look", _looks_past(ended=False, incarnation=True)),),
+        of("S1", "S3", "S5", "L1"),
+        ("aimed", "pauses"),
+    ),
+    Slip(
+        "the older process takes its name back",
+        "Take-over 2",
+        (
+            replaced(consumer.membership.registrar, "register", _takes_it_back),
+            constant(consumer.membership.channel, "FencedInstanceId", UnknownMemberId),
+        ),
+        of("L1", "L4"),
+        ("aimed", "storm"),
+    ),
+    Slip(
+        "stops are sent after every failover",
+        "Failover 3",
+        (replaced(coordinator.planning.plan, "_needs_new_generation", _new_after_each_election),),
+        of("L1", "L4", "S9"),
+        ("aimed", "storm"),
+    ),
+    Slip(
+        "a returning seat is missed",
+        "Rebalance 3",
+        (constant(Rebalancer, "_missed_a_return", lambda *_: False),),
+        of("S2", "S7", "L1", "L2"),
+        ("aimed", "storm"),
+    ),
+    Slip(
+        "a seat is removed unchecked",
+        "Rebalance 3",
+        (replaced(coordinator.rebalance.plan_operations, "_given_up", _given_up_unchecked),),
+        of("S7", "L1"),
+        ("aimed", "storm"),
+    ),
+    Slip(
+        "a seat is given up at once",
+        "Rebalance 3",
+        (replaced(_MEMBERSHIP, "_seats", _seats_away_for(1e9)),),
+        of("L1", "L4", "S7"),
+        ("aimed", "storm"),
+    ),
+    Slip(
+        "a seat is never given up",
+        "Rebalance 3",
+        (replaced(_MEMBERSHIP, "_seats", _seats_away_for(0.0)),),
+        of("L1", "L2", "S7"),
+        ("storm", "aimed"),
+    ),
+)

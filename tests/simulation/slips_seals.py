@@ -1,0 +1,344 @@
+"""Slips of watches and of the request queue, of seals, and of queries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import consumer.spark.fetchers.orphan_sweep
+import coordinator.retention.segments
+from consumer.sealing.open_segment import OpenSegment
+from consumer.sealing.sealer import Sealer
+from consumer.sealing.segment_commit import SegmentCommit, channel_of
+from consumer.spark.source.query_znode import QueryPost
+from consumer.spark.source.stream_planner import Planner
+from coordinator.listeners.listeners import Listeners
+from coordinator.rebalance.handlers import Handlers
+from coordinator.rebalance.rebalancer import Rebalancer
+from coordinator.retention.segments import SegmentCollector
+from coordinator.service import Coordinator
+from coordinator.term.request_queue import RequestQueue
+from coordinator.zk.batching import ensure
+from coordinator.zk.errors import OutcomeUnknown, Refused
+from coordinator.zk.store import Create, SessionState, SetData
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
+from tests.simulation.callbacks import Watches
+from tests.simulation.fences import NO_SWEEP
+from tests.simulation.mutation import Patch, constant, nothing, replaced
+from tests.simulation.slip import Slip, of
+
+# ---- watches, and the queue
+
+
+def _swallows(original: Any) -> Any:
+    def ask(self: Handlers, group: str, reason: str) -> None:
+        with self._lock:
+            kept = self._groups.get(group)
+            is_quiet = kept is not None and kept.quiet_until > self._runtime.monotonic()
+        if not is_quiet:
+            original(self, group, reason)
+
+    return ask
+
+
+def _watches_data_once(original: Any) -> Any:
+    def handle(self: Listeners, event: Any) -> None:
+        if event.kind == "members":
+            self.group_member_change(event.name[len(GROUPS) + 1 :].split("/", 1)[0])
+        else:
+            original(self, event)
+
+    return handle
+
+
+def _reads_nothing_again(original: Any) -> Any:
+    def on_state(self: Coordinator, state: Any) -> None:
+        if state is SessionState.CONNECTED:
+            self._on_own_znode(COORDINATOR)
+        else:
+            original(self, state)
+
+    return on_state
+
+
+def _watches_no_acknowledgement(original: Any) -> Any:
+    return lambda self, decided: (decided.again_s, frozenset())
+
+
+def _latest_due(original: Any) -> Any:
+    def request(self: RequestQueue, group: str, reason: str, delay_s: float = 0.0) -> None:
+        with self._changed:
+            pending = self._pending.get(group)
+            due = self._runtime.monotonic() + delay_s
+            left_s = max(pending.due, due) - self._runtime.monotonic() if pending is not None else delay_s
+            if pending is not None:
+                pending.due = float("inf")
+        original(self, group, reason, left_s)
+
+    return request
+
+
+def _unknown_is_done(original: Any) -> Any:
+    def write(self: Rebalancer, operations: Any) -> bool:
+        try:
+            self._term.commit(operations)
+        except Refused as refused:
+            if refused.reason == "not-empty":
+                self._clear_below(refused.path)
+            return False
+        except OutcomeUnknown:
+            return True
+        return True
+
+    return write
+
+
+SILENT_LOSSES: tuple[Patch, ...] = (*NO_SWEEP, constant(Watches, "fire_all", nothing))
+"""The store calls no watch when its connection is lost, and forgets none: only a second read shows what has changed."""
+
+
+NOTHING_READ_AGAIN: tuple[Patch, ...] = (*NO_SWEEP, replaced(Coordinator, "_on_state", _reads_nothing_again))
+"""All watches are called when a connection is lost: that is enough for what changes beside a turn."""
+
+
+# ---- seals
+
+
+def _two_multis(original: Any) -> Any:
+    def commit(self: SegmentCommit, member: Any, segment: Any) -> None:
+        self._is_sent = True
+        offsets = {TopicPartition(item.topic, item.partition): item.next for item in segment.ranges}
+        create = Create(member.paths.segment_prefix, segment.to_bytes(), sequential=True)
+        try:
+            member.advance(offsets, (), sealed=segment.file)
+            member.advance({}, (create,))
+        except Refused:
+            if channel_of(member).sealed != segment.file:
+                raise
+
+    return commit
+
+
+def _unnamed(original: Any) -> Any:
+    """A seal leaves no name in the channel."""
+
+    def commit(self: SegmentCommit, member: Any, segment: Any) -> None:
+        self._is_sent = True
+        offsets = {TopicPartition(item.topic, item.partition): item.next for item in segment.ranges}
+        member.advance(offsets, (Create(member.paths.segment_prefix, segment.to_bytes(), sequential=True),))
+
+    return commit
+
+
+def _uncompared(original: Any) -> Any:
+    def seal(self: Sealer) -> bool:
+        channel = self._resolve_seal()
+        if not self.is_open:
+            return True
+        segment = self._segments.pending
+        if segment is None:
+            segment = self._segments.write(self._membership.paths.group, channel, self._open)
+            self._open = OpenSegment()
+        if any(TopicPartition(item.topic, item.partition) not in channel.running for item in segment.ranges):
+            self._start_over("a partition is gone")
+            return True
+        self._segments.commit(self._membership, segment)
+        self._sealed(segment)
+        return True
+
+    return seal
+
+
+# ---- queries
+
+
+class _Commits:
+    """A store that leaves some operations out of what it commits."""
+
+    def __init__(self, store: Any, is_kept: Any) -> None:
+        self._store = store
+        self._is_kept = is_kept
+
+    def commit(self, operations: Any) -> Any:
+        return self._store.commit([op for op in operations if self._is_kept(op)])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def _registers_beside_the_set(original: Any) -> Any:
+    def register(self: QueryPost, store: Any, *rest: Any) -> None:
+        queries = self._paths.queries
+        original(self, _Commits(store, lambda op: not (isinstance(op, SetData) and op.path == queries)), *rest)
+        self._registered_on = store
+
+    return register
+
+
+def _lists_first(original: Any) -> Any:
+    def initial(self: Planner, store: Any) -> Any:
+        if self._initial_offset is not None:
+            return original(self, store)
+        ensure(store, self._paths.skeleton)
+        self._segments.refresh(store, force=True)
+        self._segments.__dict__["refresh"] = nothing
+        try:
+            return original(self, store)
+        finally:
+            del self._segments.__dict__["refresh"]
+
+    return initial
+
+
+def _fastest(readers: Any) -> int | None:
+    finished = max(readers.values(), default=0)
+    return finished if finished > 0 else None
+
+
+def _collected_not_written(original: Any) -> Any:
+    def write(self: SegmentCollector, group: Any, record: Any, operations: Any = ()) -> bool:
+        kept = replace(record, collected=group.record.collected) if operations else record
+        return bool(original(self, group, kept, operations))
+
+    return write
+
+
+def _finishes_what_is_next(original: Any) -> Any:
+    def latest(self: Planner, store: Any, start: Any, max_rows: int) -> Any:
+        end = original(self, store, start, max_rows)
+        if self._post is not None and end.czxid > start.czxid:
+            self._post._published_at = float("-inf")
+            self._post.publish(store, end.czxid)
+        return end
+
+    return latest
+
+
+WATCHES: tuple[Slip, ...] = (
+    Slip(
+        "a turn's unknown outcome is taken for done",
+        "Rebalance 7",
+        (replaced(Rebalancer, "_write", _unknown_is_done),),
+        of("L1", "L2", "S2"),
+        ("watchful", "storm"),
+        NOTHING_READ_AGAIN,
+    ),
+    Slip(
+        "the debounce swallows a change",
+        "Rebalance",
+        (replaced(Handlers, "ask", _swallows),),
+        of("L1", "L2", "S2"),
+        ("watchful", "aimed"),
+        NO_SWEEP,
+    ),
+    Slip(
+        "a watch on a registration is set once only",
+        "Rebalance",
+        (replaced(Listeners, "_handle", _watches_data_once),),
+        of("L1", "L2", "S2"),
+        ("watchful", "led"),
+        NO_SWEEP,
+    ),
+    Slip(
+        "nothing is read again after a reconnect",
+        "Failover",
+        (replaced(Coordinator, "_on_state", _reads_nothing_again),),
+        of("L1", "L2", "S2"),
+        ("watchful", "storm"),
+        SILENT_LOSSES,
+    ),
+    Slip(
+        "acknowledgements are not watched",
+        "Rebalance",
+        (replaced(Rebalancer, "_watch", _watches_no_acknowledgement),),
+        of("L1", "L2", "L3"),
+        ("watchful", "storm"),
+        NO_SWEEP,
+    ),
+    Slip(
+        "the queue forgets the earliest time",
+        "Rebalance",
+        (replaced(RequestQueue, "request", _latest_due),),
+        of("L1", "L2", "L3"),
+        ("watchful", "aimed"),
+        NO_SWEEP,
+    ),
+)
+
+_SWEEP = consumer.spark.fetchers.orphan_sweep
+
+SEALS: tuple[Slip, ...] = (
+    *WATCHES,
+    Slip("a seal is two multis", "Seal 2", (replaced(SegmentCommit, "commit", _two_multis),), of("S5"), ("sealing",)),
+    Slip(
+        "a seal does not compare the channel's offsets",
+        "Seal 2",
+        (replaced(Sealer, "_seal", _uncompared),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "a file is sealed twice after a lost reply",
+        "Seal 3",
+        (replaced(SegmentCommit, "commit", _unnamed), replaced(Sealer, "_seal", _uncompared)),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "the sweep removes files of the living",
+        "Seal 3",
+        (constant(_SWEEP, "_is_over", lambda *_: True),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "a query registers beside the set of queries",
+        "A query reads 1",
+        (replaced(QueryPost, "_register", _registers_beside_the_set),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "a query lists before it registers",
+        "A query reads 1",
+        (replaced(Planner, "_initial", _lists_first),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "an older run of a query goes on",
+        "A query reads 1",
+        (constant(QueryPost, "_check_run", nothing),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "segments are collected ahead of the slowest query",
+        "A query reads 4",
+        (constant(coordinator.retention.segments, "finished_by_all", _fastest),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "a collection does not write how far it came",
+        "A query reads 4",
+        (replaced(SegmentCollector, "_write", _collected_not_written),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "a query that returns too late is not refused",
+        "A query reads 5",
+        (constant(Planner, "_collected", lambda *_: []),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+    Slip(
+        "a query has finished what it is about to read",
+        "A query reads 4",
+        (replaced(Planner, "_latest", _finishes_what_is_next),),
+        of("S5"),
+        ("sealing", "storm"),
+    ),
+)
