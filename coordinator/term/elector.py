@@ -2,7 +2,8 @@
 
 The election is one multi that creates it and raises `/consumers/coordinator_epoch` by compare-and-set: the epoch's
 data version is from then on the fence of all writes of this coordinator. (The version of the znode itself cannot be:
-a znode that is created again has version 0.)
+a znode that is created again has version 0.) The epoch is also the data of `/consumers`: where an
+operator removes the epoch's znode, no epoch and no fence comes twice.
 """
 
 from __future__ import annotations
@@ -116,19 +117,24 @@ class Elector:
 
     def _bid(self) -> tuple[int, list[Operation]]:
         """The next epoch, and the operations that raise it."""
-        node = self._store.get(COORDINATOR_EPOCH)
-        if node is None:
-            epoch = self._largest_epoch() + 1
-            data = EpochRecord(epoch).to_bytes()
-            # A new znode's version begins at 0, where an old coordinator's fence may be: raise it past that.
-            passed: list[Operation] = [SetData(COORDINATOR_EPOCH, data)] * min(epoch, _MOST_VERSIONS)
-            return epoch, [Create(COORDINATOR_EPOCH, data), *(passed if epoch > 1 else [])]
+        node, last = self._store.get_many([COORDINATOR_EPOCH, CONSUMERS])
+        before = [0]
+        if last is not None and last.data:
+            before.append(_epoch_or_zero(EpochRecord.parse, CONSUMERS, last.data))
         try:
-            epoch = max(EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch, self._epoch_in_states()) + 1
+            known = EpochRecord.parse(COORDINATOR_EPOCH, node.data).epoch if node is not None else None
         except BadData as error:
             log.warning("ignoring unreadable znode: path=%s problem=%s", COORDINATOR_EPOCH, error)
-            epoch = self._largest_epoch() + 1
-        return epoch, [SetData(COORDINATOR_EPOCH, EpochRecord(epoch).to_bytes(), node.stat.version)]
+            known = None
+        before += [self._largest_epoch()] if known is None else [known, self._epoch_in_states()]
+        epoch = max(before) + 1
+        data = EpochRecord(epoch).to_bytes()
+        witness = SetData(CONSUMERS, data, last.stat.version if last is not None else -1)
+        if node is not None:
+            return epoch, [SetData(COORDINATOR_EPOCH, data, node.stat.version), witness]
+        # A new znode's version begins at 0, where an old coordinator's fence may be: raise it past that.
+        passed: list[Operation] = [SetData(COORDINATOR_EPOCH, data)] * min(epoch, _MOST_VERSIONS)
+        return epoch, [Create(COORDINATOR_EPOCH, data), *(passed if epoch > 1 else []), witness]
 
     def _epoch_in_states(self) -> int:
         """The largest epoch in any group's state: an epoch that an operator has lowered is skipped."""
@@ -164,7 +170,9 @@ class Elector:
         return [_epoch_or_zero(Command.parse, paths.channel(consumer), data) for data in found]
 
 
-def _epoch_or_zero(parse: Callable[[str, bytes], GroupState | Channel | Command], where: str, data: bytes) -> int:
+def _epoch_or_zero(
+    parse: Callable[[str, bytes], GroupState | Channel | Command | EpochRecord], where: str, data: bytes
+) -> int:
     try:
         return parse(where, data).epoch
     except BadData:

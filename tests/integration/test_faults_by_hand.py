@@ -178,6 +178,18 @@ def test_an_epoch_that_was_removed_starts_above_the_largest_epoch_in_any_group(w
     goes_on(world, log, *pair, three, above=1)
 
 
+def test_removed_epochs_repeat_no_epoch_and_no_fence(world: World, stage: ManualStage) -> None:
+    elections = []
+    for name in "abcd":
+        hand = stage.hand(name)
+        elections.append((hand.term.epoch, hand.term.fence))
+        world.remove(COORDINATOR_EPOCH)
+        world.remove(COORDINATOR)
+
+    assert [epoch for epoch, _ in elections] == [1, 2, 3, 4]
+    assert len({fence for _, fence in elections}) == 4
+
+
 def test_overwritten_epoch_restarts_above_the_largest_epoch_of_any_group(world: World, log: MemoryLog) -> None:
     service = world.coordinator(session_timeout_ms=1000)
     a_pair(world, log)

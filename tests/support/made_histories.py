@@ -146,7 +146,7 @@ class History:
         """Creates a znode, or sets the one that is there."""
         return SetData(path, data) if path in self.tree else Create(path, data, ephemeral)
 
-    def close(self, who: str, why: str = "expired") -> Made:
+    def close(self, who: str, why: str = "killed") -> Made:
         """The session of a process ends."""
         session = self.sessions.pop(who)
         self.roles.pop(who, None)

@@ -318,9 +318,27 @@ def test_fetches_after_a_session_was_ended_by_another_do_not_count() -> None:
 
 
 def test_an_expired_session_is_no_excuse_for_fetching_within_a_lease() -> None:
-    finding = only(check(in_order(*fetcher("a#1", 1, 1.0), killed(1, 2.0, "expired"), *fetcher("b#1", 2, 2.5))), "S1")
+    verdict = check(in_order(*fetcher("a#1", 1, 1.0), killed(1, 2.0, "expired"), *fetcher("b#1", 2, 2.5)))["S1"]
 
-    assert names(finding) == ["a#1 lease", "a#1 begin", "b#1 lease", "b#1 begin"]
+    lease, fetching = verdict.findings
+    assert names(lease) == ["a#1 lease", "server closed"] and "its session expired at 2 s" in lease.why
+    assert names(fetching) == ["a#1 lease", "a#1 begin", "b#1 lease", "b#1 begin"]
+
+
+def leased(role: str, until: float, renewed: float, expired: float) -> list[Made]:
+    lease = {"at": renewed, "who": "a#1", "event": "lease", "role": role, "session": 1, "until": until}
+    return [RUN, *sorted([lease, killed(1, expired, "expired")], key=lambda event: event["at"])]
+
+
+@pytest.mark.parametrize(("role", "invariant"), [("consumer", "S1"), ("coordinator", "S4")])
+def test_no_lease_outlasts_its_session(role: str, invariant: str) -> None:
+    held(check(leased(role, until=5.0, renewed=1.0, expired=5.0)))
+    held(check([RUN, *leased(role, until=9.0, renewed=1.0, expired=5.0)[1:2]]))
+    for renewed in (1.0, 6.0):  # the last one by a follower that is cut off from the leader
+        finding = only(check(leased(role, until=5.1, renewed=renewed, expired=5.0)), invariant)
+
+        assert sorted(names(finding)) == ["a#1 lease", "server closed"]
+        assert finding.why == f"a#1 ({role}) had a lease until 5.1 s, and its session expired at 5 s"
 
 
 def test_fetches_begun_after_removal_by_hand_are_not_judged_until_reregistration() -> None:
