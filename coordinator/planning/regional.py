@@ -83,7 +83,7 @@ def region_step(snapshot: Snapshot, membership: Membership, assignment: Wanted, 
     if len(bound.groups) > MAX_GROUPS:
         raise RebalanceFailed(f"consistent region {view.name} has {MAX_GROUPS} groups, as many as it may have")
     step = RegionStep(view.name, before, bound)
-    if not (is_new or _has_bounced(snapshot, membership, assignment)):
+    if not (is_new or _has_bounced(snapshot, assignment)):
         return step
     if member_of.kind != CONSUMERS:  # sealed segments stay: only the open checkpoint is void
         return replace(step, after=replace(bound, open=0), aborted=known.open, is_touched=True)
@@ -106,18 +106,15 @@ def after_reset(region: Region, sequence: int, now_ms: int) -> Region:
     )
 
 
-def _has_bounced(snapshot: Snapshot, membership: Membership, assignment: Wanted) -> bool:
-    """Whether a static member has come back as another process, which belongs to no generation.
+def _has_bounced(snapshot: Snapshot, assignment: Wanted) -> bool:
+    """Whether a static member has come back as another process, which belongs to no generation. It may have left again.
 
     A member that the target does not include yet, as a later incarnation of a dynamic member under client-side
     assignment, belongs to the generation that will.
     """
     before = snapshot.state.target
     return any(
-        name in before
-        and name in assignment.target
-        and before[name].incarnation != one.incarnation == assignment.target[name].incarnation
-        for name, one in membership.live.items()
+        name in before and before[name].incarnation != one.incarnation for name, one in assignment.target.items()
     )
 
 

@@ -297,6 +297,30 @@ def test_static_member_restart_restores_its_state_and_that_of_every_member(
     assert world.state("g").generation == generation, "its seat kept its partitions"
 
 
+@pytest.mark.parametrize("assignment", ["coordinator", "client"])
+def test_static_restart_and_leave_between_two_coordinators_resets_the_region(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], assignment: str
+) -> None:
+    service = world.coordinator()
+    world.topic("t", 4)
+    one, two = counting("c1", assignment=assignment), counting("s", group_instance_id="s", assignment=assignment)
+    world.stable("g", 2)
+    running(world)
+    exact(log, 4, one, two)
+    checkpoint(world)
+    before = region(world).reset
+    world.stop_coordinator(service)
+    two._stop.set()
+    two.thread.join(10)
+    again = counting("s", group_instance_id="s", assignment=assignment)
+    eventually(lambda: again.consumer.member.registrations, 10, "it has registered")
+    again.close()
+
+    world.coordinator()
+
+    eventually(lambda: region(world).reset > before, 10, "the region is reset")
+
+
 def test_an_application_takes_the_region_back_itself_but_not_for_ever(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from coordinator.assignors.range import RangeAssignor
+from coordinator.planning.membership import Membership
 from coordinator.planning.plan import Plan, plan
-from coordinator.planning.regional import MAX_GROUPS, RegionStep
+from coordinator.planning.regional import MAX_GROUPS, RegionStep, region_step
 from coordinator.planning.snapshot import ChannelView, Member, RegionView, Snapshot
+from coordinator.planning.target import Wanted
 from coordinator.regions.group_reader import GroupRegionReader
 from coordinator.regions.handler import Regions
 from coordinator.regions.plan import RegionPlan, RegionRules, RegionSnapshot, region_plan
@@ -96,6 +99,16 @@ def test_a_generation_waits_no_more_once_its_checkpoint_has_ended_however_it_did
         assert snapshot.region is not None
         snapshot = replace(snapshot, region=replace(snapshot.region, record=ended))
         assert plan(snapshot, {"range": RangeAssignor()}, "joined c2").is_new_generation
+
+
+@pytest.mark.parametrize(("incarnation", "is_reset"), [("i1", False), ("i2", True)])
+def test_another_incarnation_in_the_target_is_a_reset_also_of_a_member_away(incarnation: str, is_reset: bool) -> None:
+    away = SimpleNamespace(region=RegionMembership("r"), live={}, away={"c1"})
+    wanted = Wanted({"c1": Target(incarnation, STATE.target["c1"].threads)}, {"t": "t-1"}, {})
+
+    step = region_step(of_two(), cast(Membership, away), wanted, is_new=False)
+
+    assert step is not None and step.is_reset is is_reset
 
 
 def test_wait_of_a_generation_counts_from_the_first_turn_that_deferred_it() -> None:
