@@ -21,13 +21,9 @@ from coordinator.zk.znodes.commands import ASSIGN
 from coordinator.zk.znodes.paths import MEMBER_PREFIX, Brokers
 from coordinator.zk.znodes.records import Topic
 from coordinator.zk.znodes.sync import Answer, MemberAnswer
-from tests.simulation.mutation import Mutation, Patch, constant, nothing, replaced
+from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
 
 asking = coordinator.planning.asking
-
-
-def _of(*names: str) -> frozenset[str]:
-    return frozenset(names)
 
 
 # ---- the leader
@@ -261,70 +257,70 @@ RULES = (
         "a leader writes below an ask after its command was withdrawn",
         "Answer 5",
         WRITES_UNASKED,
-        _of("S9"),
+        of("S9"),
         _LED,
     ),
-    Mutation("an answer is adopted by the names of members", "Adopt 1", BY_NAME, _of("S9"), _LED),
-    Mutation("half an answer is taken", "Adopt 1", HALF_TAKEN, _of("S9"), _LED),
-    Mutation("an older ask's answer is adopted", "Ask 1", OLDER_ADOPTED, _of("S9"), _LED),
+    Mutation("an answer is adopted by the names of members", "Adopt 1", BY_NAME, of("S9"), _LED),
+    Mutation("half an answer is taken", "Adopt 1", HALF_TAKEN, of("S9"), _LED),
+    Mutation("an older ask's answer is adopted", "Ask 1", OLDER_ADOPTED, of("S9"), _LED),
     Mutation(
         "an answer that gives a partition to two is adopted",
         "Adopt 4",
         NOT_VALIDATED,
-        _of("S2", "S9", "L5"),
+        of("S2", "S9", "L5"),
         _LED,
     ),
-    Mutation("failed leaders are not remembered", "Ask 5", FAILURES_FORGOTTEN, _of("L5"), _LED),
-    Mutation("an ask is made anew at each change", "Ask 1", ASKED_ANEW, _of("S9"), _LED),
-    Mutation("an ask without its command is waited for", "Ask 5", WAITS_IN_VAIN, _of("L5"), _LED),
-    Mutation("an assign of an older epoch is kept", "Rebalance 4", OLD_COMMANDS_KEPT, _of("S9"), _LED),
+    Mutation("failed leaders are not remembered", "Ask 5", FAILURES_FORGOTTEN, of("L5"), _LED),
+    Mutation("an ask is made anew at each change", "Ask 1", ASKED_ANEW, of("S9"), _LED),
+    Mutation("an ask without its command is waited for", "Ask 5", WAITS_IN_VAIN, of("L5"), _LED),
+    Mutation("an assign of an older epoch is kept", "Rebalance 4", OLD_COMMANDS_KEPT, of("S9"), _LED),
     Mutation(
         "an answer's topics are not compared",
         "Adopt 3",
         TOPICS_NOT_COMPARED,
-        _of("S9", "L2"),
+        of("S9", "L2"),
         _LED,
     ),
     Mutation(
         "acknowledging an assign moves the generation",
         "Answer 5",
         MOVES_THE_GENERATION,
-        _of("S6"),
+        of("S6"),
         _LED,
     ),
     Mutation(
         "a leader's request is never read",
         "Answer 7",
         REQUESTS_UNREAD,
-        _of("L2", "S7", "S2"),
+        of("L2", "S7", "S2"),
         _LED,
     ),
     Mutation(
         "a leader looks at topics only when a watch tells",
         "Answer 7",
         LOOKS_ONCE,
-        _of("L2", "S2"),
+        of("L2", "S2"),
         _LED,
     ),
     Mutation(
         "a bounced static leader watches no topics",
         "Answer 7",
         NOT_TAKEN_UP,
-        _of("L2", "S2"),
+        of("L2", "S2"),
         _LED,
     ),
     Mutation(
         "metadata that changes in place is not seen",
         "Ask 2",
         WITHOUT_DIGEST,
-        _of("L2", "S2"),
+        of("L2", "S2"),
         _LED,
     ),
     Mutation(
         "a static member is asked about by its incarnation",
         "Ask 2",
         BY_INCARNATION,
-        _of("S9"),
+        of("S9"),
         _LED,
     ),
 )

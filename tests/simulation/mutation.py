@@ -59,3 +59,8 @@ def constant(owner: Any, name: str, value: Any) -> Patch:
 def nothing(*_: Any, **__: Any) -> None:
     """Does nothing."""
     return
+
+
+def of(*names: str) -> frozenset[str]:
+    """Invariants."""
+    return frozenset(names)

@@ -12,40 +12,40 @@ from collections.abc import Mapping
 from tests.simulation import fences, holes
 from tests.simulation.assignment_rules import RULES
 from tests.simulation.fences import RESENT
-from tests.simulation.mutation import Mutation
+from tests.simulation.mutation import Mutation, of
 from tests.simulation.region_rules import REGION_RULES
+from tests.simulation.slips_election import ELECTION
+from tests.simulation.slips_eviction import EVICTION
+from tests.simulation.slips_life import LIFE
+from tests.simulation.slips_rebalance import REBALANCE
+from tests.simulation.slips_seals import SEALS, WATCHES
 
-
-def _of(*names: str) -> frozenset[str]:
-    return frozenset(names)
-
-
-_OVERLOOKED = _of("L1", "L2", "L5", "S2")
+_OVERLOOKED = of("L1", "L2", "L5", "S2")
 
 _HOLES = (
     Mutation("a change during a turn is lost", "hole 1", holes.CHANGE_LOST, _OVERLOOKED, ("watchful",)),
     Mutation("watches are set after the read", "hole 2", holes.WATCH_AFTER_READ, _OVERLOOKED, ("watchful",)),
-    Mutation("a handler waits for acknowledgements", "hole 3", holes.HANDLER_WAITS, _of("L1", "L3"), ("aimed",)),
+    Mutation("a handler waits for acknowledgements", "hole 3", holes.HANDLER_WAITS, of("L1", "L3"), ("aimed",)),
     Mutation(
-        "a coordinator writes without looking at the epoch", "hole 4, Election 7", holes.NO_EPOCH, _of("S4"), ("aimed",)
+        "a coordinator writes without looking at the epoch", "hole 4, Election 7", holes.NO_EPOCH, of("S4"), ("aimed",)
     ),
     Mutation(
         "stale commands are applied",
         "hole 5, Consumer's life 2",
         holes.STALE_APPLIED,
-        _of("S1", "S3", "S6"),
+        of("S1", "S3", "S6"),
         ("aimed", "large"),
     ),
     Mutation(
         "stop and start go out together",
         "hole 6, Rebalance 5",
         holes.BACK_TO_BACK,
-        _of("S1"),
+        of("S1"),
         ("aimed", "large"),
         fences.NO_OWNERS_IN_THE_WAY,
         "a claim is refused by an owner in the way",
     ),
-    Mutation("nobody waits for the lease of the evicted", "hole 7, Eviction 2", holes.NO_MARKS, _of("S1"), ("aimed",)),
+    Mutation("nobody waits for the lease of the evicted", "hole 7, Eviction 2", holes.NO_MARKS, of("S1"), ("aimed",)),
     Mutation("the topics of joiners are never added", "hole 8", holes.JOINERS_FORGOTTEN, _OVERLOOKED, ("watchful",)),
     Mutation(
         "new partitions are looked for among the children",
@@ -59,17 +59,17 @@ _HOLES = (
         "a command is removed before it is obeyed",
         "hole 11, Consumer's life 3",
         holes.REMOVED_FIRST,
-        _of("S6"),
+        of("S6"),
         ("aimed",),
     ),
     Mutation(
         "a discarded command looks applied",
         "hole 11, Consumer's life 2",
         holes.DISCARDED_AS_APPLIED,
-        _of("S3", "S6"),
+        of("S3", "S6"),
         ("aimed", "large"),
     ),
-    Mutation("the channels of the dead are never collected", "hole 12", holes.NEVER_COLLECTED, _of("S7"), ("aimed",)),
+    Mutation("the channels of the dead are never collected", "hole 12", holes.NEVER_COLLECTED, of("S7"), ("aimed",)),
 )
 
 _FENCES = (
@@ -77,14 +77,14 @@ _FENCES = (
         "a multi has no consumer's fence",
         "Consumer's life 6",
         fences.UNFENCED,
-        _of("S1", "S3", "S5", "S6"),
+        of("S1", "S3", "S5", "S6"),
         ("aimed", "sealing"),
     ),
     Mutation(
         "a multi has no state's version",
         "Rebalance 7",
         fences.NO_STATE_VERSION,
-        _of("S1", "S2", "S3", "S6", "L1", "L2"),
+        of("S1", "S2", "S3", "S6", "L1", "L2"),
         ("aimed",),
         RESENT,
         "a session applies its commits in order",
@@ -93,27 +93,27 @@ _FENCES = (
         "a channel's data is read before its commands",
         "Rebalance 1",
         fences.DATA_FIRST,
-        _of("S1"),
+        of("S1"),
         ("aimed",),
         (*fences.OWNERS_NOT_ASKED, *fences.NO_OWNERS_IN_THE_WAY),
         "owners are read, and refuse a claim",
     ),
-    Mutation("the owners of the evicted stay", "Eviction 2", fences.OWNERS_STAY, _of("S7", "L1", "L3"), ("aimed",)),
+    Mutation("the owners of the evicted stay", "Eviction 2", fences.OWNERS_STAY, of("S7", "L1", "L3"), ("aimed",)),
     Mutation(
         "a large command is acknowledged without a look at it",
         "Consumer's life 5",
         fences.IN_PIECES,
-        _of("S1", "S6"),
+        of("S1", "S6"),
         ("large",),
     ),
     Mutation(
-        "a lease is renewed by a read", "Consumer's life 8", fences.RENEWED_BY_READ, _of("S1"), ("pauses", "aimed")
+        "a lease is renewed by a read", "Consumer's life 8", fences.RENEWED_BY_READ, of("S1"), ("pauses", "aimed")
     ),
     Mutation(
         "a lease is renewed without a look at the fence",
         "Consumer's life 8",
         fences.RENEWED_BLINDLY,
-        _of("S1"),
+        of("S1"),
         ("aimed",),
         (*fences.LOOKS_RARELY, *fences.TOUCHES_LATE),
         "every commit looks at the fence",
@@ -122,53 +122,58 @@ _FENCES = (
         "a lease counts from a sync that the leader has not heard of",
         "Consumer's life 8",
         fences.COUNTED_AT_ONCE,
-        _of("S1"),
+        of("S1"),
         ("aimed",),
     ),
     Mutation(
-        "a consumer fetches under a lapsed lease", "Consumer's life 8", fences.LEASE_IGNORED, _of("S1"), ("aimed",)
+        "a consumer fetches under a lapsed lease", "Consumer's life 8", fences.LEASE_IGNORED, of("S1"), ("aimed",)
     ),
     Mutation(
         "poll returns records under a lapsed lease",
         "Consumer's life 8",
         fences.RETURNED_LATE,
-        _of("S1"),
+        of("S1"),
         ("pauses", "aimed"),
     ),
     Mutation(
         "a commit passes what poll has not returned",
         "design: Consumer's life",
         fences.FETCHED_COMMITTED,
-        _of("S5"),
+        of("S5"),
         ("aimed",),
     ),
-    Mutation("a file is deleted after a lost reply", "Seal 3", fences.FILE_REMOVED, _of("S5"), ("sealing",)),
-    Mutation("an eviction mark dies with its coordinator", "Failover 4", fences.MARKS_DIE, _of("S1"), ("aimed",)),
+    Mutation("a file is deleted after a lost reply", "Seal 3", fences.FILE_REMOVED, of("S5"), ("sealing",)),
+    Mutation("an eviction mark dies with its coordinator", "Failover 4", fences.MARKS_DIE, of("S1"), ("aimed",)),
     Mutation(
-        "segments are collected while a query registers", "Query 4", fences.COLLECTED_UNCHECKED, _of("S5"), ("sealing",)
+        "segments are collected while a query registers", "Query 4", fences.COLLECTED_UNCHECKED, of("S5"), ("sealing",)
     ),
     Mutation(
         "stale commands are not withdrawn",
         "Rebalance 4",
         fences.NOT_WITHDRAWN,
-        _of("S1", "S6", "S7", "L1", "L3", "L4"),
+        of("S1", "S6", "S7", "L1", "L3", "L4"),
         ("aimed",),
     ),
-    Mutation("an offset goes past dropped records", "Seal 2", fences.PAST_DROPPED, _of("S5"), ("sealing",)),
+    Mutation("an offset goes past dropped records", "Seal 2", fences.PAST_DROPPED, of("S5"), ("sealing",)),
     Mutation(
         "start positions are resolved by each owner anew",
         "Consumer's life 4",
         fences.RESOLVED_ANEW,
-        _of("S5"),
+        of("S5"),
         ("aimed", "sealing"),
     ),
     Mutation(
-        "fetching begins before its start is recorded", "Consumer's life 4", fences.NOT_RECORDED, _of("S5"), ("aimed",)
+        "fetching begins before its start is recorded", "Consumer's life 4", fences.NOT_RECORDED, of("S5"), ("aimed",)
     ),
     Mutation(
-        "what comes later is begun at its end", "Consumer's life 4", fences.LATER_AT_THE_END, _of("S5"), ("aimed",)
+        "what comes later is begun at its end", "Consumer's life 4", fences.LATER_AT_THE_END, of("S5"), ("aimed",)
     ),
     Mutation("a topic made anew is taken for the old one", "hole 9", holes.ONE_TOPIC_FOR_EVER, _OVERLOOKED, ("aimed",)),
 )
 
-MUTATIONS: Mapping[str, Mutation] = {mutation.name: mutation for mutation in (*_HOLES, *_FENCES, *RULES, *REGION_RULES)}
+MUTATIONS: Mapping[str, Mutation] = {
+    mutation.name: mutation
+    for mutation in (
+        *_HOLES, *_FENCES, *ELECTION, *REBALANCE, *EVICTION, *LIFE, *WATCHES, *SEALS, *RULES, *REGION_RULES,
+    )
+}  # fmt: skip

@@ -32,15 +32,11 @@ from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.regions import Progress
 from tests.simulation.fences import NO_SWEEP
 from tests.simulation.links import COMMIT
-from tests.simulation.mutation import Mutation, Patch, constant, replaced
+from tests.simulation.mutation import Mutation, Patch, constant, of, replaced
 from tests.simulation.zookeeper import SimulatedEnsemble
 
 regional = coordinator.planning.regional
 region_plan = coordinator.regions.plan
-
-
-def _of(*names: str) -> frozenset[str]:
-    return frozenset(names)
 
 
 def _late_contributions(original: Any) -> Any:
@@ -369,20 +365,20 @@ UNASKED: tuple[Patch, ...] = (replaced(Regions, "after_turn", _only_binds),)
 _REGIONAL = ("regional", "aimed")
 
 REGION_RULES = (
-    Mutation("an offset moves outside of a drain", "Consistent regions", COMMITS, _of("S11"), _REGIONAL),
+    Mutation("an offset moves outside of a drain", "Consistent regions", COMMITS, of("S11"), _REGIONAL),
     Mutation(
         "a record is taken in before the state is back",
         "Consistent regions",
         TAKES_AT_ONCE,
-        _of("S10"),
+        of("S10"),
         _REGIONAL,
     ),
-    Mutation("who has drained goes on by itself", "Consistent regions", GOES_ON, _of("S11"), _REGIONAL),
+    Mutation("who has drained goes on by itself", "Consistent regions", GOES_ON, of("S11"), _REGIONAL),
     Mutation(
         "a contribution does not look at its checkpoint",
         "Consistent regions",
         END_UNCHECKED,
-        _of("S11"),
+        of("S11"),
         _REGIONAL,
         RESENT,
     ),
@@ -390,107 +386,107 @@ REGION_RULES = (
         "a contribution is in another multi than its channel",
         "Consistent regions",
         CONTRIBUTES_ALONE,
-        _of("S11"),
+        of("S11"),
         _REGIONAL,
     ),
     Mutation(
         "a start is removed before the state is back",
         "Consistent regions",
         REMOVED_AT_ONCE,
-        _of("S10"),
+        of("S10"),
         _REGIONAL,
     ),
     Mutation(
         "a start that stands is applied again behind an ask",
         "Consistent regions",
         APPLIED_AGAIN,
-        _of("S3"),
+        of("S3"),
         _REGIONAL,
     ),
-    Mutation("an initial offset is not recorded", "Consistent regions", NOT_RECORDED, _of("S10"), _REGIONAL),
+    Mutation("an initial offset is not recorded", "Consistent regions", NOT_RECORDED, of("S10"), _REGIONAL),
     Mutation(
         "a member begins at the offsets of its group",
         "Consistent regions",
         OFFSETS_READ,
-        _of("S10"),
+        of("S10"),
         _REGIONAL,
     ),
     Mutation(
         "the offset of a topic made again is kept",
         "Consistent regions",
         TOPICS_NOT_COMPARED,
-        _of("S10"),
+        of("S10"),
         _REGIONAL,
     ),
-    Mutation("a generation is no reset", "Consistent regions", GENERATION_IS_NO_RESET, _of("S10"), _REGIONAL),
-    Mutation("another incarnation is no reset", "Consistent regions", BOUNCE_IS_NO_RESET, _of("S10"), _REGIONAL),
-    Mutation("a reset leaves a checkpoint open", "Consistent regions", LEFT_OPEN, _of("S11"), _REGIONAL),
+    Mutation("a generation is no reset", "Consistent regions", GENERATION_IS_NO_RESET, of("S10"), _REGIONAL),
+    Mutation("another incarnation is no reset", "Consistent regions", BOUNCE_IS_NO_RESET, of("S10"), _REGIONAL),
+    Mutation("a reset leaves a checkpoint open", "Consistent regions", LEFT_OPEN, of("S11"), _REGIONAL),
     Mutation(
         "states of names that are gone are given to nobody",
         "Consistent regions",
         GONE_FORGOTTEN,
-        _of("S10"),
+        of("S10"),
         _REGIONAL,
     ),
     Mutation(
         "states of names that are gone are given to all",
         "Consistent regions",
         GONE_TO_ALL,
-        _of("S10"),
+        of("S10"),
         _REGIONAL,
     ),
     Mutation(
         "a start has a part of what its member shall run",
         "Consistent regions",
         IN_PART,
-        _of("S10"),
+        of("S10"),
         _REGIONAL,
     ),
-    Mutation("a member of an earlier reset counts", "Consistent regions", ANY_RESET, _of("S10"), _REGIONAL),
+    Mutation("a member of an earlier reset counts", "Consistent regions", ANY_RESET, of("S10"), _REGIONAL),
     Mutation(
         "a checkpoint is complete without one contribution",
         "Consistent regions",
         INCOMPLETE,
-        _of("S11"),
+        of("S11"),
         _REGIONAL,
     ),
     Mutation(
         "a checkpoint does without a member that has gone",
         "Consistent regions",
         DEPARTED,
-        _of("S10", "S11"),
+        of("S10", "S11"),
         _REGIONAL,
     ),
-    Mutation("what has no contributor is not copied", "Consistent regions", UNCOPIED, _of("S11"), _REGIONAL),
+    Mutation("what has no contributor is not copied", "Consistent regions", UNCOPIED, of("S11"), _REGIONAL),
     Mutation(
         "of a member that is away only partitions are copied",
         "Consistent regions",
         STATELESS,
-        _of("S10", "S11"),
+        of("S10", "S11"),
         _REGIONAL,
     ),
     Mutation(
         "states of the gone wait for an heir that is away",
         "Consistent regions",
         HEIRLESS,
-        _of("S10"),
+        of("S10"),
         _REGIONAL,
     ),
-    Mutation("a region is written over", "Consistent regions", UNCHECKED_REGION, _of("S10", "S11"), _REGIONAL),
+    Mutation("a region is written over", "Consistent regions", UNCHECKED_REGION, of("S10", "S11"), _REGIONAL),
     Mutation(
         "a region is written without the epoch",
         "Consistent regions",
         NO_EPOCH,
-        _of("S4", "S10", "S11"),
+        of("S4", "S10", "S11"),
         _REGIONAL,
     ),
-    Mutation("the cut that a region stands on is retired", "Consistent regions", RETIRED, _of("S11"), _REGIONAL),
-    Mutation("no checkpoint comes by itself", "Consistent regions", NEVER_PERIODIC, _of("L6"), _REGIONAL),
+    Mutation("the cut that a region stands on is retired", "Consistent regions", RETIRED, of("S11"), _REGIONAL),
+    Mutation("no checkpoint comes by itself", "Consistent regions", NEVER_PERIODIC, of("L6"), _REGIONAL),
     Mutation(
         "a region does not hear of its groups' turns",
         "Consistent regions",
         UNASKED,
-        _of("L6"),
+        of("L6"),
         _REGIONAL,
         NO_SWEEP,
         "the sweep",

@@ -13,8 +13,7 @@ from coordinator.zk.errors import OutcomeUnknown, Refused
 from coordinator.zk.store import Create, SetData
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
-from tests.simulation.mutation import Patch, replaced
-from tests.simulation.slip import Slip, of
+from tests.simulation.mutation import Mutation, Patch, of, replaced
 
 # ---- what would hide a slip: with these alone the product is still right
 
@@ -115,8 +114,8 @@ def _starts_without_pauses(original: Any) -> Any:
     return start
 
 
-ELECTION: tuple[Slip, ...] = (
-    Slip(
+ELECTION: tuple[Mutation, ...] = (
+    Mutation(
         "another node's coordinator znode is taken for one's own",
         "Election 1",
         (replaced(Elector, "_elect", _any_owner_is_oneself),),
@@ -124,7 +123,7 @@ ELECTION: tuple[Slip, ...] = (
         ("aimed", "storm"),
         OWN_ZNODE_NOT_CHECKED,
     ),
-    Slip(
+    Mutation(
         "the epoch is set without its version",
         "Election 2",
         (replaced(Elector, "_bid", _epoch_without_version),),
@@ -132,14 +131,14 @@ ELECTION: tuple[Slip, ...] = (
         ("aimed", "storm"),
         OWN_ZNODE_NOT_CHECKED,
     ),
-    Slip(
+    Mutation(
         "an election does not raise the epoch",
         "Election 2",
         (replaced(Elector, "_bid", _same_epoch),),
         of("S3", "S4", "S6", "L1"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a new epoch znode stays at version 0",
         "Election 3",
         (replaced(Elector, "_bid", _at_version_zero),),
@@ -147,14 +146,14 @@ ELECTION: tuple[Slip, ...] = (
         ("aimed",),
         OWN_ZNODE_NOT_CHECKED,
     ),
-    Slip(
+    Mutation(
         "a new epoch znode does not go by the groups' epochs",
         "Election 3",
         (replaced(Elector, "_largest_epoch", _knows_no_epoch),),
         of("S3", "S4", "L1"),
         ("aimed",),
     ),
-    Slip(
+    Mutation(
         "a lost reply is an election won",
         "Election 4",
         (replaced(Elector, "_elect", _unknown_is_won),),
@@ -162,7 +161,7 @@ ELECTION: tuple[Slip, ...] = (
         ("aimed", "storm"),
         OWN_ZNODE_NOT_CHECKED,
     ),
-    Slip(
+    Mutation(
         "pauses are not read before the first turns",
         "Election 5",
         (replaced(Listeners, "start", _starts_without_pauses),),

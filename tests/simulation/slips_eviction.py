@@ -21,8 +21,7 @@ from coordinator.rebalance.channel_reader import ChannelReader
 from coordinator.rebalance.rebalancer import Rebalancer
 from coordinator.zk.errors import BadData, IncarnationOver
 from coordinator.zk.store import Check
-from tests.simulation.mutation import constant, nothing, replaced
-from tests.simulation.slip import Slip, of
+from tests.simulation.mutation import Mutation, constant, nothing, of, replaced
 
 # ---- evictions, failovers, and a name that is taken over
 
@@ -102,44 +101,46 @@ def _given_up_unchecked(original: Any) -> Any:
 _RECONCILIATION = coordinator.planning.reconciliation
 _MEMBERSHIP = coordinator.planning.membership
 
-EVICTION: tuple[Slip, ...] = (
-    Slip(
+EVICTION: tuple[Mutation, ...] = (
+    Mutation(
         "a mark lasts half of its lease",
         "Eviction 3",
         (replaced(_MEMBERSHIP, "_keep_marks", _half_a_mark),),
         of("S1"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "all partitions wait for a mark",
         "Eviction 3",
         (replaced(_RECONCILIATION, "taken_partitions", _all_wait),),
         of("L1", "L3"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "churn postpones evictions",
         "Eviction 1",
         (constant(ChannelReader, "_waits_s", lambda *_: 0.0),),
         of("L4"),
         ("aimed", "pauses"),
     ),
-    Slip("no member is evicted", "Eviction 1", (constant(_MEMBERSHIP, "_evict", nothing),), of("L1", "L4"), ("aimed",)),
-    Slip(
+    Mutation(
+        "no member is evicted", "Eviction 1", (constant(_MEMBERSHIP, "_evict", nothing),), of("L1", "L4"), ("aimed",)
+    ),
+    Mutation(
         "an evicted consumer goes on",
         "Eviction 4",
         (replaced(FencedChannel, "_look", _looks_past(ended=True, incarnation=False)),),
         of("S1", "S3", "L1", "L4"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "an older process of a name goes on",
         "Take-over 2",
         (replaced(FencedChannel, "_look", _looks_past(ended=False, incarnation=True)),),
         of("S1", "S3", "S5", "L1"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "the older process takes its name back",
         "Take-over 2",
         (
@@ -149,35 +150,35 @@ EVICTION: tuple[Slip, ...] = (
         of("L1", "L4"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "stops are sent after every failover",
         "Failover 3",
         (replaced(coordinator.planning.plan, "_needs_new_generation", _new_after_each_election),),
         of("L1", "L4", "S9"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a returning seat is missed",
         "Rebalance 3",
         (constant(Rebalancer, "_missed_a_return", lambda *_: False),),
         of("S2", "S7", "L1", "L2"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a seat is removed unchecked",
         "Rebalance 3",
         (replaced(coordinator.rebalance.plan_operations, "_given_up", _given_up_unchecked),),
         of("S7", "L1"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a seat is given up at once",
         "Rebalance 3",
         (replaced(_MEMBERSHIP, "_seats", _seats_away_for(1e9)),),
         of("L1", "L4", "S7"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a seat is never given up",
         "Rebalance 3",
         (replaced(_MEMBERSHIP, "_seats", _seats_away_for(0.0)),),

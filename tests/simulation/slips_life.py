@@ -25,8 +25,7 @@ from coordinator.zk.store import Delete, SetData
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.records import OffsetRecord
 from tests.simulation import fences
-from tests.simulation.mutation import Patch, constant, replaced
-from tests.simulation.slip import Slip, of
+from tests.simulation.mutation import Mutation, Patch, constant, of, replaced
 
 # ---- registration
 
@@ -203,29 +202,29 @@ def _commits_this_poll(original: Any) -> Any:
 
 _REGISTRATION = consumer.membership.registration
 
-LIFE: tuple[Slip, ...] = (
-    Slip(
+LIFE: tuple[Mutation, ...] = (
+    Mutation(
         "a registration is no compare-and-set",
         "Life 1",
         (replaced(_REGISTRATION, "_beginning", _without_version),),
         of("S1", "S5"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "the predecessor's offsets are not written",
         "Life 1",
         (replaced(_REGISTRATION, "release_operations", _deletes_only),),
         of("S5"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "the predecessor's owners stay",
         "Life 1",
         (replaced(_REGISTRATION, "release_operations", _deletes_nothing),),
         of("S7", "L1"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a large take-over does not begin with the fence",
         "Life 1",
         (replaced(_REGISTRATION, "_next_of_the_end", _not_fenced_first),),
@@ -233,42 +232,42 @@ LIFE: tuple[Slip, ...] = (
         ("large", "aimed"),
         SMALL_TAKE_OVERS,
     ),
-    Slip(
+    Mutation(
         "a command of an older epoch is applied",
         "Life 2",
         (replaced(CommandDrain, "_is_stale", _stale_by_generation),),
         of("S3", "S6"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a stop writes no offsets",
         "Life 3",
         (replaced(consumer.membership.offsets, "release_operations", _deletes_only),),
         of("S5"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a stop leaves its owners",
         "Life 3",
         (replaced(consumer.membership.offsets, "release_operations", _deletes_nothing),),
         of("S1", "S7", "L1"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a stop and its removal are two multis",
         "Life 3",
         (replaced(FencedChannel, "commit", _removes_later),),
         of("S3", "S6", "L1"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a claim creates no owners",
         "Life 4",
         (replaced(consumer.membership.command_drain, "claim_operations", _no_owners),),
         of("S1", "S2", "L1", "L4"),
         ("calm", "aimed"),
     ),
-    Slip(
+    Mutation(
         "a claim takes an owner that is in the way",
         "Life 4",
         fences.NO_OWNERS_IN_THE_WAY,
@@ -276,7 +275,7 @@ LIFE: tuple[Slip, ...] = (
         ("storm", "aimed"),
         fences.OWNERS_NOT_ASKED,
     ),
-    Slip(
+    Mutation(
         "refused partitions are not listed",
         "Life 4",
         (replaced(consumer.membership.command_drain, "after_command", _refused_not_listed),),
@@ -284,63 +283,63 @@ LIFE: tuple[Slip, ...] = (
         ("storm", "aimed"),
         fences.OWNERS_NOT_ASKED,
     ),
-    Slip(
+    Mutation(
         "an offset of another topic id is used",
         "Life 4",
         (replaced(CommittedOffsets, "_standing", _any_topic_id),),
         of("S5"),
         ("storm", "aimed"),
     ),
-    Slip(
+    Mutation(
         "a consumer's unknown outcome is taken for done",
         "Life 7",
         (replaced(FencedChannel, "_send", _unknown_is_done),),
         of("S1", "S5", "S6"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "the first lease of a session counts from its own sync",
         "Life 8",
         (replaced(ConsumerSession, "lease", _counts_from_its_own_sync),),
         of("S1"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "a lease is as long as the session",
         "Life 8",
         (constant(Lease, "length_s", property(lambda self: self._store.negotiated_timeout_s)),),
         of("S1"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "a consumer gives no sign of life",
         "Life 9",
         (replaced(Keeper, "_touch_or_leave", _never_touches),),
         of("L1", "L4"),
         ("calm", "aimed"),
     ),
-    Slip(
+    Mutation(
         "a consumer whose application does not poll stays",
         "Life 9",
         (replaced(Keeper, "_leave_unpolled", _stays_unpolled),),
         of("L1", "L4", "S1"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "a consumer leaves while it still fetches",
         "Life 10",
         (replaced(ConsumerMember, "leave", _leaves_first),),
         of("S1", "S5"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "offsets are published outside the fence",
         "The two fences",
         (replaced(OffsetPublisher, "publish_if_due", _publishes_unfenced),),
         of("S5"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "the poll in progress is committed",
         "Offsets",
         (replaced(Consumer, "_polled", _commits_this_poll),),

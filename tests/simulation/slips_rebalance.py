@@ -19,8 +19,7 @@ from coordinator.zk.store import SetData
 from coordinator.zk.znodes.group_state import COMPLETING, STABLE
 from coordinator.zk.znodes.partitions import NONE
 from tests.simulation import fences
-from tests.simulation.mutation import Patch, constant, nothing, replaced
-from tests.simulation.slip import Slip, of
+from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
 
 # ---- 1: what is read, and in which order
 
@@ -243,15 +242,15 @@ def _fence_last(original: Any) -> Any:
     return torn_end
 
 
-REBALANCE: tuple[Slip, ...] = (
-    Slip(
+REBALANCE: tuple[Mutation, ...] = (
+    Mutation(
         "ids are read before channels",
         "Rebalance 1",
         (replaced(GroupReader, "read", _ids_first),),
         of("S1", "S7", "L1", "L2", "L4"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "the state is read after the channels",
         "Rebalance 1",
         (replaced(GroupReader, "read", _channels_first),),
@@ -259,63 +258,63 @@ REBALANCE: tuple[Slip, ...] = (
         ("aimed", "storm"),
         (*fences.RESENT, *fences.OWNERS_NOT_ASKED, *fences.NO_OWNERS_IN_THE_WAY),
     ),
-    Slip(
+    Mutation(
         "the departed are not ended",
         "Rebalance 2",
         (constant(coordinator.planning.membership, "_end_departed", nothing),),
         of("L1", "L2", "S7"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "an end is no compare-and-set",
         "Rebalance 2",
         (replaced(coordinator.rebalance.plan_operations, "_whole_end", _end_without_version),),
         of("S1", "S5", "S6", "L1"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "an end writes no offsets",
         "Rebalance 2",
         (constant(coordinator.rebalance.plan_operations, "_offsets", lambda *_: []),),
         of("S5"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a live member is its name only",
         "Rebalance 2",
         BY_NAME,
         of("L1", "L2", "S2", "S9"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "members are compared by name",
         "Rebalance 3",
         (replaced(coordinator.planning.plan, "_by_seat", _without_incarnations),),
         of("L1", "L2", "S2", "S3"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "the generation is not raised",
         "Rebalance 3",
         (constant(coordinator.planning.plan, "_needs_new_generation", lambda *_: False),),
         of("L1", "L2", "S2", "S3"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a command of an older epoch is kept",
         "Rebalance 4",
         _kept(lambda now, view: {"epoch": now.snapshot.epoch}),
         of("L1", "S3", "S6"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a command for another life is kept",
         "Rebalance 4",
         _kept(lambda now, view: {"incarnation": view.channel.incarnation}),
         of("L1", "L4", "S6"),
         ("aimed", "storm"),
     ),
-    Slip(
+    Mutation(
         "a command for another topic id is kept",
         "Rebalance 4",
         _kept(lambda now, view: {"topics": {}}),
@@ -323,21 +322,21 @@ REBALANCE: tuple[Slip, ...] = (
         ("storm", "aimed"),
         TOPICS_MAKE_NO_GENERATION,
     ),
-    Slip(
+    Mutation(
         "partitions of a topic made again are kept",
         "Rebalance 5",
         (replaced(coordinator.planning.reconciliation, "_to_revoke", _keeps_other_lives),),
         of("L1", "L2", "S2", "S5"),
         ("storm", "aimed"),
     ),
-    Slip(
+    Mutation(
         "what has lost its owner is kept",
         "Rebalance 5",
         (replaced(coordinator.planning.reconciliation, "_to_revoke", _keeps_unowned),),
         of("L1", "L2", "L4", "S1", "S2"),
         ("storm", "aimed"),
     ),
-    Slip(
+    Mutation(
         "what a withdrawn start names is free at once",
         "Rebalance 6",
         (replaced(coordinator.planning.reconciliation, "taken_partitions", _withdrawn_is_free),),
@@ -345,22 +344,21 @@ REBALANCE: tuple[Slip, ...] = (
         ("aimed", "large"),
         (*fences.OWNERS_NOT_ASKED, *fences.NO_OWNERS_IN_THE_WAY),
     ),
-    Slip(
+    Mutation(
         "what has an owner is free",
         "Rebalance 6",
         fences.OWNERS_NOT_ASKED,
         of("L1", "L3", "L4", "S1", "S6"),
         ("storm", "aimed"),
-        fences.NO_OWNERS_IN_THE_WAY,
     ),
-    Slip(
+    Mutation(
         "what a mark covers is free",
         "Rebalance 6",
         (replaced(coordinator.planning.reconciliation, "taken_partitions", _marks_not_asked),),
         of("S1"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "a start in part names all",
         "Rebalance 6",
         (replaced(coordinator.planning.reconciliation, "_step", _starts_blocked),),
@@ -368,14 +366,14 @@ REBALANCE: tuple[Slip, ...] = (
         ("aimed", "pauses"),
         fences.NO_OWNERS_IN_THE_WAY,
     ),
-    Slip(
+    Mutation(
         "a straggler holds up all",
         "Rebalance 6",
         (constant(coordinator.planning.reconciliation, "_straggles", lambda *_: False),),
         of("L1", "L3"),
         ("aimed", "pauses"),
     ),
-    Slip(
+    Mutation(
         "starts go out before ends",
         "Rebalance 7",
         (replaced(coordinator.rebalance.rebalancer, "steps", _starts_first),),
@@ -383,7 +381,7 @@ REBALANCE: tuple[Slip, ...] = (
         ("large", "aimed"),
         (*fences.SMALL_STEPS, *fences.NO_OWNERS_IN_THE_WAY),
     ),
-    Slip(
+    Mutation(
         "a refused multi of a turn is passed over",
         "Rebalance 7",
         (replaced(Rebalancer, "_commit", _passes_over),),
@@ -391,7 +389,7 @@ REBALANCE: tuple[Slip, ...] = (
         ("large", "aimed"),
         fences.SMALL_STEPS,
     ),
-    Slip(
+    Mutation(
         "a torn end does not begin with the fence",
         "Eviction 2",
         (replaced(coordinator.rebalance.plan_operations, "_torn_end", _fence_last),),
@@ -399,7 +397,7 @@ REBALANCE: tuple[Slip, ...] = (
         ("large", "aimed"),
         fences.SMALL_STEPS,
     ),
-    Slip(
+    Mutation(
         "a group is Stable while members start",
         "Rebalance 8",
         (replaced(coordinator.planning.plan, "_state_name", _is_stable_too_soon),),

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import consumer.spark.fetchers.orphan_sweep
+import consumer.spark.source.stream_planner
 import coordinator.retention.segments
+import tests.simulation.world
 from consumer.sealing.open_segment import OpenSegment
 from consumer.sealing.sealer import Sealer
 from consumer.sealing.segment_commit import SegmentCommit, channel_of
@@ -25,8 +27,7 @@ from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import COORDINATOR, GROUPS
 from tests.simulation.callbacks import Watches
 from tests.simulation.fences import NO_SWEEP
-from tests.simulation.mutation import Patch, constant, nothing, replaced
-from tests.simulation.slip import Slip, of
+from tests.simulation.mutation import Mutation, Patch, constant, nothing, of, replaced
 
 # ---- watches, and the queue
 
@@ -150,6 +151,18 @@ def _uncompared(original: Any) -> Any:
     return seal
 
 
+UNNAMED: tuple[Patch, ...] = (replaced(SegmentCommit, "commit", _unnamed),)
+UNCOMPARED: tuple[Patch, ...] = (replaced(Sealer, "_seal", _uncompared),)
+"""Two rules for one case: a segment whose multi has happened is known by its name, or else by the channel's offsets."""
+
+YOUNG_FILES_TOO: tuple[Patch, ...] = (constant(tests.simulation.world, "ORPHAN_AFTER_S", 0.0),)
+"""The sweep goes by the channels alone, and not by a file's age."""
+
+
+NO_GAPS: tuple[Patch, ...] = (constant(consumer.spark.source.stream_planner, "gaps", lambda *_: []),)
+"""A missing number among the segments is not noticed: only `collected` says that some were removed."""
+
+
 # ---- queries
 
 
@@ -215,8 +228,8 @@ def _finishes_what_is_next(original: Any) -> Any:
     return latest
 
 
-WATCHES: tuple[Slip, ...] = (
-    Slip(
+WATCHES: tuple[Mutation, ...] = (
+    Mutation(
         "a turn's unknown outcome is taken for done",
         "Rebalance 7",
         (replaced(Rebalancer, "_write", _unknown_is_done),),
@@ -224,7 +237,7 @@ WATCHES: tuple[Slip, ...] = (
         ("watchful", "storm"),
         NOTHING_READ_AGAIN,
     ),
-    Slip(
+    Mutation(
         "the debounce swallows a change",
         "Rebalance",
         (replaced(Handlers, "ask", _swallows),),
@@ -232,7 +245,7 @@ WATCHES: tuple[Slip, ...] = (
         ("watchful", "aimed"),
         NO_SWEEP,
     ),
-    Slip(
+    Mutation(
         "a watch on a registration is set once only",
         "Rebalance",
         (replaced(Listeners, "_handle", _watches_data_once),),
@@ -240,7 +253,7 @@ WATCHES: tuple[Slip, ...] = (
         ("watchful", "led"),
         NO_SWEEP,
     ),
-    Slip(
+    Mutation(
         "nothing is read again after a reconnect",
         "Failover",
         (replaced(Coordinator, "_on_state", _reads_nothing_again),),
@@ -248,7 +261,7 @@ WATCHES: tuple[Slip, ...] = (
         ("watchful", "storm"),
         SILENT_LOSSES,
     ),
-    Slip(
+    Mutation(
         "acknowledgements are not watched",
         "Rebalance",
         (replaced(Rebalancer, "_watch", _watches_no_acknowledgement),),
@@ -256,7 +269,7 @@ WATCHES: tuple[Slip, ...] = (
         ("watchful", "storm"),
         NO_SWEEP,
     ),
-    Slip(
+    Mutation(
         "the queue forgets the earliest time",
         "Rebalance",
         (replaced(RequestQueue, "request", _latest_due),),
@@ -268,73 +281,75 @@ WATCHES: tuple[Slip, ...] = (
 
 _SWEEP = consumer.spark.fetchers.orphan_sweep
 
-SEALS: tuple[Slip, ...] = (
+SEALS: tuple[Mutation, ...] = (
     *WATCHES,
-    Slip("a seal is two multis", "Seal 2", (replaced(SegmentCommit, "commit", _two_multis),), of("S5"), ("sealing",)),
-    Slip(
+    Mutation(
+        "a seal is two multis", "Seal 2", (replaced(SegmentCommit, "commit", _two_multis),), of("S5"), ("sealing",)
+    ),
+    Mutation(
         "a seal does not compare the channel's offsets",
         "Seal 2",
-        (replaced(Sealer, "_seal", _uncompared),),
+        UNCOMPARED,
         of("S5"),
         ("sealing", "storm"),
+        UNNAMED,
     ),
-    Slip(
-        "a file is sealed twice after a lost reply",
-        "Seal 3",
-        (replaced(SegmentCommit, "commit", _unnamed), replaced(Sealer, "_seal", _uncompared)),
-        of("S5"),
-        ("sealing", "storm"),
+    Mutation(
+        "a file is sealed twice after a lost reply", "Seal 3", UNNAMED, of("S5"), ("sealing", "storm"), UNCOMPARED
     ),
-    Slip(
+    Mutation(
         "the sweep removes files of the living",
         "Seal 3",
         (constant(_SWEEP, "_is_over", lambda *_: True),),
         of("S5"),
         ("sealing", "storm"),
+        YOUNG_FILES_TOO,
     ),
-    Slip(
+    Mutation(
         "a query registers beside the set of queries",
         "A query reads 1",
         (replaced(QueryPost, "_register", _registers_beside_the_set),),
         of("S5"),
         ("sealing", "storm"),
     ),
-    Slip(
+    Mutation(
         "a query lists before it registers",
         "A query reads 1",
         (replaced(Planner, "_initial", _lists_first),),
         of("S5"),
         ("sealing", "storm"),
     ),
-    Slip(
+    Mutation(
         "an older run of a query goes on",
         "A query reads 1",
         (constant(QueryPost, "_check_run", nothing),),
         of("S5"),
         ("sealing", "storm"),
     ),
-    Slip(
+    Mutation(
         "segments are collected ahead of the slowest query",
         "A query reads 4",
         (constant(coordinator.retention.segments, "finished_by_all", _fastest),),
         of("S5"),
         ("sealing", "storm"),
     ),
-    Slip(
+    Mutation(
         "a collection does not write how far it came",
         "A query reads 4",
         (replaced(SegmentCollector, "_write", _collected_not_written),),
         of("S5"),
         ("sealing", "storm"),
+        NO_GAPS,
     ),
-    Slip(
+    Mutation(
         "a query that returns too late is not refused",
         "A query reads 5",
         (constant(Planner, "_collected", lambda *_: []),),
         of("S5"),
         ("sealing", "storm"),
+        NO_GAPS,
     ),
-    Slip(
+    Mutation(
         "a query has finished what it is about to read",
         "A query reads 4",
         (replaced(Planner, "_latest", _finishes_what_is_next),),
