@@ -89,7 +89,7 @@ class _Attempt:
 
     def _hop_s(self) -> float:
         ensemble = self._ensemble
-        if self._latency is not None:
+        if self._latency is not None and ensemble.latency == WIDE:
             return self._latency.hop_s()
         return ensemble.hop_s + ensemble.scheduler.random.random() * ensemble.hop_spread_s
 

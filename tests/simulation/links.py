@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from coordinator.zk.store import Watch
-from tests.simulation.latency import WideLatency
+from tests.simulation.latency import WIDE, WideLatency
 from tests.simulation.scheduler import SimulatedProcess, Thread
 from tests.simulation.znodes import Event
 
@@ -206,7 +206,8 @@ class SimulatedLink:
     def _hop_s(self) -> float:
         ensemble, latency = self._ensemble, self.latency
         random = ensemble.scheduler.random.random
-        taken = ensemble.hop_s + random() * ensemble.hop_spread_s if latency is None else latency.hop_s()
+        is_wide = latency is not None and ensemble.latency == WIDE
+        taken = latency.hop_s() if is_wide else ensemble.hop_s + random() * ensemble.hop_spread_s
         client = self.client
         if client.slow_until > ensemble.scheduler.now:
             taken += min(random() * client.slow_s, client.slow_until - ensemble.scheduler.now)

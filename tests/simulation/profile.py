@@ -385,6 +385,7 @@ AIMED = replace(
         "regions": (0.0, 0.0, 0.0, 0.0, 0.0, 1.0),
         "region_faults": ((0, 0), (4, 10)),
         "preemption": (0.0, 0.02, 0.1),
+        "latency": ("even", "even", "even", "wide"),
     },
     leader_weights={kind: weight for kind, weight in LEADERS.items() if not kind.endswith("-by-hand")},
     region_weights={kind: weight for kind, weight in REGIONS.items() if not kind.endswith("-by-hand")},

@@ -30,6 +30,7 @@ from consumer.membership.claims import chunks
 from consumer.membership.keeper import Keeper
 from coordinator.service import Coordinator
 from coordinator.zk.lease import LEASE_SHARE
+from tests.simulation.latency import WIDE
 from tests.simulation.parts import SharedDisk
 from tests.simulation.profile import Profile
 from tests.simulation.world import CHECKPOINT_INTERVAL_MS, DRAIN_TIMEOUT_MS
@@ -59,6 +60,9 @@ NEVER_S = 600.0
 
 NOTICE_S = 3.0
 """Within this a change is acted upon whose watch events come."""
+
+SLOW_S = 8.0
+"""A turn of some dozen requests, one after the other, takes so long on a slow connection that stalls."""
 
 
 def _collects_only(self: Coordinator) -> None:
@@ -125,7 +129,7 @@ def bounds(profile: Profile) -> dict[str, float]:
         "seal_interval": 0.4,
         "channel_retention": profile.retention_ms / 1000,
         "collection": 2 * sweep_s + 2 * session_s,
-        "notice": 2 * sweep_s + 1.0 if profile.sweeps else NOTICE_S,
+        "notice": (2 * sweep_s + 1.0 if profile.sweeps else NOTICE_S) + (SLOW_S if profile.latency == WIDE else 0.0),
         "hold": LONGEST_HOLD_S + 2 * DRAIN_TIMEOUT_MS / 1000,
         "reset_timeout": 3.0,
         "checkpoint_interval": CHECKPOINT_INTERVAL_MS / 1000,

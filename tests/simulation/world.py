@@ -35,6 +35,7 @@ from tests.simulation.actors import (
     SlotTask,
 )
 from tests.simulation.assignors import COORDINATOR, MadeUpFailure, Manner, Troubled, drawn_manner, installed
+from tests.simulation.latency import EVEN
 from tests.simulation.parts import Production, SharedDisk, SimLog
 from tests.simulation.profile import Profile
 from tests.simulation.runtime import SimRuntime
@@ -485,6 +486,7 @@ class SimulatedWorld:
         """Everything that was done to the world is over; who is needed is started again."""
         self.is_calm = True
         self.ensemble.start()
+        self.ensemble.latency = EVEN
         for server in self.ensemble.servers:
             self.ensemble.heal(server)
             server.lag(0.0)

@@ -34,7 +34,7 @@ class SimulatedEnsemble:
     :ivar leader: None while there is none.
     :ivar epoch: the number of the last election.
     :ivar hop_s: a packet takes this long at least, and up to `hop_spread_s` more.
-    :ivar latency: `EVEN`, or `WIDE`: each connection is as slow as is drawn for it (`latency.py`).
+    :ivar latency: `EVEN`, or `WIDE`: as long as it is, each connection is as slow as is drawn for it (`latency.py`).
     :ivar lag_spread_s: followers are behind the leader by up to this.
     :ivar splitting: how likely requests that are sent together do not arrive together.
     :ivar election_s: how long the servers are without a leader, shortest and longest.
