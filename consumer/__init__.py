@@ -1,1 +1,4 @@
-"""The consumer: group membership, fetchers, Spark."""
+"""The consumer: group membership, fetchers, Spark.
+
+Imports `coordinator.zk`; client-side assignment also imports `coordinator.assignors`.
+"""

@@ -1,3 +1,6 @@
-"""The coordinator of zk-group-coordinator: election, listeners, turns of a group, and the commands it sends."""
+"""The coordinator of zk-group-coordinator: election, listeners, turns of a group, and the commands it sends.
+
+Imports nothing of `consumer` and `drills`, but for `coordinator.cli`.
+"""
 
 __version__ = "0.1.0"

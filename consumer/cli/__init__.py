@@ -1,4 +1,7 @@
-"""The command line `zk-consumer`: one file for each group of commands."""
+"""The command line `zk-consumer`: one file for each group of commands.
+
+Imports all of `consumer`, and `coordinator.zk`.
+"""
 
 from __future__ import annotations
 

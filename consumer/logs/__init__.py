@@ -1,4 +1,7 @@
-"""Logs behind one interface: the embedded log, and Kafka."""
+"""Logs behind one interface: the embedded log, and Kafka.
+
+Imports `coordinator.zk` and its records.
+"""
 
 from __future__ import annotations
 

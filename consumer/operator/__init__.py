@@ -1,4 +1,7 @@
-"""A consumer in a consistent region: drains, checkpoints and resets on the member's side (seed 002)."""
+"""A consumer in a consistent region: drains, checkpoints and resets on the member's side (seed 002).
+
+Imports all of `consumer` but `spark` and `cli`.
+"""
 
 from __future__ import annotations
 

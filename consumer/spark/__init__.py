@@ -1,4 +1,4 @@
-"""Fetchers in Spark executors, and their sealed records as a streaming DataFrame.
+"""Fetchers in Spark executors, and their sealed records as a streaming DataFrame. Imports all of `consumer` but `cli`.
 
 from consumer.spark import FetcherPool, register
 

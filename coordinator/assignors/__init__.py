@@ -1,4 +1,7 @@
-"""Assignment strategies: pure functions from members and topics to an assignment, one file each."""
+"""Assignment strategies: pure functions from members and topics to an assignment, one file each.
+
+Imports the records of `zk`.
+"""
 
 from __future__ import annotations
 

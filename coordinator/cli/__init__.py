@@ -1,4 +1,7 @@
-"""The command line `zk-coordinator`: one file for each group of commands."""
+"""The command line `zk-coordinator`: one file for each group of commands.
+
+Imports `service`, `admin`, `term`, `zk`, the logs of `consumer` and its check of segments; `drills` is loaded by name.
+"""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from ..planning.target import is_live
 from ..term.term import Term
 from ..zk.batching import ensure
 from ..zk.clear_below import clear_below
-from ..zk.errors import BadData, OutcomeUnknown, Refused
-from ..zk.store import MAX_OPERATIONS, Check, Create, Delete, Operation, SetData, Watch
+from ..zk.errors import BadData, Refused
+from ..zk.store import Check, Create, Delete, Operation, SetData, Watch
 from ..zk.znodes.commands import ASSIGN, ASSIGNMENT_FAILED, DRAIN, START_FETCHER, Command
 from ..zk.znodes.group_state import FAILED, GroupState
 from ..zk.znodes.paths import Brokers, GroupPaths, RegionPaths
@@ -250,41 +250,13 @@ class Rebalancer:
 
     def _write(self, operations: Sequence[Operation]) -> bool:
         """Commit under the fence; False when the turn must start over."""
-        try:
-            self._term.commit(operations)
-        except Refused as refused:
-            log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
-            if refused.reason == "not-empty":
-                self._clear_below(refused.path)
-            return False
-        except OutcomeUnknown:
-            # Sent again unchanged it would be refused (the state's version): its result is read.
-            self._store.sync()
+        return self._term.write(operations, self._restarted)
+
+    def _restarted(self, refused: Refused | None) -> None:
+        if refused is None:
             log.info("turn restarted after a lost reply: group=%s", self._group)
-            return False
-        return True
-
-    def _clear_below(self, path: str) -> None:
-        """Remove the children that an operator has created below a znode of the protocol's, which prevent its removal.
-
-        The deepest first, in batches: the turn comes back here until all are removed.
-        """
-        strays = self._strays(path)
-        for _ in range(DEEPEST):
-            below = next((found for stray in strays if (found := self._strays(stray))), [])
-            if not below:
-                break
-            strays = below
-        for stray in strays:
-            self._term.problems.report(stray, "unexpected znode, removing it")
-        if strays:
-            with suppress(Refused, OutcomeUnknown):
-                self._term.commit([Delete(stray) for stray in strays])
-
-    def _strays(self, path: str) -> list[str]:
-        listing = self._store.children(path)
-        names = listing.names if listing is not None else []
-        return [f"{path}/{name}" for name in sorted(names)[: MAX_OPERATIONS - 1]]
+        else:
+            log.info("turn restarted: group=%s refused=%s reason=%s", self._group, refused.path, refused.reason)
 
 
 def _is_of_another_life(seat: SeatView, view: ChannelView | None) -> bool:

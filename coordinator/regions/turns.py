@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from ..term.metrics import OF_AN_APPLICATION, OF_AN_OPERATOR
 from ..term.term import Term
 from ..zk.batching import batches
-from ..zk.clear_below import ROOM, clear_below
-from ..zk.errors import BadData, OutcomeUnknown, Refused
+from ..zk.clear_below import ROOM
+from ..zk.errors import BadData, Refused
 from ..zk.store import MAX_COMMIT_BYTES, Check, Create, Delete, Operation, SetData
 from ..zk.znodes.paths import GroupPaths, RegionPaths
 from ..zk.znodes.regions import (
@@ -180,33 +179,14 @@ class RegionTurns:
 
     def _write(self, operations: Sequence[Operation]) -> bool:
         """Commit under the fence; False when the turn must start over."""
-        try:
-            self._term.commit(operations)
-        except Refused as refused:
+        return self._term.write(operations, self._restarted)
+
+    def _restarted(self, refused: Refused | None) -> None:
+        if refused is not None:
             log.info(
                 "region turn restarted: region=%s refused=%s reason=%s",
                 self._paths.region, refused.path, refused.reason,
             )  # fmt: skip
-            if refused.reason == "not-empty":
-                self._clear_below(refused.path)
-            return False
-        except OutcomeUnknown:
-            self._store.sync()
-            return False
-        return True
-
-    def _clear_below(self, path: str) -> None:
-        """Remove children that an operator has created below a znode of the protocol's, deepest first, in batches."""
-        stray = f"{path}/..."
-        self._term.problems.report(stray, "unexpected znode, removing it")
-
-        def commit(operations: Sequence[Operation]) -> bool:
-            with suppress(Refused, OutcomeUnknown):
-                self._term.commit(operations)
-            return True
-
-        if clear_below(self._store, path, commit, ROOM):
-            self._term.problems.clear(stray)
 
     def _note(self, snapshot: RegionSnapshot, decided: RegionPlan) -> None:
         name, before, after = self._paths.region, snapshot.region, decided.region

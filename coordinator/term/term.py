@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from ..zk.errors import EpochOver, Refused
+from ..zk.clear_below import clear_below
+from ..zk.errors import EpochOver, OutcomeUnknown, Refused
 from ..zk.lease import Lease
 from ..zk.runtime import Runtime
-from ..zk.store import Check, Operation, Store
+from ..zk.store import MAX_OPERATIONS, Check, Operation, Store
 from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
 from .bad_data import Problems
 from .config import CoordinatorConfig
@@ -95,6 +97,41 @@ class Term:
             log.info("collection refused, retrying: what=%s refused=%s", what, refused.path)
             return False
         return True
+
+    def write(self, operations: Sequence[Operation], restarted: Callable[[Refused | None], None]) -> bool:
+        """Commit for a turn; False when the turn must start over.
+
+        After a lost reply the next turn reads the result: sent again unchanged the commit would be refused, by the
+        version of a state. Znodes that an operator has created below one that is to be removed are removed first.
+
+        :param restarted: gets the refusal; None after a lost reply.
+        :raises EpochOver: when the fence has changed; LeaseLapsed likewise.
+        """
+        try:
+            self.commit(operations)
+        except Refused as refused:
+            restarted(refused)
+            if refused.reason == "not-empty":
+                self._clear_below(refused.path)
+            return False
+        except OutcomeUnknown:
+            self.store.sync()
+            restarted(None)
+            return False
+        return True
+
+    def _clear_below(self, path: str) -> None:
+        """Remove children that an operator has created below a znode of the protocol's, deepest first, in batches."""
+        stray = f"{path}/..."
+        self.problems.report(stray, "unexpected znode, removing it")
+
+        def commit(operations: Sequence[Operation]) -> bool:
+            with suppress(Refused, OutcomeUnknown):
+                self.commit(operations)
+            return True
+
+        if clear_below(self.store, path, commit, MAX_OPERATIONS):
+            self.problems.clear(stray)
 
     def _over(self) -> EpochOver:
         return EpochOver(f"epoch {self.epoch} is over: another coordinator was elected")

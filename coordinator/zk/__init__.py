@@ -1,1 +1,4 @@
-"""What both sides share: paths, records, the store and runtime seams, leases and fenced transactions."""
+"""What both sides share: the store and runtime seams, leases, retries and fenced transactions; the znodes in `znodes`.
+
+Imports nothing else of the project.
+"""

@@ -1,5 +1,5 @@
 """The history checker: decides whether a history satisfies the invariants of the design. `history.md` specifies the
-format of histories.
+format of histories. Imports the records of `coordinator.zk`.
 
 verdicts = check(events)
 assert not verdicts.broken, verdicts.text()

@@ -2,4 +2,6 @@
 
 They are ordinary processes with a history; SIGUSR1 makes them hang, SIGUSR2 ends the hang. Each is
 started as `python -m drills.workloads.NAME CONFIG`, where CONFIG is one JSON object.
+
+Imports `consumer`, and the sketches of `checker`.
 """

@@ -86,7 +86,7 @@ def _unknown_is_done(original: Any) -> Any:
             self._term.commit(operations)
         except Refused as refused:
             if refused.reason == "not-empty":
-                self._clear_below(refused.path)
+                self._term._clear_below(refused.path)
             return False
         except OutcomeUnknown:
             return True

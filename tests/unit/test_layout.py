@@ -332,8 +332,19 @@ def test_a_module_is_short_enough_to_be_read(package: str) -> None:
 
 
 MOST_CLASS_LINES, MOST_PARAMETERS, MOST_ATTRIBUTES = 250, 6, 20
-LARGE = {"CoordinatorMetrics": "an attribute for each family of docs/metrics.md"}
-"""Classes that are larger, and why."""
+LARGE = {
+    "CoordinatorMetrics": "an attribute for each family of docs/metrics.md",
+    "Consumer": "public API: keyword options with defaults",
+    "GroupMember": "public API: five required values, keyword options with defaults",
+    "ConsumerOperator": "public API: keyword options with defaults",
+    "KafkaLog": "the state of one librdkafka client, which one lock guards",
+    "ConsumerMetrics": "an attribute for each metric",
+    "Meter": "an attribute for each series of a consumer",
+}
+"""Classes of the running product that are larger, and why; the reason also stands beside each."""
+
+WIDE = {"ChannelData": "the fields of a channel", "CommandData": "the fields of a command"}
+"""Constructors of the drills with more parameters, and why."""
 
 
 def attributes_of(found: ast.ClassDef) -> set[str]:
@@ -342,24 +353,42 @@ def attributes_of(found: ast.ClassDef) -> set[str]:
     return {node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == "self"}
 
 
-def is_large(found: ast.ClassDef) -> bool:
+def is_wide(found: ast.ClassDef) -> bool:
     parameters = [
         len([*each.args.args[1:], *each.args.kwonlyargs])
         for each in found.body
         if isinstance(each, ast.FunctionDef) and each.name == "__init__"
     ]
+    return max(parameters, default=0) > MOST_PARAMETERS
+
+
+def is_large(found: ast.ClassDef) -> bool:
     lines = (found.end_lineno or 0) - found.lineno + 1
-    return (
-        lines > MOST_CLASS_LINES
-        or max(parameters, default=0) > MOST_PARAMETERS
-        or len(attributes_of(found)) > MOST_ATTRIBUTES
-    )
+    return is_wide(found) or lines > MOST_CLASS_LINES or len(attributes_of(found)) > MOST_ATTRIBUTES
 
 
-def test_a_class_of_the_coordinator_is_small_or_has_a_reason() -> None:
-    classes = [node for path in sources("coordinator") for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
+def classes_of(*packages: str) -> list[ast.ClassDef]:
+    found = [node for package in packages for path in sources(package) for node in nodes_of(path)]
+    return [node for node in found if isinstance(node, ast.ClassDef)]
 
-    assert {found.name for found in classes if is_large(found)} == set(LARGE)
+
+def test_a_class_of_the_running_product_is_small_or_has_a_reason() -> None:
+    assert {found.name for found in classes_of("coordinator", "consumer") if is_large(found)} == set(LARGE)
+
+
+def test_a_constructor_of_the_drills_has_few_parameters_or_a_reason() -> None:
+    assert {found.name for found in classes_of("drills") if is_wide(found)} == set(WIDE)
+
+
+FOLDERS = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
+
+
+@pytest.mark.parametrize("path", FOLDERS, ids=lambda path: path.parent.relative_to(ROOT).as_posix())
+def test_a_folder_opens_with_what_it_has_and_what_it_imports(path: Path) -> None:
+    """What it may import is in `MAY_IMPORT`; here it is said to the reader."""
+    said = ast.get_docstring(ast.parse(path.read_text())) or ""
+
+    assert re.search(r"\b[Ii]mports? ", said), said
 
 
 @pytest.mark.parametrize("package", PACKAGES)

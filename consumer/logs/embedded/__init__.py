@@ -1,1 +1,4 @@
-"""The embedded log: topics as folders of Arrow files, its producers, and chains of files."""
+"""The embedded log: topics as folders of Arrow files, its producers, and chains of files.
+
+Imports `logs` itself.
+"""

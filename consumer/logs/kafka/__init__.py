@@ -1,1 +1,4 @@
-"""Kafka as a log: one librdkafka client per process, its partitions, their share of memory, availability."""
+"""Kafka as a log: one librdkafka client per process, its partitions, their share of memory, availability.
+
+Imports `logs` itself.
+"""
