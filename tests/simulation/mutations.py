@@ -69,7 +69,7 @@ _HOLES = (
         of("S3", "S6"),
         ("aimed", "large"),
     ),
-    Mutation("the channels of the dead are never collected", "hole 12", holes.NEVER_COLLECTED, of("S7"), ("aimed",)),
+    Mutation("the channels of the dead are never collected", "hole 12", holes.NEVER_COLLECTED, of("S7"), ("calm", "storm")),
 )
 
 _FENCES = (

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..replay.commits import LIFE, RUNNING, Commit
+from ..replay.commits import LIFE, MEMBER, RUNNING, SENT, Commit
 from ..replay.fast_json import Partition
 from ..replay.fetch_intervals import Hold
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelChange
 from .base import Invariant
+from .free_partitions import FreePartitions
 from .session_leases import SessionLeases
 
 CLOCK_ROUNDING_S = 0.001
@@ -23,12 +24,13 @@ class Exclusive(Invariant):
     Two intervals of different incarnations never overlap in time; where they meet in one instant, not both fetch in it.
     No fetcher gets records of a partition that only another one runs. No fetch begins after the lapse of the lease, and
     `poll` returns nothing then, until it is renewed; a fetch that began before may end. And after no commit do two
-    channels have the same partition in `running`. No consumer's lease outlasts its session (`SessionLeases`).
+    channels have the same partition in `running`. No consumer's lease outlasts its session
+    (`SessionLeases`), and a start names free partitions only (`FreePartitions`).
     """
 
     name = "S1"
     sentence = "At any instant at most one fetcher runs a partition of a group."
-    wants = LIFE | RUNNING
+    wants = LIFE | RUNNING | SENT | MEMBER
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
@@ -38,6 +40,7 @@ class Exclusive(Invariant):
         self._runners: dict[tuple[str, Partition], dict[str, Event]] = {}
         self._acts: dict[tuple[str, str, str], float] = {}
         self._lapses: set[tuple[str, str]] = set()
+        self._free = FreePartitions(self.broken)
         self._leases = SessionLeases("consumer", self.broken)
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
@@ -140,6 +143,7 @@ class Exclusive(Invariant):
     # ---- channels
 
     def on_commit(self, commit: Commit) -> None:
+        self._free.on_commit(commit)
         claimed = []
         for change in commit.channels:
             claimed += self._note(change, commit.event)
