@@ -277,7 +277,10 @@ class Adopted(Invariant):
             return
         seat = group.seats.get(consumer)
         is_static = asked.identity.startswith("seat-")
-        if is_static and seat is not None and asked.identity != f"seat-{seat:x}":
+        # The turn has read this seat, and not one before it, when the target has its holder's incarnation.
+        channel = group.channels.get(consumer)
+        is_read = channel is not None and channel.data is not None and channel.data.incarnation == share.incarnation
+        if is_static and seat is not None and is_read and asked.identity != f"seat-{seat:x}":
             self.broken(f"{what} with {consumer}, whose seat is another than that of the ask", view.made, commit.event)
         elif not is_static and asked.identity != share.incarnation:
             self.broken(
