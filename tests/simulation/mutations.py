@@ -69,7 +69,9 @@ _HOLES = (
         of("S3", "S6"),
         ("aimed", "large"),
     ),
-    Mutation("the channels of the dead are never collected", "hole 12", holes.NEVER_COLLECTED, of("S7"), ("calm", "storm")),
+    Mutation(
+        "the channels of the dead are never collected", "hole 12", holes.NEVER_COLLECTED, of("S7"), ("calm", "storm")
+    ),
 )
 
 _FENCES = (
