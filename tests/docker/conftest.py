@@ -145,7 +145,7 @@ def compose_ensemble(docker_services: Any, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def docker_ensemble(compose_ensemble: Containers, docker_services: Any) -> Iterator[Containers]:
-    """Three servers in containers, whole at the start of each test, whatever the test before has broken."""
+    """Three servers in containers, whole at the start of each test, also after a test that broke them."""
     compose_ensemble.heal()
     docker_services.wait_until_responsive(check=compose_ensemble.is_healthy, timeout=40, pause=0.1)
     yield compose_ensemble

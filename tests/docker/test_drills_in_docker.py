@@ -1,4 +1,4 @@
-"""Drills on servers in containers: `drill run --docker`, beside whatever else the engine runs."""
+"""Drills on servers in containers: `drill run --docker`, beside the engine's other containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drills on a consistent region: whatever fails, the counts in memory are those of one uninterrupted run."""
+"""Drills on a consistent region: after each fault, the counts in memory equal those of an uninterrupted run."""
 
 from __future__ import annotations
 

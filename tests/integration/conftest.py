@@ -84,7 +84,7 @@ def stage(world: World) -> Iterator[ManualStage]:
 
 @pytest.fixture
 def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
-    """A proxy in front of the server that `world` uses; whatever it held back flows again before `world` closes."""
+    """A proxy in front of the server that `world` uses; held traffic is released before `world` closes."""
     with Proxy(zookeeper.hosts) as proxy:
         yield proxy
 

@@ -30,7 +30,7 @@ LARGE = Bounds(1000, 1 << 30)
 
 
 class Backlog:
-    """Segments and queries of a group that are made by hand; the files are tiny, whatever the znodes say."""
+    """Segments and queries of a group that are made by hand: tiny files, independent of the sizes in the znodes."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self.world = world
@@ -521,7 +521,7 @@ def test_a_silent_query_expires_and_holds_nothing_back(world: World, backlog: Ba
     eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "what the other has finished is collected")
     after = world.store.get(PATHS.queries)
     assert before is not None and after is not None
-    assert after.stat.version == before.stat.version + 1, "whoever reads the set of queries sees that it is another"
+    assert after.stat.version == before.stat.version + 1, "a reader of the set of queries sees a new version"
 
 
 def test_the_znode_of_an_expired_query_is_removed_after_as_long_again(world: World, backlog: Backlog) -> None:

@@ -76,7 +76,7 @@ def test_a_registration_that_cannot_be_read_leaves_that_member_out(
     eventually(lambda: world.stable("g", 1).left_out == why, 5, "the state says why")
     count = service.problems.count
     world.remove(PATHS.id("bad"))
-    eventually(lambda: not world.state("g").left_out, 5, "nobody is left out any more")
+    eventually(lambda: not world.state("g").left_out, 5, "no member is left out any more")
     eventually(lambda: service.problems.current() == {}, 5, "what is gone is no problem any more")
     assert service.problems.count == count == 1, "it was said once"
 
@@ -210,7 +210,7 @@ def test_a_command_for_a_consumer_that_cannot_exist_is_withdrawn(world: World, s
     world.topic("t", 1)
     good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
     world.stable("g", 1)
-    path = f"{PATHS.channel('nobody')}/command-0000000007"
+    path = f"{PATHS.channel('missing')}/command-0000000007"
 
     world.put(path, b"garbage")
 
@@ -245,7 +245,7 @@ def test_offsets_history_segments_and_queries_that_cannot_be_read_stop_nothing_e
     world.stable("g", 1)
     others_go_on(world, log, good)
 
-    assert good.held == parts("t", 1, 2), "where to begin with the other partition nobody can say"
+    assert good.held == parts("t", 1, 2), "the other partition's start is unreadable"
     eventually(lambda: PATHS.query("q") in service.problems.current(), 10, "the query is reported")
     assert PATHS.offset("t", 0) in read_status(world.store, world.brokers).problems
     assert service.term is not None and service.term.epoch == 1

@@ -159,7 +159,7 @@ def test_a_leader_that_hangs_is_followed_by_the_next(world: World) -> None:
     two, good = scripted(world, "c2")
 
     eventually(lambda: good.calls and world.state("g").target.get("c2"), 10, "the answer of c2 is adopted")
-    eventually(lambda: two.held, 10, "c2 fetches what it was given, whatever c1 does")
+    eventually(lambda: two.held, 10, "c2 fetches its partitions independently of c1")
     going_on.set()
     world.stable("g", 2)
 

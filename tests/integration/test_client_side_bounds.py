@@ -60,7 +60,7 @@ leader_assignor = Scripted()
 
 
 def a_made_group(world: World, stage: ManualStage, members: int, partitions: int = 10) -> tuple[MadeLeader, Hand]:
-    """So many members that nobody moves, but for the first, which leads; and a coordinator that has taken no turn."""
+    """`members` registrations without processes, of which the first leads; the coordinator has taken no turn."""
     leader_assignor.answer = lambda found: found
     stage.topics["t"] = world.topic("t", partitions)
     hand = stage.hand()

@@ -1,4 +1,4 @@
-"""Client-side assignment beside a release that does not know it: nothing is ended for it, and nobody is misunderstood.
+"""Client-side assignment beside an older release: no process is ended, no znode is misread.
 
 The release before is this one behind `EarlierRelease`, which shows its reader what the earlier one would make of each
 znode, and writes what that would write. The next release is `NextRelease`, as in `test_two_releases.py`.
@@ -172,7 +172,7 @@ def all_come(world: World, log: MemoryLog, more: int = 100) -> None:
     wanted = 4 * log.end
     eventually(lambda: len({item for c in world.consumers for item in c.polled.copy()}) == wanted, 15, "all is read")
     eventually(lambda: sum(len(c.records) for c in world.consumers) >= wanted, 5, "and committed")
-    world.told_once("t", 4, log.end)
+    world.delivered_once("t", 4, log.end)
 
 
 # ---- an earlier coordinator
@@ -267,7 +267,7 @@ def test_leader_assigned_group_continues_under_an_earlier_coordinator_and_after(
     share(world, *members)
     all_come(world, log)
     assert asks(world) == [last.client.ask]
-    assert [member.consumer.member.registrations for member in members] == [1, 1, 1], "nobody was ended"
+    assert [member.consumer.member.registrations for member in members] == [1, 1, 1], "no registration was ended"
 
 
 def test_client_only_group_continues_under_an_earlier_coordinator(

@@ -1,4 +1,4 @@
-"""`ConsumerOperator`: what was processed is what a checkpoint has, whatever happens (seed 002)."""
+"""`ConsumerOperator`: a checkpoint holds exactly the processed records, also after failures (seed 002)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polling in a group: what was fetched and not returned is never committed, and is nobody's when it is given up."""
+"""Polling in a group: fetched records that no poll returned are never committed, and are dropped at a revocation."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_a_channel_that_is_collected_while_its_consumer_registers_is_made_again(
 
 
 class OddAnswers(FrontStore):
-    """Once `armed`, a keeper's next question gets an answer that nobody expects; counts what it asks afterwards."""
+    """Once `armed`, a keeper's next question gets an unexpected answer; counts the later questions."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -337,7 +337,7 @@ def test_offset_parents_removed_by_hand_are_recreated_when_partitions_move(world
     eventually(lambda: one.held | two.held == parts("t", 0, 1), 5, "both hold their own")
     log.end = 200
     eventually(lambda: set(world.offsets("g").values()) == {200}, 5, "all is committed")
-    world.told_once("t", 2, 200)
+    world.delivered_once("t", 2, 200)
 
 
 # ---- committing

@@ -203,7 +203,7 @@ def test_a_stop_that_comes_while_an_elector_begins_to_look_is_not_lost(world: Wo
 
 
 class DeafAndSeen(DeafStore):
-    """Loses the event of every watch, and tells when somebody has seen who is elected."""
+    """Loses the event of every watch, and signals the first read of the elected node."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -307,7 +307,7 @@ MADE: list[weakref.ref[Rebalancer]] = []
 
 @pytest.fixture(autouse=True)
 def noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is made is in `MADE` for as long as somebody keeps it.
+    """An instance is in `MADE` as long as it is referenced.
 
     To look for it among all objects takes seconds in a process of many tests: a coordinator's lease lapses meanwhile.
     """

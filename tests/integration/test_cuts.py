@@ -276,7 +276,7 @@ def test_available_now_run_ends_while_further_checkpoints_complete(
     ends = []
     for _ in range(5):
         region.cut()
-        planner.close()  # each question comes on a session that reads everything anew
+        planner.close()  # each question uses a new session, which reads everything again
         ends.append(planner.latest(ends[-1] if ends else start))
 
     assert ends[0].checkpoint == number and set(ends) == {ends[0]}

@@ -1,4 +1,4 @@
-"""A coordinator that ends half-way: whatever it had begun, the next one finishes, and no more than that."""
+"""A coordinator that ends half-way: its successor completes the started rebalance and starts no other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_between_stop_and_start_the_next_coordinator_sends_the_starts(stage: Man
     assert (one.options(), two.options(), three.options()) == (["start-fetcher"],) * 3
     second.settle("g", one, two, three)
     assert world.state("g").generation == 2, "the target was decided already"
-    assert (len(one.gave_up), len(two.gave_up)) == (1, 1), "nobody has to stop twice"
+    assert (len(one.gave_up), len(two.gave_up)) == (1, 1), "no member stops twice"
 
 
 def test_amid_the_stops_the_next_coordinator_stops_the_rest(stage: ManualStage, world: World) -> None:
@@ -103,7 +103,7 @@ def test_group_changed_without_an_elected_coordinator_is_rebalanced_by_the_next(
 
 
 class BreaksOnDemand(FrontStore):
-    """Throws what nobody expects when the topics are listed."""
+    """Raises an unexpected error when the topics are listed."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)

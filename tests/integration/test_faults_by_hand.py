@@ -44,7 +44,7 @@ def goes_on(world: World, log: MemoryLog, *consumers: PollingConsumer, above: in
         lambda: {item for c in consumers for item in c.polled.copy()} >= wanted, 10, "all the new records have come"
     )
     eventually(lambda: set(world.owners("g")) == ALL, 10, "every partition has its owner")
-    world.told_once("t", 4, log.end, again=again)
+    world.delivered_once("t", 4, log.end, again=again)
 
 
 # ---- owners
@@ -74,7 +74,7 @@ def test_an_owner_in_the_way_holds_up_its_own_partition_and_no_other(world: Worl
     world.stable("g", 1, timeout_s=5)
     eventually(lambda: consumer.held == ALL, 5, "and then the last one")
     eventually(lambda: len(consumer.records) == 400, 5, "all records have come")
-    world.told_once("t", 4, 100)
+    world.delivered_once("t", 4, 100)
 
 
 def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(world: World, stage: ManualStage) -> None:

@@ -54,7 +54,7 @@ def test_a_consumer_whose_session_expires_comes_back_and_goes_on_where_it_was(wo
     assert ("lost", ALL) in consumer.events
     log.end = 250
     all_came(consumer)(log)
-    world.told_once("t", 4, 250)
+    world.delivered_once("t", 4, 250)
     assert consumer.consumer.member.registrations == 2
 
 
@@ -71,7 +71,7 @@ def test_a_consumer_that_dies_is_replaced_and_nothing_is_lost_or_comes_twice(wor
 
     world.stable("g", 1, above=before.generation)
     all_came(dies, stays)(log)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
     eventually(lambda: stays.held == ALL, 5, "it holds what its channel says that it runs")
 
 
@@ -84,11 +84,11 @@ def test_the_newest_process_takes_a_name_and_the_first_ends_and_does_not_come_ba
 
     second = world.consumer("g", "c1", {"t": 1}, log=log)
 
-    eventually(lambda: isinstance(first.error, FencedInstanceId), 10, "the first is told")
+    eventually(lambda: isinstance(first.error, FencedInstanceId), 10, "the first consumer is fenced")
     world.stable("g", 1, above=before.generation)
     log.end = 200
     all_came(first, second)(log)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
     assert ("lost", ALL) in first.events
     with pytest.raises(FencedInstanceId):
         first.consumer.poll(0)
@@ -121,7 +121,7 @@ def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(world: 
     world.stable("g", 2, above=after.generation)
     log.end = 200
     all_came(stuck, other)(log)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
 
 
 def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
@@ -151,7 +151,7 @@ def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
 
     world.stable("g", 3, above=world.state("g").generation - 1)
     all_came(hangs, other, joiner)(log)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
 
 
 def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
@@ -174,7 +174,7 @@ def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
 
     all_came(consumer)(log)
     assert (world.state("g").generation, member.registrations) == (before.generation, 1)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
 
 
 def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(world: World, stage: ManualStage) -> None:
@@ -211,7 +211,7 @@ def test_churn_of_thirty_joins_and_leaves_converges_and_loses_nothing(world: Wor
 
     assert {part for target in state.target.values() for part in target.partitions} == parts("t", *range(8))
     all_came(*everybody, partitions=8)(log)
-    world.told_once("t", 8, log.end)
+    world.delivered_once("t", 8, log.end)
 
 
 def test_churn_does_not_postpone_an_eviction(world: World, stage: ManualStage) -> None:
@@ -245,7 +245,7 @@ def test_a_member_that_leaves_writes_its_offsets_and_its_share_goes_on_at_once(w
     channel = world.channel("g", "c1")
     assert (channel.ended, dict(channel.running)) == ("left", {})
     assert stays.consumer.position(TopicPartition("t", 0)) == 100
-    world.told_once("t", 4, 100)
+    world.delivered_once("t", 4, 100)
 
 
 class _Sleeps(MemoryLog):

@@ -142,7 +142,7 @@ def divided(*workers: Worker) -> bool:
 
 
 def nowhere_twice(*workers: Worker) -> None:
-    """No job was worked on by two at once, and nobody came back to one that another had meanwhile without a stop."""
+    """No job ran on two workers at once: spans of work, each ended by a stop, do not overlap between workers."""
     for job in JOBS:
         spans = sorted(
             (began, ended, each.name) for each in workers for began, ended, what in each.worked if what == job
@@ -163,8 +163,8 @@ def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(
 
     eventually(lambda: divided(one, two) and two.jobs, 10, "both have jobs")
     eventually(lambda: log.times("w2", "assigned"), 5, "w2 has been called back")
-    told = [(name, what) for name, what, _ in log.lines]
-    assert told.index(("w1", "revoked")) < told.index(("w2", "assigned"))
+    calls = [(name, what) for name, what, _ in log.lines]
+    assert calls.index(("w1", "revoked")) < calls.index(("w2", "assigned"))
     nowhere_twice(one, two)
     state = world.state("jobs")
     assert state.client is not None and state.client.protocol_type == "named-jobs"
@@ -320,7 +320,7 @@ def test_another_coordinator_goes_on_where_the_first_was(world: World, work: Cal
     world.elected(world.coordinator("b"), above=1)
 
     assert world.stable("jobs", 2).generation == generation
-    assert one.log.lines[lines:] == [], "nobody stops for a failover"
+    assert one.log.lines[lines:] == [], "no member stops for a failover"
     assert world.names(GroupPaths("jobs").owners) == []
 
 

@@ -45,7 +45,7 @@ def part(number: int) -> TopicPartition:
 
 @pytest.fixture
 def shared(store: Store, topic: Topic) -> MadeGroup:
-    """`big` has partitions 1 and 2, `small` has 0, `idle` none; 3 is nobody's."""
+    """`big` has partitions 1 and 2, `small` has 0, `idle` none; 3 has no owner."""
     group = MadeGroup(store, state=None)
     ids = {"t": topic.id}
     target = {

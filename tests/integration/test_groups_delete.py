@@ -339,7 +339,7 @@ def test_interrupted_delete_leaves_an_empty_group_that_can_be_deleted_again(
 
     assert (left.state, left.generation) == (EMPTY, 3), "no later generation begins at 0 again"
     assert segments is not None
-    assert SegmentsRecord.parse("", segments.data).collected == last, "a query is told of what is gone"
+    assert SegmentsRecord.parse("", segments.data).collected == last, "a query learns which segments are collected"
     assert store.get(large.paths.root) is None
 
 

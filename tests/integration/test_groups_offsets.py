@@ -73,7 +73,7 @@ def reset(zk: str, log_dir: Path) -> Any:
     return reset
 
 
-def told(result: Result) -> Offsets:
+def printed(result: Result) -> Offsets:
     """The table's topics and partitions with their new offsets."""
     header, *lines = [line.split() for line in result.stdout.splitlines()]
     assert header == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]
@@ -108,7 +108,7 @@ def test_a_dry_run_shows_what_an_execution_sets(
     done = reset("g", "--topic", "t", *options, "--execute")
 
     assert (dry.exit_code, done.exit_code) == (0, 0), (dry.output, done.output)
-    assert told(dry) == told(done) == wanted
+    assert printed(dry) == printed(done) == wanted
     assert before == BEFORE
     assert group.offsets == {**BEFORE, **wanted}
     assert "WARN: No action will be performed" in dry.stderr and "No action" not in done.stderr
@@ -129,7 +129,7 @@ def test_a_shift_is_from_where_the_group_stands_and_stays_within_the_log(
 ) -> None:
     result = reset("g", "--topic", "t:0", *options, "--execute")
 
-    assert told(result) == {("t", 0): offset}
+    assert printed(result) == {("t", 0): offset}
     assert group.offsets == {**BEFORE, ("t", 0): offset}
     assert words in result.stderr
 
@@ -137,14 +137,14 @@ def test_a_shift_is_from_where_the_group_stands_and_stays_within_the_log(
 def test_by_duration_counts_back_from_now(reset: Any, group: MadeGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadRuntime, "wall_ms", lambda self: 1_577_836_860_000)
 
-    assert told(reset("g", "--topic", "t:0", "--by-duration", "PT1M", "--execute")) == {("t", 0): 0}
-    assert told(reset("g", "--topic", "t:0", "--by-duration", "PT20S", "--execute")) == {("t", 0): 40}
+    assert printed(reset("g", "--topic", "t:0", "--by-duration", "PT1M", "--execute")) == {("t", 0): 0}
+    assert printed(reset("g", "--topic", "t:0", "--by-duration", "PT20S", "--execute")) == {("t", 0): 40}
 
 
 def test_a_time_without_a_later_record_falls_back_to_the_end(reset: Any, group: MadeGroup) -> None:
     result = reset("g", "--topic", "t:0", "--to-datetime", "2030-01-01T00:00:00.000", "--execute")
 
-    assert told(result) == {("t", 0): 100}
+    assert printed(result) == {("t", 0): 100}
     assert "Warn: Partition 0 from topic t is empty. Falling back to latest known offset." in result.stderr
 
 
@@ -194,7 +194,7 @@ def test_several_groups_and_all_are_reset(
 def test_a_group_that_does_not_exist_has_nothing_to_reset_for_all_topics(reset: Any, store: Store) -> None:
     result = reset("missing", "--all-topics", "--to-current", "--execute")
 
-    assert (result.exit_code, told(result)) == (0, {})
+    assert (result.exit_code, printed(result)) == (0, {})
     assert not is_there(store, "missing")
 
 
@@ -230,7 +230,7 @@ def test_offsets_of_a_topic_that_is_gone_are_left_out(reset: Any, group: MadeGro
 
     result = reset("g", "--all-topics", "--to-earliest", "--execute")
 
-    assert told(result) == {("t", 0): 0, ("u", 0): 0}
+    assert printed(result) == {("t", 0): 0, ("u", 0): 0}
     assert "Warn: gone-0 is left out: there is no topic gone" in result.stderr
     assert group.offsets["gone", 0] == 7
 
@@ -239,7 +239,7 @@ def test_an_offset_of_an_earlier_topic_of_the_name_is_none(reset: Any, store: St
     group = MadeGroup(store)
     group.offsets_at(topics["t"], {0: 7}, topic_id="earlier")
 
-    assert told(reset("g", "--topic", "t:0", "--to-current", "--execute")) == {("t", 0): 100}
+    assert printed(reset("g", "--topic", "t:0", "--to-current", "--execute")) == {("t", 0): 100}
     assert group.records == {("t", 0): OffsetRecord(100, topics["t"].id, 3)}
 
 
@@ -256,7 +256,7 @@ def test_what_is_exported_for_one_group_can_be_imported(reset: Any, group: MadeG
     done = reset("g", "--from-file", str(plan), "--execute")
 
     assert (exported.stdout, exported.stderr) == ("t,0,2\nu,0,2\n", "")
-    assert told(dry) == told(done) == group.offsets == {("t", 0): 2, ("u", 0): 2}
+    assert printed(dry) == printed(done) == group.offsets == {("t", 0): 2, ("u", 0): 2}
     assert before == BEFORE
 
 
@@ -273,7 +273,7 @@ def test_what_is_exported_for_several_groups_can_be_imported_for_some(
     every = reset("--all-groups", "--from-file", str(plan))
 
     assert plan.read_text() == "a,t,0,2\nb,t,0,2\n"
-    assert [each.offsets["t", 0] for each in made] == [50, 2, 50] and told(some) == {("t", 0): 2}
+    assert [each.offsets["t", 0] for each in made] == [50, 2, 50] and printed(some) == {("t", 0): 2}
     assert every.exit_code == 1
     assert "error: No reset plan for group 'c' found." in every.stderr
 
@@ -335,7 +335,7 @@ def test_a_group_with_members_is_refused_and_the_others_are_reset(
         "error: Assignments can only be reset if the group 'busy' is inactive, but the current state is Stable.\n"
     )
     assert busy.offsets == {("t", 0): 50}
-    assert told(result) == {("t", 0): 0, ("t", 1): 0}
+    assert printed(result) == {("t", 0): 0, ("t", 1): 0}
     assert group.offsets["t", 0] == (0 if "--execute" in options else 50)
 
 

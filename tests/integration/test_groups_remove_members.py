@@ -17,7 +17,7 @@ from tests.support.made_group import MadeGroup
 
 @pytest.fixture
 def group(zk: str) -> Iterator[MadeGroup]:
-    """A group with one seat that nobody is on."""
+    """A group with the seat of one absent member."""
     store = open_kazoo(zk, 10_000)
     made = MadeGroup(store)
     store.commit(
@@ -60,10 +60,10 @@ def test_in_a_paused_group_no_seat_is_marked(zk: str, group: MadeGroup) -> None:
 def test_a_name_without_a_seat_among_others_leaves_all_as_they_are(zk: str, group: MadeGroup) -> None:
     elected(group)
 
-    result = run(zk, "groups", "remove-members", "g", "c1", "nobody")
+    result = run(zk, "groups", "remove-members", "g", "c1", "missing")
 
     assert result.exit_code == 2
-    assert "no seat of 'nobody': it has those of c1" in result.stderr
+    assert "no seat of 'missing': it has those of c1" in result.stderr
     assert seat(group).removed is None
 
 

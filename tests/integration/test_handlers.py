@@ -29,7 +29,7 @@ PATHS = GroupPaths("g")
 def handlers_of(
     hand: Hand, stage: ManualStage, store: Store, asked: Asked, debounce_ms: int = 100
 ) -> Iterator[Handlers]:
-    """One handler; nobody listens, so a test asks for every turn."""
+    """One handler without listeners: a test requests every turn."""
     over: list[str] = []
     term = with_config(
         with_store(hand.term, store),

@@ -78,7 +78,7 @@ def test_a_record_that_cannot_be_read_is_said_and_hides_no_other(world: World) -
     world.put(PATHS.rebalance(2), b"{")
 
     result = run_ok(world.zk, "history", "g")
-    missing = run(world.zk, "history", "nobody")
+    missing = run(world.zk, "history", "missing")
 
     assert "\\x1b[31m" in result.stdout and "\x1b" not in result.stdout
     assert PATHS.rebalance(2) in result.stderr

@@ -55,7 +55,7 @@ def test_hole_9_a_group_that_is_deleted_is_forgotten_and_may_come_back(world: Wo
     service = world.coordinator()
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1}).close()
-    eventually(lambda: world.state("g").state == "Empty", 5, "nobody is in the group")
+    eventually(lambda: world.state("g").state == "Empty", 5, "the group has no members")
 
     world.remove(PATHS.root)
 
@@ -98,7 +98,7 @@ def test_hole_11_command_removed_by_another_client_is_not_taken_for_applied(stag
     state = hand.turn("g").state
 
     assert state is not None and state.state == PREPARING
-    assert one.options() == ["stop-fetcher"], "it is told again"
+    assert one.options() == ["stop-fetcher"], "the command is sent again"
 
 
 def test_hole_11_a_command_that_the_consumer_discarded_is_not_taken_for_applied(

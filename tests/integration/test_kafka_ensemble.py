@@ -30,8 +30,8 @@ def test_a_broker_is_started_on_the_ensemble_said_and_stopped(kafka: Kafka, zook
         started = ensemble("kafka", "start", *directory)
         assert started.returncode == 0, started.stderr
         assert f"--zk {zookeeper.hosts} --log-dir kafka:" in started.stderr
-        told = ensemble("kafka", "status", "-o", "json", *directory)
-        assert (told.returncode, json.loads(told.stdout)["address"]) == (0, started.stdout.strip())
+        status = ensemble("kafka", "status", "-o", "json", *directory)
+        assert (status.returncode, json.loads(status.stdout)["address"]) == (0, started.stdout.strip())
         log = open_log("kafka:", KafkaPlace(zk=zookeeper.hosts))
         try:
             assert "no such topic" in str(refused(log, "nothing", "x"))

@@ -316,7 +316,7 @@ def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: K
 
 @pytest.mark.parametrize("question", ["latest", "record_of_time"])
 def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka, question: str) -> None:
-    """Who has nothing to fetch yet hears of them too, and not only that nobody answers."""
+    """A consumer without assigned partitions gets the authentication error, not a timeout."""
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "mallory"}
@@ -334,7 +334,7 @@ def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka, que
 
 @contextmanager
 def answers_without_tls(came: list[object]) -> Iterator[str]:
-    """The address of something that answers whoever connects with what is no TLS, as a broker that is set up wrong.
+    """The address of a misconfigured broker: a server that answers each connection without TLS.
 
     :param came: takes in who connected.
     """
@@ -425,7 +425,7 @@ def test_partition_no_longer_polled_is_no_longer_fetched_and_memory_is_bounded(
     with kafka.log() as log:
         held = cast(KafkaLog, log)
         eventually(lambda: log.fetch(topic, topic_id, 0, 0, 1000, 1).batches, 20, "the first one is fetched")
-        for first in range(0, 600, 10):  # the other waits for nobody
+        for first in range(0, 600, 10):  # this partition does not wait for the other
             assert len(fetched(log, topic, topic_id, first, 1, upto=first + 10, most=10)) == 10
             assert held._room.size <= 50_000 + 600 * 1100
         eventually(

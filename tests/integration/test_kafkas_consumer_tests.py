@@ -1,6 +1,6 @@
 """Kafka's own system tests of consumers (ducktape, `consumer_test.py`), on real processes and under their rules.
 
-Each consumer is a `zk-consumer run --events`; whatever it prints is held against the rules of VerifiableConsumer's
+Each consumer is a `zk-consumer run --events`; its lines are checked against the rules of VerifiableConsumer's
 harness (`tests/support/events.py`) each time that anything is looked at.
 """
 

@@ -49,7 +49,7 @@ def ends_well(world: World, log: MemoryLog, *consumers: PollingConsumer, generat
         10,
         "all records have come",
     )
-    world.told_once("t", 4, log.end)
+    world.delivered_once("t", 4, log.end)
     assert set(world.owners("g")) == ALL
     assert [c.error for c in consumers] == [None] * len(consumers)
     for consumer in consumers:

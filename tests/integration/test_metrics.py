@@ -32,7 +32,7 @@ LOG_JSON = ("--log-format", "json")
 
 @pytest.fixture
 def processes() -> Iterator[ExitStack]:
-    """Whatever is entered here is ended at the end."""
+    """The contexts entered here are closed after the test."""
     with ExitStack() as stack:
         yield stack
 

@@ -128,8 +128,8 @@ def test_what_was_done_is_found_though_its_reply_was_never_heard(watched: Watche
 
     for number, (request, _) in enumerate(whole.answered):
         rest = [each for each in whole.answered if each[0] is not request]
-        told = watched.said(replace(whole, answered=rest, unanswered=[*whole.unanswered, request]))
-        assert told == (truth, ""), f"without the reply to request {number}"
+        answer = watched.said(replace(whole, answered=rest, unanswered=[*whole.unanswered, request]))
+        assert answer == (truth, ""), f"without the reply to request {number}"
     nothing_heard = sorted([*whole.unanswered, *(request for request, _ in whole.answered)])
     assert watched.said(replace(whole, answered=[], unanswered=nothing_heard)) == (truth, "")
 
@@ -139,7 +139,9 @@ def test_an_observer_that_loses_its_connection_says_so_and_nothing_that_came_lat
 ) -> None:
     first, _ = watched.client("first#1")
     first.commit([Create("/a")])
-    eventually(lambda: [told for told in watched.tap.taken().observed if told.path.endswith("/a")], 5, "it is told")
+    eventually(
+        lambda: [answer for answer in watched.tap.taken().observed if answer.path.endswith("/a")], 5, "it is observed"
+    )
 
     for proxy in watched.observer.proxies:
         proxy.cut()

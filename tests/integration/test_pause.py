@@ -1,4 +1,4 @@
-"""`pause` and `resume`: a paused group is left alone until it is resumed, whoever is elected."""
+"""`pause` and `resume`: a paused group is not rebalanced until it is resumed, also after an election."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_consumers_of_a_paused_group_go_on_with_what_they_have(
     puppet.move(partition, 7)
 
     assert (len(puppet.running), world.channel("g", "c1").running[partition]) == (2, 7)
-    assert world.state("g").state == "CompletingRebalance"  # nobody says that it is through
+    assert world.state("g").state == "CompletingRebalance"  # the rebalance is not recorded as completed
     run_ok(world.zk, "resume")
     world.stable("g", 1)
     assert world.created_commands("g", "c1") == 1
@@ -209,7 +209,7 @@ def test_status_says_who_has_paused_what_since_when_and_why(world: World) -> Non
 def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
     world.put(PATHS.root)
 
-    missing = run(world.zk, "pause", "nobody")
+    missing = run(world.zk, "pause", "missing")
     slash = run(world.zk, "pause", "a/b")
     long = run(world.zk, "pause", "g", "--reason", "x" * 1001)
     nothing = run_ok(world.zk, "resume")
@@ -218,7 +218,7 @@ def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
     lifted = run_ok(world.zk, "resume")
 
     assert (missing.exit_code, slash.exit_code, long.exit_code) == (2, 2, 2)
-    assert "'nobody' does not exist" in missing.stderr
+    assert "'missing' does not exist" in missing.stderr
     assert "no group was paused" in nothing.stderr and nothing.stdout == "no group is paused\n"
     assert alone.exit_code == 2 and "resume everything with `resume`" in alone.stderr
     assert "all pauses are removed" in lifted.stderr

@@ -131,7 +131,7 @@ def test_what_is_sealed_later_is_seen_without_asking_each_time(bench: Bench) -> 
     start = planner.initial()
     assert planner.latest(start) == start
     name = bench.seal()
-    end = within(lambda: (found := planner.latest(start)) != start and found, 5, "the watch told of it")
+    end = within(lambda: (found := planner.latest(start)) != start and found, 5, "the watch fired")
     assert isinstance(end, SourceOffset)
     assert end.segment == name
 
@@ -296,7 +296,7 @@ def test_query_removed_while_running_fails_its_next_batch_and_does_not_reregiste
             planner.latest(end)
         return True
 
-    within(refuses, 5, "the watch told of it", ignoring=(pytest.fail.Exception,))
+    within(refuses, 5, "the watch fired", ignoring=(pytest.fail.Exception,))
     with pytest.raises(QueryRemoved):
         planner.plan(start, end)
     assert bench.store.get(bench.paths.query("q")) is None

@@ -147,7 +147,7 @@ def test_a_black_hole_says_nothing_until_the_session_is_over(proxy: Proxy, clien
         client.get_async("/life").get(timeout=0.3)
     assert client.state == KazooState.CONNECTED
     eventually(lambda: not witness.exists("/life"), 10, "the server ends the session")
-    assert not lost.is_set()  # kazoo tells of the end of a session only when a server has told it
+    assert not lost.is_set()  # kazoo reports an expired session only after a server's reply
 
     proxy.resume()
     assert lost.wait(10)

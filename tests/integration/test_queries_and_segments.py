@@ -339,7 +339,7 @@ def test_verify_accepts_a_recreated_topic_that_starts_over(group: SealedGroup, r
 def test_files_that_nothing_names_are_left_over_and_no_damage(group: SealedGroup, run: Any, whole: list[str]) -> None:
     waiting = group.write().file
     dead = "g/c/dead-0000000001.arrow"
-    unknown = "g/nobody/abc-0000000001.arrow"
+    unknown = "g/missing/abc-0000000001.arrow"
     half = "g/c/.tmp-dead-0000000002.arrow"
     for file in (dead, unknown, half):
         path = Path(group.folder.path(file))

@@ -314,7 +314,7 @@ def test_an_application_takes_the_region_back_itself_but_not_for_ever(
 
     failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 10, "the region has failed")
     assert "max_consecutive_resets" in (failed.reason or "")
-    eventually(lambda: not one.consumer.assignment(), 10, "nobody runs anything")
+    eventually(lambda: not one.consumer.assignment(), 10, "no member has a partition")
     requested(world, "reset")
     running(world, above=failed.reset)
     exact(log, 4, one)
@@ -423,7 +423,7 @@ def test_groups_of_a_region_are_checkpointed_and_reset_together_even_when_empty(
     running(world, above=before)
     exact(log, 4, one)
     later = checkpoint(world)
-    assert set(contributions(world, later)) == {"g~c1", "h~o1"}, "what nobody contributes is copied"
+    assert set(contributions(world, later)) == {"g~c1", "h~o1"}, "contributions of absent members are copied"
     log.end = 60
     back = counting("o2", group="h")
     exact(log, 4, back)
@@ -502,7 +502,7 @@ def test_offset_lost_by_the_log_fails_the_region_with_a_remedy_and_is_not_skippe
     eventually(lambda: world.data(PATHS.root) is None, 15, "the region without a group is removed")
     run_ok(world.zk, "groups", "reset-offsets", "g", *to)
     again = counting("c1")
-    eventually(lambda: again.by_key == {"t-0": 10, "t-1": 10}, 20, "it begins anew with what the log has")
+    eventually(lambda: again.by_key == {"t-0": 10, "t-1": 10}, 20, "it starts again from the log's beginning")
 
 
 def test_a_commit_and_a_seek_are_refused_in_a_sentence(world: World, counting: Callable[..., Counting]) -> None:
@@ -714,10 +714,10 @@ def test_status_reports_unreadable_regions_with_their_path_and_failed_regions(wo
     failed = Region(state="Failed", reason="c1: the disk is full", groups=("g",))
     world.put(f"{REGIONS}/other", failed.to_bytes())
 
-    told = run(world.zk, "status", "--check", "-o", "json")
+    status = run(world.zk, "status", "--check", "-o", "json")
 
-    found = {(each["check"], each["region"], each["message"]) for each in json.loads(told.stdout)["findings"]}
-    assert told.exit_code == 5
+    found = {(each["check"], each["region"], each["message"]) for each in json.loads(status.stdout)["findings"]}
+    assert status.exit_code == 5
     assert ("region-failed", "other", "Failed, its members have stopped (c1: the disk is full)") in found
     assert any(check == "unreadable" and PATHS.root in message for check, _, message in found), found
 

@@ -118,7 +118,7 @@ def test_checkpoint_and_reset_of_1000_members_read_each_contribution_once_in_bou
         assert (region(world).sequence, region(world).open) == (sequence, 0)
         turns.group("after it", "g")
         turns.group("after it", "g")
-        # By the region's turns, and by the group's, which tells by them who has which partition.
+        # Once by the region's turns and once by the group's, which read the partitions' owners from them.
         assert set(turns.reads.values()) == {2} and len(turns.reads) == 1000 * sequence
     given = contributions(world, 2)
     assert sum(len(each.offsets) for each in given.values()) == 10_000

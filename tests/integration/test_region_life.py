@@ -97,10 +97,10 @@ def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless
     before = region(world).reset
     again = counting("o1", group="h")
     running(world, above=before)
-    eventually(lambda: dict(again.by_key) == {"t-0": 10, "t-1": 10}, 20, "it begins anew at the checkpoint's offsets")
+    eventually(lambda: dict(again.by_key) == {"t-0": 10, "t-1": 10}, 20, "it starts again at the checkpoint's offsets")
     assert again.resets == [region(world).sequence]
     exact(log, 2, one)
-    refused = run(world.zk, "regions", "remove-group", "r", "nobody")
+    refused = run(world.zk, "regions", "remove-group", "r", "missing")
     assert refused.exit_code == 2 and "is not bound to consistent region r" in refused.output
 
 

@@ -1,4 +1,4 @@
-"""`rebalance G`: a turn that an operator asks for, which outlives whoever is elected."""
+"""`rebalance G`: an operator's request for a turn, which outlives the elected node."""
 
 from __future__ import annotations
 
@@ -179,15 +179,15 @@ def test_a_request_that_cannot_be_read_is_reported_and_taken_all_the_same(world:
 def test_impossible_rebalance_request_is_refused_with_a_remedy(world: World) -> None:
     world.put(PATHS.root)
 
-    missing = run(world.zk, "rebalance", "nobody")
-    nobody = run(world.zk, "rebalance", "g")
+    missing = run(world.zk, "rebalance", "unelected")
+    unelected = run(world.zk, "rebalance", "g")
     run_ok(world.zk, "pause", "g")
     paused = run(world.zk, "rebalance", "g")
     run_ok(world.zk, "pause")
     everything = run(world.zk, "rebalance", "g")
 
     assert missing.exit_code == 2 and "does not exist" in missing.stderr
-    assert nobody.exit_code == 1 and "no coordinator is elected" in nobody.stderr
+    assert unelected.exit_code == 1 and "no coordinator is elected" in unelected.stderr
     assert paused.exit_code == 2 and "resume it first with `resume g`" in paused.stderr
     assert everything.exit_code == 2 and "resume it first with `resume`" in everything.stderr
     assert world.data(PATHS.request) is None

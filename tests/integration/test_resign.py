@@ -68,11 +68,11 @@ def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
 
 
 def test_resign_of_another_node_or_without_an_elected_node_is_refused(world: World) -> None:
-    nobody = run(world.zk, "resign")
+    unelected = run(world.zk, "resign")
     world.elected(world.coordinator("only"))
     other = run(world.zk, "resign", "--node", "other")
 
-    assert nobody.exit_code == 1 and "no node is elected" in nobody.stderr
+    assert unelected.exit_code == 1 and "no node is elected" in unelected.stderr
     assert other.exit_code == 2 and "'other' is not elected: 'only' is, with epoch 1" in other.stderr
     node = world.store.get(COORDINATOR)
     assert node is not None and CoordinatorRecord.parse(COORDINATOR, node.data).epoch == 1

@@ -29,7 +29,7 @@ CONF = {PROVIDER: "org.apache.spark.X.HDFSBackedStateStoreProvider"}
 
 
 class Later(ThreadRuntime):
-    """Four minutes from now: nobody has given a sign of life since."""
+    """Four minutes from now: no heartbeat since."""
 
     def wall_ms(self) -> int:
         return super().wall_ms() + 240_000

@@ -212,7 +212,7 @@ def _fill_and_drain(bench: SlotBench) -> None:
         return is_paused()
 
     for _ in range(3):
-        eventually(is_paused_by_more, 20, "the slots are told to pause")
+        eventually(is_paused_by_more, 20, "the slots are paused")
         assert 20 < len(bench.segments()) < 60, "over the bound comes what was on its way"
         found = see()
         seen |= found

@@ -91,7 +91,7 @@ def test_rolling_upgrade_of_a_subscription_gives_each_member_only_its_own_topics
     for member in world.consumers:
         assigned = {part.topic for what, some in member.events.copy() if what == "assigned" for part in some}
         assert assigned <= wanted[member.name], member.name
-        assert member.held, "nobody is idle"
+        assert member.held, "no member is idle"
 
 
 @protocols
@@ -195,7 +195,7 @@ def test_subscription_change_makes_another_ask_without_reregistration_of_others(
     one, two = client(world, "c1", like=like), client(world, "c2", like=like)
     before = world.stable("g", 2)
     eventually(lambda: len(one.held | two.held) == 4, 5, "all is held")
-    registrations, told, held = world.registrations("g"), one.events.copy(), one.held
+    registrations, events, held = world.registrations("g"), one.events.copy(), one.held
 
     two.consumer.subscribe(Subscription({"u": 1}))
 
@@ -204,7 +204,7 @@ def test_subscription_change_makes_another_ask_without_reregistration_of_others(
     after = world.stable("g", 2)
     assert (after.generation, world.registrations("g")) == (before.generation + 1, registrations)
     heard = [("revoked", held), ("assigned", one.held)] if like == EAGER else [("assigned", one.held - held)]
-    eventually(lambda: one.events == told + heard, 5, "c1 has been called back")
+    eventually(lambda: one.events == events + heard, 5, "c1 has been called back")
 
 
 def test_subscription_change_to_the_same_is_none(world: World) -> None:

@@ -235,7 +235,7 @@ def test_topic_with_deleted_offsets_begins_at_the_start_position(world: World) -
     first = Application(world, "c1", log, start_position="beginning")
     first.polls_until_at(50)
     first.consumer.close()
-    eventually(lambda: world.state("g").state == "Empty", 10, "nobody is left")
+    eventually(lambda: world.state("g").state == "Empty", 10, "no member is left")
 
     delete_offsets(world.store, {"t": topic}, "g", [Scope("t", None)])
     parent = world.data(PATHS.offsets_of("t"))

@@ -22,7 +22,7 @@ from .search import search as breadth_first
 
 NAMES = "ABC"
 WHOLE = 255  # the share of a mark that covers the whole member
-UNKNOWN = (9, 0, WHOLE)  # a mark for whoever may have been marked in a state that is lost
+UNKNOWN = (9, 0, WHOLE)  # a mark for each member that may have been marked in a lost state
 FIRST = 10  # incarnations count from here; below are names, the identities of static members
 MANNERS = ("good", "error", "double", "foreign", "stale")
 
@@ -48,7 +48,7 @@ MUTATIONS = {
     "markall": "jobs: a whole-member mark also for an incarnation that was never sent a start",
     "endonly": "jobs: marks only for incarnations that the coordinator ends, none for a name taken over",
     "withdrawn": "jobs: a start that this turn withdraws does not count",
-    "trusting": "a `state` that lost its fields counts as one that has adopted nothing and marked nobody",
+    "trusting": "a `state` that lost its fields counts as one without adopted answers and without marks",
     "quitclear": "jobs: a member that leaves because it was not polled clears what it runs",
     "noepoch": "the coordinator's multis do not check the epoch",
 }
@@ -402,7 +402,7 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
                 marks.add((n, c.incarnation, c.run))
     # The target less those who have gone. Who is taken out of it is marked by the same multi, unless it left.
     target: dict[int, tuple[int, int, int]] = {}
-    told = {(n, inc): sent for n, inc, _, sent in st.target}
+    before = {(n, inc): sent for n, inc, _, sent in st.target}
     for n, inc, share, sent in st.target:
         same = channels[n].incarnation == inc
         if lives[n] and (same or NAMES[n] in cfg.static):
@@ -448,7 +448,7 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
             for n, i, _ in current.members:
                 if ("ghosts" in cfg.muts) or (lives[n] and identity(cfg, n, channels[n].incarnation) == i):
                     inc = channels[n].incarnation
-                    target[n] = (inc, shares.get(n, 0), told.get((n, inc), 0))
+                    target[n] = (inc, shares.get(n, 0), before.get((n, inc), 0))
         elif current.answer and current.answer.manner == "stale" and ("excuse" in cfg.muts or who not in excused):
             excused, asks_next = tuple(sorted({*excused, who})), True
         elif current.answer or timeout:
@@ -607,7 +607,7 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
                 yield f"{who} is refused", w._replace(turns=put(w.turns, i, Turn())), ""
                 continue
             rest = Turn(0, Snapshot(), t.queue[1:])
-            label = f"{who}: {told(t.queue[0])}"
+            label = f"{who}: {described(t.queue[0])}"
             yield label, done[0]._replace(turns=put(w.turns, i, rest)), done[1]
             lost = spend(done[0], "lost")
             if lost and t.queue[1:]:
@@ -634,8 +634,8 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
             yield label + why, paid._replace(turns=put(w.turns, i, Turn(0, Snapshot(), queue))), ""
 
 
-def told(multi: tuple[Any, ...]) -> str:
-    """What a coordinator's multi does, for a trace."""
+def described(multi: tuple[Any, ...]) -> str:
+    """The label of a coordinator's multi, for a trace."""
     out = []
     for op, *args in multi:
         if op == "send":
@@ -893,7 +893,7 @@ def unsafe(cfg: Config, w: World) -> str:
 
 
 def is_settled(cfg: Config, w: World) -> bool:
-    """Stable: asked, answered, adopted, told; nothing is on its way."""
+    """Stable: asked, answered, adopted, started; no command is outstanding."""
     st, shares = w.state, {n: (inc, share) for n, inc, share, _ in w.state.target}
     base = [a for a in w.asks if a.number == st.ask]
     lives = [n for n, c in enumerate(w.channels) if w.ids[n][0] == c.incarnation and c.incarnation and not c.ended]
@@ -1050,7 +1050,7 @@ def main(args: list[str]) -> int:
         print("adopted in rounds", storm(cfg)) if args[0] == "storm" else print("started in rounds", crash_loop(cfg))
         return 0
     r = search(cfg)
-    print(r.told(" ".join(args[1:])))
+    print(r.report(" ".join(args[1:])))
     return 1 if r.violation else 0
 
 

@@ -22,7 +22,7 @@ class Result:
     trace: list[str]
     progress_checks: int
 
-    def told(self, what: str) -> str:
+    def report(self, what: str) -> str:
         """The trace and one line, for people."""
         end = "EXHAUSTED" if self.exhausted else "stopped" if self.violation else "BOUNDED"
         found = f"VIOLATION ({len(self.trace)} steps) {self.violation}" if self.violation else "no violation"

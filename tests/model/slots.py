@@ -68,7 +68,7 @@ class World(NamedTuple):
     """ZooKeeper, and what runs.
 
     :ivar offsets: of each partition, as sealed.  :ivar fence: the incarnation of each name's channel.
-    :ivar target: whose partition each is, in this generation.  :ivar started: names that have been told it.
+    :ivar target: the owner of each partition in this generation.  :ivar started: names with a start command for it.
     :ivar open: the checkpoint that is open, with `given` its contributions: name -> offsets; 0 without one.
     :ivar seen: what a coordinator has read before it writes: of the region `open`, and what it decided; () for none.
     """
@@ -235,7 +235,7 @@ def _region(config: Config, w: World) -> Iterator[tuple[str, World, str]]:
 
 
 def _stuck(config: Config, w: World) -> str:
-    """Without faults, everything that there is gets sealed, whatever was open."""
+    """Without faults, all records get sealed, also those that were open."""
     calm = w._replace(faults=(0, 0, 0))
     if not any(w.fence):
         return ""
@@ -268,7 +268,7 @@ def main(arguments: list[str]) -> int:
     kinds = {each.name: type(each.default) for each in fields(Config)}
     config = Config(**{name: kinds[name](value) for name, _, value in (each.partition("=") for each in arguments)})
     result = run(config)
-    print(result.told(str(config)))
+    print(result.report(str(config)))
     return 1 if result.violation else 0
 
 

@@ -1,4 +1,4 @@
-"""One group on a tree: the real turns and the real draining of channels, one step at a time in whatever order.
+"""One group on a tree: the real turns and the real draining of channels, one step at a time in any order.
 
 After every multi and every tick the rules are checked that no history may break: no two channels run a partition, no
 two processes fetch one (S1), generations and commands never go back (S3), offsets join without gap or overlap (S5).
@@ -44,7 +44,7 @@ PATHS = GroupPaths(GROUP)
 SESSION_S = 3.0
 LEASE_S = SESSION_S * LEASE_SHARE
 MAX_POLL_MS = 4000
-# Nobody reads them, and to make them takes as long as to run a process.
+# Unread metrics: to make them takes as long as to run a process.
 METER, METRICS = unread(), CoordinatorMetrics()
 # The rules are checked after each multi, of which most change no more than one channel.
 channel_of, state_of = lru_cache(parsed_channel), lru_cache(GroupState.parse)
@@ -268,7 +268,7 @@ class GroupWorld:
         self._rebalancer = Rebalancer(term, GROUP, lambda: self.topics, self.assignors, lambda path: None)
 
     def start(self, name: str, subscription: dict[str, int], pattern: str = "static", **options: Any) -> MemberProcess:
-        """A new process, which takes the name from whoever has it."""
+        """A new process, which takes over the name of a running one."""
         process = MemberProcess(self, name, subscription, pattern, **options)
         self.processes.append(process)
         process.tend()
@@ -291,7 +291,7 @@ class GroupWorld:
         return turn
 
     def tick(self, seconds: float) -> None:
-        """Time goes by; whoever is well renews its lease."""
+        """Time advances; healthy processes renew their leases."""
         self.runtime.now += seconds
         self.check()
         for process in list(self.processes):
@@ -299,7 +299,7 @@ class GroupWorld:
         self.check()
 
     def wait(self, seconds: float) -> None:
-        """As `tick`, but meanwhile whoever is well polls as it should."""
+        """As `tick`, but meanwhile healthy processes poll in time."""
         for _ in range(round(seconds)):
             self.tick(1.0)
             for process in list(self.processes):

@@ -59,7 +59,7 @@ def incarnation(consumer: str, life: str) -> str:
 
 
 def topics(draw: Draw) -> dict[str, Topic]:
-    """t and u as they are, grown, shrunk to nothing, made anew, or gone."""
+    """t and u as they are, grown, shrunk to nothing, created again, or deleted."""
     found = {}
     for name, count in (("t", 4), ("u", 2)):
         there = draw.usually(count, count - 1, count + 1, 0, None)
@@ -126,7 +126,7 @@ def turn(draw: Draw) -> tuple[Snapshot, Assignor]:
     assignor = draw.choice(ASSIGNORS)
     consumers = CONSUMERS[: draw.upto(len(CONSUMERS), 1)]
     names = [name for name in consumers if draw.randrange(8)]
-    holders = {part: draw.choice([*consumers, "nobody"]) for part in PARTITIONS}
+    holders = {part: draw.choice([*consumers, "unknown"]) for part in PARTITIONS}
     running = {name: frozenset(part for part in PARTITIONS if holders[part] == name) for name in consumers}
     views = {name: channel_view(draw, name, running[name]) for name in names}
     held = frozenset(part for view in views.values() for part in view.running)

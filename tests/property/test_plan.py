@@ -1,4 +1,4 @@
-"""What holds for the plan of any turn, whatever was read."""
+"""Invariants of the plan of any turn, for any snapshot."""
 
 from __future__ import annotations
 

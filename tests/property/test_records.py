@@ -1,4 +1,4 @@
-"""What stands in znodes: written and read back the same, and whatever else stands there is a record or `BadData`."""
+"""Data of znodes: records are read back as written; any other bytes are a record or `BadData`."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_topic_that_is_rewritten_keeps_what_only_a_later_release_knows(known: 
     }
 
 
-# ---- and whatever else may stand there
+# ---- any other bytes
 
 
 def read(kind: str, data: bytes) -> Any:
@@ -369,7 +369,7 @@ def test_a_range_that_is_none_is_refused(text: str) -> None:
 
 
 def test_what_a_few_bytes_name_is_bounded() -> None:
-    """25,000 topics of a million partitions each fit into one znode: nobody may try to hold them."""
+    """25,000 topics of a million partitions each fit into one znode: no reader may hold them."""
     fields = Fields("where", {"partitions": {f"t{number}": f"0-{ranges.MAX_PARTITION}" for number in range(3)}})
 
     with pytest.raises(BadData):

@@ -152,7 +152,7 @@ class MemoryTree:
 
 
 class MemoryTreeStore(Store):
-    """One session on a tree. Watches are taken and never fire: whoever tests asks again by itself."""
+    """One session on a tree. Watches are registered and never fire: a test reads again."""
 
     def __init__(self, tree: MemoryTree, session: int, before_request: Callable[[], None], timeout_s: float) -> None:
         self._tree = tree

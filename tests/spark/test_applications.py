@@ -1,4 +1,4 @@
-"""A group over several Spark applications, each a driver process of its own: each record comes once, whoever ends."""
+"""A group over several Spark applications, each with a driver process: records are delivered once, also after kills."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def write(kafka: Kafka, topic: str, count: int) -> None:
 
 
 def stream_offsets(sink: Delivered, topic: str) -> list[tuple[int, int]]:
-    """What the stream has delivered, with whatever came twice."""
+    """The offsets that the stream has delivered, duplicates included."""
     return sorted((number, offset) for (name, number), offsets in sink.offsets.items() for offset in offsets)
 
 
@@ -74,10 +74,10 @@ def has_come(kafka: Kafka, sink: Delivered, topic: str, count: int) -> None:
 
 
 def progress(stream: StreamingQuery) -> Any:
-    """The log's ends and the lag, as the last progress tells them."""
+    """The log's ends and the lag, from the last progress."""
     last = stream.lastProgress
-    told = json.loads(last["sources"][0]["latestOffset"] or "{}") if last else {}
-    return told.get("log_end"), told.get("lag")
+    latest = json.loads(last["sources"][0]["latestOffset"] or "{}") if last else {}
+    return latest.get("log_end"), latest.get("lag")
 
 
 def ends(kafka: Kafka, topic: str) -> tuple[dict[str, dict[str, int]], int]:
@@ -105,7 +105,7 @@ def test_a_dataframe_holds_exactly_what_kafka_holds_also_when_the_broker_restart
             kafka.wait_ready()
             write(kafka, topic, 100)
             has_come(kafka, sink, topic, 1600)
-            eventually(lambda: progress(stream) == ends(kafka, topic), 30, "the progress tells Kafka's log end")
+            eventually(lambda: progress(stream) == ends(kafka, topic), 30, "the progress has Kafka's log end")
             assert in_dataframe(spark, world, group) == in_kafka(kafka, topic)
             assert [(status.state, status.attempts) for status in fetchers.status()] == [("running", 1)] * 2
         finally:

@@ -1,4 +1,4 @@
-"""Fetcher slots in real Spark executors: what they seal comes out of a query exactly once, whatever is killed."""
+"""Fetcher slots in real Spark executors: a query delivers their records exactly once, also after kills."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_slot_that_waits_for_its_next_attempt_leaves_too_and_comes_back(
         assert fetchers.resize(1, timeout_s=10) is True
         assert [status.slot for status in fetchers.status()] == [0]
         assert fetchers.resize(2) is True
-        eventually(lambda: fetchers.status()[1].attempts >= 1, 30, "tried anew")
+        eventually(lambda: fetchers.status()[1].attempts >= 1, 30, "a second attempt")
 
 
 def test_resizes_at_the_same_time_are_carried_out_one_after_the_other(

@@ -45,7 +45,7 @@ Match = Callable[[Sequence[Operation]], bool]
 
 
 class ProcessKilled(BaseException):
-    """The process ends here: nobody catches it."""
+    """The process ends here: no handler catches it."""
 
 
 def nothing() -> None:
@@ -226,7 +226,7 @@ class HandStage:
         return sum(assignor.calls for assignor in self.assignors.values())
 
     def asked(self, hand: Hand, leader: str) -> Command:
-        """Turns until a command to assign stands in the leader's channel, which nobody has read; what it says."""
+        """Turns until an unread `assign` command is in the leader's channel; the command."""
 
         def look() -> Command | None:
             hand.turn("g")
@@ -237,7 +237,7 @@ class HandStage:
         return found
 
     def settled(self, hand: Hand, *members: Polled) -> GroupState:
-        """Turns, with the members obeying in between, until the group is Stable and nobody has a command."""
+        """Turns, with the members obeying in between, until the group is Stable without commands."""
         some = members or tuple(self.members)
 
         def step() -> Turn | None:

@@ -24,7 +24,7 @@ class ConsumerEvents:
 
     :ivar state: joined while it has been assigned something that it still has.
     :ivar position: the next offset of what it has consumed; not known before the first record.
-    :ivar assigned, revoked: how often it was told so; a loss counts as a revocation.
+    :ivar assigned, revoked: number of callbacks; a loss counts as a revocation.
     """
 
     state: str = DEAD
@@ -46,9 +46,9 @@ class ConsumerEvents:
 class GroupEvents:
     """The consumers of one group; fed with their lines in the order of time, it raises at the first broken rule.
 
-    :ivar position: where whoever consumed a partition last stands.
+    :ivar position: the position of a partition's last consumer.
     :ivar committed: what was committed last.
-    :param fenced: processes whose name another one has taken: the last that one has polled may be told late.
+    :param fenced: fenced processes, whose name another one has taken: their last poll may be reported late.
     """
 
     def __init__(self, fenced: Collection[str] = ()) -> None:

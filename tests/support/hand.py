@@ -40,7 +40,7 @@ Wrap = Callable[[Store], Store]
 
 
 class Puppet:
-    """A consumer that registers, and then obeys a command only when the test tells it to."""
+    """A consumer that registers, and then applies a command only on the test's request."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Puppet:
         self._drain.drain(self.store, self.fenced, self.gave_up.append)
 
     def obey_until(self, running: PartitionSet, timeout_s: float = 5.0) -> None:
-        """Obey whatever comes until `running` is what it runs."""
+        """Apply all commands until it runs `running`."""
 
         def is_there() -> bool:
             self.obey()
@@ -117,7 +117,7 @@ class Puppet:
         self.fenced.commit(replace(self.fenced.channel, touched=self.fenced.channel.touched + 1))
 
     def read_offsets(self) -> None:
-        """Read where what it runs begins, and record it where nobody has."""
+        """Read the start positions of its partitions, and record the missing ones."""
         self.fenced.channel = self._offsets.read(self.store, self.fenced.channel, self.running, self.fenced.guarded)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Puppet:
 class Hand:
     """An elected coordinator that takes a turn only when the test says so.
 
-    :ivar topics: what it takes for the topics there are; `World.topic` tells it.
+    :ivar topics: the topics that it knows; `World.topic` adds to them.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class ManualStage:
 
 @contextmanager
 def a_stage(zk: str) -> Iterator[ManualStage]:
-    """A stage that is cleared whatever happens."""
+    """A stage that is cleared after the test, also after a failure."""
     stage = ManualStage(zk)
     try:
         yield stage

@@ -13,7 +13,7 @@ from drills.checker.replay.txn_log import events_of
 
 
 class HistoryOfTest:
-    """Collects the history of the processes that were told to keep theirs in `folder`.
+    """Collects the history of the processes that write theirs into `folder`.
 
     :param version_folder: where the ensemble's first server has its transaction log.
     :param chroot: where the processes work.
@@ -37,7 +37,7 @@ class HistoryOfTest:
         self.note("exit", newest.stem, why="killed")
 
     def end(self) -> None:
-        """The history ends here, whatever the processes do on their way out."""
+        """The history ends here, before the processes shut down."""
         self.note("end")
         for path in list(self.folder.glob("*#*.jsonl")):
             (self.folder / f"until-end-{path.name}").write_text(path.read_text())

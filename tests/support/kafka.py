@@ -32,7 +32,7 @@ class Read(NamedTuple):
 
 
 class Kafka:
-    """A broker with clients. Topics are the test's own: `name` gives one that nobody else has.
+    """A broker with clients. Topics are the test's own: `name` gives a unique one.
 
     :ivar zk: the chroot in which it registers, as a group in the same chroot names it.
     """

@@ -158,7 +158,7 @@ class LedGroup(History):
         return self.fenced("g", self.adopted(shares, name, **more), *operations)
 
     def settle(self, shares: Shares) -> None:
-        """Everybody is told of the target, one after the other, and the group is Stable. Asks that are over go."""
+        """Each member gets its start, one after the other, and the group is Stable. Finished asks are removed."""
         state = self.states["g"]
         for consumer, share in sorted(shares.items()):
             gone = frozenset(self.lives[consumer].channel.running) - parted(share)
@@ -309,6 +309,6 @@ class LedGroup(History):
 
 def led(point: str = "", happening: Happening | None = None) -> list[Made]:
     """The events of the story, with what `happening` does at a point of it."""
-    told = LedGroup(point, happening)
-    assert not point or point in told.reached, f"there is no point {point}"
-    return told.events
+    history = LedGroup(point, happening)
+    assert not point or point in history.reached, f"there is no point {point}"
+    return history.events

@@ -1,4 +1,4 @@
-"""A group whose znodes are made by hand, as coordinator and consumers would leave them: nobody lives in it."""
+"""A group whose znodes are made by hand, as coordinator and consumers would leave them: no process runs."""
 
 from __future__ import annotations
 

@@ -257,7 +257,7 @@ class History:
         return life
 
     def register(self, life: MadeLife, incarnation: str, **wants: Any) -> Made:
-        """The one multi of a registration; whoever had the name has lost it."""
+        """The one multi of a registration; the name's previous process is fenced."""
         paths, before = life.paths, self.lives.get(life.name)
         operations: list[Operation] = []
         if before is not None and before.channel.running:

@@ -33,7 +33,7 @@ class Counts:
     """Counts the records of each partition twice: for the partition, and for the member as a whole.
 
     :ivar by_partition: partition -> records of it, the state of the partition.
-    :ivar by_key: partition as text -> records, which this member keeps whoever has the partition later.
+    :ivar by_key: partition as text -> records, which this member keeps after the partition moves.
     """
 
     consumer: Consumer

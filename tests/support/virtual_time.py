@@ -39,7 +39,7 @@ _SERVICES = ("monotonic", "wall_ms", "sleep", "spawn", "event", "lock", "conditi
 class VirtualTime:
     """The scheduler, the one process and the one server of a test.
 
-    :ivar crashed: what threads died of that nobody expected.
+    :ivar crashed: unexpected errors that ended threads.
     """
 
     def __init__(self, seed: int) -> None:

@@ -62,7 +62,7 @@ def within(
     ignoring: tuple[type[Exception], ...] = (),
     pause_s: float = 0.01,
 ) -> T:
-    """The same where `timeout_s` is a promise: it holds on every machine, whatever else that one does.
+    """The same where `timeout_s` is a promise: it holds on every machine under any load.
 
     :raises AssertionError: after `timeout_s`, with what the last call returned or raised.
     """

@@ -308,7 +308,7 @@ class World:
                     found[TopicPartition(topic, int(number))] = node.data.decode()
         return found
 
-    def told_once(self, topic: str, partitions: int, end: int, *, again: int = 0) -> None:
+    def delivered_once(self, topic: str, partitions: int, end: int, *, again: int = 0) -> None:
         """S5: of `topic`, every record up to `end` was polled, and none was committed twice.
 
         :param again: so many may have been.
@@ -332,7 +332,7 @@ class World:
 
 @contextmanager
 def a_world(zk: str) -> Iterator[World]:
-    """A world that is taken down whatever happens."""
+    """A world that is taken down after the test, also after a failure."""
     world = World(zk)
     try:
         yield world

@@ -73,7 +73,7 @@ def last_commit_is_sent_again() -> None:
 
 
 def commands_of_the_dead_stay() -> None:
-    """Who is gone is told to stop, and nobody withdraws that."""
+    """Departed members get stop commands, which are not withdrawn."""
 
     def telling(original: Any) -> Any:
         def moves(now: Any) -> Any:
@@ -187,7 +187,7 @@ def region_that_went_back_stays_resetting() -> None:
 
 
 def new_partitions_are_overlooked() -> None:
-    """What a topic's watch tells is lost, and the sweeps that follow do not look at the topic for a while."""
+    """A topic's watch events are lost, and the next sweeps skip the topic for a while."""
     left: dict[str, int] = {}
 
     def deaf(original: Any) -> Any:
@@ -229,7 +229,7 @@ def handler_waits_for_acknowledgements() -> None:
 
 
 def hung_leader_is_waited_for() -> None:
-    """A leader has an hour to answer, whatever `assignment_timeout_ms` says."""
+    """A leader has an hour to answer; `assignment_timeout_ms` is ignored."""
 
     def patient(original: Any) -> Any:
         return lambda snapshot, who, trigger, timeout_s: original(snapshot, who, trigger, 3600.0)
