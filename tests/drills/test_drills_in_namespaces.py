@@ -43,7 +43,7 @@ def left() -> set[str]:
     return set(re.findall(r"zkdrill\d+-\d", ip("netns", "list") + ip("-brief", "link")))
 
 
-def test_a_machine_that_makes_no_namespaces_says_why_in_a_sentence() -> None:
+def test_namespaces_that_are_not_permitted_are_one_clear_error() -> None:
     assert not REFUSAL or any(words in REFUSAL for words in REFUSALS)
     assert "\n" not in REFUSAL
 

@@ -66,7 +66,7 @@ def asks(drill: dict[str, Any]) -> list[AskTold]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_leader_that_fails_and_a_coordinator_that_dies_cost_what_was_promised(
+def test_leader_and_coordinator_failures_stay_within_their_bounds(
     quiet_set: dict[str, dict[str, Any]], name: str
 ) -> None:
     require_pass(quiet_set[name])

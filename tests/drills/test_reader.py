@@ -16,7 +16,7 @@ from tests.support.wait import eventually
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-def test_a_reader_that_ends_says_why_and_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_that_exits_reports_its_error_without_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     reader = DataFrameReader(tmp_path)
     try:

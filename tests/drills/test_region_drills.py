@@ -52,9 +52,7 @@ def test_every_count_is_that_of_one_uninterrupted_run(passed: dict[str, dict[str
 @pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
-def test_s10_is_decided_by_what_the_applications_say_that_they_are(
-    passed: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_s10_is_decided_by_the_counts_of_the_applications(passed: dict[str, dict[str, Any]], name: str) -> None:
     folder = Path(passed[name]["folder"])
     events = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     said = {what: [event for event in events if event["event"] == what] for what in ("restored", "taken", "saved")}

@@ -259,7 +259,7 @@ def test_a_group_whose_queries_znode_was_removed_is_paused_all_the_same(world: W
     backlog.paused("no query reads the group")
 
 
-def test_the_next_coordinator_goes_on_from_what_stands_there(world: World, backlog: Backlog) -> None:
+def test_next_coordinator_continues_from_the_recorded_collection(world: World, backlog: Backlog) -> None:
     first = world.coordinator(backlog_interval_ms=50, max_backlog_segments=10)
     names = backlog.seal(11)
     backlog.query("q")
@@ -275,7 +275,7 @@ def test_the_next_coordinator_goes_on_from_what_stands_there(world: World, backl
     backlog.goes_on()
 
 
-def test_a_pause_keeps_what_was_collected_and_a_collection_keeps_the_pause(world: World, backlog: Backlog) -> None:
+def test_pause_and_collection_keep_each_others_record(world: World, backlog: Backlog) -> None:
     coordinator(world, max_backlog_segments=10)
     names = backlog.seal(13)
     backlog.query("q")
@@ -342,7 +342,7 @@ def test_query_heartbeat_before_its_expiry_is_written_prevents_the_expiry(world:
     assert not expired(world, "q")
 
 
-def test_what_stands_in_segments_is_not_overwritten_when_another_has_changed_it(world: World, backlog: Backlog) -> None:
+def test_concurrent_change_of_the_segments_znode_is_not_overwritten(world: World, backlog: Backlog) -> None:
     names = backlog.seal(3)
     backlog.query("q")
     newer = SegmentsRecord(backlog.czxid(names[0]), paused="moving the storage")
@@ -544,9 +544,7 @@ def test_a_query_that_waits_for_its_first_batch_does_not_expire(world: World, ba
 
 
 @pytest.mark.parametrize("bad", [b"paused", b'{"collected":-1}'])
-def test_a_pause_beside_data_that_cannot_be_read_keeps_what_has_been_collected(
-    world: World, backlog: Backlog, bad: bytes
-) -> None:
+def test_pause_beside_unreadable_data_keeps_the_recorded_collection(world: World, backlog: Backlog, bad: bytes) -> None:
     """With `collected` at 0 a query that comes back would miss what is gone, and nothing would tell it."""
     names = backlog.seal(6)
     backlog.query("q", backlog.czxid(names[1]))
@@ -562,9 +560,7 @@ def test_a_pause_beside_data_that_cannot_be_read_keeps_what_has_been_collected(
     assert backlog.record.collected == collected
 
 
-def test_who_never_could_read_what_was_collected_writes_it_only_with_a_collection(
-    world: World, backlog: Backlog
-) -> None:
+def test_unread_collection_record_is_written_only_with_a_collection(world: World, backlog: Backlog) -> None:
     names = backlog.seal(6)
     backlog.query("q")
     world.put(PATHS.segments, b"no json")

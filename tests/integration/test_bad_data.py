@@ -302,7 +302,7 @@ def test_text_that_no_terminal_can_show_is_no_reason_for_the_status_to_fail(worl
 # ---- what is said
 
 
-def test_bad_data_is_said_once_with_its_path_and_again_only_when_it_changes(
+def test_bad_data_is_logged_once_with_its_path_and_again_after_a_change(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "coordinator.term.bad_data")
@@ -329,7 +329,7 @@ def test_bad_data_is_said_once_with_its_path_and_again_only_when_it_changes(
     ]
 
 
-def test_status_shows_what_cannot_be_read(world: World) -> None:
+def test_status_shows_unreadable_znodes(world: World) -> None:
     world.put(world.brokers.topic("bad"), b"garbage")
     world.put(PATHS.id("c1"), b"garbage")
 

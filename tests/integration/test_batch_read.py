@@ -65,7 +65,7 @@ def test_a_batch_read_of_a_group_in_which_nothing_was_sealed_is_empty(bench: Ben
     assert planned(bench) == []
 
 
-def test_a_batch_read_of_a_group_that_does_not_exist_says_so(bench: Bench) -> None:
+def test_batch_read_of_a_missing_group_is_refused(bench: Bench) -> None:
     with pytest.raises(SegmentError, match="there is no group other at"):
         planned(bench, group="other")
 
@@ -86,7 +86,7 @@ def test_a_named_segment_that_is_not_there_is_refused_with_those_that_are(bench:
             planned(bench, **{option: first})
 
 
-def test_what_was_collected_before_a_batch_read_is_not_missed(bench: Bench) -> None:
+def test_segments_collected_before_a_batch_read_are_no_data_loss(bench: Bench) -> None:
     sealed = [bench.seal(), bench.seal(), bench.seal()]
     bench.collect(sealed[:1], node_of(bench, sealed[0]).stat.czxid)
     assert planned(bench) == sealed[1:]
@@ -144,7 +144,7 @@ def test_a_segment_collected_between_planning_and_reading_fails_the_read_by_name
 # ---- where a new query begins
 
 
-def test_a_new_query_that_starts_at_the_latest_reads_only_what_is_sealed_afterwards(bench: Bench) -> None:
+def test_new_query_from_latest_reads_only_later_segments(bench: Bench) -> None:
     bench.seal()
     newest = bench.seal()
     planner = bench.planner(starting_segments="latest")
@@ -180,7 +180,7 @@ def test_segment_sealed_between_first_offset_and_first_batch_is_not_skipped(benc
     assert delivered == sealed
 
 
-def test_a_first_batch_that_another_run_plans_again_holds_back_what_comes_after_it(bench: Bench) -> None:
+def test_first_batch_planned_again_by_another_run_retains_later_segments(bench: Bench) -> None:
     bench.seal()
     first = bench.planner(starting_segments="latest")
     start = first.initial()

@@ -22,7 +22,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     [("range", (), 5, 10), ("cooperative-sticky", ("--processes",), 3, 3)],
     ids=["range in threads", "cooperative in processes"],
 )
-def test_a_rebalance_bench_tells_every_figure_in_its_last_line(
+def test_rebalance_bench_prints_every_figure_in_its_last_line(
     strategy: str, options: tuple[str, ...], commands: int, stopped: int
 ) -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
@@ -44,7 +44,7 @@ def test_a_rebalance_bench_tells_every_figure_in_its_last_line(
     assert {"busy_before_percent", "load_1m_before", "cpus", "coordinator_peak_mb"} <= set(report)
 
 
-def test_a_rebalance_bench_of_both_sides_tells_how_their_joins_compare() -> None:
+def test_rebalance_bench_of_both_sides_compares_their_joins() -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
 
     done = bench("rebalance", *sizes, "--json", "--assignment", "client,coordinator")
@@ -56,7 +56,7 @@ def test_a_rebalance_bench_of_both_sides_tells_how_their_joins_compare() -> None
     assert report["client"]["commands"]["median"] == report["coordinator"]["commands"]["median"] + 1, "the ask"
 
 
-def test_a_region_bench_tells_pauses_of_every_member_and_resets_beside_rebalances() -> None:
+def test_region_bench_measures_pauses_and_compares_resets_with_rebalances() -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
 
     done = bench("region", *sizes, "--json")

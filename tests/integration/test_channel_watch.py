@@ -159,7 +159,7 @@ def test_eviction_is_reported_with_its_reason(stage: ManualStage) -> None:
     assert ended.incarnation == stuck.registration.incarnation
 
 
-def test_commands_that_stand_there_already_come_first_and_their_end_too(stage: ManualStage) -> None:
+def test_existing_commands_are_reported_first_and_their_end_too(stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     one = stage.puppet("g", "c1", {"t": 1})
@@ -217,7 +217,7 @@ def test_command_removed_before_it_was_read_is_reported_from_the_channel(stage: 
     assert (acknowledged.generation, acknowledged.partitions) == (1, {"t": "0-1"})
 
 
-def test_after_a_lost_connection_it_says_that_events_may_be_missed_and_goes_on(
+def test_lost_connection_is_reported_as_a_gap_and_the_watch_continues(
     stage: ManualStage, zookeeper_proxy: Proxy
 ) -> None:
     hand = stage.hand()
@@ -237,7 +237,7 @@ def test_after_a_lost_connection_it_says_that_events_may_be_missed_and_goes_on(
     assert [event.note for event in stood[:2]] == ["it was there already"] * 2
 
 
-def test_after_a_lost_session_it_opens_another_and_goes_on(stage: ManualStage) -> None:
+def test_watch_continues_with_a_new_session_after_an_expiration(stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     with watching(stage.zk) as watch:
@@ -250,7 +250,7 @@ def test_after_a_lost_session_it_opens_another_and_goes_on(stage: ManualStage) -
     assert len(watch.stores) == 2
 
 
-def test_bad_data_is_said_and_printable(world: World) -> None:
+def test_bad_data_is_reported_in_printable_form(world: World) -> None:
     world.put(PATHS.channel("c1"))
     with watching(world.zk) as watch:
         world.put(PATHS.command("c1", "command-0000000000"), b"\x1b[31m")
@@ -263,7 +263,7 @@ def test_bad_data_is_said_and_printable(world: World) -> None:
     assert "\x1b" not in result.stdout and "command-0000000000" in result.stdout
 
 
-def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None:
+def test_tree_watch_reports_every_change_in_order(zk: str, world: World) -> None:
     store = open_kazoo(zk, 4000, make_chroot=False)
     seen: list[TreeEvent] = []
     store.watch_tree("/a", seen.append)
@@ -285,7 +285,7 @@ def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None
     assert all(event.path.startswith("/a") and event.path != "/ab" for event in seen)
 
 
-def test_a_server_that_is_too_old_is_said(zk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_without_tree_watches_is_one_clear_error(zk: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AddTreeWatch, "type", 990)  # no server knows this one
     store = open_kazoo(zk, 4000, make_chroot=False)
 

@@ -133,7 +133,7 @@ def test_failed_leader_is_replaced_by_the_next_and_every_member_is_notified(worl
     eventually(lambda: one.held | two.held == parts("t", 0, 1, 2, 3), 5, "all is fetched")
 
 
-def test_a_group_whose_only_leader_fails_says_so_and_tries_again(world: World) -> None:
+def test_failure_of_the_only_leader_is_reported_and_retried(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     failing = ThreadRuntime().event()
@@ -177,7 +177,7 @@ def test_a_newcomer_without_a_common_protocol_is_refused(world: World) -> None:
     assert world.state("g").generation == 1
 
 
-def test_a_group_goes_over_to_client_side_assignment_and_back_by_rolling_restarts(world: World) -> None:
+def test_group_switches_to_client_side_assignment_and_back_by_rolling_restarts(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     names = ("c1", "c2")
@@ -233,7 +233,7 @@ def test_a_bounce_of_a_static_leader_changes_neither_leader_nor_generation(world
     assert (after.generation, after.client) == (before.generation, before.client)
 
 
-def test_a_static_leader_that_comes_back_watches_topics_as_before(world: World) -> None:
+def test_restarted_static_leader_watches_topics_as_before(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     first = client(world, "c1", {"t.*": 1}, pattern="white_list", group_instance_id="c1")

@@ -403,9 +403,7 @@ def test_earlier_consumer_that_joins_reverts_the_group_to_coordinator_assignment
 
 
 @pytest.mark.parametrize(("first", "second"), [("coordinator", "client"), ("client", "coordinator")])
-def test_who_knows_one_side_only_is_refused_in_a_group_that_knows_the_other_only(
-    world: World, first: str, second: str
-) -> None:
+def test_member_of_one_side_only_is_refused_by_a_group_of_the_other_side(world: World, first: str, second: str) -> None:
     node(world, "new", Hooked)
     world.topic("t", 4)
     log = MemoryLog(50)
@@ -499,7 +497,7 @@ def test_an_ask_that_one_release_made_is_adopted_by_the_other(world: World, firs
     all_come(world, log)
 
 
-def test_what_a_member_of_the_next_release_offers_is_taken_as_far_as_it_is_known(world: World) -> None:
+def test_known_assignors_of_a_member_of_the_next_release_are_used(world: World) -> None:
     world.topic("t", 4)
     world.coordinator()
     log, opener = MemoryLog(50), kazoo_factory(world.zk, SESSION_MS)

@@ -101,7 +101,7 @@ def test_states_are_exact_through_joins_kills_and_leaves(
 
 
 @pytest.mark.parametrize("operator_driven", [False, True])
-def test_a_cut_is_of_what_was_processed_and_not_of_what_poll_has_returned(
+def test_cut_has_the_processed_records_and_not_those_that_poll_returned(
     world: World, log: MemoryLog, operating: Callable[..., Operating], operator_driven: bool
 ) -> None:
     world.coordinator()

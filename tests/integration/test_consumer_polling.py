@@ -137,7 +137,7 @@ def test_auto_commit_at_a_rebalance_precedes_revocation_and_its_callback(world: 
     assert first.committed_when_revoked[T0] + first.committed_when_revoked[T1] >= 30
 
 
-def test_auto_commit_on_close_commits_what_was_returned(world: World, start: Start) -> None:
+def test_auto_commit_on_close_commits_the_returned_records(world: World, start: Start) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=600_000)
     first.polls(3)
 
@@ -155,7 +155,7 @@ def test_without_auto_commit_nothing_is_committed_but_by_commit(world: World, st
     assert set(world.offsets("g").values()) == {0}
 
 
-def test_auto_commit_commits_what_earlier_polls_returned_every_interval(world: World, start: Start) -> None:
+def test_auto_commit_commits_records_of_earlier_polls_every_interval(world: World, start: Start) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=1)
 
     def is_one_poll_behind() -> bool:
@@ -199,7 +199,9 @@ def test_session_expiry_drops_prefetched_records_and_resumes_at_committed_offset
     assert first.begun == committed
 
 
-def test_what_waits_is_not_returned_while_the_lease_does_not_run(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetched_records_are_not_returned_while_the_lease_is_expired(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = start()
     first.polls(2)
     with monkeypatch.context() as patched:
@@ -264,7 +266,7 @@ def test_seeks_move_the_position_and_the_next_poll_begins_there(start: Start) ->
     assert consumer.committed(T0) == 5, "also backwards"
 
 
-def test_a_consumer_that_goes_back_says_so_in_its_history(start: Start, tmp_path: Path) -> None:
+def test_seek_backwards_is_recorded_in_the_history(start: Start, tmp_path: Path) -> None:
     first = start(history_dir=str(tmp_path / "history"))
     first.polls_until_holds(BOTH)
     first.polls(2)
@@ -278,7 +280,7 @@ def test_a_consumer_that_goes_back_says_so_in_its_history(start: Start, tmp_path
     assert own_choice == [{"t": {"0": 0}}] * 2, "the seek, and the commit"
 
 
-def test_what_polls_returned_is_in_the_history_and_an_offset_beyond_it_is_sought(start: Start, tmp_path: Path) -> None:
+def test_history_has_the_polled_records_and_a_seek_beyond_them(start: Start, tmp_path: Path) -> None:
     first = start(history_dir=str(tmp_path / "history"), max_poll_records=10)
     first.polls_until_holds(BOTH)
     first.polls(3)
@@ -311,7 +313,7 @@ def test_the_log_is_asked_as_with_kafkas_consumer(start: Start) -> None:
         consumer.offsets_for_times({T0: -1})
 
 
-def test_what_is_not_held_cannot_be_paused_or_sought(start: Start) -> None:
+def test_unassigned_partition_cannot_be_paused_or_sought(start: Start) -> None:
     consumer = start().consumer
 
     for change in (consumer.pause, consumer.resume, consumer.seek_to_end, lambda part: consumer.seek(part, 3)):

@@ -109,9 +109,7 @@ class SealingSlot:
 
 
 @pytest.mark.parametrize("losses", [0, 1, 2, 3])
-def test_a_seal_is_done_once_however_often_the_question_what_became_of_it_is_lost(
-    world: World, tmp_path: Path, losses: int
-) -> None:
+def test_seal_is_done_once_after_repeated_lost_replies_of_its_check(world: World, tmp_path: Path, losses: int) -> None:
     armed = ThreadRuntime().event()
     world.topic("t", 2)
     world.coordinator()

@@ -136,7 +136,7 @@ def test_zookeeper_that_is_gone_before_it_is_asked_for_the_chroot_is_unreachable
 # ---- elections
 
 
-def test_an_epoch_that_was_set_lower_by_hand_is_passed_and_groups_go_on(world: World, stage: ManualStage) -> None:
+def test_groups_continue_after_the_epoch_was_set_lower_by_hand(world: World, stage: ManualStage) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(50).to_bytes())
     first = stage.hand("first")
     assert first.term.epoch == 51
@@ -191,7 +191,7 @@ class Candidate:
         eventually(lambda: self._wake.set() or not task.is_alive(), 10, "it has ended")  # type: ignore[func-returns-value]
 
 
-def test_a_stop_that_comes_while_an_elector_begins_to_look_is_not_lost(world: World, stage: ManualStage) -> None:
+def test_stop_while_an_elector_starts_to_look_is_not_lost(world: World, stage: ManualStage) -> None:
     stage.hand("elected")
     wake, stopping = ThreadRuntime().event(), ThreadRuntime().event()
     candidate = Candidate(world.store, wake)

@@ -92,7 +92,7 @@ def test_batch_reads_up_to_and_from_a_checkpoint_are_disjoint_and_complete(
     assert batch(world, starting_segments=f"checkpoint:{number}") == after
 
 
-def test_a_batch_read_between_two_checkpoints_has_what_was_sealed_between_them(
+def test_batch_read_between_two_checkpoints_has_the_segments_between_them(
     world: World, group: SealedGroup, region: HandMadeRegion
 ) -> None:
     group.seal()
@@ -159,7 +159,7 @@ def test_checkpoint_with_collected_segments_is_refused_listing_complete_ones(
         batch(world, starting_segments=f"checkpoint:{number}")
 
 
-def test_the_first_batch_comes_again_though_its_checkpoint_was_retired_meanwhile(
+def test_first_batch_is_repeated_after_its_checkpoint_was_retired(
     group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     group.seal()
@@ -197,7 +197,7 @@ def test_a_batch_read_that_begins_after_its_end_is_refused(
 # ---- aligned batches
 
 
-def test_a_batch_ends_at_every_checkpoint_and_its_offset_says_at_which(
+def test_batch_ends_at_every_checkpoint_and_its_offset_names_it(
     group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     first = [group.seal(), group.seal()]

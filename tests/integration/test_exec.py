@@ -209,7 +209,7 @@ def says(*lines: dict[str, object]) -> str:
         ("import os; input(); os.kill(os.getpid(), 9)", "the command has ended by SIGKILL"),
     ],
 )
-def test_a_command_that_answers_what_it_must_not_or_ends_is_one_clear_error(
+def test_invalid_answer_or_exit_of_a_command_is_one_clear_error(
     program: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumer.cli.child.MAX_LINE_BYTES", 1000)

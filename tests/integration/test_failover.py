@@ -72,7 +72,9 @@ def test_next_coordinator_waits_for_the_remaining_start_acknowledgements(stage: 
     assert (one.applied, two.applied, one.gave_up) == (1, 1, [])
 
 
-def test_after_the_last_acknowledgement_the_next_coordinator_says_stable(stage: ManualStage, world: World) -> None:
+def test_next_coordinator_completes_a_rebalance_after_the_last_acknowledgement(
+    stage: ManualStage, world: World
+) -> None:
     stage.topic("t", 4)
     first = stage.hand("first")
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -115,7 +117,7 @@ class BreaksOnDemand(FrontStore):
         return super().children_many(paths, watch)
 
 
-def test_a_coordinator_one_of_whose_threads_ends_by_a_bug_resigns_and_stands_again(
+def test_coordinator_whose_thread_crashes_resigns_and_is_a_candidate_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = world.coordinator(wrap=BreaksOnDemand)

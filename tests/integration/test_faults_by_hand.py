@@ -221,7 +221,7 @@ def test_a_consumer_whose_channel_was_removed_or_scribbled_over_registers_again(
     assert world.channel("g", "c1").incarnation != before.target["c1"].incarnation
 
 
-def test_a_channel_that_was_overwritten_with_what_it_said_already_is_gone_on_with(world: World, log: MemoryLog) -> None:
+def test_channel_overwritten_with_equal_data_stays_in_use(world: World, log: MemoryLog) -> None:
     world.coordinator()
     one, two = a_pair(world, log)
     before = world.state("g")

@@ -40,7 +40,7 @@ def all_came(*consumers: PollingConsumer, partitions: int = 4) -> Callable[[Memo
     return wait
 
 
-def test_a_consumer_whose_session_expires_comes_back_and_goes_on_where_it_was(world: World) -> None:
+def test_consumer_rejoins_after_a_session_expiration_and_continues_at_its_offset(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=120)
@@ -58,7 +58,7 @@ def test_a_consumer_whose_session_expires_comes_back_and_goes_on_where_it_was(wo
     assert consumer.consumer.member.registrations == 2
 
 
-def test_a_consumer_that_dies_is_replaced_and_nothing_is_lost_or_comes_twice(world: World) -> None:
+def test_dead_consumer_is_replaced_without_lost_or_repeated_records(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=100)
@@ -75,7 +75,7 @@ def test_a_consumer_that_dies_is_replaced_and_nothing_is_lost_or_comes_twice(wor
     eventually(lambda: stays.held == ALL, 5, "it holds what its channel says that it runs")
 
 
-def test_the_newest_process_takes_a_name_and_the_first_ends_and_does_not_come_back(world: World) -> None:
+def test_newest_process_of_a_name_fences_the_first_which_does_not_rejoin(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=100)
@@ -229,7 +229,7 @@ def test_churn_does_not_postpone_an_eviction(world: World, stage: ManualStage) -
     assert ThreadRuntime().monotonic() - since > 1.4
 
 
-def test_a_member_that_leaves_writes_its_offsets_and_its_share_goes_on_at_once(world: World) -> None:
+def test_leaving_member_writes_its_offsets_and_its_share_moves_at_once(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=100)

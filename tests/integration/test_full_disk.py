@@ -83,7 +83,7 @@ def a_bench(world: World, folder: Path) -> SlotBench:
     return bench
 
 
-def test_a_full_disk_stops_sealing_loses_nothing_and_is_said_until_there_is_room(
+def test_full_disk_stops_sealing_loses_nothing_and_is_reported_until_freed(
     bench: SlotBench, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     slot = bench.slot(0)

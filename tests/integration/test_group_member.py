@@ -309,7 +309,7 @@ def test_protocol_type_consumer_is_refused_in_words() -> None:
         GroupMember("localhost:1", "g", "consumer", {"range": b""}, divide)
 
 
-def test_another_coordinator_goes_on_where_the_first_was(world: World, work: Callable[..., Worker]) -> None:
+def test_next_coordinator_continues_the_groups_generation(world: World, work: Callable[..., Worker]) -> None:
     first = world.coordinator("a")
     one, two = work("w1"), work("w2")
     eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
@@ -324,7 +324,7 @@ def test_another_coordinator_goes_on_where_the_first_was(world: World, work: Cal
     assert world.names(GroupPaths("jobs").owners) == []
 
 
-def test_given_is_what_a_member_has(world: World, work: Callable[..., Worker]) -> None:
+def test_given_has_the_members_assignment(world: World, work: Callable[..., Worker]) -> None:
     world.coordinator()
     one = work("w1")
 

@@ -100,7 +100,7 @@ BEFORE = {("t", 0): 50, ("u", 0): 50}
         (["--by-duration", "P10000D"], {("t", 0): 0, ("t", 1): 0}),
     ],
 )
-def test_a_dry_run_shows_what_an_execution_sets(
+def test_dry_run_shows_the_offsets_that_an_execution_sets(
     reset: Any, group: MadeGroup, options: list[str], wanted: Offsets
 ) -> None:
     dry = reset("g", "--topic", "t", *options)
@@ -124,7 +124,7 @@ def test_a_dry_run_shows_what_an_execution_sets(
         (["--to-offset", "1000"], 100, "New offset (1000) is higher than latest"),
     ],
 )
-def test_a_shift_is_from_where_the_group_stands_and_stays_within_the_log(
+def test_shift_is_from_the_current_offset_and_stays_within_the_log(
     reset: Any, group: MadeGroup, options: list[str], offset: int, words: str
 ) -> None:
     result = reset("g", "--topic", "t:0", *options, "--execute")
@@ -169,7 +169,7 @@ def test_a_partition_without_an_offset_cannot_be_shifted_and_nothing_is_set(rese
         (["--all-topics"], [("t", 0), ("u", 0)]),
     ],
 )
-def test_only_what_is_in_the_scope_is_reset(
+def test_only_partitions_in_the_scope_are_reset(
     reset: Any, group: MadeGroup, options: list[str], moved: list[tuple[str, int]]
 ) -> None:
     assert reset("g", *options, "--to-earliest", "--execute").exit_code == 0
@@ -246,7 +246,7 @@ def test_an_offset_of_an_earlier_topic_of_the_name_is_none(reset: Any, store: St
 # ---- files
 
 
-def test_what_is_exported_for_one_group_can_be_imported(reset: Any, group: MadeGroup, tmp_path: Path) -> None:
+def test_offsets_exported_for_one_group_can_be_imported(reset: Any, group: MadeGroup, tmp_path: Path) -> None:
     plan = tmp_path / "plan.csv"
 
     exported = reset("g", "--all-topics", "--to-offset", "2", "--export", "--dry-run")
@@ -260,7 +260,7 @@ def test_what_is_exported_for_one_group_can_be_imported(reset: Any, group: MadeG
     assert before == BEFORE
 
 
-def test_what_is_exported_for_several_groups_can_be_imported_for_some(
+def test_offsets_exported_for_several_groups_can_be_imported_for_some(
     reset: Any, store: Store, topics: dict[str, Topic], tmp_path: Path
 ) -> None:
     made = [MadeGroup(store, name) for name in ("a", "b", "c")]
@@ -310,7 +310,7 @@ def test_a_file_that_is_wrong_changes_nothing(reset: Any, group: MadeGroup, tmp_
         ["g", "--from-file", "/no/such/file"],
     ],
 )
-def test_what_cannot_be_reset_is_the_users_mistake(reset: Any, group: MadeGroup, options: list[str]) -> None:
+def test_impossible_reset_is_a_usage_error(reset: Any, group: MadeGroup, options: list[str]) -> None:
     result = reset(*options, *([] if "--dry-run" in options else ["--execute"]))
 
     assert (result.exit_code, "Traceback" in result.output) == (2, False), result.output
@@ -374,7 +374,7 @@ def test_reset_waits_for_the_turn_ending_the_last_member_and_applies_to_the_next
     assert dict(two.fenced.channel.running) == {("t", 0): 5, ("t", 1): 80}
 
 
-def test_sealed_segments_that_will_not_be_joined_are_said(reset: Any, group: MadeGroup) -> None:
+def test_reset_of_a_group_with_sealed_segments_warns(reset: Any, group: MadeGroup) -> None:
     group.store.commit([Create(group.paths.segment("segment-0000000000"), b"{}")])
 
     moved = reset("g", "--topic", "t:0", "--to-earliest")
@@ -445,7 +445,7 @@ def test_a_turn_that_changes_nothing_for_members_does_not_stop_a_reset(
     assert group.offsets == {**BEFORE, ("t", 0): 7}
 
 
-def test_a_large_reset_that_a_member_interrupts_says_how_far_it_came(store: Store, topics: dict[str, Topic]) -> None:
+def test_large_reset_interrupted_by_a_member_reports_its_progress(store: Store, topics: dict[str, Topic]) -> None:
     group = MadeGroup(store)
 
     class Joined(Interrupted):
@@ -556,7 +556,7 @@ def test_offsets_of_a_topic_that_a_member_subscribes_to_stay(
     assert "Error: GROUP_SUBSCRIBED_TO_TOPIC: Deleting offsets of a topic is forbidden" in failed.stdout
 
 
-def test_offsets_of_a_topic_that_a_static_member_will_come_back_to_stay(zk: str, group: MadeGroup) -> None:
+def test_offsets_of_an_absent_static_members_topic_are_kept(zk: str, group: MadeGroup) -> None:
     seat = Seat(Registration("life", {"t": 1}, instance_id="c9"), 10_000)
     group.store.commit([Create(group.paths.seat("c9"), seat.to_bytes())])
 

@@ -67,7 +67,7 @@ def test_a_name_without_a_seat_among_others_leaves_all_as_they_are(zk: str, grou
     assert seat(group).removed is None
 
 
-def test_without_a_turn_in_time_it_says_that_the_seats_are_marked(zk: str, group: MadeGroup) -> None:
+def test_seats_that_no_turn_removes_in_time_are_reported_as_marked(zk: str, group: MadeGroup) -> None:
     elected(group)
 
     result = run(zk, "groups", "remove-members", "g", "--all-members", "--timeout", "0.2", "--reason", "moved")

@@ -51,7 +51,7 @@ def test_hole_9_deleted_topic_is_released_and_a_recreated_one_is_another_topic(
     assert (one.running, two.running, world.owners("g")) == (frozenset(), frozenset(), {})
 
 
-def test_hole_9_a_group_that_is_deleted_is_forgotten_and_may_come_back(world: World) -> None:
+def test_hole_9_deleted_group_is_forgotten_and_can_be_created_again(world: World) -> None:
     service = world.coordinator()
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1}).close()
@@ -118,7 +118,7 @@ def test_hole_11_a_command_that_the_consumer_discarded_is_not_taken_for_applied(
     assert puppet.running == parts("t", 0, 1)
 
 
-def test_hole_11_the_channel_says_which_command_was_applied_last(stage: ManualStage, world: World) -> None:
+def test_hole_11_channel_names_the_last_applied_command(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     puppet = stage.puppet("g", "c1", {"t": 1})

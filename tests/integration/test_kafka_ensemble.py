@@ -23,7 +23,7 @@ def ensemble(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_broker_is_started_on_the_ensemble_said_and_stopped(kafka: Kafka, zookeeper: Ensemble) -> None:
+def test_broker_is_started_on_the_ensemble_reported_and_stopped(kafka: Kafka, zookeeper: Ensemble) -> None:
     """`kafka` is asked for so that its jars are there, or the test is skipped with the reason."""
     directory = ["--dir", str(zookeeper.directory)]
     try:
@@ -54,7 +54,7 @@ def test_a_broker_needs_an_ensemble_that_runs(tmp_path: Path) -> None:
     assert "scripts/ensemble start" in done.stderr
 
 
-def test_jars_that_cannot_be_fetched_are_said_with_what_to_do_and_nothing_is_left(
+def test_unreachable_jars_are_reported_with_a_remedy_and_leave_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -43,7 +43,7 @@ def numbered(count: int, prefix: str = "v") -> list[bytes]:
     return [f"{prefix}{number}".encode() for number in range(count)]
 
 
-def test_records_come_in_order_from_any_offset_and_within_the_limits(kafka: Kafka) -> None:
+def test_records_are_fetched_in_order_from_any_offset_within_the_limits(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic, 2)
     kafka.write(topic, numbered(10))
@@ -58,7 +58,7 @@ def test_records_come_in_order_from_any_offset_and_within_the_limits(kafka: Kafk
         assert (log.earliest(topic, topic_id, 1), log.latest(topic, topic_id, 1)) == (0, 0)
 
 
-def test_each_of_many_jumps_brings_exactly_what_stands_there(kafka: Kafka) -> None:
+def test_each_of_many_seeks_fetches_the_records_at_its_offset(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.write(topic, numbered(300))
@@ -72,7 +72,7 @@ def test_each_of_many_jumps_brings_exactly_what_stands_there(kafka: Kafka) -> No
             assert [row["offset"] for row in rows] == list(range(first, last))
 
 
-def test_what_a_record_has_beside_its_value_is_delivered_as_it_is(kafka: Kafka) -> None:
+def test_key_headers_and_timestamp_of_a_record_are_delivered_unchanged(kafka: Kafka) -> None:
     topic, stamped = kafka.name(), kafka.name()
     ids = kafka.topic(topic), kafka.topic(stamped, message_timestamp_type="LogAppendTime")
     kafka.write(
@@ -113,7 +113,7 @@ def test_an_offset_of_a_time_is_that_of_the_first_record_then_or_later(kafka: Ka
     assert records == [(0, 1_500_000_000_000), (1, 1_500_000_001_000), None]
 
 
-def test_only_what_was_committed_comes_and_offsets_go_over_the_rest(kafka: Kafka) -> None:
+def test_only_committed_records_are_fetched_and_offsets_skip_the_others(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.transaction(topic, [b"a", b"b"])
@@ -129,7 +129,7 @@ def test_only_what_was_committed_comes_and_offsets_go_over_the_rest(kafka: Kafka
         assert [(row["offset"], row["value"]) for row in fetched(log, topic, topic_id, 5, upto=7)] == [(5, b"c")]
 
 
-def test_an_offset_that_is_gone_or_not_there_yet_is_said_with_those_that_are(kafka: Kafka) -> None:
+def test_offset_out_of_range_is_reported_with_the_valid_range(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.write(topic, numbered(5))
@@ -159,9 +159,7 @@ def test_records_of_a_recreated_topic_are_not_taken_for_the_old_ones(kafka: Kafk
             log.latest(topic, old, 0)
 
 
-def test_a_topic_that_does_not_exist_is_waited_for_and_said_once(
-    kafka: Kafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_topic_is_waited_for_and_logged_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     topic = kafka.name()
 
     with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
@@ -194,7 +192,7 @@ def test_missing_partition_affects_no_other_and_is_fetched_once_it_exists(kafka:
         eventually(look, 20, "the new partition is fetched")
 
 
-def test_a_partition_that_has_come_is_fetched_at_once(kafka: Kafka) -> None:
+def test_added_partition_is_fetched_at_once(kafka: Kafka) -> None:
     """librdkafka, which knows the topic, would look for it half a minute later."""
     topic = kafka.name()
     topic_id = kafka.topic(topic)
@@ -269,7 +267,7 @@ def test_record_with_a_non_text_header_name_loses_its_headers_with_a_log_entry(
     assert f"ignoring unreadable headers: topic={topic} partition=0 offset=1" in caplog.messages
 
 
-def test_a_broker_that_is_away_is_waited_for_and_said_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_broker_is_waited_for_and_logged_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.write(topic, numbered(3))
@@ -315,7 +313,7 @@ def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: K
 
 
 @pytest.mark.parametrize("question", ["latest", "record_of_time"])
-def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka, question: str) -> None:
+def test_wrong_credentials_are_raised_by_queries_for_start_offsets(kafka: Kafka, question: str) -> None:
     """A consumer without assigned partitions gets the authentication error, not a timeout."""
     topic = kafka.name()
     topic_id = kafka.topic(topic)

@@ -62,7 +62,7 @@ def test_many_znodes_are_read_in_the_order_in_which_they_were_asked_for(zk: str)
     store.close()
 
 
-def test_a_session_has_heard_of_what_it_has_done_and_of_what_it_has_read(zk: str) -> None:
+def test_session_has_the_zxid_of_its_writes_and_reads(zk: str) -> None:
     store, other = open_kazoo(zk, 4000), open_kazoo(zk, 4000)
     before = store.last_zxid
     store.commit([Create("/mine")])
@@ -76,7 +76,7 @@ def test_a_session_has_heard_of_what_it_has_done_and_of_what_it_has_read(zk: str
     other.close()
 
 
-def test_a_commit_tells_what_it_created_and_which_operation_was_refused(zk: str) -> None:
+def test_commit_returns_created_paths_and_the_refused_operation(zk: str) -> None:
     store = open_kazoo(zk, 4000)
     created = store.commit(
         [Create("/a"), Create("/a/n-", "é".encode(), sequential=True), SetData("/a", b"1"), Check("/a", 1)]

@@ -139,7 +139,7 @@ def test_a_scrape_follows_joins_a_kill_and_more_partitions(world: World, process
     at_node.shows(1, "rebalances_total", group="g", trigger="partitions", result="completed")
 
 
-def test_the_next_node_shows_that_it_is_elected_and_the_deposed_one_that_it_is_not(
+def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     first, at_first = node(processes, tmp_path, world, "first", *LOG_JSON)

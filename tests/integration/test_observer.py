@@ -108,7 +108,7 @@ def read(watched: Watched) -> set[str]:
     return {node.data for node in watched.tap.taken().reads.values()}
 
 
-def test_the_observer_says_what_the_transaction_log_says(watched: Watched, zookeeper: Ensemble) -> None:
+def test_observer_agrees_with_the_transaction_log(watched: Watched, zookeeper: Ensemble) -> None:
     a_little_of_everything(watched, zookeeper)
 
     said = watched.observer.events(watched.who)
@@ -120,7 +120,7 @@ def test_the_observer_says_what_the_transaction_log_says(watched: Watched, zooke
     assert {e["why"] for e in said if e["event"] == "closed"} == {"closed", "expired"}
 
 
-def test_what_was_done_is_found_though_its_reply_was_never_heard(watched: Watched, zookeeper: Ensemble) -> None:
+def test_transaction_is_found_without_its_reply(watched: Watched, zookeeper: Ensemble) -> None:
     a_little_of_everything(watched, zookeeper)
     watched.observer.events(watched.who)
     whole = watched.tap.taken()
@@ -134,7 +134,7 @@ def test_what_was_done_is_found_though_its_reply_was_never_heard(watched: Watche
     assert watched.said(replace(whole, answered=[], unanswered=nothing_heard)) == (truth, "")
 
 
-def test_an_observer_that_loses_its_connection_says_so_and_nothing_that_came_later(
+def test_observer_that_loses_its_connection_reports_it_and_no_later_change(
     watched: Watched, zookeeper: Ensemble
 ) -> None:
     first, _ = watched.client("first#1")

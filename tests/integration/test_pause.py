@@ -64,7 +64,7 @@ def test_a_paused_group_is_left_alone_and_has_its_turn_when_it_is_resumed(
     assert world.data(PAUSED) is None
 
 
-def test_consumers_of_a_paused_group_go_on_with_what_they_have(
+def test_consumers_of_a_paused_group_continue_with_their_partitions(
     world: World, stage: ManualStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.coordinator()
@@ -85,7 +85,7 @@ def test_consumers_of_a_paused_group_go_on_with_what_they_have(
     assert world.created_commands("g", "c1") == 1
 
 
-def test_who_is_elected_while_a_pause_stands_obeys_it_from_its_first_turn(world: World) -> None:
+def test_node_elected_during_a_pause_obeys_it_from_its_first_turn(world: World) -> None:
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1})
     eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
@@ -118,9 +118,7 @@ def test_a_group_that_appears_while_everything_is_paused_waits_too(
     world.stable("new", 1)
 
 
-def test_a_group_that_goes_while_it_is_paused_leaves_nothing_behind(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_group_deleted_while_paused_leaves_nothing_behind(world: World, caplog: pytest.LogCaptureFixture) -> None:
     gc.collect()  # what other tests have left
     world.coordinator(sweep_interval_ms=200)
     world.topic("t", 2)
@@ -186,7 +184,7 @@ def test_a_pause_whose_event_was_lost_is_seen_by_the_sweep(world: World, caplog:
     obeyed(caplog, "resumed: group=g")
 
 
-def test_status_says_who_has_paused_what_since_when_and_why(world: World) -> None:
+def test_status_shows_owner_group_time_and_reason_of_each_pause(world: World) -> None:
     world.put(PATHS.root)
     world.put(GroupPaths("h").root)
 
@@ -206,7 +204,7 @@ def test_status_says_who_has_paused_what_since_when_and_why(world: World) -> Non
     assert {group["group"]: group["paused"] for group in document["groups"]} == {"g": "all", "h": "all"}
 
 
-def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
+def test_impossible_pause_or_resume_is_refused_with_a_reason(world: World) -> None:
     world.put(PATHS.root)
 
     missing = run(world.zk, "pause", "missing")
@@ -226,7 +224,7 @@ def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
 
 
 @pytest.mark.parametrize("stands_already", [False, True])
-def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: World, stands_already: bool) -> None:
+def test_concurrent_pauses_of_two_operators_are_both_recorded(world: World, stands_already: bool) -> None:
     for name in ("g", "h", "first"):
         world.put(GroupPaths(name).root)
     if stands_already:

@@ -157,7 +157,7 @@ def test_one_lie_in_the_same_history_is_found(history: HistoryOfTest) -> None:
     assert {verdict.invariant for verdict in verdicts.broken} & {"S1", "S6"}, verdicts.text()
 
 
-def test_the_transaction_log_says_what_took_effect_and_nothing_else(own_ensemble: Ensemble) -> None:
+def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensemble) -> None:
     zk = fresh_chroot(own_ensemble.hosts)
     store = open_kazoo(zk, 2000)
     store.commit([Create("/a", b'{"x":1}'), Create("/a/s-", sequential=True), Create("/a/e", b"\xff", ephemeral=True)])

@@ -366,7 +366,7 @@ def test_large_states_are_in_files_and_a_damaged_file_fails_the_region(
     assert "is damaged" in (failed.reason or "") and "`zk-coordinator regions reset r --to`" in (failed.reason or "")
 
 
-def test_a_group_that_comes_to_a_region_costs_the_others_no_work(
+def test_group_that_joins_a_region_costs_the_others_no_work(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -385,7 +385,7 @@ def test_a_group_that_comes_to_a_region_costs_the_others_no_work(
     assert other.resets == [after.sequence] and after.reset == before.reset + 1
 
 
-def test_a_member_that_comes_to_a_region_without_any_waits_for_no_checkpoint(
+def test_member_that_joins_a_region_without_members_waits_for_no_checkpoint(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -626,7 +626,7 @@ def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(
     assert service.term is not None
 
 
-def test_a_dynamic_member_that_comes_back_under_its_name_resets_a_led_group_once(
+def test_restarted_dynamic_member_resets_a_led_group_once(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()

@@ -223,7 +223,7 @@ def test_members_remove_state_files_of_retired_checkpoints_and_no_others(
     exact(log, 2, one)
 
 
-def test_a_checkpoint_is_aborted_and_goes_on_where_what_it_must_copy_cannot_be_read(
+def test_unreadable_copied_contribution_aborts_a_checkpoint_and_counts_continue(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()

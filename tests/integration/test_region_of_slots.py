@@ -69,9 +69,7 @@ def contributed(world: World, sequence: int) -> dict[int, int]:
     return {partition: offset for partition, offset in offsets.items() if offset}
 
 
-def test_the_segments_below_a_checkpoint_hold_exactly_what_its_members_contributed(
-    world: World, bench: SlotBench
-) -> None:
+def test_segments_below_a_checkpoint_hold_exactly_its_contributions(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(30)
     slots(bench, 0, 1, seal_interval_ms=SLOW)  # nothing is sealed but by the drain
@@ -88,7 +86,7 @@ def test_the_segments_below_a_checkpoint_hold_exactly_what_its_members_contribut
     assert region(world).kind == "slots" and region(world).reset == 1
 
 
-def test_what_is_open_is_sealed_for_a_checkpoint_also_while_fetching_is_paused(world: World, bench: SlotBench) -> None:
+def test_open_segment_is_sealed_for_a_checkpoint_while_fetching_is_paused(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(30)
     slots(bench, 0, seal_interval_ms=SLOW)

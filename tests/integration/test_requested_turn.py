@@ -77,7 +77,7 @@ def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monk
     world.stable("g", 1)
 
 
-def test_a_request_stands_until_a_turn_has_succeeded(world: World) -> None:
+def test_request_is_kept_until_a_turn_has_succeeded(world: World) -> None:
     assignor = Faulty()
     world.coordinator(assignor=assignor)
     world.topic("t", 2)

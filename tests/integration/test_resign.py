@@ -20,7 +20,7 @@ from tests.support.wait import eventually, within
 from tests.support.world import World
 
 
-def test_another_node_is_elected_and_the_group_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_node_is_elected_and_the_group_continues(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     one, two = world.coordinator("one"), world.coordinator("two")
     first = world.elected(one, two)

@@ -514,7 +514,7 @@ def test_bounds_metadata_of_exactly_64_kb_is_taken(world: World) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(65_537,), (70_000,), (40_000, 40_000), (300_000,), (900_000,)])
-def test_bounds_metadata_over_64_kb_is_refused_with_its_size_and_the_others_go_on(
+def test_bounds_metadata_over_64_kb_is_refused_with_its_size_and_others_continue(
     world: World, sizes: tuple[int, ...]
 ) -> None:
     world.coordinator()

@@ -411,7 +411,7 @@ def test_coordinator_failure_4_unadopted_answer_is_adopted_by_the_next(hands: Ha
     assert adopted_generations(front) == [(2, ask)]
 
 
-def test_coordinator_failure_4_an_answer_is_adopted_for_those_who_are_still_there(hands: HandStage) -> None:
+def test_coordinator_failure_4_answer_is_adopted_for_the_remaining_members(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     ask = hands.asked(begun.first, "c1").ask
@@ -1113,9 +1113,7 @@ def reported(group: EventGroup) -> GroupEvents:
     )
 
 
-def test_assignment_failure_of_a_process_that_stands_still_ends_no_other_process(
-    impatient: None, group: EventGroup
-) -> None:
+def test_assignment_failure_of_a_suspended_process_ends_no_other_process(impatient: None, group: EventGroup) -> None:
     for names in (["c1"], ["c1", "c2"]):
         group.start(names[-1:], *LONG)
         group.joined(names)

@@ -200,7 +200,7 @@ def test_b_failover_election_winner_starts_up(world: World) -> None:
     eventually(lambda: consumer.held == parts("t", 0, 1, 2, 3, 4), 5, "the next coordinator coordinates")
 
 
-def test_b_new_session_1_keeps_nothing_of_what_the_old_one_knew(world: World) -> None:
+def test_b_new_session_1_keeps_no_data_of_the_old_one(world: World) -> None:
     service = world.coordinator("a", session_timeout_ms=10_000)
     world.elected(service)
     world.topic("t", 2)
@@ -229,7 +229,7 @@ def test_b_new_session_2_the_end_of_the_next_session_is_heard_too(world: World) 
     assert service.term is not None and service.term.epoch == 3
 
 
-def test_b_new_session_3_stands_for_election_again(world: World) -> None:
+def test_b_new_session_3_is_a_candidate_again(world: World) -> None:
     services = [world.coordinator(node, session_timeout_ms=10_000) for node in ("a", "b")]
     first = world.elected(*services)
     second = next(service for service in services if service is not first)

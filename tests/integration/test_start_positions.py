@@ -114,7 +114,7 @@ def test_successor_of_an_owner_that_died_uncommitted_starts_at_the_same_position
     first.consumer.close()
 
 
-def test_a_recorded_start_goes_before_what_a_later_owner_is_configured_with(world: World) -> None:
+def test_recorded_start_overrides_the_configuration_of_a_later_owner(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     log = TimedLog(end=100)
@@ -132,7 +132,7 @@ def test_a_recorded_start_goes_before_what_a_later_owner_is_configured_with(worl
         app.consumer.close()
 
 
-def test_two_consumers_that_come_one_after_the_other_begin_each_partition_once(world: World) -> None:
+def test_two_consumers_in_succession_start_each_partition_once(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = TimedLog(end=10)
@@ -193,7 +193,7 @@ def test_recreated_topic_is_read_from_its_beginning(world: World) -> None:
     app.consumer.close()
 
 
-def test_without_an_offset_and_with_none_poll_says_so_and_what_has_offsets_is_held(world: World) -> None:
+def test_none_without_an_offset_raises_and_partitions_with_offsets_are_held(world: World) -> None:
     world.coordinator()
     topic = world.topic("t", 2)
     world.put(PATHS.offset("t", 1), OffsetRecord(7, topic.id, 0).to_bytes())
@@ -216,7 +216,7 @@ def test_without_an_offset_and_with_none_poll_says_so_and_what_has_offsets_is_he
     app.consumer.close()
 
 
-def test_what_an_earlier_release_has_begun_is_begun_at_its_beginning(world: World) -> None:
+def test_partition_started_by_an_earlier_release_starts_at_its_beginning(world: World) -> None:
     world.topic("t", 1)
     world.put(PATHS.offsets_of("t"))
     world.coordinator()

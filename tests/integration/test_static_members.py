@@ -65,7 +65,7 @@ def test_a_bounce_of_dynamic_members_stops_the_others(group: EventGroup) -> None
     assert after.consumers["c3"].revoked > before.consumers["c3"].revoked
 
 
-def test_static_members_come_back_after_the_coordinator_has_changed_meanwhile(group: EventGroup) -> None:
+def test_static_members_return_after_a_failover(group: EventGroup) -> None:
     first = group.node("a")
     static(group, NAMES)
     before, generation = group.joined(NAMES), group.world.state("g").generation

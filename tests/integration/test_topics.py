@@ -77,7 +77,7 @@ def test_a_topic_is_created_as_kafka_writes_it(store: Store) -> None:
     assert get_topic(store, BROKERS, "flights") == topic
 
 
-def test_topics_may_stand_below_another_path(store: Store) -> None:
+def test_topics_may_be_below_another_path(store: Store) -> None:
     elsewhere = Brokers("/kafka/main")
 
     create_topic(store, elsewhere, "flights", 1)
@@ -266,7 +266,7 @@ def test_an_error_is_one_line_on_stderr_and_an_exit_code(zk: str) -> None:
     assert (none.exit_code, relative.exit_code) == (2, 2)
 
 
-def test_the_address_comes_from_the_environment_and_is_required(zk: str) -> None:
+def test_address_is_read_from_the_environment_and_required(zk: str) -> None:
     listed = CliRunner(env={"ZK_GROUP_ZK": zk}).invoke(coordinator_main, ["topics", "list", "-o", "json"])
     missing = CliRunner().invoke(coordinator_main, ["topics", "list"])
 

@@ -270,7 +270,7 @@ def by_thread(one: Subscriber) -> dict[str, PartitionSet]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @tried(200, snapshot)
-def test_the_adapter_gives_what_a_coordinator_gives_the_same_members(
+def test_adapter_assigns_like_a_coordinator_for_the_same_members(
     strategy: str, turn: tuple[Snapshot, dict[str, Registration]]
 ) -> None:
     snapshot, registrations = turn

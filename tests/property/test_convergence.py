@@ -255,7 +255,7 @@ def test_after_any_faults_no_partition_runs_twice_and_the_group_becomes_stable(
 
 @pytest.mark.parametrize("assignor", STICKY)
 @tried(60, steps, meddling)
-def test_nor_with_a_strategy_whose_answer_depends_on_what_runs(
+def test_nor_with_a_strategy_that_depends_on_running_partitions(
     assignor: str, script: Steps, meddling: Meddling
 ) -> None:
     becomes_stable(STICKY[assignor](), script, meddling)

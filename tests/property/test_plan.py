@@ -141,7 +141,7 @@ def test_commands_carry_the_current_epoch_generation_and_incarnation(
 
 
 @turns
-def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
+def test_stop_names_only_running_partitions(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -154,7 +154,7 @@ def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
 
 
 @turns
-def test_a_start_names_what_runs_and_otherwise_only_the_target(turn: tuple[Snapshot, Assignor]) -> None:
+def test_start_names_running_partitions_and_otherwise_only_the_target(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -229,7 +229,7 @@ def incarnation_of(member: Member) -> str:
 
 
 @turns
-def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) -> None:
+def test_eviction_leaves_a_mark_on_running_partitions(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -250,7 +250,7 @@ def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) 
 
 
 @turns
-def test_who_has_no_part_is_named_with_the_reason_and_the_others_go_on(turn: tuple[Snapshot, Assignor]) -> None:
+def test_left_out_member_is_named_with_the_reason_and_the_others_continue(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -303,7 +303,7 @@ def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
 
 
 @turns
-def test_a_plan_that_leaves_something_open_says_when_it_wants_the_next_turn(turn: tuple[Snapshot, Assignor]) -> None:
+def test_incomplete_plan_has_the_time_of_the_next_turn(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -314,7 +314,7 @@ def test_a_plan_that_leaves_something_open_says_when_it_wants_the_next_turn(turn
 
 
 @tried(TURNS, turn, lambda draw: draw.upto(30), lambda draw: draw.upto(40))
-def test_history_keeps_the_newest_and_never_forgets_what_it_writes(
+def test_history_keeps_the_newest_and_the_record_of_this_turn(
     turn: tuple[Snapshot, Assignor], count: int, above: int
 ) -> None:
     snapshot, assignor = turn

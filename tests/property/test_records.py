@@ -134,7 +134,7 @@ def test_state_of_a_later_release_is_read_with_all_fields_of_the_group(name: str
 
 
 @tried(200, lambda draw: set(draw.some(range(100), 5, 1)), lambda draw: set(draw.some(range(100), 5)))
-def test_a_topic_that_is_rewritten_keeps_what_only_a_later_release_knows(known: set[int], more: set[int]) -> None:
+def test_rewritten_topic_keeps_fields_of_a_later_release(known: set[int], more: set[int]) -> None:
     later = as_next_release(Topic("t", "id", tuple(sorted(known))).to_bytes())
     grown = Topic("t", "id", tuple(sorted(known | more)))
 
@@ -368,7 +368,7 @@ def test_a_range_that_is_none_is_refused(text: str) -> None:
         ranges.decode(text)
 
 
-def test_what_a_few_bytes_name_is_bounded() -> None:
+def test_number_of_partitions_named_by_a_few_bytes_is_bounded() -> None:
     """25,000 topics of a million partitions each fit into one znode: no reader may hold them."""
     fields = Fields("where", {"partitions": {f"t{number}": f"0-{ranges.MAX_PARTITION}" for number in range(3)}})
 
@@ -401,7 +401,7 @@ def test_a_name_never_leaves_its_place_in_a_path(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "/", "a/b", "..", ".", "a\n", "\na", "a\x00", "\x1b[31m", "a b", "ä", "a" * 250])
-def test_what_is_no_name_is_refused_with_one_printable_sentence(text: str) -> None:
+def test_invalid_name_is_refused_with_one_printable_sentence(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         checked_name("group", text)
 
@@ -416,7 +416,7 @@ def test_a_name_has_249_characters_at_most() -> None:
 
 
 @tried(500, lambda draw: draw.choice([draw.text(200), document(draw)]))
-def test_what_is_shown_is_printable_and_short(value: Any) -> None:
+def test_shown_text_is_printable_and_short(value: Any) -> None:
     text = shown(value)
 
     assert text.replace("…", "").isascii()

@@ -32,9 +32,7 @@ def flows_on(folder: Path) -> None:
     eventually(lambda: total(folder) > so_far, 90, "records flow on", pause_s=LOOK_S)
 
 
-def test_pools_and_a_query_in_applications_of_their_own_come_and_end_and_are_killed(
-    world: World, tmp_path: Path
-) -> None:
+def test_pools_and_a_query_in_applications_that_start_end_and_are_killed(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     everything = {TopicPartition("t", number) for number in range(4)}

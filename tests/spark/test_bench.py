@@ -12,7 +12,7 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
 
 @pytest.mark.timeout(400)
-def test_a_stream_bench_tells_records_a_second_and_a_processor_second() -> None:
+def test_stream_bench_prints_records_a_second_and_a_processor_second() -> None:
     sizes = ("--records", "20000", "--record-bytes", "100", "--warm-ups", "1", "--rounds", "1")
 
     done = subprocess.run(
@@ -28,7 +28,7 @@ def test_a_stream_bench_tells_records_a_second_and_a_processor_second() -> None:
 
 
 @pytest.mark.timeout(400)
-def test_a_latency_bench_tells_how_long_a_record_takes_from_the_log_to_the_sink() -> None:
+def test_latency_bench_prints_the_time_of_a_record_from_the_log_to_the_sink() -> None:
     done = subprocess.run(
         [BENCH, "latency", "--source", "embedded", "--rate", "200", "--seconds", "3", "--json"],
         capture_output=True, text=True, timeout=380, check=False, stdin=subprocess.DEVNULL,

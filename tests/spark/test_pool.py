@@ -43,7 +43,7 @@ def running(spark: SparkSession, world: World, folder: Path) -> Iterator[tuple[F
             stream.stop()
 
 
-def test_every_record_comes_out_of_a_query_exactly_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
+def test_query_delivers_every_record_exactly_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
     with running(spark, world, tmp_path) as (fetchers, sink):
         produce(world, tmp_path / "log", "t", 1000)
         eventually(lambda: sink.has_exactly("t", 4, 1000), 90, "every record came once")
@@ -88,7 +88,7 @@ def test_a_killed_process_costs_no_record_and_brings_none_twice(
         eventually(lambda: sink.has_exactly("t", 4, 3000), 90, "every record came once")
 
 
-def test_segments_may_stand_on_an_object_store(spark: SparkSession, world: World, tmp_path: Path) -> None:
+def test_segments_may_be_on_an_object_store(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)
     sink = Delivered()
@@ -100,7 +100,7 @@ def test_segments_may_stand_on_an_object_store(spark: SparkSession, world: World
         assert not (tmp_path / "segments").exists()
 
 
-def test_a_slot_that_cannot_run_is_tried_again_and_its_status_says_why(
+def test_failed_slot_is_retried_and_its_status_has_the_reason(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     world.topic("t", 1)
@@ -169,7 +169,7 @@ def flows_on(sink: Delivered) -> None:
     eventually(lambda: sink.count > so_far, 30, "records flow on")
 
 
-def test_a_slot_that_waits_for_its_next_attempt_leaves_too_and_comes_back(
+def test_slot_that_waits_for_its_next_attempt_leaves_too_and_restarts(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     world.topic("t", 1)

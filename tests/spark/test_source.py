@@ -44,7 +44,7 @@ def sealed(spark: SparkSession, world: World, tmp_path: Path) -> World:
     return world
 
 
-def test_a_query_that_takes_what_is_available_delivers_it_and_ends(
+def test_available_now_query_delivers_the_available_records_and_ends(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
     sink = Delivered()
@@ -178,7 +178,7 @@ def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_rem
     assert node is None or Query.parse("slow", node.data).expired_ms > 0, "it holds nothing back"
 
 
-def test_a_running_query_that_is_removed_fails_and_says_so(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
+def test_removed_running_query_fails_with_the_reason(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     sink = Delivered()
     running = query(read(spark, sealed, "g", query="q"), sink, tmp_path / "checkpoint")
     eventually(lambda: sink.has_exactly("t", 2, 100), 60, "it has everything, and waits for more")
@@ -198,7 +198,7 @@ def batch(spark: SparkSession, world: World, **options: str) -> DataFrame:
     return spark.read.format("zk_group").option("zk", world.zk).option("group", "g").options(**options).load()
 
 
-def test_a_batch_read_is_what_is_sealed_with_the_streams_columns(
+def test_batch_read_has_the_sealed_records_with_the_streams_columns(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
     frame = batch(spark, sealed, readers="3")
@@ -240,7 +240,7 @@ def test_a_batch_read_from_a_start_that_makes_no_sense_is_refused(
         batch(spark, sealed, **options).collect()
 
 
-def test_a_query_that_starts_at_the_latest_segment_delivers_what_comes_afterwards(
+def test_query_that_starts_at_the_latest_segment_delivers_later_records(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
     sink = Delivered()
@@ -272,7 +272,7 @@ def test_a_stream_without_an_end_takes_no_end(spark: SparkSession, sealed: World
 # ---- the whole application
 
 
-def test_a_killed_application_goes_on_from_its_checkpoint_with_the_same_batches(world: World, tmp_path: Path) -> None:
+def test_killed_application_continues_from_its_checkpoint_with_the_same_batches(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     for life in range(1, 4):
