@@ -23,13 +23,13 @@ from tests.support.clients import fresh_chroot
 HERE = Path(__file__).parent
 PROJECT = "zkgroupcoordinator"
 PORTS = (14811, 14812, 14813)
-"""What docker-compose.yml publishes when nothing else is asked for."""
+"""The default ports of docker-compose.yml."""
 OFFICIAL_IMAGE = "zookeeper:3.9"
 STAND_IN_IMAGE = "zk-group-coordinator/zookeeper:3.9"
 
 
 def problem_of(*command: str, timeout_s: float = 20.0) -> str | None:
-    """Why a command did not end well in time, with the last line that it said."""
+    """The failure or timeout of a command, with its last line of output."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, text=True
@@ -71,7 +71,7 @@ def zookeeper_image() -> tuple[str, str | None]:
     wanted = named or OFFICIAL_IMAGE
     if runs("docker", "image", "inspect", wanted):
         return wanted, None
-    # Where somebody built the stand-in, no registry could be reached; asking again would take as long as then.
+    # A built stand-in means an unreachable registry; another attempt would take as long.
     if named or not runs("docker", "image", "inspect", STAND_IN_IMAGE):
         pulling = problem_of("docker", "pull", "--quiet", wanted, timeout_s=60)
         if named or pulling is None:

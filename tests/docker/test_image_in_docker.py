@@ -84,7 +84,7 @@ def run(started: list[str], image: str, zk: str, *arguments: str, mount: Path | 
 
 
 def said(container: str) -> str:
-    """What it said on stderr."""
+    """Its stderr."""
     return subprocess.run(["docker", "logs", container], capture_output=True, text=True, timeout=60, check=False).stderr
 
 

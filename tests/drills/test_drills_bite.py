@@ -64,7 +64,7 @@ def _has_room(some: list[Bite], bite: Bite) -> bool:
 
 @pytest.fixture(scope="module")
 def bitten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Mutation -> what was said of its drill."""
+    """Mutation -> the report of its drill."""
     found = {}
     for some in rounds():
         breaks = {bite.drill: bite.mutation for bite in some}

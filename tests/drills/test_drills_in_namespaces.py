@@ -22,7 +22,7 @@ REFUSALS = ("needs root", "install iproute2", "no network namespaces here")
 
 
 def whether_possible() -> str:
-    """Why this machine makes no namespaces for us, in the words in which a drill says it; empty when it does."""
+    """The drill's error on a machine without permission for namespaces; empty with permission."""
     try:
         with Namespaces(1):
             return ""
@@ -58,7 +58,7 @@ def test_concurrent_runs_use_separate_networks_and_remove_them_on_interrupt(monk
         networks.append(stack.enter_context(Namespaces(3)))
         hosts = [place.host for network in networks for place in network.places]
         assert len(set(hosts)) == len(left() - before) == 9
-        assert hosts[-1] == str(NETWORKS[-1][4]), "the others are in use by somebody else"
+        assert hosts[-1] == str(NETWORKS[-1][4]), "the other networks are in use"
         raise KeyboardInterrupt
 
     assert left() == before

@@ -43,7 +43,7 @@ def tree(zk: str) -> dict[str, Any]:
 
 @pytest.fixture
 def shared(zk: str) -> str:
-    """A chroot in which something of somebody else's stands."""
+    """A chroot with foreign znodes."""
     store = open_kazoo(f"{zk}/neighbour/consumers", 10_000)
     store.close()
     return zk

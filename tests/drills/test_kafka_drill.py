@@ -24,7 +24,7 @@ IVY_WITHOUT_ANYTHING = """<ivysettings>
 
 
 class Drilled(NamedTuple):
-    """Its exit code, and what was said of it."""
+    """Its exit code and its report."""
 
     code: int
     drill: dict[str, Any]

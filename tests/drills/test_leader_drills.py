@@ -48,7 +48,7 @@ ROUNDS = (BITES[:4], BITES[4:])
 
 @pytest.fixture(scope="module")
 def bitten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Mutation -> what was said of its drill."""
+    """Mutation -> the report of its drill."""
     found: dict[str, dict[str, Any]] = {}
     for some in ROUNDS:
         breaks = {bite.drill: bite.mutation for bite in some}

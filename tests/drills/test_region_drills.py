@@ -25,7 +25,7 @@ AT_ONCE = (NAMES[:2], NAMES[2:3], NAMES[3:])
 
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Drill -> what was said of it."""
+    """Drill -> its report."""
     runs = tmp_path_factory.mktemp("runs")
 
     def run(names: Sequence[str]) -> list[dict[str, Any]]:

@@ -269,7 +269,7 @@ def test_next_coordinator_continues_from_the_recorded_collection(world: World, b
 
     coordinator(world, max_backlog_segments=10)
 
-    eventually(lambda: world.names(PATHS.segments) == names[2:], 10, "collection goes on")
+    eventually(lambda: world.names(PATHS.segments) == names[2:], 10, "collection continues")
     assert backlog.record.paused == reason
     backlog.query("q", backlog.czxid(names[-1]))
     backlog.goes_on()
@@ -298,7 +298,7 @@ def test_a_pause_by_hand_stays_until_it_is_taken_away_by_hand(world: World, back
 
     backlog.query("q", backlog.czxid(names[0]))
 
-    eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "collection goes on")
+    eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "collection continues")
     assert backlog.record.paused == "moving the storage"
 
 

@@ -1,4 +1,4 @@
-"""Malformed and foreign data in every znode: said once with its path, counted, shown, and everything else goes on."""
+"""Malformed and foreign data in every znode: logged once with its path, counted, shown, isolated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def service(world: World) -> CoordinatorService:
 
 
 def is_reported(world: World, service: CoordinatorService, path: str) -> None:
-    """Said once, counted once, and shown, however often it is read."""
+    """Logged once, counted once, and shown, after any number of reads."""
     eventually(lambda: path in service.problems.current(), 10, f"{path} is reported")
     assert path in service.problems.current()[path] or path.rsplit("/", 1)[0] in path
     assert path in read_status(world.store, world.brokers).problems
@@ -73,12 +73,12 @@ def test_a_registration_that_cannot_be_read_leaves_that_member_out(
 
     others_go_on(world, log, good)
     why = {"bad": "its registration cannot be read"}
-    eventually(lambda: world.stable("g", 1).left_out == why, 5, "the state says why")
+    eventually(lambda: world.stable("g", 1).left_out == why, 5, "the state has the reason")
     count = service.problems.count
     world.remove(PATHS.id("bad"))
     eventually(lambda: not world.state("g").left_out, 5, "no member is left out any more")
     eventually(lambda: service.problems.current() == {}, 5, "what is gone is no problem any more")
-    assert service.problems.count == count == 1, "it was said once"
+    assert service.problems.count == count == 1, "it was logged once"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_pattern_that_does_not_compile_leaves_that_member_without_partitions(
     bad = stage.puppet("g", "bad", {pattern: 1}, WHITE_LIST)
     bad.obey_until(frozenset())
 
-    eventually(lambda: "bad" in world.state("g").left_out, 10, "the state says why")
+    eventually(lambda: "bad" in world.state("g").left_out, 10, "the state has the reason")
 
     assert "pattern" in world.state("g").left_out["bad"]
     assert PATHS.id("bad") in read_status(world.store, world.brokers).problems
@@ -114,7 +114,7 @@ def test_odd_names_are_reported_and_passed_over(world: World, service: Coordinat
             world.store.commit([Create(f"{place}/{name}", b"odd")])
     world.more_partitions("t", 3)
 
-    eventually(lambda: good.held == parts("t", 0, 1, 2), 10, "the group goes on")
+    eventually(lambda: good.held == parts("t", 0, 1, 2), 10, "the group continues")
 
     others_go_on(world, log, good)
     shown = read_status(world.store, world.brokers).problems
@@ -299,7 +299,7 @@ def test_text_that_no_terminal_can_show_is_no_reason_for_the_status_to_fail(worl
             assert "\x1b[31m" not in result.output, "nor may it colour the terminal"
 
 
-# ---- what is said
+# ---- log lines
 
 
 def test_bad_data_is_logged_once_with_its_path_and_again_after_a_change(

@@ -1,4 +1,4 @@
-"""Which segments a batch read takes, where a new query begins, and what both say of segments that are not there."""
+"""Segments of a batch read, the start of a new query, and the errors of both for missing segments."""
 
 from __future__ import annotations
 

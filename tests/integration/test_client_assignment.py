@@ -60,12 +60,12 @@ def test_a_member_that_joins_is_in_the_next_answer_and_the_old_ask_goes(world: W
     assert after.client is not None and before.client is not None and after.client.is_cooperative
     assert after.generation == before.generation + 1
     assert after.client.ask > before.client.ask
-    assert eventually(lambda: asks(world) == [after.client.ask], 5, "one ask stands")  # type: ignore[union-attr]
+    assert eventually(lambda: asks(world) == [after.client.ask], 5, "one ask exists")  # type: ignore[union-attr]
     eventually(lambda: [len(consumer.held) for consumer in world.consumers] == [2, 2], 5, "both fetch their share")
 
 
 class Scripted(ClientAssignor):
-    """Does what a test says, and then what range does."""
+    """Calls the test's function, and then assigns like range."""
 
     is_cooperative = False
 

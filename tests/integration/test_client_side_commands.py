@@ -240,7 +240,7 @@ def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, t
         consumer.close()
     eventually(lambda: world.state("g").state == EMPTY and not world.names(PATHS.sync), 10, "the group is Empty")
     ask = Ask("range", "c1", "i1", {}).to_bytes()
-    for path, data in (  # what a coordinator that died has left
+    for path, data in (  # left by a dead coordinator
         (PATHS.ask("ask-0000000077"), ask),
         (PATHS.answer("ask-0000000077"), b"{}"),
         (PATHS.member_answer("ask-0000000077", "c1"), b"{}"),

@@ -73,7 +73,7 @@ def _as_seen(path: str, node: Node | None) -> Node | None:
 
 
 class EarlierRelease(Hooked):
-    """The session of a process of the release before: it knows nothing of asks, nor of who offers to answer them."""
+    """The session of a process of the previous release, without asks and without offered assignors."""
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         known = [path for path in paths if not _is_of_asks(path)]
@@ -95,7 +95,7 @@ class EarlierRelease(Hooked):
 
 
 class Fronts:
-    """What stands in front of the sessions of a node."""
+    """The stores in front of a node's sessions."""
 
     def __init__(self, release: Callable[[Store], Hooked]) -> None:
         self._release = release
@@ -287,7 +287,7 @@ def test_client_only_group_continues_under_an_earlier_coordinator(
     all_come(world, log)
     share(world, *members)
     late = member(world, "c3", log, "client")
-    eventually(lambda: "c3" in world.state("g").left_out, 10, "so is who comes now")
+    eventually(lambda: "c3" in world.state("g").left_out, 10, "so is a later member")
 
     _, fronts = takes_over(world, old, "newer", Hooked)
 

@@ -27,7 +27,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Application(Callbacks):
-    """A consumer that is polled only when the test says so."""
+    """A consumer that is polled only by the test."""
 
     def __init__(self, world: World, name: str = "c1", end: int = 10, **options: object) -> None:
         opener = options.pop("opener", None)
@@ -214,7 +214,7 @@ def test_late_commit_of_a_slow_application_either_fails_or_is_written(
 
     node = coordinated.data(PATHS.offset("t", 0))
     offset = OffsetRecord.parse("", node).offset if node is not None else 0
-    assert outcome == (["committed"] if offset == 10 else ["failed"]), "what is said is what is written"
+    assert outcome == (["committed"] if offset == 10 else ["failed"]), "the reported outcome is the written one"
     app.consumer.close()
 
 

@@ -96,7 +96,7 @@ def test_states_are_exact_through_joins_kills_and_leaves(
 
     world.stable("g", 1, above=generation + 2)
     exact(log, 4, one)
-    assert region(world).sequence > before.sequence, "who leaves takes a checkpoint first"
+    assert region(world).sequence > before.sequence, "a leaving member takes a checkpoint first"
     assert one.operator.state in ("RESET_COMPLETE", "RECEIVING")
 
 

@@ -26,7 +26,7 @@ RECORDS = 1000
 
 
 class Application(Callbacks):
-    """A consumer that is polled only when the test says so, ten records at a time unless it says otherwise.
+    """A consumer that is polled only by the test, ten records at a time by default.
 
     :ivar begun: partition -> the offset of the first record that a poll returned.
     :ivar returned: partition -> the offset after the last record that a poll returned.
@@ -341,4 +341,4 @@ def test_zk_consumer_auto_commit_is_exact_over_rebalances_and_a_stop(
     events = group.events()
     assert group.world.offsets("g") == events.position
     assert sum(events.position.values()) == events.consumed, "nothing came twice"
-    assert events.committed == {}, "it says only of commits that it makes after a poll"
+    assert events.committed == {}, "only commits after a poll are reported"

@@ -251,7 +251,7 @@ def test_lease_is_renewed_after_an_unexpected_answer(world: World) -> None:
 
 
 class SlowSession(FrontStore):
-    """Says that its timeout is 10 s, as the default is: leases are renewed every 1.7 s."""
+    """Reports a timeout of 10 s, the default: leases are renewed every 1.7 s."""
 
     @property
     def negotiated_timeout_s(self) -> float:

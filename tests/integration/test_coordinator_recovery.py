@@ -90,7 +90,7 @@ def test_a_session_that_cannot_be_opened_for_a_lost_connection_is_closed(zk: str
         open_kazoo(through, 2000, 1.0)
 
     assert losses[0].lost.is_set()
-    eventually(lambda: not left_over(before), 3, "nothing goes on connecting")
+    eventually(lambda: not left_over(before), 3, "no connection attempts continue")
 
 
 def test_a_connection_that_is_lost_while_a_session_is_opened_is_made_again(zk: str, zookeeper_proxy: Proxy) -> None:
@@ -130,7 +130,7 @@ def test_zookeeper_that_is_gone_before_it_is_asked_for_the_chroot_is_unreachable
     with pytest.raises(ZooKeeperUnreachable):
         open_kazoo(f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}", 400)
 
-    eventually(lambda: not left_over(before), 3, "nothing goes on connecting")
+    eventually(lambda: not left_over(before), 3, "no connection attempts continue")
 
 
 # ---- elections
@@ -155,7 +155,7 @@ def test_groups_continue_after_the_epoch_was_set_lower_by_hand(world: World, sta
 
 
 class StoppedInBetween:
-    """An event that is set, and others woken for it, right after somebody has looked at it for the first time."""
+    """An event that is set, and others woken for it, right after its first read."""
 
     def __init__(self, event: Event, wake: Event) -> None:
         self._event = event
@@ -172,7 +172,7 @@ class StoppedInBetween:
 
 
 class Candidate:
-    """A node that stands for election in a thread."""
+    """A candidate of the election in a thread."""
 
     def __init__(self, store: Store, wake: Event) -> None:
         self.elector = Elector(store, ThreadRuntime(), "candidate", "host", wake)

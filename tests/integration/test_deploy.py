@@ -1,4 +1,4 @@
-"""What the units in deploy/ rely on, and what docs/deploy.md says that things cost."""
+"""Preconditions of the units in deploy/, and the costs in docs/deploy.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLOTS = 4
 
 
 def stop_limit_s(unit: str) -> float:
-    """`TimeoutStopSec`, which stands for default sessions, for the sessions of this test."""
+    """`TimeoutStopSec`, scaled from default sessions to the sessions of this test."""
     found = re.search(r"^TimeoutStopSec=(\d+)$", (UNITS / unit).read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * SESSION_MS / DEFAULT_SESSION_MS
@@ -59,7 +59,7 @@ def test_processes_stop_in_time_for_systemd_without_zookeeper(tmp_path: Path) ->
 
 
 def costs(what: str) -> list[int]:
-    """Znodes, of them ephemeral, watches: what the page says that one of something has."""
+    """Znodes, of them ephemeral, watches: the page's figures for one process."""
     (row,) = re.findall(rf"^\| {what} \| (\d+) \| (\d+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
     return [int(cell) for cell in row]
 

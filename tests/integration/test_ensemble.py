@@ -34,7 +34,7 @@ def test_zookeepers_own_client_reads_written_data(zk: str) -> None:
     found = zkcli(hosts, "get", f"/{chroot}/said")
     missing = zkcli(hosts, "get", f"/{chroot}/unsaid")
 
-    # Its watcher says that it is connected whenever it comes to that, at times after the answer.
+    # Its watcher prints the connection event at any time, sometimes after the answer.
     assert found.returncode == 0
     assert '{"version":1}' in found.stdout.splitlines()
     assert missing.returncode == 1

@@ -53,7 +53,7 @@ def world(zk: str) -> Iterator[World]:
 
 @pytest.fixture
 def start(world: World, tmp_path: Path) -> Iterator[Callable[[str], ProjectProcess]]:
-    """Starts a consumer with the example; the process number of its command stands in the file `[name].pid`."""
+    """Starts a consumer with the example; the process id of its command is in the file `[name].pid`."""
     made: list[ProjectProcess] = []
     counter = tmp_path / "counter.py"
     counter.write_text(example())

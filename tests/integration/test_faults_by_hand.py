@@ -1,4 +1,4 @@
-"""What an operator, or a stray script, does to znodes with `zkCli`: the groups mend, and nothing else suffers."""
+"""Changes of znodes with `zkCli` by an operator or a stray script: groups recover, others are not affected."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_removed_or_overwritten_state_is_recreated_after_one_lease(
         (mark,) = world.state("g").marks
         return (mark.consumer, mark.partitions, mark.lease_ms) == ("unknown", ALL, 600)
 
-    eventually(marked, 5, "it is not known who was evicted before", ignoring=(Exception,))
+    eventually(marked, 5, "earlier evictions are unknown", ignoring=(Exception,))
     assert world.state("g").generation > before.generation, "the generation never goes back"
     goes_on(world, log, *pair, above=before.generation)
 
@@ -216,7 +216,7 @@ def test_a_consumer_whose_channel_was_removed_or_scribbled_over_registers_again(
     else:
         world.put(PATHS.channel("c1"), data)
 
-    # What its channel said was not written anywhere else: its records since the claim come again.
+    # The channel's offsets were the only copy: its records since the claim are delivered again.
     goes_on(world, log, *pair, above=before.generation, again=200)
     assert world.channel("g", "c1").incarnation != before.target["c1"].incarnation
 
@@ -261,7 +261,7 @@ def test_a_consumer_whose_offset_was_scribbled_over_waits_with_that_partition_on
 
     topic_id = world.state("g").topics["t"]
     world.put(PATHS.offset("t", 0), b'{"version":1,"offset":60,"topic_id":"%s"}' % topic_id.encode())
-    eventually(lambda: len(consumer.records) == 140, 5, "it goes on where the mended offset says")
+    eventually(lambda: len(consumer.records) == 140, 5, "it continues at the mended offset")
     assert (TopicPartition("t", 0), 59) not in consumer.polled
 
 

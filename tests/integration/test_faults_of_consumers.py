@@ -72,7 +72,7 @@ def test_dead_consumer_is_replaced_without_lost_or_repeated_records(world: World
     world.stable("g", 1, above=before.generation)
     all_came(dies, stays)(log)
     world.delivered_once("t", 4, 200)
-    eventually(lambda: stays.held == ALL, 5, "it holds what its channel says that it runs")
+    eventually(lambda: stays.held == ALL, 5, "it holds the partitions of its channel")
 
 
 def test_newest_process_of_a_name_fences_the_first_which_does_not_rejoin(world: World) -> None:
@@ -142,7 +142,7 @@ def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
     within(lambda: world.state("g").marks, 5, "the one that hangs is evicted, and not only when its session ends")
     (mark,) = world.state("g").marks
     assert (mark.consumer, mark.partitions) == ("c1", parts("t", 0, 1))
-    within(lambda: len(other.held | joiner.held) >= 2, 2, "what was not its goes on meanwhile")
+    within(lambda: len(other.held | joiner.held) >= 2, 2, "the other partitions continue meanwhile")
     assert not (other.held | joiner.held) & parts("t", 0, 1)
     world.stable("g", 2, above=before.generation)
     assert ThreadRuntime().monotonic() - cut_off_at >= 5.99, "not before its lease had lapsed"
@@ -263,7 +263,7 @@ class _Sleeps(MemoryLog):
 def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned(
     world: World,
 ) -> None:
-    """Its partitions are somebody else's by then, who reads the same records."""
+    """By then another consumer has its partitions and reads the same records."""
     world.coordinator()
     world.topic("t", 1)
     log = _Sleeps(end=0)

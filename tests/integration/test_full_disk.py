@@ -1,4 +1,4 @@
-"""A disk that is full, for real, while slots seal: nothing is sealed, nothing is lost, it is said, and it goes on."""
+"""A full disk while slots seal: nothing is sealed, nothing is lost, the error is reported, and sealing resumes."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def store(zk: str) -> Iterator[Store]:
 
 @pytest.fixture
 def group(store: Store) -> MadeGroup:
-    """Empty, with offsets, history and the channel of somebody who has left."""
+    """Empty, with offsets, history and the channel of a departed member."""
     made = MadeGroup(store)
     made.offsets_at(T, {0: 5, 1: 7})
     ensure(store, [made.paths.owners_of("t"), made.paths.rebalance(3), made.paths.channel("c1")])
@@ -240,7 +240,7 @@ def test_group_in_use_is_not_deleted(zk: str, group: MadeGroup, use: Callable[[M
     assert group.offsets == before == {("t", 0): 5, ("t", 1): 7}
 
 
-# ---- who comes meanwhile
+# ---- members that join meanwhile
 
 
 def test_a_member_that_registers_just_before_the_multi_keeps_its_group(group: MadeGroup) -> None:
@@ -315,7 +315,7 @@ def large(store: Store, tmp_path: Path) -> SealedGroup:
 
 
 def whole(store: Store, sealed: SealedGroup) -> GroupState:
-    """The state of a group that is whole though the command ended half-way: its parents and its state stand."""
+    """The state of a group that is still whole after a half-finished command: its parents and its state exist."""
     assert None not in store.get_many(sealed.paths.skeleton)
     node = store.get(sealed.paths.state)
     assert node is not None

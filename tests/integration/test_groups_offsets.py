@@ -58,7 +58,7 @@ def log_dir(topics: dict[str, Topic], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def group(store: Store, topics: dict[str, Topic]) -> MadeGroup:
-    """It stands at 50 of t-0 and u-0, and has never read the others."""
+    """Its offsets are 50 of t-0 and u-0; the other partitions have none."""
     made = MadeGroup(store)
     for topic in topics.values():
         made.offsets_at(topic, {0: 50})
@@ -317,7 +317,7 @@ def test_impossible_reset_is_a_usage_error(reset: Any, group: MadeGroup, options
     assert group.offsets == BEFORE
 
 
-# ---- who is there
+# ---- members
 
 
 @pytest.mark.parametrize("options", [["--execute"], ["--dry-run"]])

@@ -28,7 +28,7 @@ def group(zk: str) -> Iterator[MadeGroup]:
 
 
 def elected(group: MadeGroup) -> None:
-    """Somebody is elected, who takes no turn."""
+    """An elected node that takes no turn."""
     group.store.commit([Create(COORDINATOR, CoordinatorRecord("a", "here", 1).to_bytes(), ephemeral=True)])
 
 

@@ -82,7 +82,7 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
 
 
 class Shut(FrontStore):
-    """Refuses to read requests once it `is_shut`, as a server does where somebody has put an ACL on them."""
+    """Refuses to read requests once it `is_shut`, like a server with an ACL on them."""
 
     is_shut = False
 

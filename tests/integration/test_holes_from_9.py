@@ -142,7 +142,7 @@ def test_hole_12_channels_of_the_dead_are_collected(world: World) -> None:
 
     eventually(lambda: world.names(PATHS.channels) == ["stays"], 10, "only the channel of the living is left")
     world.stable("g", 1)
-    eventually(lambda: stays.held == parts("t", 0, 1), 5, "which goes on")
+    eventually(lambda: stays.held == parts("t", 0, 1), 5, "the other consumer continues")
 
 
 def test_hole_12_owners_of_a_dead_incarnation_are_removed_though_its_session_lives(

@@ -48,7 +48,7 @@ def numbered(first: int, count: int) -> list[bytes]:
 
 
 def all_delivered(kafka: Kafka, consumers: list[PollingConsumer], topic: str, partitions: int) -> None:
-    """What somebody else reads from Kafka was polled, and committed once."""
+    """The records of an independent Kafka client were polled, and committed once."""
     there = kafka.read_all(topic, partitions)
     wanted = {(TopicPartition(topic, number), read.offset) for number, rows in there.items() for read in rows}
     assert wanted

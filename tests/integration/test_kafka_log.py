@@ -275,7 +275,9 @@ def test_unreachable_broker_is_waited_for_and_logged_once(kafka: Kafka, caplog: 
     with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
         fetched(log, topic, topic_id, upto=3)
         kafka.broker.kill()
-        eventually(lambda: not log.fetch(topic, topic_id, 0, 3, 1000, 10).batches and caplog.records, 20, "it is said")
+        eventually(
+            lambda: not log.fetch(topic, topic_id, 0, 3, 1000, 10).batches and caplog.records, 20, "it is logged"
+        )
         with pytest.raises(LogError):
             log.latest(topic, topic_id, 0)
         kafka.broker.start()
@@ -334,7 +336,7 @@ def test_wrong_credentials_are_raised_by_queries_for_start_offsets(kafka: Kafka,
 def answers_without_tls(came: list[object]) -> Iterator[str]:
     """The address of a misconfigured broker: a server that answers each connection without TLS.
 
-    :param came: takes in who connected.
+    :param came: collects the connections.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -364,7 +366,7 @@ def test_failed_tls_handshake_is_retried_like_an_unavailable_broker_and_logged(
         place = KafkaPlace(options={"security.protocol": "ssl"})
         log = cast(KafkaLog, open_log(f"kafka://{address}", place))
         try:
-            eventually(lambda: not log.fetch("t", "id", 0, 0, 1000, 10).batches and log.outages, 20, "it is said")
+            eventually(lambda: not log.fetch("t", "id", 0, 0, 1000, 10).batches and log.outages, 20, "it is logged")
             before = len(came)
             eventually(
                 lambda: log.fetch("t", "id", 0, 0, 1000, 10) == Fetched([], 0) and len(came) >= before + 20,

@@ -66,7 +66,7 @@ def printed(*consumers: ProjectProcess) -> Counter[Record]:
 
 
 def uncommitted(consumer: ProjectProcess, committed: Mapping[TopicPartition, int | None]) -> set[Record]:
-    """What it has printed of these partitions from the offsets on that are committed."""
+    """Its printed records of these partitions, from the committed offsets on."""
     upto = {partition.partition: offset or 0 for partition, offset in committed.items()}
     return {record for record in printed(consumer) if record[1] >= upto.get(record[0], record[1] + 1)}
 

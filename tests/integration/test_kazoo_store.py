@@ -161,7 +161,7 @@ def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(z
             while connection.recv(4096):
                 pass  # until the client gives it up, while there is time for another; or this raises
 
-        assert eventually(lambda: store.get("/"), 5, "the session goes on", ignoring=(ConnectionLost,))
+        assert eventually(lambda: store.get("/"), 5, "the session continues", ignoring=(ConnectionLost,))
         assert (store.session_id, store.lost) == (session, False)
         store.close()
 

@@ -1,4 +1,4 @@
-"""What an observer says ZooKeeper has done, held against ZooKeeper's own transaction log."""
+"""An observer's events, compared with ZooKeeper's own transaction log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Watched:
         self.observer = stack.enter_context(WatchObserver([zookeeper.hosts], self.tap, [chroot], chroot))
 
     def client(self, who: str) -> tuple[Store, Proxy]:
-        """A session of a process, and what stands before it."""
+        """A session of a process, and its proxy."""
         proxy = self._stack.enter_context(Proxy(self._ensemble.hosts, self.tap))
         store = open_kazoo(proxy.hosts + self.chroot, 1000)
         self._stack.callback(store.close)
@@ -46,7 +46,7 @@ class Watched:
         return store, proxy
 
     def said(self, traffic: Traffic) -> tuple[list[Event], str]:
-        """What is made of some traffic, and what could not be."""
+        """The events derived from some traffic, and the problem."""
         found = observed(traffic, self.who, [self.chroot], self.chroot, 0, max(zxid for _, zxid in traffic.marks))
         return comparable(found.events, self.who), found.problem
 
@@ -88,7 +88,7 @@ def a_little_of_everything(watched: Watched, zookeeper: Ensemble) -> None:
     with pytest.raises(OutcomeUnknown):
         first.commit([SetData("/a", b"3", 1), Delete("/a/command-0000000001")])
     loss.wait()
-    eventually(lambda: first.get("/a"), 5, "the session goes on", ignoring=(Exception,))
+    eventually(lambda: first.get("/a"), 5, "the session continues", ignoring=(Exception,))
 
     with connected(zookeeper.hosts + watched.chroot) as hand:
         hand.create("/by-hand", b"h", ephemeral=True)

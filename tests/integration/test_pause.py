@@ -30,12 +30,12 @@ def _logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def obeyed(caplog: pytest.LogCaptureFixture, what: str) -> None:
-    """Wait until the elected coordinator says that it has read it."""
-    eventually(lambda: any(what in r.getMessage() for r in caplog.records), 5, f"the coordinator says {what!r}")
+    """Wait until the elected coordinator logs that it has read it."""
+    eventually(lambda: any(what in r.getMessage() for r in caplog.records), 5, f"the coordinator logs {what!r}")
 
 
 def written(world: World) -> tuple[bytes | None, int, int]:
-    """What a coordinator has written for `g`: state, commands ever sent, history."""
+    """The coordinator's writes for `g`: state, commands ever sent, history."""
     commands = sum(world.created_commands("g", name) for name in world.names(PATHS.channels))
     return world.data(PATHS.state), commands, len(world.names(PATHS.history))
 
@@ -232,7 +232,7 @@ def test_concurrent_pauses_of_two_operators_are_both_recorded(world: World, stan
     behind = open_kazoo(world.zk, 4000)
 
     class Racing(FrontStore):
-        """Somebody else pauses `h` just after this one has looked."""
+        """Another operator pauses `h` just after this one's read."""
 
         raced = False
 

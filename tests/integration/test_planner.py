@@ -1,4 +1,4 @@
-"""What a query reads is decided from znodes: batches join, replays are the same, and what is gone is never left out."""
+"""Batches planned from znodes: they join, replays are equal, and missing segments are never skipped."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_multi_whose_reply_is_lost_has_happened(proxy: Proxy, client: Any, wit
 
     assert b"/second" in loss.wait()
     assert sorted(witness.get_children("/")) == ["first", "second"]
-    assert eventually(lambda: client.exists("/second"), 5, "the session goes on", ignoring=(KazooException,))
+    assert eventually(lambda: client.exists("/second"), 5, "the session continues", ignoring=(KazooException,))
     assert client.client_id[0] == session
     assert proxy.requests[MULTI] == 1
 
@@ -125,7 +125,7 @@ def test_a_cut_connection_is_noticed_and_the_session_survives(proxy: Proxy, clie
 
 def test_refused_connections_end_when_it_resumes(proxy: Proxy, client: Any) -> None:
     proxy.refuse()
-    assert client.exists("/") is not None  # what is open stays open
+    assert client.exists("/") is not None  # open connections stay open
 
     proxy.cut()
     eventually(lambda: client.state == KazooState.SUSPENDED, 5, "suspended")

@@ -90,7 +90,7 @@ def elected(world: World, epoch: int) -> str:
 
 @pytest.fixture(scope="module")
 def history(own_ensemble: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> HistoryOfTest:
-    """A node and a consumer are killed, a consumer stands still for longer than its session, one joins, one leaves."""
+    """A node and a consumer are killed, a consumer is suspended for longer than its session, one joins, one leaves."""
     zk = fresh_chroot(own_ensemble.hosts)
     folder = tmp_path_factory.mktemp("processes")
     with ExitStack() as stack:

@@ -219,7 +219,7 @@ def test_states_are_exact_through_joins_kills_and_leaves_with_every_strategy(
     world.stable("g", 1, above=generation + 1)
     log.end = 120
     exact(log, 6, one)
-    assert region(world).sequence > before.sequence, "who leaves takes a checkpoint first"
+    assert region(world).sequence > before.sequence, "a leaving member takes a checkpoint first"
 
 
 def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
@@ -236,7 +236,7 @@ def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
     leaving = ThreadRuntime().spawn(one.close, "closing")
     aborted = PATHS.checkpoint(before.next_sequence)
     eventually(lambda: "aborted" in world.names(aborted), 10, "its checkpoint is aborted")
-    eventually(lambda: two.consumer.region.state != "DRAINING", 10, "the other member goes on")
+    eventually(lambda: two.consumer.region.state != "DRAINING", 10, "the other member resumes")
 
     two.has_finished = True
 
@@ -563,7 +563,7 @@ def test_regions_are_shown_checkpointed_and_reset_from_the_command_line(
 def test_application_error_while_processing_takes_no_checkpoint_and_loses_no_record(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
-    """What `poll` has returned was not all processed: no state may stand beside these offsets."""
+    """Not all polled records were processed: no state may belong to these offsets."""
     world.coordinator()
     world.topic("t", 2)
     config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", session_timeout_ms=SESSION_MS)
@@ -616,7 +616,7 @@ def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(
     exact(log, 2, one)
     run_ok(world.zk, "pause", "g")
     run_ok(world.zk, "regions", "checkpoint", "r")
-    assert run(world.zk, "regions", "checkpoint", "r").exit_code == 2, "one stands already"
+    assert run(world.zk, "regions", "checkpoint", "r").exit_code == 2, "a request is pending already"
 
     run_ok(world.zk, "regions", "reset", "r", "--to-initial", "--execute")
 
@@ -667,7 +667,7 @@ def test_foreign_znodes_below_checkpoints_and_requests_stop_no_group_or_region(
     running(world, above=before.reset)
     exact(log, 2, one)
     world.put(f"{PATHS.request}/stray")
-    eventually(lambda: world.data(PATHS.request) is None, 20, "the request is removed with what stands below it")
+    eventually(lambda: world.data(PATHS.request) is None, 20, "the request is removed with its children")
     log.end = 60
     exact(log, 2, one)
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real_zookeeper("a server that has room for large groups
 TURN_S = 2.0
 """CPU seconds of one turn, at most: 0.3 were measured."""
 TURN_BYTES = 32_000_000
-"""What turns have allocated at once, at most: 6 MB were measured."""
+"""Limit of memory that turns allocate at once: 6 MB were measured."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def zk(large_server: Ensemble) -> str:
 class Turns:
     """A coordinator's turns, and what each took.
 
-    :ivar took: what it was -> CPU seconds.
+    :ivar took: label -> CPU seconds.
     """
 
     def __init__(self, world: World, stage: ManualStage) -> None:

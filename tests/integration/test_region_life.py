@@ -153,7 +153,7 @@ def test_deleted_group_leaves_nothing_in_its_region_for_a_group_of_the_same_name
 
 
 class _RegistersFirst(FrontStore):
-    """Somebody registers between the last look at a group and the multi that takes it out of its region."""
+    """A member registers between the last read of a group and the multi that removes it from its region."""
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         if any(isinstance(each, SetData) and each.path == PATHS.root for each in operations):
@@ -333,7 +333,7 @@ def test_damaged_contribution_is_reported_until_a_reset_to_another_checkpoint(
     one.vanish()
     two = counting("c2")
 
-    failed = eventually(lambda: (now := world.state("g")).state == FAILED and now, 30, "it is said")
+    failed = eventually(lambda: (now := world.state("g")).state == FAILED and now, 30, "the state is Failed")
     assert path in (failed.reason or "") and "regions reset r --to NUMBER" in (failed.reason or "")
     run_ok(world.zk, "regions", "reset", "r", "--to", str(first), "--execute")
     running(world, above=before)
@@ -358,7 +358,9 @@ def test_checkpoint_does_not_begin_while_a_group_cannot_take_part_with_the_reaso
     fast = {"checkpoint_interval_ms": 300, "drain_timeout_ms": 600, "sweep_interval_ms": 300}
     world.elected(world.coordinator(max_rebalance_retries=1, **fast))
     eventually(lambda: world.state("h").state == FAILED, 30, "the group's turns fail")
-    hindered = eventually(lambda: (now := region(world)).reason and not now.open and now, 15, "the region says why")
+    hindered = eventually(
+        lambda: (now := region(world)).reason and not now.open and now, 15, "the region has the reason"
+    )
     assert hindered.reason.startswith(f"no checkpoint: the turns of group h fail: {path} "), hindered.reason
 
     run_ok(world.zk, "regions", "checkpoint", "r")
@@ -374,7 +376,7 @@ def test_checkpoint_does_not_begin_while_a_group_cannot_take_part_with_the_reaso
 
 
 class Between(FrontStore):
-    """Something happens right after a member has looked what request stands."""
+    """A change right after a member's read of the request."""
 
     happens: Callable[[], object] | None = None
 

@@ -63,7 +63,7 @@ def cut(world: World, sequence: int) -> dict[int, int]:
 
 
 def contributed(world: World, sequence: int) -> dict[int, int]:
-    """The same as its members say; of partitions of which nothing was sealed neither says anything."""
+    """The same from the members' contributions; neither has partitions without sealed records."""
     given = contributions(world, sequence).values()
     offsets = {part.partition: offset for each in given for part, offset in each.offsets.items()}
     return {partition: offset for partition, offset in offsets.items() if offset}

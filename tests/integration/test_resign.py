@@ -40,7 +40,7 @@ def test_another_node_is_elected_and_the_group_continues(world: World, caplog: p
     world.consumer("g", "c2", {"t": 1})
     world.stable("g", 2)
     stands = f"election joined: node={name}\n"
-    eventually(lambda: caplog.text.count(stands) >= 2, 15, "who resigned stands again")
+    eventually(lambda: caplog.text.count(stands) >= 2, 15, "the resigned node is a candidate again")
     run_ok(world.zk, "resign")
     assert world.elected(one, two, above=found["elected"]["epoch"]) is first
 

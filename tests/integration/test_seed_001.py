@@ -59,7 +59,7 @@ def scripted(
 
 
 def recorded(world: World, **options: Any) -> Hooked:
-    """What stands in front of the session of a coordinator that runs."""
+    """The store in front of a running coordinator's session."""
     fronts: list[Hooked] = []
     options.setdefault("session_timeout_ms", 10_000)  # a thread beside processes may have to wait for its turn
     world.elected(world.coordinator(wrap=lambda store: fronts.append(Hooked(store)) or fronts[-1], **options))
@@ -125,7 +125,7 @@ def test_rolling_upgrade_of_the_strategy_switches_once_when_the_last_process_has
 ) -> None:
     front = recorded(group.world)
     options = ("--assignment", "client", "--session-timeout-ms", "20000")
-    for name in NAMES:  # static: who restarts is a member all the time
+    for name in NAMES:  # static: a restarting process stays a member
         group.start([name], "--group-instance-id", name, *options, "--protocols", old)
     group.joined(NAMES)
 

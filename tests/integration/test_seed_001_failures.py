@@ -51,14 +51,14 @@ protocols = pytest.mark.parametrize("like", [EAGER, COOPERATIVE])
 
 @pytest.fixture
 def hands(world: World, stage: ManualStage) -> Iterator[HandStage]:
-    """Topic `t` of six partitions; members and coordinators that move when the test says so."""
+    """Topic `t` of six partitions; members and coordinators that the test drives."""
     with a_hand_stage(world, stage) as hands:
         hands.topic("t", 6)
         yield hands
 
 
 class Begun(NamedTuple):
-    """A group of c1, the leader, and c2; its coordinator, what stands in front of its session, and its state."""
+    """A group of c1, the leader, and c2; its coordinator, the store in front of its session, and its state."""
 
     first: Hand
     front: Hooked
@@ -341,7 +341,7 @@ def test_coordinator_failure_3_entries_of_an_unfinished_answer_are_removed(
 
 
 def entries(world: World, ask: str) -> list[str]:
-    """What a leader has written below an ask."""
+    """A leader's writes below an ask."""
     return world.names(PATHS.ask(ask))
 
 
@@ -487,7 +487,7 @@ def test_coordinator_failure_4_members_without_their_start_get_it_from_the_next(
     second, front = hands.coordinator("second")
     ends_well(hands, second, begun, ask)
     assert (hands.calls, front.made_asks()) == (2, [])
-    assert len(one.stops) <= 1, "who has its part stops no second time"
+    assert len(one.stops) <= 1, "a member with its share stops no second time"
 
 
 @protocols
@@ -569,7 +569,7 @@ def test_coordinator_failure_of_a_node_at_each_point_loses_and_repeats_no_record
     assert [(c.failures, c.error) for c in world.consumers] == [([], None)] * 3
 
 
-# ---- the same with processes that are killed, and what somebody has removed by hand
+# ---- the same with killed processes, and with znodes removed by hand
 
 LONG = ("--assignment", "client", "--session-timeout-ms", "20000")
 
@@ -603,7 +603,7 @@ def command_for(world: World, consumer: str, option: str, epoch: int) -> Command
         found = [each for each in world.commands("g", consumer) if (each.option, each.epoch) == (option, epoch)]
         return found[0] if found else None
 
-    found = eventually(look, 10, f"{option} stands for {consumer}")
+    found = eventually(look, 10, f"{option} is in the channel of {consumer}")
     assert found is not None
     return found
 
@@ -713,7 +713,7 @@ def test_coordinator_failure_4_by_sigkill_before_a_member_stops_keeps_a_generati
 
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a group waits for whose state is lost: the longest lease that anybody may have."""
+    """The wait of a group with a lost state: the longest lease of any member."""
     monkeypatch.setattr("coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
 
 
@@ -982,7 +982,7 @@ def test_assignment_failure_notifies_members_once_stops_none_and_asks_the_next(
     assert after.generation == generation + 1
     assert (some.assignors[1].calls, after.client and after.client.attempts) == (1, 0)
     eventually(lambda: sum(len(c.held) for c in some.members) == 7, 5, "all is held")
-    eventually(lambda: all(member.failures for member in some.members), 5, "everybody has heard")
+    eventually(lambda: all(member.failures for member in some.members), 5, "each member was notified")
     for member in some.members:
         (failure,) = member.failures
         assert "leader c1 (scripted) failed: " in str(failure), member.name
@@ -1013,7 +1013,7 @@ def test_assignment_failure_of_a_leader_that_hangs_its_late_answer_is_refused(wo
     gate.open()
     after = world.stable("g", 3)
     assert (after.generation, after.client and after.client.ask) == (generation + 1, adopted.client.ask)
-    eventually(lambda: all(member.failures for member in some.members), 5, "everybody has heard")
+    eventually(lambda: all(member.failures for member in some.members), 5, "each member was notified")
     for member in some.members:
         (failure,) = member.failures
         assert "leader c1 (scripted) failed: it has not answered for 500 ms" in str(failure)

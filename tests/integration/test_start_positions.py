@@ -40,7 +40,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Application:
-    """A consumer that is polled only when the test says so."""
+    """A consumer that is polled only by the test."""
 
     def __init__(self, world: World, name: str, log: Log, topics: tuple[str, ...] = ("t",), **options: object) -> None:
         config = ConsumerConfig(world.zk, "g", name, session_timeout_ms=SESSION_MS, **options)  # type: ignore[arg-type]
@@ -206,11 +206,11 @@ def test_none_without_an_offset_raises_and_partitions_with_offsets_are_held(worl
             return str(error)
         return ""
 
-    assert "the group has no offset for t-0, and auto_offset_reset is none" in eventually(refused, 15, "it says so")
+    assert "the group has no offset for t-0, and auto_offset_reset is none" in eventually(refused, 15, "poll raises")
     assert app.consumer.assignment() == parts("t", 1)
     assert world.data(PATHS.offset("t", 0)) is None, "nothing is decided"
     world.put(PATHS.offset("t", 0), OffsetRecord(9, topic.id, 0).to_bytes())
-    eventually(lambda: refused() == "" and app.consumer.assignment() == parts("t", 0, 1), 15, "somebody has decided")
+    eventually(lambda: refused() == "" and app.consumer.assignment() == parts("t", 0, 1), 15, "the start is recorded")
     app.polls_until_at(50)
     assert app.firsts() == {T0: 9, TopicPartition("t", 1): 7}
     app.consumer.close()
@@ -434,7 +434,7 @@ def test_a_log_that_was_cut_below_the_committed_offset_is_an_error_with_none(wor
             return str(error)
         return ""
 
-    assert "auto_offset_reset is none, so t-0 waits" in eventually(refused, 15, "it says so")
+    assert "auto_offset_reset is none, so t-0 waits" in eventually(refused, 15, "poll raises")
     assert refused() and not after.found
     after.consumer.close()
     assert record(world).offset == 20, "nothing has moved"

@@ -80,7 +80,7 @@ def test_coordinator_znode_made_by_hand_is_unhealthy(world: World) -> None:
 
 
 class Electing(FrontStore):
-    """Somebody is elected between the first reads of the epoch and of the coordinator."""
+    """A node is elected between the first reads of the epoch and of the coordinator."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.store)

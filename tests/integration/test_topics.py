@@ -39,7 +39,7 @@ def store(zk: str) -> Iterator[Store]:
 
 
 class Interfering:
-    """A store in front of which somebody else acts just before a commit, or which loses the reply to one."""
+    """A store with another client's change just before a commit, or with a lost reply."""
 
     def __init__(self, store: Store, before: Callable[[], object] | None = None, loses_reply: bool = False) -> None:
         self._store = store

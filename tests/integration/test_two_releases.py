@@ -114,7 +114,7 @@ def test_replacement_consumer_of_the_other_release_takes_over_the_offsets(world:
     eventually(lambda: type(old.error).__name__ == "FencedInstanceId", 10, "the newer process has the name")
     world.stable("g", 1, above=generation)
     log.end = 400
-    eventually(lambda: set(world.offsets("g").values()) == {400}, 10, "it goes on")
+    eventually(lambda: set(world.offsets("g").values()) == {400}, 10, "it continues")
     assert len(new.polled) == 4 * 100
     world.delivered_once("t", 4, 400)
 

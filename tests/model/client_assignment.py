@@ -56,14 +56,14 @@ MUTATIONS = {
 
 @dataclass(frozen=True)
 class Config:
-    """What is modelled, and how many faults of each kind may happen."""
+    """The modelled features, and how many faults of each kind may happen."""
 
     names: int = 2  # members that exist; `members` of them are registered at the start
     members: int = 2
     parts: int = 2
     kind: str = "consumer"  # or "jobs": a protocol type without owners
     static: str = ""  # names that are static members, as "AB"
-    start: str = "fresh"  # or "running": ask 1 was adopted, and everybody runs it
+    start: str = "fresh"  # or "running": ask 1 was adopted, and all members run it
     order: str = "scwei"  # reads of a turn: state, channels (0, 1, 2: one of them), answers, entries, ids
     split: int = 0  # 1: stops and starts go in a multi of their own
     chunk: int = 0  # 1: a start is acknowledged in two multis
@@ -75,7 +75,7 @@ class Config:
     take: int = 0
     join: int = 0
     leave: int = 0
-    quit: int = 0  # a member that is not polled ends its incarnation, and goes on until its lease is over
+    quit: int = 0  # a member that is not polled ends its incarnation, and continues until its lease is over
     lost: int = 0
     late: int = 0
     timeout: int = 0
@@ -152,7 +152,7 @@ class State(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a leader has computed and not written yet."""
+    """A leader's computed and unwritten answer."""
 
     seq: int
     ask: int
@@ -174,7 +174,7 @@ class Process(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a turn has read so far."""
+    """A turn's reads so far."""
 
     state: State | tuple[()] = ()
     lapsed: tuple[tuple[int, int, int], ...] = ()
@@ -347,7 +347,7 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
             request = args[0]
         elif op == "gone":
             ids[args[0]] = (0, 0)
-        elif op == "(written for)":  # a check of the model: the leader writes only for a command that stands
+        elif op == "(written for)":  # a check of the model: the leader writes only for an existing command
             name, number, held = args
             if not any(x.seq == held for x in channels[name].commands):
                 bad = bad or f"S6: {NAMES[name]} writes below ask {number} after its command was withdrawn"
@@ -362,7 +362,7 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
 
 
 def adopted(cfg: Config, ask: Ask | None, state: State, present: tuple[tuple[int, int], ...]) -> str:
-    """What is wrong with a target that was just adopted from `ask` by a turn that saw `present` (name, identity)."""
+    """The violation of a target that was just adopted from `ask` by a turn that saw `present` (name, identity)."""
     if ask is None or not ask.answer or ask.answer.manner in ("error", "stale"):
         return "S9: adopted without an answer"
     entries = {n: (share, tag) for n, share, tag in ask.entries if n in ask.answer.members}
@@ -400,7 +400,7 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
             ended.add(n)
             if not jobs and n == evict and c.run:
                 marks.add((n, c.incarnation, c.run))
-    # The target less those who have gone. Who is taken out of it is marked by the same multi, unless it left.
+    # The target without departed members. A removed member is marked by the same multi, unless it left.
     target: dict[int, tuple[int, int, int]] = {}
     before = {(n, inc): sent for n, inc, _, sent in st.target}
     for n, inc, share, sent in st.target:
@@ -500,7 +500,7 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
 
 
 def is_twice(shares: Iterable[int]) -> bool:
-    """Does a partition stand in two of them?"""
+    """Is a partition in two of them?"""
     seen = 0
     for share in shares:
         if seen & share:
@@ -663,7 +663,7 @@ def is_mine(w: World, p: Process) -> bool:
 
 
 def compute(cfg: Config, w: World, command: Command, ask: Ask, manner: str) -> Work:
-    """What a leader answers: members that have changed since the ask are left out."""
+    """A leader's answer: members that have changed since the ask are left out."""
     present = [n for n, who, digest in ask.members
                if w.ids[n][0] and identity(cfg, n, w.ids[n][0]) == who and w.ids[n][1] == digest]  # fmt: skip
     shares = dict.fromkeys(present, 0)
@@ -910,7 +910,7 @@ def is_settled(cfg: Config, w: World) -> bool:
 
 
 def serve(cfg: Config, w: World, manner: str, limit: int = 30) -> World:
-    """Every process does what it can; the assignors of all but the last name behave as `manner` says."""
+    """Every process does what it can; the assignors of all but the last name follow `manner`."""
     good = cfg.names - 1
     for _ in range(limit):
         for p in w.processes:
@@ -981,7 +981,7 @@ def settles(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24
 
 
 def storm(cfg: Config, rounds: int = 40) -> list[int]:
-    """Somebody joins between any two multis of a leader. In which rounds was something adopted?"""
+    """A member joins between any two multis of a leader. In which rounds was an answer adopted?"""
     w, out = first_world(replace(cfg, names=3, members=2)), []
     cfg = replace(cfg, names=3)
     for i in range(rounds):
@@ -994,7 +994,7 @@ def storm(cfg: Config, rounds: int = 40) -> list[int]:
 
 
 def crash_loop(cfg: Config, rounds: int = 40, lease: int = 2) -> list[int]:
-    """Jobs: C dies and comes back in every round; a lease lasts longer. In which rounds does somebody start?"""
+    """Jobs: C dies and rejoins in every round; a lease lasts longer. In which rounds does a member start?"""
     cfg = replace(cfg, names=3, kind="jobs")
     w, out, dead = first_world(replace(cfg, members=2)), [], deque[Process](maxlen=lease)
     for i in range(rounds):

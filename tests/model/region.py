@@ -55,7 +55,7 @@ MUTATIONS = {
 
 @dataclass(frozen=True)
 class Config:
-    """What is modelled, and how many faults of each kind may happen.
+    """The modelled features, and how many faults of each kind may happen.
 
     :ivar groups: the group of each name; each has one partition for each of its names.
     """
@@ -361,7 +361,7 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
 
 
 def incomplete(cfg: Config, w: World, cut: Cut) -> str:
-    """What is wrong with a checkpoint that was just completed."""
+    """The violation of a checkpoint that was just completed."""
     given = {(x.name, x.incarnation) for x in cut.contributions if x.reset == cut.reset}
     if not set(cut.participants) <= given:
         return f"S11: checkpoint {cut.number} is complete without the contribution of every participant"
@@ -767,7 +767,7 @@ def behave(cfg: Config, w: World) -> Iterator[Step]:
 
 
 def alone(cfg: Config, w: World, p: Process) -> Iterator[Step]:
-    """What a member does without a command: loads, says that its state is back, takes in, reads how a drain ended."""
+    """A member's steps without a command: loads, reports its restored state, takes in, reads how a drain ended."""
     who = name_of(p.name, p.incarnation)
     if p.started and not p.loaded:
         yield f"{who} loads cut {p.start.cut if p.start else 0}", swap(w, p, load(cfg, w, p)), ""

@@ -37,7 +37,7 @@ SPARE = ("nochannel",)
 
 @dataclass(frozen=True)
 class Config:
-    """What is modelled, and how many faults of each kind may happen.
+    """The modelled features, and how many faults of each kind may happen.
 
     :ivar deep: records of each partition.  :ivar cuts: checkpoints at most.
     :ivar expire: slots that end.  :ivar take: names that another process takes, or that come back.
@@ -84,7 +84,7 @@ class World(NamedTuple):
     ended: int = 0  # the last checkpoint that has ended
     version: int = 0  # of the region's znode
     seen: tuple[int, int] = (0, 0)  # version + 1, open: of a group's turn that is under way
-    stable: bool = True  # what the group's state says
+    stable: bool = True  # the group's state
     born: int = 2
     faults: tuple[int, int, int] = (0, 0, 0)
 

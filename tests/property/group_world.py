@@ -157,7 +157,7 @@ class MemberProcess:
         self.expire()
 
     def expire(self) -> None:
-        """The process dies, or what is the same to everybody else: its session ends, after its lease."""
+        """The process dies, or its session expires after its lease: the same for the others."""
         self.gone = True
         self.store.close()
 
@@ -241,7 +241,7 @@ class GroupWorld:
         self.tree.after_commit = self._after_commit
         self.elect()
 
-    # ---- who acts
+    # ---- processes
 
     def session(self) -> MemoryTreeStore:
         return self.tree.open(self._between, SESSION_S)
@@ -314,7 +314,7 @@ class GroupWorld:
         finally:
             self._is_meddling = False
 
-    # ---- what stands there
+    # ---- znodes
 
     def topic(self, name: str, partitions: int, topic_id: str = "") -> None:
         """Make or grow a topic; 0 partitions delete it."""
@@ -344,7 +344,7 @@ class GroupWorld:
         return frozenset(found)
 
     def snapshot(self) -> Snapshot:
-        """What a coordinator that was elected just now would read."""
+        """The reads of a newly elected coordinator."""
         term = a_term(self.tree.open(), self.runtime, self.epoch, metrics=METRICS)
         found = GroupReader(term, GROUP, lambda path: None).read(self.topics)
         assert found is not None
@@ -353,15 +353,15 @@ class GroupWorld:
     # ---- the rules
 
     def sealed(self, channel: Channel, before: dict[TopicPartition, int | None]) -> None:
-        """Records were made somebody's: their offsets must join those before (S5)."""
+        """Records were committed by a member: their offsets must join those before (S5)."""
         for partition, offset in before.items():
             key = (partition, channel.topics[partition.topic])
             expected = self._progress.get(key, offset if self._excused else 0)
-            assert offset == expected, f"{key} goes on at {offset}, not at {expected}"
+            assert offset == expected, f"{key} continues at {offset}, not at {expected}"
             self._progress[key] = (expected or 0) + 1
 
     def excuse_offsets(self) -> None:
-        """A hand has destroyed what says where somebody stood: what comes next may come again."""
+        """A position was destroyed by hand: the next records may be repeated."""
         self._progress.clear()
         self._excused = True
 

@@ -166,7 +166,7 @@ def turn(draw: Draw) -> tuple[Snapshot, Assignor]:
 
 
 def carried_out(draw: Draw, snapshot: Snapshot) -> Snapshot:
-    """Who has a target runs it, or nothing yet, and the others nothing of it."""
+    """Members with a target run it, or nothing yet; the others run nothing of it."""
     views = dict(snapshot.channels)
     targets = {name: target.partitions for name, target in snapshot.state.target.items()}
     of_others = frozenset().union(*targets.values())

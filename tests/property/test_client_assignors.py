@@ -379,7 +379,7 @@ Numbered = dict[TopicPartition, Any]
 
 
 def racks_of_a_topic(draw: Draw) -> tuple[dict[str, str], Numbered, Numbered]:
-    """Consumers' racks, those of replicas, and who has had a partition."""
+    """Consumers' racks, those of replicas, and previous owners of partitions."""
     racks = {name: draw.choice(RACKS) for name in "abcd"[: draw.upto(4, 1)]}
     parts = [TopicPartition("t", number) for number in range(draw.upto(8, 1))]
     replicas = {part: frozenset(draw.some(RACKS[1:], 2)) for part in parts}

@@ -30,7 +30,7 @@ def sent_commands(snapshot: Snapshot) -> Iterable[tuple[str, SentCommand]]:
 
 
 def kept(snapshot: Snapshot, decided: Plan) -> dict[str, list[SentCommand]]:
-    """The commands that stand in each channel and are not withdrawn."""
+    """The commands in each channel that are not withdrawn."""
     withdrawn = {(name, sent.name) for name, sent in decided.withdrawn}
     found: dict[str, list[SentCommand]] = {name: [] for name in snapshot.channels}
     for name, sent in sent_commands(snapshot):
@@ -40,7 +40,7 @@ def kept(snapshot: Snapshot, decided: Plan) -> dict[str, list[SentCommand]]:
 
 
 def lives(snapshot: Snapshot, mark: Mark) -> bool:
-    """Its eviction was planned, but never happened: what it may run stands in its channel."""
+    """Its eviction was planned, but never happened: its channel has the partitions that it may run."""
     member = snapshot.members.get(mark.consumer)
     if member is None or member.registration is None or member.registration.incarnation != mark.incarnation:
         return False
@@ -150,7 +150,7 @@ def test_stop_names_only_running_partitions(turn: tuple[Snapshot, Assignor]) -> 
         assert command.option == STOP_FETCHER
         running = snapshot.channels[name].running
         assert running
-        assert command.partitions < running  # all of it is said by naming none
+        assert command.partitions < running  # a stop of all partitions names none
 
 
 @turns

@@ -84,7 +84,7 @@ def owners(assignment: Assignment) -> dict[TopicPartition, str]:
 
 
 def moved(before: Assignment, now: Assignment, members: Sequence[Subscriber]) -> dict[TopicPartition, tuple[str, str]]:
-    """Partition -> from whom to whom, of those who could have kept it: they are there, and want its topic."""
+    """Partition -> old and new owner, where the old owner could have kept it: present, and subscribed."""
     there = {one.consumer: one for one in members}
     old, new = owners(before), owners(now)
     return {

@@ -60,7 +60,7 @@ class MemoryTree:
         return MemoryTreeStore(self, self._sessions, before_request, timeout_s)
 
     def data(self, path: str) -> bytes | None:
-        """What stands at `path`, None when there is no such znode."""
+        """The znode at `path`, None if it does not exist."""
         znode = self._znodes.get(path)
         return znode.data if znode else None
 

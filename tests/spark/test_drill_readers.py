@@ -1,4 +1,4 @@
-"""What reads the DataFrame of drills in tests without a Spark says what Spark says."""
+"""The plain reader of drills, used without Spark, agrees with Spark."""
 
 from __future__ import annotations
 

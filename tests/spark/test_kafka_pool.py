@@ -1,4 +1,4 @@
-"""Slots of a real pool fetch from a real broker: a DataFrame holds what somebody else reads from Kafka, and no more."""
+"""Slots of a real pool fetch from a real broker: a DataFrame holds exactly the records of a Kafka client."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Rows = list[tuple[str, int, int]]
 
 
 def held_at(sink: Delivered, checkpoint_dir: Path) -> dict[int, Rows]:
-    """Checkpoint -> all that a query had delivered there: the end offset of a batch says that it is at one."""
+    """Checkpoint -> all records delivered up to it: the end offset of a batch names its checkpoint."""
     found: dict[int, Rows] = {}
     rows: Rows = []
     for path in sorted((checkpoint_dir / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)):

@@ -32,7 +32,7 @@ Counts = dict[int, int]
 
 
 class Table:
-    """What an aggregation in complete mode has written: batch -> partition -> count, the newest of each batch."""
+    """The output of an aggregation in complete mode: batch -> partition -> count, the newest of each batch."""
 
     def __init__(self) -> None:
         self.batches: dict[int, Counts] = {}
@@ -131,6 +131,6 @@ def test_stateful_queries_are_rewound_and_reach_the_same_state_by_other_batches(
 
         end = more(20)
         for name, folder in folders.items():
-            run(name, 0)  # what it begins with is read from files that the run before has written
+            run(name, 0)  # its start is read from files of the previous run
             assert end in ends(folder)
             assert tables[name].last() == dict.fromkeys(range(PARTITIONS), count)

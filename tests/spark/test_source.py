@@ -143,7 +143,7 @@ def test_pool_with_a_full_backlog_pauses_and_resumes_once_a_query_has_read_it(
 
 
 class StopsAfterOne(Delivered):
-    """A sink that fails in every batch but the first: the query ends, and its checkpoint stands there."""
+    """A sink that fails in every batch but the first: the query ends, and its checkpoint exists."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         if batch:
@@ -165,7 +165,7 @@ def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_rem
         lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it has expired"
     )
     fast = read(spark, sealed, "g", query="fast")
-    for _ in range(2):  # the second run says what the first one has finished
+    for _ in range(2):  # the second run publishes the first one's progress
         assert query(fast, Delivered(), tmp_path / "fast", availableNow=True).awaitTermination(120)
     eventually(lambda: not segments(sealed), 30, "everything is collected")
 
@@ -254,7 +254,7 @@ def test_query_that_starts_at_the_latest_segment_delivers_later_records(
         0: list(range(100, 130)),
         1: list(range(100, 130)),
     }
-    again = Delivered()  # with a checkpoint, it goes on there
+    again = Delivered()  # with a checkpoint, it continues there
     ended = query(
         read(spark, sealed, "g", startingSegments="earliest"), again, tmp_path / "checkpoint", availableNow=True
     )

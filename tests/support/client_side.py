@@ -1,4 +1,4 @@
-"""Client-side assignment in tests: assignors that do as a test says, members that it polls, commits that it gets at."""
+"""Client-side assignment in tests: scripted assignors, members that a test polls, commits that it intercepts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ProcessKilled(BaseException):
 
 
 def nothing() -> None:
-    """What a test does when it does nothing."""
+    """The default action of a test: nothing."""
 
 
 def unchanged(found: Given) -> Given:
@@ -90,7 +90,7 @@ class Scripted(ClientAssignor):
 
 
 class ThreadGate:
-    """Where a thread stands until the test lets it go on."""
+    """A point at which a thread waits for the test."""
 
     def __init__(self) -> None:
         self.reached = ThreadRuntime().event()
@@ -137,7 +137,7 @@ class Polled(Callbacks):
     on_partitions_lost = on_partitions_revoked
 
     def obey(self) -> None:
-        """Register, and apply every command that stands in the channel, whether or not its watch was heard."""
+        """Register, and apply every command in the channel, whether or not its watch was heard."""
         self.consumer.member.wake.set()
         try:
             self.consumer.poll(0)
@@ -145,7 +145,7 @@ class Polled(Callbacks):
             self.failures.append(failure)
 
     def commands(self) -> list[Command]:
-        """What stands in its channel, the oldest first."""
+        """The commands in its channel, the oldest first."""
         store = self.store
         listing = store.children(PATHS.channel(self.name))
         nodes = store.get_many([PATHS.command(self.name, name) for name in sorted(listing.names if listing else [])])
@@ -202,7 +202,7 @@ class HandStage:
         return made
 
     def coordinator(self, node: str) -> tuple[Hand, Hooked]:
-        """An elected coordinator, and what stands in front of its session."""
+        """An elected coordinator, and the store in front of its session."""
         fronts: list[Hooked] = []
 
         def wrap(store: Store) -> Store:
@@ -269,7 +269,7 @@ def a_hand_stage(world: World, stage: ManualStage) -> Iterator[HandStage]:
         made.close()
 
 
-# ---- what stands in ZooKeeper
+# ---- znodes
 
 
 def asks(world: World) -> list[str]:
@@ -302,7 +302,7 @@ def creates(path: str, data: bytes = b"") -> Match:
 class Hooked(FrontStore):
     """A session at whose commits the test does something, and which notes them.
 
-    :ivar commits: what has happened.  :ivar sent: how many commits were sent since somebody has set it to 0.
+    :ivar commits: the commits so far.  :ivar sent: how many commits were sent since the test's last reset.
     """
 
     def __init__(self, store: Store) -> None:
@@ -407,7 +407,7 @@ class MadeLeader:
         self._drain = CommandDrain(context, CommittedOffsets(runtime, PATHS, from_the_beginning), Extensions(client))
 
     def obey(self) -> None:
-        """Apply every command that stands in the channel."""
+        """Apply every command in the channel."""
         self._drain.drain(self._store, self.fenced, lambda partitions: None)
 
 

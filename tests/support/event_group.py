@@ -16,7 +16,7 @@ from tests.support.world import World, parts
 
 PARTITIONS = 6
 SOME = 100
-"""More records that show that consuming goes on."""
+"""More records that show continued consumption."""
 
 
 class Producing:

@@ -47,7 +47,7 @@ class GroupEvents:
     """The consumers of one group; fed with their lines in the order of time, it raises at the first broken rule.
 
     :ivar position: the position of a partition's last consumer.
-    :ivar committed: what was committed last.
+    :ivar committed: the last commits.
     :param fenced: fenced processes, whose name another one has taken: their last poll may be reported late.
     """
 
@@ -63,11 +63,11 @@ class GroupEvents:
         return sum(seen.consumed for seen in self.consumers.values())
 
     def joined(self) -> set[str]:
-        """Who is joined."""
+        """The joined consumers."""
         return {name for name, seen in self.consumers.items() if seen.state == JOINED}
 
     def owners(self, of: Iterable[str] | None = None) -> dict[TopicPartition, list[str]]:
-        """Who has each partition, among `of` or all."""
+        """The owners of each partition, among `of` or all."""
         found: dict[TopicPartition, list[str]] = {}
         for name in sorted(self.consumers if of is None else of):
             for partition in self.consumers[name].assignment if name in self.consumers else ():

@@ -70,7 +70,7 @@ class Puppet:
 
     @property
     def running(self) -> PartitionSet:
-        """What it runs, as its channel says."""
+        """Its running partitions, from its channel."""
         return frozenset(self.fenced.channel.running)
 
     @property
@@ -84,7 +84,7 @@ class Puppet:
         return self._drain.applied
 
     def commands(self) -> list[Command]:
-        """What stands in its channel, the oldest first."""
+        """The commands in its channel, the oldest first."""
         listing = self.store.children(self.paths.channel(self.name))
         names = sorted(listing.names if listing else [])
         nodes = self.store.get_many([self.paths.command(self.name, name) for name in names])
@@ -95,7 +95,7 @@ class Puppet:
         return [command.option for command in self.commands()]
 
     def obey(self) -> None:
-        """Apply or remove every command that stands in the channel."""
+        """Apply or remove every command in the channel."""
         self._drain.drain(self.store, self.fenced, self.gave_up.append)
 
     def obey_until(self, running: PartitionSet, timeout_s: float = 5.0) -> None:
@@ -126,7 +126,7 @@ class Puppet:
 
 
 class Hand:
-    """An elected coordinator that takes a turn only when the test says so.
+    """An elected coordinator that takes a turn only on the test's request.
 
     :ivar topics: the topics that it knows; `World.topic` adds to them.
     """

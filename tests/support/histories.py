@@ -1,4 +1,4 @@
-"""Histories of real processes: what they wrote, what ZooKeeper's transaction log says, and what a test did to them."""
+"""Histories of real processes: their events, ZooKeeper's transaction log, and the test's faults."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HistoryOfTest:
         log.write_text("".join(json.dumps(event) + "\n" for event in self.transactions()))
 
     def verdicts(self) -> Verdicts:
-        """What the checker says of it."""
+        """The checker's findings."""
         return check_files(self.files())
 
     def files(self) -> list[Path]:
@@ -55,7 +55,7 @@ class HistoryOfTest:
         return [self.folder / "test.jsonl", self.folder / "zookeeper.jsonl", *sorted(self.folder.glob("until-end-*"))]
 
     def transactions(self) -> list[dict[str, Any]]:
-        """What ZooKeeper's own log says, in the chroot."""
+        """The changes in ZooKeeper's own log, in the chroot."""
         # The log's milliseconds are cut off: a transaction was done at the end of its own at the latest.
         return events_of(
             [self._version_folder], self._sessions(), lambda ms: (ms + 1) / 1000 - self._behind_s, self._chroot

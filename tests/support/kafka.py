@@ -24,7 +24,7 @@ USERS = {"alice": "a secret of alice"}
 
 
 class Read(NamedTuple):
-    """A record as somebody else reads it."""
+    """A record as an independent client reads it."""
 
     offset: int
     key: bytes | None

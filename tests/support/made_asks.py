@@ -24,7 +24,7 @@ PARTITIONS = 4
 
 
 def metadata(*topics: str, pattern: str = "static") -> str:
-    """Of protocol type `consumer`, as it stands in a registration."""
+    """Of protocol type `consumer`, as in a registration."""
     return b64encode(compact({"topics": list(topics), "pattern": pattern})).decode()
 
 
@@ -75,7 +75,7 @@ class LedGroup(History):
         return found
 
     def identity(self, name: str) -> str:
-        """Who a member is to an ask."""
+        """A member's identity in an ask."""
         seat = self.tree.get(G.seat(name))
         return f"seat-{seat[3]:x}" if seat is not None else self.lives[name].channel.incarnation
 

@@ -14,7 +14,7 @@ from coordinator.zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Re
 
 
 class MadeGroup:
-    """A group, Empty in generation 3 unless `state` says otherwise."""
+    """A group, Empty in generation 3 unless `state` is given."""
 
     def __init__(self, store: Store, name: str = "g", state: str | None = EMPTY, **fields: Any) -> None:
         self.store = store
@@ -25,7 +25,7 @@ class MadeGroup:
             self.state(state, **fields)
 
     def state(self, state: str, **fields: Any) -> None:
-        """What the coordinator has written last."""
+        """The coordinator's last write."""
         data = GroupState(state, **{"generation": 3, "strategy": "range", **fields}).to_bytes()
         is_there = self.store.get(self.paths.state) is not None
         self.store.commit([SetData(self.paths.state, data) if is_there else Create(self.paths.state, data)])
@@ -42,7 +42,7 @@ class MadeGroup:
 
     @property
     def offsets(self) -> dict[tuple[str, int], int]:
-        """What stands in `offsets/`."""
+        """The offsets in `offsets/`."""
         return {place: record.offset for place, record in self.records.items()}
 
     @property

@@ -58,7 +58,7 @@ class Counts:
             self.by_key.clear()
 
     def on_drain(self) -> None:
-        self._stop.wait(self.drain_s)  # what `poll` has returned takes so long
+        self._stop.wait(self.drain_s)  # processing the polled records takes so long
 
     def on_checkpoint(self, checkpoint: int) -> State:
         if self.fails_to_drain:
@@ -79,7 +79,7 @@ class Counts:
 class Counting(Counts, Callbacks):
     """Counts what it polls, in a thread of the test's.
 
-    :ivar has_finished: what it says when a checkpoint is due.
+    :ivar has_finished: its answer when a checkpoint is due.
     """
 
     def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:

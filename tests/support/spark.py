@@ -1,4 +1,4 @@
-"""What tests with real Spark executors share: where Spark runs, data, and what a query has delivered."""
+"""Helpers of tests with real Spark executors: the session, data, and a query's delivered records."""
 
 from __future__ import annotations
 

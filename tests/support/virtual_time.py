@@ -44,7 +44,7 @@ class VirtualTime:
 
     def __init__(self, seed: int) -> None:
         self._scheduler = Scheduler(seed)
-        self._scheduler.started_ms = time.time_ns() // 1_000_000  # what the ages of files are compared with
+        self._scheduler.started_ms = time.time_ns() // 1_000_000  # the ages of files are compared with it
         self._process = self._scheduler.process("test")
         self.ensemble = SimulatedEnsemble(self._scheduler, 1, TICK_S)
         self.ensemble.longest_session_s = LONGEST_SESSION_S

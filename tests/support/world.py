@@ -129,7 +129,7 @@ class World:
     def __init__(self, zk: str) -> None:
         self.zk = zk
         self.brokers = Brokers()
-        self.store: Store = open_kazoo(zk, 30_000)  # who looks on outlives those who are looked at
+        self.store: Store = open_kazoo(zk, 30_000)  # the observer's session outlives the observed processes
         self._services: list[tuple[CoordinatorService, Task]] = []
         self._sessions: dict[CoordinatorService, Store] = {}
         self.consumers: list[PollingConsumer] = []
@@ -206,7 +206,7 @@ class World:
     # ---- what an operator, or bad luck, does
 
     def put(self, path: str, data: bytes = b"") -> None:
-        """Make a znode with its parents, or overwrite its data, as somebody with zkCli would."""
+        """Make a znode with its parents, or overwrite its data, as with zkCli."""
         parents = path.split("/")[1:-1]
         ensure(self.store, ["/" + "/".join(parents[: depth + 1]) for depth in range(len(parents))])
         node = self.store.get(path)
@@ -236,7 +236,7 @@ class World:
         return sorted(listing.names) if listing else []
 
     def commands(self, group: str, consumer: str) -> list[Command]:
-        """What stands in a channel, the oldest first."""
+        """The commands in a channel, the oldest first."""
         paths = GroupPaths(group)
         found = [self.data(paths.command(consumer, name)) for name in self.names(paths.channel(consumer))]
         return [Command.parse("command", data) for data in found if data is not None]
@@ -282,7 +282,7 @@ class World:
         return wait(look, timeout_s, f"{group} is Stable with {members} members")
 
     def offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Where a group stands: what runs as its channel says, the rest as `offsets/` says.
+        """A group's offsets: of running partitions from the channels, of the others from `offsets/`.
 
         Channels are read first: what ends meanwhile goes from there to `offsets/`, in one multi.
         """

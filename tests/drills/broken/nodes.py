@@ -48,7 +48,7 @@ def stable_before_it_is() -> None:
 
 
 def last_commit_is_sent_again() -> None:
-    """What a node wrote last goes out once more on its next session, without a fence: kazoo does so with a queue."""
+    """A node's last write is sent again on its next session, without a fence, as from kazoo's queue."""
     sent: list[SetData] = []
 
     def noting(original: Any) -> Any:
@@ -279,7 +279,7 @@ def failures_are_not_told() -> None:
 
 
 def asks_of_another_are_made_anew() -> None:
-    """A coordinator goes on with no ask that it has not made itself."""
+    """A coordinator continues only its own asks."""
     made: set[str] = set()
 
     def noting(original: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Breaks the product in the processes that a drill starts: Python reads this first where it stands on PYTHONPATH.
+"""Breaks the product in the processes that a drill starts: Python imports this first from PYTHONPATH.
 
 DRILL_BREAKS is `drill=mutation,drill=mutation`. A mutation is a function of `nodes.py` or of `consumers.py`, called in
 the nodes or in the consumers of its drill and nowhere else: the drill that judges them, and the process that reads its
