@@ -38,7 +38,7 @@ def problem_of(*command: str, timeout_s: float = 20.0) -> str | None:
         return str(error)
     if done.returncode == 0:
         return None
-    said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+    said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
     return f"{command[0]} exited with {done.returncode}: {said}"
 
 
@@ -50,7 +50,7 @@ def runs(*command: str, timeout_s: float = 20.0) -> bool:
 def docker(*arguments: str, timeout_s: float = 60.0) -> str:
     """Run the docker client; what it printed.
 
-    :raises AssertionError: when it fails, with what it said.
+    :raises AssertionError: when it fails, with its output.
     """
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=timeout_s)
     assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr.strip()}"

@@ -56,7 +56,7 @@ def of_the_run(runs: Path) -> str:
     said = eventually(
         lambda: re.findall(r"^Compose project (zkgroupdrill\d+-[0-9a-f]{8})\n", (runs / "said").read_text()),
         30,
-        "the project is said",
+        "the project is printed",
         pause_s=0.1,
     )
     return f"label=com.docker.compose.project={said[0]}"

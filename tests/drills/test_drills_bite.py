@@ -46,7 +46,7 @@ BITES = (
 
 
 def rounds() -> list[list[Bite]]:
-    """The bites in as few runs as will do: in one run each drill comes once."""
+    """The bites in as few runs as possible: one run has each drill once."""
     found: list[list[Bite]] = []
     for bite in BITES:
         free = next((some for some in found if _has_room(some, bite)), None)

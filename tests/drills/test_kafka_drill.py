@@ -67,7 +67,7 @@ def test_the_broker_was_down_and_fetching_resumed_after_its_restart(kafka_drill:
 
     assert back - killed > 3
     assert min(fetched) < killed
-    assert not [at for at in fetched if killed + 1.5 < at < killed + 3], "what was on its way has come, and no more"
+    assert not [at for at in fetched if killed + 1.5 < at < killed + 3], "only records in flight were delivered"
     assert max(fetched) > back
 
 

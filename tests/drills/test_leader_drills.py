@@ -43,7 +43,7 @@ BITES = (
     Bite("leader_stops_before_it_assigns", "leader-hangs-in-assign", NOTHING_IS_REVOKED.name),
 )
 ROUNDS = (BITES[:4], BITES[4:])
-"""In one run each drill comes once."""
+"""One run has each drill once."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The coordinator and the backlog of a group: fetchers pause and go on, and what is finished is collected soon."""
+"""The coordinator and the backlog of a group: fetchers pause and resume, finished segments are collected soon."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def collector_on(
     store: Store | None = None,
     sweep_interval_ms: int = 0,
 ) -> SegmentCollector:
-    """What a coordinator runs for segments, for a test to call round by round."""
+    """A coordinator's segment collector, for a test to call round by round."""
     if world.store.get(COORDINATOR_EPOCH) is None:
         world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
     node = world.store.get(COORDINATOR_EPOCH)
@@ -143,7 +143,7 @@ def test_too_many_segments_pause_fetchers_until_a_query_has_finished_enough(worl
     backlog.paused("query slow has not finished them")
     backlog.query("slow", backlog.czxid(names[1]))
     eventually(lambda: world.names(PATHS.segments) == names[2:], 10, "what it has finished is collected")
-    assert backlog.record.paused, "nine of ten are too many to go on"
+    assert backlog.record.paused, "nine of ten are too many to resume"
     backlog.query("slow", backlog.czxid(names[2]))
     backlog.goes_on()
     assert world.names(PATHS.segments) == names[3:]
@@ -545,7 +545,7 @@ def test_a_query_that_waits_for_its_first_batch_does_not_expire(world: World, ba
 
 @pytest.mark.parametrize("bad", [b"paused", b'{"collected":-1}'])
 def test_pause_beside_unreadable_data_keeps_the_recorded_collection(world: World, backlog: Backlog, bad: bytes) -> None:
-    """With `collected` at 0 a query that comes back would miss what is gone, and nothing would tell it."""
+    """With `collected` at 0 a returning query would miss the collected segments without an error."""
     names = backlog.seal(6)
     backlog.query("q", backlog.czxid(names[1]))
     collector = collector_on(world, bounds=Bounds(3, 1 << 30))

@@ -47,7 +47,7 @@ def is_reported(world: World, service: CoordinatorService, path: str) -> None:
 
 
 def others_go_on(world: World, log: MemoryLog, *consumers: PollingConsumer) -> None:
-    """These consumers hold partitions, and read what is new; so does a group of its own that comes now."""
+    """These consumers hold partitions and read new records; so does a new group."""
     other = world.consumer(f"other-{log.end}", "c1", {"t": 1}, log=log)
     log.end += 50
     for consumer in (*consumers, other):

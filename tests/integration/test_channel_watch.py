@@ -53,7 +53,7 @@ class Watching:
 
         self._events = ChannelWatch(opened, ThreadRuntime(), "g", consumer)
         self._thread = ThreadRuntime().spawn(self._run, "watching")
-        # Both watches are set, and all is read, once the first event of the test can come.
+        # Both watches are set, and all is read, before the first event of the test.
         eventually(lambda: self._events._has_read, 10, "it has read everything")
 
     def _run(self) -> None:
@@ -85,7 +85,7 @@ class Watching:
         for store in tuple(self.stores):
             store.close()
         self._thread.join(20)
-        assert not self._thread.is_alive(), "it would go on in the tests that follow"
+        assert not self._thread.is_alive(), "its thread would run on in later tests"
 
 
 def opener(zk: str, timeout_ms: int = 4000) -> Callable[[], Any]:
@@ -276,7 +276,7 @@ def test_tree_watch_reports_every_change_in_order(zk: str, world: World) -> None
     last = "/a/last"
     world.put(last)
 
-    eventually(lambda: seen and seen[-1].path == last, 5, "the last one has come")
+    eventually(lambda: seen and seen[-1].path == last, 5, "the last event was received")
     node = store.get(last)
     store.close()
     assert node is not None and seen[-1] == TreeEvent("created", last, node.stat.czxid)

@@ -103,9 +103,9 @@ def test_coordinator_needs_no_installed_protocol_and_members_get_their_own_state
     _, two = scripted(world, "c2")
 
     generation = world.stable("g", 2).generation
-    eventually(lambda: one.heard[-1:] == [(b"for c1", generation)], 5, "c1 has heard its state")
-    eventually(lambda: two.heard[-1:] == [(b"for c2", generation)], 5, "c2 has heard its state")
-    assert two.calls == 0 and one.calls >= 1, "the member of longest standing leads"
+    eventually(lambda: one.heard[-1:] == [(b"for c1", generation)], 5, "c1 was notified of its state")
+    eventually(lambda: two.heard[-1:] == [(b"for c2", generation)], 5, "c2 was notified of its state")
+    assert two.calls == 0 and one.calls >= 1, "the oldest member leads"
 
 
 def fail() -> None:
@@ -126,7 +126,7 @@ def test_failed_leader_is_replaced_by_the_next_and_every_member_is_notified(worl
 
     world.stable("g", 2, above=generation)
     assert good.calls == 1
-    eventually(lambda: one.failures and two.failures, 5, "both have heard of the failure")
+    eventually(lambda: one.failures and two.failures, 5, "both were notified of the failure")
     for member in (one, two):
         assert len(member.failures) == 1
         assert "leader c1 (scripted) failed" in str(member.failures[0]) and "no data today" in str(member.failures[0])

@@ -1,4 +1,4 @@
-"""What an operator sees of a group that a leader assigns, and what the commands that change groups do with it."""
+"""Operator commands on a group that a leader assigns: those that show it, and those that change it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ COMMAND_FIELDS = {
 
 
 def as_before(path: str, data: bytes) -> bytes:
-    """What the release before sees of a znode, or would have written."""
+    """A znode as the previous release reads or writes it."""
     group, _, place = path.removeprefix("/consumers/groups/").partition("/")
     if not data or not path.startswith("/consumers/groups/") or not group:
         return data
@@ -464,7 +464,7 @@ def test_asks_and_answers_of_one_release_are_read_by_the_other(
     all_come(world, log)
     assert after.client is not None and asks(world) == [after.client.ask]
     for name, assignor in zip(("c1", "c2"), assignors, strict=True):
-        eventually(lambda a=assignor: a.heard[-1][1] == after.generation, 5, f"{name} has heard")
+        eventually(lambda a=assignor: a.heard[-1][1] == after.generation, 5, f"{name} was notified")
         assert assignor.heard[-1][0] == f"for {name}".encode()
     world.more_partitions("t", 5)
     world.stable("g", 2, above=after.generation)

@@ -38,7 +38,7 @@ class Application(Callbacks):
         self.consumer = Consumer(config, Subscription({"t": 1}), self, self.log, opener)  # type: ignore[arg-type]
 
     def poll_until(self, records: int, most: int | None = None) -> list[tuple[int, int]]:
-        """Poll until so many records have come: (partition, offset) of each."""
+        """Poll until so many records are returned: (partition, offset) of each."""
         found: list[tuple[int, int]] = []
 
         def is_enough() -> bool:

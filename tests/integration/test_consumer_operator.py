@@ -62,7 +62,7 @@ def fills(one: Operating, records: int) -> None:
 
 
 def counted_in(world: World, sequence: int) -> tuple[int, int]:
-    """What the states of a checkpoint have counted, and the records below its offsets."""
+    """The counts in the states of a checkpoint, and the records below its offsets."""
     given = contributions(world, sequence).values()
     offsets = sum(sum(each.offsets.values()) for each in given)
     texts = [text for each in given for text in each.states.values()]
@@ -206,7 +206,7 @@ def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(
     fills(one, 100)
 
     two = operating("c2")
-    eventually(lambda: one.operator.state == "DRAINING", 20, "a checkpoint comes first")
+    eventually(lambda: one.operator.state == "DRAINING", 20, "a checkpoint is first")
     one.gate.set()
 
     world.stable("g", 2)
@@ -258,7 +258,7 @@ def test_checkpoint_excludes_records_processed_between_reset_request_and_reset(
     running(world, above=before)
     exact(log, 2, one)
     assert region(world).consecutive_resets <= 1
-    eventually(lambda: region(world).sequence > one.resets[-1], 10, "checkpoints go on")
+    eventually(lambda: region(world).sequence > one.resets[-1], 10, "checkpoints continue")
     exact(log, 2, one)
 
 

@@ -120,7 +120,7 @@ def test_prefetched_records_of_a_moved_partition_are_returned_by_its_next_owner(
 
     assert first.consumer.assignment() == BOTH - {moved}
     assert first.consumer.committed(moved) == first.returned[moved]
-    assert returned[0] == (moved, first.returned[moved]), "not one is left out, and none comes twice"
+    assert returned[0] == (moved, first.returned[moved]), "no record is skipped or repeated"
     assert set(first.poll()) | set(first.poll()) == BOTH - {moved}
 
 
@@ -340,5 +340,5 @@ def test_zk_consumer_auto_commit_is_exact_over_rebalances_and_a_stop(
 
     events = group.events()
     assert group.world.offsets("g") == events.position
-    assert sum(events.position.values()) == events.consumed, "nothing came twice"
+    assert sum(events.position.values()) == events.consumed, "no record was repeated"
     assert events.committed == {}, "only commits after a poll are reported"

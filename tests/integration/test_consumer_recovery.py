@@ -1,4 +1,4 @@
-"""A consumer whose requests go wrong in odd ways comes back by itself, and does nothing twice."""
+"""A consumer recovers by itself from unusual failures of its requests, and does nothing twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordinator writes, removes and forgets when others have put a hand in, or its network failed."""
+"""A coordinator's writes, removals and state after changes by hand, or after network failures."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ def test_removed_group_leaves_nothing_reported_or_kept_after_any_last_turn(world
         handlers.forget(group)
         eventually(lambda: bad not in hand.problems.current(), 2, "nothing is reported of what is gone")
         turns = handlers.turns
-        handlers.ask(group, "somebody is late")
+        handlers.ask(group, "a member is late")
         eventually(lambda: handlers.turns > turns, 5, "one more turn")
 
         eventually(lambda: rebalancers(group) == 0, 2, "nothing is kept", pause_s=0.5)

@@ -65,7 +65,7 @@ def batch(world: World, **options: object) -> list[str]:
 
 def batches(planner: Planner, max_rows: int = 0) -> list[tuple[list[str], SourceOffset]]:
     """Every batch that there is now, with its end."""
-    planner.close()  # the next question comes on a session that has listed everything
+    planner.close()  # the next question uses a session that has listed everything
     start, found = planner.initial(), []
     while (end := planner.latest(start, max_rows)) != start:
         found.append(([sealed.name for run in planner.plan(start, end) for sealed in run], end))
@@ -221,7 +221,7 @@ def test_a_checkpoint_with_nothing_new_is_reached_by_a_batch_without_records(
     region.cut()
     three = region.cut()
 
-    after = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has come to the newest checkpoint")
+    after = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has reached the newest checkpoint")
 
     assert (names, end.checkpoint) == (sealed, one)
     assert (after.checkpoint, after.czxid) == (three, end.czxid) and planner.plan(end, after) == []
@@ -259,7 +259,7 @@ def test_a_query_that_begins_before_its_group_is_in_a_region_is_aligned_once_it_
     end = planner.latest(planner.initial())
     number = HandMadeRegion(world.store).cut()
 
-    at = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has come to the checkpoint")
+    at = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has reached the checkpoint")
 
     assert (end.segment, end.checkpoint) == (sealed[0], 0)
     assert (at.segment, at.checkpoint) == (sealed[0], number)

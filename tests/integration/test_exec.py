@@ -80,7 +80,7 @@ def write(world: World, folder: Path, records: int, written: Counter[int]) -> No
 
 
 def counted(world: World) -> tuple[dict[int, int], int]:
-    """What the states of another checkpoint have counted, by partition, and the records below its offsets."""
+    """The counts in the states of another checkpoint, by partition, and the records below its offsets."""
     given = contributions(world, checkpoint(world)).values()
     counts = {part.partition: int(b64decode(text)) for each in given for part, text in each.states.items()}
     return counts, sum(sum(each.offsets.values()) for each in given)

@@ -41,7 +41,7 @@ def goes_on(world: World, log: MemoryLog, *consumers: PollingConsumer, above: in
     log.end += 100
     wanted = {(part, offset) for part in ALL for offset in range(log.end)}
     eventually(
-        lambda: {item for c in consumers for item in c.polled.copy()} >= wanted, 10, "all the new records have come"
+        lambda: {item for c in consumers for item in c.polled.copy()} >= wanted, 10, "all the new records are delivered"
     )
     eventually(lambda: set(world.owners("g")) == ALL, 10, "every partition has its owner")
     world.delivered_once("t", 4, log.end, again=again)
@@ -73,7 +73,7 @@ def test_an_owner_in_the_way_holds_up_its_own_partition_and_no_other(world: Worl
     world.remove(PATHS.owner("t", 1))
     world.stable("g", 1, timeout_s=5)
     eventually(lambda: consumer.held == ALL, 5, "and then the last one")
-    eventually(lambda: len(consumer.records) == 400, 5, "all records have come")
+    eventually(lambda: len(consumer.records) == 400, 5, "all records are delivered")
     world.delivered_once("t", 4, 100)
 
 

@@ -1,4 +1,4 @@
-"""Consumers that die, hang, come back, are taken over or never stop coming and going."""
+"""Consumers that die, hang, rejoin, are fenced, or join and leave all the time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def all_came(*consumers: PollingConsumer, partitions: int = 4) -> Callable[[Memo
         eventually(
             lambda: len({item for consumer in consumers for item in consumer.records}) == wanted,
             15,
-            f"{wanted} records have come",
+            f"{wanted} records are delivered",
         )
 
     return wait
@@ -282,5 +282,5 @@ def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned
         log.sleep = sleep
 
         assert consumer.poll(0) == {}
-        found = eventually(lambda: consumer.poll(20), 15, "it has come back")
+        found = eventually(lambda: consumer.poll(20), 15, "it has rejoined")
         assert [record.offset for record in found[TopicPartition("t", 0)]] == list(range(50))

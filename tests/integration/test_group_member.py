@@ -35,7 +35,7 @@ def divide(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 
 class Log:
-    """What all members do, in order: (member, what, state)."""
+    """Callbacks of all members, in order: (member, callback, state)."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, bytes]] = []
@@ -270,7 +270,7 @@ def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Cal
 
     two = work("w2", assign=assign)
 
-    eventually(lambda: one.failures, 10, "w1 hears of a failure")
+    eventually(lambda: one.failures, 10, "w1 is notified of a failure")
     assert divided(one) and two.jobs == ()
     assert world.state("jobs").state in ("RebalanceFailed", "CompletingRebalance")
     failing.clear()

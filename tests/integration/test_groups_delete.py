@@ -1,4 +1,4 @@
-"""`zk-coordinator groups delete`: what it removes, whom it spares, and what is left when it ends half-way."""
+"""`zk-coordinator groups delete`: deleted groups, groups in use, and znodes left by a half-finished command."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_unreachable_segment_files_are_reported(zk: str, group: MadeGroup) -> No
     assert "1 segment files of group g cannot be reached from this host" in result.stderr
 
 
-# ---- whom it spares
+# ---- groups in use
 
 
 def spare_member(group: MadeGroup) -> str:

@@ -1,4 +1,4 @@
-"""`history G`: what a group's last rebalances were, and how long partitions stood still for each."""
+"""`history G`: a group's last rebalances, and the standstill of each."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def all_delivered(kafka: Kafka, consumers: list[PollingConsumer], topic: str, pa
 
     def is_whole() -> bool:
         missing = wanted - {item for consumer in consumers for item in consumer.polled.copy()}
-        assert not missing, f"{len(missing)} of {len(wanted)} records have not come: {sorted(missing)[:3]}"
+        assert not missing, f"{len(missing)} of {len(wanted)} records are missing: {sorted(missing)[:3]}"
         return True
 
     eventually(is_whole, 30, "every record is delivered", pause_s=0.05)

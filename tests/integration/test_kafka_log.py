@@ -52,7 +52,9 @@ def test_records_are_fetched_in_order_from_any_offset_within_the_limits(kafka: K
         assert values(fetched(log, topic, topic_id, upto=10)) == numbered(10)
         assert values(fetched(log, topic, topic_id, 7, upto=10)) == numbered(10)[7:]
         assert [row["offset"] for row in fetched(log, topic, topic_id, 2, upto=6, most=4)] == [2, 3, 4, 5]
-        one = eventually(lambda: log.fetch(topic, topic_id, 0, 3, 1, 1000).batches, 10, "a record over the bound comes")
+        one = eventually(
+            lambda: log.fetch(topic, topic_id, 0, 3, 1, 1000).batches, 10, "a record over the bound is fetched"
+        )
         assert [batch.num_rows for batch in one] == [1]
         assert (log.earliest(topic, topic_id, 0), log.latest(topic, topic_id, 0)) == (0, 10)
         assert (log.earliest(topic, topic_id, 1), log.latest(topic, topic_id, 1)) == (0, 0)
@@ -143,7 +145,7 @@ def test_offset_out_of_range_is_reported_with_the_valid_range(kafka: Kafka) -> N
 
 
 def test_records_of_a_recreated_topic_are_not_taken_for_the_old_ones(kafka: Kafka) -> None:
-    """Also when it is longer at once than where the old one was read to: librdkafka alone would go on in it."""
+    """Also when it is longer at once than where the old one was read to: librdkafka alone would continue in it."""
     topic = kafka.name()
     old = kafka.topic(topic)
     kafka.write(topic, numbered(5))
@@ -218,7 +220,7 @@ def test_a_record_larger_than_every_bound_is_delivered_alone(kafka: Kafka) -> No
 
     with kafka.log(fetch_max_bytes="65536", max_partition_fetch_bytes="65536", message_max_bytes="65536") as log:
         fetched(log, topic, topic_id, upto=1, most=1)
-        found = eventually(lambda: log.fetch(topic, topic_id, 0, 1, 1000, 1000).batches, 20, "the large one comes")
+        found = eventually(lambda: log.fetch(topic, topic_id, 0, 1, 1000, 1000).batches, 20, "the large one is fetched")
         assert [batch.column("value").to_pylist() for batch in found] == [[large]]
         assert values(fetched(log, topic, topic_id, 2, upto=3)) == [b"after"]
 
@@ -371,7 +373,7 @@ def test_failed_tls_handshake_is_retried_like_an_unavailable_broker_and_logged(
             eventually(
                 lambda: log.fetch("t", "id", 0, 0, 1000, 10) == Fetched([], 0) and len(came) >= before + 20,
                 20,
-                "it goes on being tried, and nothing is raised",
+                "fetching is retried, and nothing is raised",
             )
             with pytest.raises(LogError, match="SSL") as raised:
                 log.latest("t", "id", 0)

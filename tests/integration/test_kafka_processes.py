@@ -72,7 +72,7 @@ def uncommitted(consumer: ProjectProcess, committed: Mapping[TopicPartition, int
 
 
 def in_the_middle(world: World, group: str, consumer: ProjectProcess) -> bool:
-    """Stop it if it has committed something and not all; else let it go on."""
+    """Stop it if it has committed something and not all; else let it continue."""
     consumer.pause()
     left = uncommitted(consumer, world.channel(group, consumer.name).running)
     if left and len(printed(consumer)) > len(left):
@@ -83,7 +83,7 @@ def in_the_middle(world: World, group: str, consumer: ProjectProcess) -> bool:
 
 def all_printed(wanted: set[Record], *consumers: ProjectProcess) -> bool:
     missing = wanted - set(printed(*consumers))
-    assert not missing, f"{len(missing)} of {len(wanted)} have not come: {sorted(missing)[:3]}"
+    assert not missing, f"{len(missing)} of {len(wanted)} are missing: {sorted(missing)[:3]}"
     return True
 
 

@@ -1,4 +1,4 @@
-"""What the real store adds to kazoo, on a real ZooKeeper."""
+"""The real store's additions to kazoo, on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_zookeeper("it is about kazoo")
 
 
 class Interrupted:
-    """kazoo's socket to itself; Ctrl-C comes while it is written to."""
+    """kazoo's socket to itself; Ctrl-C is pressed during a write to it."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket

@@ -47,7 +47,7 @@ def ends_well(world: World, log: MemoryLog, *consumers: PollingConsumer, generat
             >= {(part, offset) for part in ALL for offset in range(log.end)}
         ),
         10,
-        "all records have come",
+        "all records are delivered",
     )
     world.delivered_once("t", 4, log.end)
     assert set(world.owners("g")) == ALL

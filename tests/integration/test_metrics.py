@@ -1,4 +1,4 @@
-"""What operators see at `/metrics`, and in JSON logs, of nodes and consumers as processes on a real ZooKeeper."""
+"""`/metrics` and JSON logs of nodes and consumers as processes on a real ZooKeeper."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_killed_and_paused_processes_leave_a_history_in_which_every_invariant_ho
 
 
 def test_one_lie_in_the_same_history_is_found(history: HistoryOfTest) -> None:
-    """As if a consumer had gone on fetching what it gave up: its `halt` is not there."""
+    """As if a consumer had continued fetching revoked partitions: its `halt` is missing."""
     changed = 0
     for path in history.folder.glob("until-end-c*"):
         lines = path.read_text().splitlines(keepends=True)

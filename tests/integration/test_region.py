@@ -143,7 +143,7 @@ def test_joining_member_triggers_a_checkpoint_before_the_generation(
     two = counting("c2")
 
     after = running(world, above=before.reset)
-    assert after.sequence > before.sequence, "a checkpoint came first"
+    assert after.sequence > before.sequence, "a checkpoint was first"
     world.stable("g", 2)
     assert after.sequence in one.resets
     log.end = 60
@@ -334,7 +334,7 @@ def test_member_that_fails_to_drain_leaves_and_the_region_resumes_its_checkpoint
 
     requested(world, "checkpoint")
 
-    errors = eventually(lambda: two.errors, 10, "it hears of it")
+    errors = eventually(lambda: two.errors, 10, "it is notified")
     assert type(errors[0]).__name__ == "DrainFailed" and "the disk is full" in str(errors[0])
     two.fails_to_drain = False
     assert running(world, above=before).sequence >= sequence
@@ -378,7 +378,7 @@ def test_group_that_joins_a_region_costs_the_others_no_work(
     other = counting("o1", group="h")
 
     after = running(world, above=before.reset)
-    assert after.sequence > before.sequence and after.groups == ("g", "h"), "a checkpoint came first"
+    assert after.sequence > before.sequence and after.groups == ("g", "h"), "a checkpoint was first"
     assert one.resets[-1] == after.sequence
     exact(log, 4, one)
     exact(log, 4, other)
@@ -450,7 +450,7 @@ def test_a_coordinator_that_dies_at_any_time_leaves_the_states_exact(
     running(world)
     exact(log, 4, one, two)
     before = region(world).sequence
-    eventually(lambda: region(world).sequence > before, 10, "checkpoints go on")
+    eventually(lambda: region(world).sequence > before, 10, "checkpoints continue")
 
 
 def test_partitions_that_are_added_begin_at_their_beginning_and_cost_no_work(

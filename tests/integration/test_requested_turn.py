@@ -98,12 +98,12 @@ def test_unanswered_request_is_left_to_the_next_coordinator(world: World) -> Non
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1})
     eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
-    world.put(PATHS.request, TurnRequest("somebody", 1, "long ago").to_bytes())
+    world.put(PATHS.request, TurnRequest("an operator", 1, "long ago").to_bytes())
 
     world.coordinator()
 
     eventually(lambda: world.data(PATHS.request) is None, 10, "it is answered")
-    assert "requested by somebody: long ago" in world.history("g")[0].trigger
+    assert "requested by an operator: long ago" in world.history("g")[0].trigger
 
 
 def test_a_deposed_coordinator_answers_no_request(world: World, stage: ManualStage) -> None:

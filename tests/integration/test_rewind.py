@@ -123,7 +123,7 @@ def test_znode_and_files_are_rewound_and_the_next_run_repeats_later_batches(ran:
         1,
     }
     assert (ran.query.finished, ran.query.rewind) == (ran.ends[1].czxid, Rewind(1, ran.ends[1].czxid, True))
-    assert ran.group.set_of_queries == queries + 1, "no collection that was decided before comes after it"
+    assert ran.group.set_of_queries == queries + 1, "no earlier decision to collect is carried out after it"
     repeated = ran.ends[2:]
     del ran.ends[2:]
     ran.read(ran.planned(), ran.ends[1])

@@ -195,7 +195,7 @@ def test_full_backlog_pauses_slots_until_a_query_catches_up_without_record_loss(
 
 
 def _fill_and_drain(bench: SlotBench) -> None:
-    """Three times: records come until the slots are paused, then a query finishes everything."""
+    """Three times: records arrive until the slots are paused, then a query finishes everything."""
     store, seen = bench.world.store, {}
     store.commit([SetData(PATHS.queries, b""), Create(PATHS.query("q"), Query("run", 0, 0).to_bytes())])
 
@@ -213,12 +213,12 @@ def _fill_and_drain(bench: SlotBench) -> None:
 
     for _ in range(3):
         eventually(is_paused_by_more, 20, "the slots are paused")
-        assert 20 < len(bench.segments()) < 60, "over the bound comes what was on its way"
+        assert 20 < len(bench.segments()) < 60, "only records in flight exceed the bound"
         found = see()
         seen |= found
         finished = max(czxid for czxid, _ in found.values())
         store.commit([SetData(PATHS.query("q"), Query("run", finished, 0).to_bytes())])
-        eventually(lambda: not is_paused(), 10, "they may go on")
+        eventually(lambda: not is_paused(), 10, "they may resume")
 
     def ranges(partition: int) -> list[tuple[int, int]]:
         every = (item for _, segment in seen.values() for item in segment.ranges)

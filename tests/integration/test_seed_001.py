@@ -347,7 +347,7 @@ def test_topic_metadata_change_during_an_ask_outdates_its_answer_without_failure
     eventually(lambda: len(front.made_asks()) == 3, 10, "the leader is asked again")
     after = world.stable("g", 2)
     eventually(lambda: one.held | two.held == parts("t", *range(partitions)), 10, "all is held")
-    # An answer that comes before the coordinator has heard of the change is adopted for what there was.
+    # An answer before the coordinator's read of the change is adopted for the earlier group.
     assert after.generation - before.generation in (1, 2)
     assert one.failures == two.failures == []
     assert after.topics == {name: one.id for name, one in read_topics(world).items()}

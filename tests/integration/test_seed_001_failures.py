@@ -819,7 +819,7 @@ def three(world: World, like: str = EAGER, leader_options: Mapping[str, Any] | N
     for number, assignor in enumerate(assignors, 1):
         options = dict(leader_options or {}) if number == 1 else {}
         world.consumer("g", f"c{number}", {"t": 1}, log=log, assignment="client", assignors=[assignor], **options)
-        world.stable("g", number)  # so that c1 is of longest standing
+        world.stable("g", number)  # so that c1 is the oldest member
     eventually(lambda: sum(len(c.held) for c in world.consumers) == 6, 5, "all is held")
     return Three(list(world.consumers), assignors, world.state("g"), log)
 

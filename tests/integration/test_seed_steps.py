@@ -1,4 +1,4 @@
-"""Seed 000, parts A and B, step by step: a coordinator's start-up, and what comes after its end.
+"""Seed 000, parts A and B, step by step: a coordinator's start-up, and the steps after its end.
 
 C is in `test_seed_changes.py`, D in `test_seed_rebalance.py`.
 """
@@ -40,7 +40,7 @@ def test_a_elector_tries_at_once_and_the_callback_starts_the_coordinator_up(worl
     record = CoordinatorRecord.parse(COORDINATOR, world.data(COORDINATOR) or b"")
     assert (record.node, record.epoch) == ("a", 1)
     world.stable("g", 1)
-    eventually(lambda: consumer.held == parts("t", 0, 1), 5, "what stood there before the election is coordinated")
+    eventually(lambda: consumer.held == parts("t", 0, 1), 5, "groups from before the election are coordinated")
 
 
 def test_a_elector_that_finds_another_leader_listens_and_starts_nothing(world: World) -> None:

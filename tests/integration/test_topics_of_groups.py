@@ -1,4 +1,4 @@
-"""What a group reads as topics come, grow, go and come back under its name."""
+"""A group's partitions while topics are created, grow, are deleted and are created again under their names."""
 
 from __future__ import annotations
 

@@ -343,7 +343,7 @@ def test_where_a_group_began_under_one_release_it_begins_under_the_other(
 
     two = world.consumer("g", "c2", {"t": 1}, log=log, opener=fronted(world, second), start_position="end")
 
-    eventually(lambda: len(two.polled) >= 4 * 50, 15, "what came after the start")
+    eventually(lambda: len(two.polled) >= 4 * 50, 15, "records after the start")
     assert two.polled == {(part, offset) for part in EVERYTHING for offset in range(300, 350)}
     assert [(version_of(world, PATHS.offsets_of("t")) > 1), two.error] == [node == "next", None]
 
@@ -358,7 +358,7 @@ def test_earlier_release_reads_a_start_record_as_an_offset_and_leaves_an_offset(
     log.end = 350
 
     old = world.consumer("g", "c2", {"t": 1}, log=log, opener=lambda: EarlierRelease(kazoo_factory(world.zk, 2000)()))
-    eventually(lambda: len(old.records) >= 4 * 50, 15, "what came after the start")
+    eventually(lambda: len(old.records) >= 4 * 50, 15, "records after the start")
     old.close()
 
     assert old.polled == {(part, offset) for part in EVERYTHING for offset in range(300, 350)}
@@ -366,7 +366,7 @@ def test_earlier_release_reads_a_start_record_as_an_offset_and_leaves_an_offset(
 
 
 class EarlierRelease(FrontStore):
-    """What a release sees that knows neither `start` nor a note in `offsets/[topic]`, and takes both for nothing."""
+    """Znodes as read by a release without `start` and without notes in `offsets/[topic]`."""
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         return [self._as_before(path, node) for path, node in zip(paths, super().get_many(paths, watch), strict=True)]

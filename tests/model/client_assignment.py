@@ -27,16 +27,16 @@ FIRST = 10  # incarnations count from here; below are names, the identities of s
 MANNERS = ("good", "error", "double", "foreign", "stale")
 
 MUTATIONS = {
-    "nocommand": "the leader's multis do not check that the command still stands",
+    "nocommand": "the leader's multis do not check that the command still exists",
     "nochannel": "the leader's multis do not check its channel's version",
     "checkonly": "the leader's multis check its channel's version, and do not move it",
-    "keepold": "an entry that stands below the ask is kept, not written again",
+    "keepold": "an existing entry below the ask is kept, not written again",
     "older": "an answer is adopted although `state.ask` is as new",
     "half": "entries are adopted without `answer`",
     "unlisted": "entries that `answer` does not list are adopted",
     "ghosts": "members that have gone stay in what is adopted",
-    "volatile": "who failed is kept in memory, not in `state`",
-    "newcomer": "who joins after a failure is asked before those who failed are asked again",
+    "volatile": "failed members are kept in memory, not in `state`",
+    "newcomer": "a member that joins after a failure is asked before the failed ones are asked again",
     "forgive": "a leader that dies with the ask unanswered has not failed",
     "resend": "an ask whose command is gone without an answer is sent again, however often",
     "excuse": "an answer for stale topics is never a failure",
@@ -120,7 +120,7 @@ class Channel(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`answer`: whom it lists, and which computation it is (`tag`, for the checks only)."""
+    """`answer`: its listed members, and its computation (`tag`, for the checks only)."""
 
     manner: str
     members: tuple[int, ...]

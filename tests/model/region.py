@@ -37,7 +37,7 @@ MUTATIONS = {
     "gone": "the states of departed names are assigned to no member",
     "everybody": "the states of names that are gone are given to each member",
     "unready": "a checkpoint begins before every member has its state back",
-    "clock": "a member that has drained goes on by itself",
+    "clock": "a drained member resumes by itself",
     "incomplete": "a checkpoint completes with the contributions that are there",
     "departed": "a checkpoint begins although a member of the target has gone",
     "overtaken": "a drain of an earlier reset is obeyed",
@@ -379,7 +379,7 @@ def incomplete(cfg: Config, w: World, cut: Cut) -> str:
         if mine is not None and is_mine(w, p) and any(
             mine.offsets[part] not in (-1, p.positions[part]) for part in cfg.names
         ):  # fmt: skip
-            return f"S11: {NAMES[p.name]} has gone on before checkpoint {cut.number} is complete"
+            return f"S11: {NAMES[p.name]} has resumed before checkpoint {cut.number} is complete"
     return ""
 
 
@@ -513,7 +513,7 @@ def moved(
 
 
 def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterator[tuple[str, World, tuple[Any, ...]]]:
-    """What a region's turn may decide, with what the decision costs of the faults."""
+    """The decisions of a region's turn, with their cost in faults."""
     region, cuts, groups = s
     fence = ("epoch", epoch)
     stable = [("group is", i, g.version) for i, g in enumerate(groups)]
@@ -595,7 +595,7 @@ def decisions(cfg: Config, epoch: int, t: Turn, w: World) -> Iterator[tuple[str,
 
 
 def said(multi: tuple[Any, ...]) -> str:
-    """What a coordinator's multi does, for a trace."""
+    """The label of a coordinator's multi, for a trace."""
     out = []
     for op, *args in multi:
         if op == "send":
@@ -902,7 +902,7 @@ def serve(cfg: Config, w: World) -> World:
 
 
 def settles(cfg: Config, w: World) -> str:
-    """Faults have stopped, one coordinator acts: is the region Running, and does a new cut come?"""
+    """Faults have stopped, one coordinator acts: is the region Running, and is there a new cut?"""
     w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f in FAULTS))
     for name in cfg.names:
         w = w if any(p.name == name for p in w.processes) or not w.ids[name] else register(w, name)

@@ -21,7 +21,7 @@ from .search import Result, search
 NAMES = range(2)
 
 MUTATIONS = {
-    "clock": "a slot that has contributed goes on by itself",
+    "clock": "a slot that has contributed resumes by itself",
     "unsealed": "a slot contributes where it has fetched to, and seals it later",
     "nocut": "a contribution does not check that its checkpoint is open",
     "nochannel": "a contribution does not check its member's channel",
@@ -32,7 +32,7 @@ MUTATIONS = {
 }
 
 SPARE = ("nochannel",)
-"""What breaks nothing: of a slot that is over nothing is sealed, so that what it gives is where it stands."""
+"""A harmless mutation: an ended slot seals nothing, so that its contribution is its position."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Config:
     """The modelled features, and how many faults of each kind may happen.
 
     :ivar deep: records of each partition.  :ivar cuts: checkpoints at most.
-    :ivar expire: slots that end.  :ivar take: names that another process takes, or that come back.
+    :ivar expire: slots that end.  :ivar take: names that another process takes, or that rejoin.
     """
 
     deep: int = 2
@@ -130,7 +130,7 @@ def _slot(config: Config, w: World, name: int) -> Iterator[tuple[str, World, str
     if slot.sent[0]:
         yield from _contribute(config, w, name, slot, is_fenced)
     if slot.waits and not slot.sent[0] and (slot.waits <= w.ended or config.mut == "clock"):
-        yield f"{name} goes on", _put(w, name, slot._replace(waits=0)), ""
+        yield f"{name} resumes", _put(w, name, slot._replace(waits=0)), ""
     if is_fenced:
         yield f"{name} finds that it is over", _put(w, name, None), ""
 
@@ -166,7 +166,7 @@ def _faults(config: Config, w: World) -> Iterator[tuple[str, World, str]]:
             yield f"{name} is evicted", w._replace(faults=(expire, take, lost - 1), fence=_with(w.fence, name, 0)), ""
         if take and (slot is None or w.fence[name] != slot.incarnation):
             came = w._replace(faults=(expire, take - 1, lost), fence=_with(w.fence, name, w.born + 1), born=w.born + 1)
-            yield f"{name} comes back", _put(came, name, Slot(w.born + 1)), ""
+            yield f"{name} rejoins", _put(came, name, Slot(w.born + 1)), ""
 
 
 def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ class MemberProcess:
     """A consumer process under a name, over as many incarnations and sessions as it takes.
 
     :ivar stuck: it does not poll; in the background its lease is renewed.
-    :ivar deaf: it hears nothing of ZooKeeper at all, and fetches on until its lease lapses.
+    :ivar deaf: it gets no replies of ZooKeeper, and continues fetching until its lease expires.
     :ivar gone: it has ended, or a newer process has its name.
     :ivar stopped: every stop that it has obeyed.
     """
@@ -96,7 +96,7 @@ class MemberProcess:
 
     @property
     def fetches(self) -> PartitionSet:
-        """What it fetches at this moment, whether or not it still may."""
+        """The partitions that it fetches at this moment, also after its lease."""
         if (
             self.gone
             or self.fenced is None
@@ -107,7 +107,7 @@ class MemberProcess:
         return frozenset(self.fenced.channel.running) - self._giving_up
 
     def tend(self) -> None:
-        """What `poll` does: register, obey commands, read offsets, move them, give a sign of life."""
+        """The steps of `poll`: register, obey commands, read offsets, move them, refresh its liveness."""
         if not self.is_well or self._is_busy:
             return
         self._is_busy = True
@@ -130,7 +130,7 @@ class MemberProcess:
             self._is_busy = False
 
     def renew(self) -> None:
-        """What the keeper does."""
+        """The keeper's step."""
         if self.gone or self.deaf or self.fenced is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a turn may read of a group, likely or not."""
+"""Snapshots of a group that a turn may read, likely or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every client assignor, for any members, threads, topics, lags and racks."""
+"""Properties of every client assignor, for any members, threads, topics, lags and racks."""
 
 from __future__ import annotations
 

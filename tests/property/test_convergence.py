@@ -75,7 +75,7 @@ def join_by_pattern(world: GroupWorld, n: int) -> None:
 
 
 def join_a_seat(world: GroupWorld, n: int) -> None:
-    """A static member, which comes back to its seat when it has been there."""
+    """A static member, which returns to its seat if it has one."""
     world.start(NAMES[n % 3], ({"t": 1}, {"t": 1, "u": 1})[n // 3 % 2], is_static=True)
 
 

@@ -48,7 +48,7 @@ def lives(snapshot: Snapshot, mark: Mark) -> bool:
 
 
 def not_free(snapshot: Snapshot, decided: Plan) -> PartitionSet:
-    """What a plan must not hand on, spelled out from the snapshot."""
+    """Partitions that a plan must not hand on, spelled out from the snapshot."""
     ended = {end.view.consumer for end in decided.ends}
     running: list[PartitionSet] = [view.running for name, view in snapshot.channels.items() if name not in ended]
     pending = [

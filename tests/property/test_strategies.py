@@ -1,4 +1,4 @@
-"""What holds of every assignment strategy, for any members, threads and topics; and what makes one sticky."""
+"""Properties of every assignment strategy, for any members, threads and topics; and stickiness."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def single_threaded(draw: Draw) -> Group:
 
 
 def change(draw: Draw) -> tuple[Group, Group]:
-    """A group, and what becomes of it: members come, go, and want other topics, and topics grow and shrink."""
+    """A group before and after a change: members join, leave, subscribe to other topics; topics grow and shrink."""
     members, topics = before = single_threaded(draw)
     stay = [one for one in members if draw.usually(True, False)]
     after = [draw.usually(one, replace(one, threads=dict.fromkeys(draw.some("tuvw"), 1))) for one in stay]

@@ -22,7 +22,7 @@ POOL = ("--topic", "t", "--slots", "2", "--pool")
 
 
 def held_by(world: World, pool: str) -> set[TopicPartition]:
-    """What the slots of a pool run."""
+    """The running partitions of a pool's slots."""
     names = [name for name in world.names(GroupPaths("g").channels) if name.startswith(f"{pool}-slot-")]
     return {partition for name in names for partition in world.channel("g", name).running}
 
@@ -60,5 +60,5 @@ def test_pools_and_a_query_in_applications_that_start_end_and_are_killed(world: 
         assert first.end() == 0, first.log.read_text()[-2000:]
         assert world.names(GroupPaths("g").ids) == []
     with application(world, "g", tmp_path, "--query", "q"):  # and without the pool that sealed it
-        eventually(lambda: total(tmp_path) >= 4 * records.count, 300, "what was sealed comes", pause_s=LOOK_S)
+        eventually(lambda: total(tmp_path) >= 4 * records.count, 300, "sealed records are delivered", pause_s=LOOK_S)
     delivered_exactly(tmp_path, 4, records.count)

@@ -69,7 +69,7 @@ def stream_offsets(sink: Delivered, topic: str) -> list[tuple[int, int]]:
 
 
 def has_come(kafka: Kafka, sink: Delivered, topic: str, count: int) -> None:
-    eventually(lambda: sink.count >= count, 90, f"{count} records have come")
+    eventually(lambda: sink.count >= count, 90, f"{count} records are delivered")
     assert stream_offsets(sink, topic) == [(number, offset) for number, offset, _, _ in in_kafka(kafka, topic)]
 
 

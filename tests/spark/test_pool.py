@@ -46,7 +46,7 @@ def running(spark: SparkSession, world: World, folder: Path) -> Iterator[tuple[F
 def test_query_delivers_every_record_exactly_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
     with running(spark, world, tmp_path) as (fetchers, sink):
         produce(world, tmp_path / "log", "t", 1000)
-        eventually(lambda: sink.has_exactly("t", 4, 1000), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, 1000), 90, "each record is delivered once")
         produce(world, tmp_path / "log", "t", 500)
         eventually(lambda: sink.has_exactly("t", 4, 1500), 30, "later ones too")
         assert [status.state for status in fetchers.status()] == ["running", "running"]
@@ -67,10 +67,10 @@ def test_slot_leads_a_client_assigned_pool_and_its_kill_loses_no_record(
         produce(world, tmp_path / "log", "t", 1000)
         state = world.stable("g", 2, timeout_s=90)
         assert state.strategy == "lag" and state.client is not None
-        eventually(lambda: sink.count > 0, 60, "some of these came")
+        eventually(lambda: sink.count > 0, 60, "some of these are delivered")
         os.kill(slots(os.getpid(), zk_port(world))[0], signal.SIGKILL)
         produce(world, tmp_path / "log", "t", 1000)
-        eventually(lambda: sink.has_exactly("t", 4, 2000), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, 2000), 90, "each record is delivered once")
         stream.stop()
 
 
@@ -82,10 +82,10 @@ def test_a_killed_process_costs_no_record_and_brings_none_twice(
         world.stable("g", 2, timeout_s=90)
         for number in range(2):
             produce(world, tmp_path / "log", "t", 1000)
-            eventually(lambda: sink.count > 4000 * number, 60, "some of these came")  # noqa: B023
+            eventually(lambda: sink.count > 4000 * number, 60, "some of these are delivered")  # noqa: B023
             os.kill(find(os.getpid(), zk_port(world))[0], signal.SIGKILL)
         produce(world, tmp_path / "log", "t", 1000)
-        eventually(lambda: sink.has_exactly("t", 4, 3000), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, 3000), 90, "each record is delivered once")
 
 
 def test_segments_may_be_on_an_object_store(spark: SparkSession, world: World, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_segments_may_be_on_an_object_store(spark: SparkSession, world: World, t
     with object_store() as uri, pool(spark, world, "g", tmp_path, {"t": 1}, segments_dir=uri):
         produce(world, tmp_path / "log", "t", 500)
         stream = query(read(spark, world, "g"), sink, tmp_path / "checkpoint")
-        eventually(lambda: sink.has_exactly("t", 2, 500), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 2, 500), 90, "each record is delivered once")
         stream.stop()
         assert not (tmp_path / "segments").exists()
 
@@ -161,7 +161,7 @@ def test_pool_resized_under_load_leaves_the_remaining_slots_undisturbed(
         assert incarnations(world, 2)[0] == lives[0]
         flows_on(sink)
         records.stop()
-        eventually(lambda: sink.has_exactly("t", 4, records.count), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, records.count), 90, "each record is delivered once")
 
 
 def flows_on(sink: Delivered) -> None:
@@ -195,7 +195,7 @@ def test_resizes_at_the_same_time_are_carried_out_one_after_the_other(
         wanted = fetchers.config.slots
         assert [status.slot for status in fetchers.status()] == list(range(wanted))
         world.stable("g", wanted, timeout_s=60)
-        eventually(lambda: sink.has_exactly("t", 4, 500), 60, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, 500), 60, "each record is delivered once")
 
 
 def test_a_pool_that_a_query_resizes_outlives_that_query(spark: SparkSession, world: World, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_pool_with_a_full_backlog_pauses_and_resumes_once_a_query_has_read_it(
         assert "no query reads the group" in str(record().paused)
         assert sum(segment.rows for segment in segments(world).values()) < 2 * produced
         running = query(read(spark, world, "g", query="q"), sink, tmp_path / "checkpoint")
-        eventually(lambda: sink.has_exactly("t", 2, produced), 60, "the pool has gone on to the end")
+        eventually(lambda: sink.has_exactly("t", 2, produced), 60, "the pool has reached the end")
         running.stop()
 
 
@@ -248,7 +248,7 @@ def test_query_that_starts_at_the_latest_segment_delivers_later_records(
     eventually(lambda: stream.lastProgress is not None, 60, "it has begun")
     produce(sealed, tmp_path / "log", "t", 30)
     with pool(spark, sealed, "g", tmp_path, {"t": 1}):
-        eventually(lambda: sink.count >= 60, 90, "the later ones came")
+        eventually(lambda: sink.count >= 60, 90, "the later ones are delivered")
     stream.stop()
     assert {partition: sorted(offsets) for (_, partition), offsets in sink.offsets.items()} == {
         0: list(range(100, 130)),
@@ -282,6 +282,6 @@ def test_killed_application_continues_from_its_checkpoint_with_the_same_batches(
                 produce(world, tmp_path / "log", "t", 500)
                 eventually(lambda: len(batches(tmp_path)) > so_far, 120, f"life {life} delivers", pause_s=0.3)  # noqa: B023
             if life == 3:
-                eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "everything came")
+                eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "all records are delivered")
             assert driver.is_running
     delivered_exactly(tmp_path, 4, 6000)

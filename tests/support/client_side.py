@@ -137,7 +137,7 @@ class Polled(Callbacks):
     on_partitions_lost = on_partitions_revoked
 
     def obey(self) -> None:
-        """Register, and apply every command in the channel, whether or not its watch was heard."""
+        """Register, and apply every command in the channel, with or without its watch event."""
         self.consumer.member.wake.set()
         try:
             self.consumer.poll(0)
@@ -182,7 +182,7 @@ class HandStage:
         self.stage.topics[name] = self.world.topic(name, partitions)
 
     def more_partitions(self, name: str, partitions: int) -> None:
-        """Coordinators take it for so many from now on, and so does who reads it."""
+        """The number of partitions that coordinators and other readers use from now on."""
         self.world.more_partitions(name, partitions)
         self.stage.topics[name] = replace(self.stage.topics[name], partitions=tuple(range(partitions)))
 

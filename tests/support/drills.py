@@ -34,7 +34,7 @@ BROKEN = REPOSITORY / "tests" / "drills" / "broken"
 
 
 def require_pass(drill: dict[str, Any]) -> None:
-    """A drill's verdict is PASS: every promise is kept, every invariant held, and every record came once."""
+    """A drill's verdict is PASS: every promise is kept, every invariant held, and every record was delivered once."""
     assert (drill["verdict"], drill["why"], drill["broken"]) == ("PASS", [], [])
     assert (drill["records"]["lost"], drill["records"]["duplicated"]) == (0, 0)
     assert drill["numbers"]["doubly_owned_s"] == 0.0

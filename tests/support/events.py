@@ -75,7 +75,7 @@ class GroupEvents:
         return found
 
     def take(self, consumer: str, line: str) -> None:
-        """What `consumer` printed next.
+        """The next line of `consumer`.
 
         :raises RuleBroken: when it may not.
         """

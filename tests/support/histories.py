@@ -51,7 +51,7 @@ class HistoryOfTest:
         return check_files(self.files())
 
     def files(self) -> list[Path]:
-        """What it consists of."""
+        """Its events."""
         return [self.folder / "test.jsonl", self.folder / "zookeeper.jsonl", *sorted(self.folder.glob("until-end-*"))]
 
     def transactions(self) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ class HistoryOfTest:
 
 
 def bounds(session_s: float, tick_s: float, sweep_s: float, poll_interval_s: float) -> dict[str, float]:
-    """What the checker measures real processes by, in seconds."""
+    """The checker's bounds for real processes, in seconds."""
     return {
         "session_timeout": session_s,
         "tick": tick_s,

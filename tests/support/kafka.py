@@ -177,7 +177,7 @@ def fetched(
 
 
 def refused(log: Log, topic: str, topic_id: str, offset: int = 0, partition: int = 0) -> LogError:
-    """What a fetch raises, once it does; no record may come before."""
+    """The error of a fetch; no record may be returned before it."""
 
     came: list[Fetched] = []
 

@@ -29,7 +29,7 @@ def metadata(*topics: str, pattern: str = "static") -> str:
 
 
 def offer(*topics: str, pattern: str = "static") -> ClientProtocols:
-    """What a member offers."""
+    """A member's offered assignors."""
     text = metadata(*(topics or ("flights",)), pattern=pattern)
     return ClientProtocols(("range",), {"range": text}, digest=text[:8])
 
@@ -54,7 +54,7 @@ class LedGroup(History):
                 break
 
     def point(self, name: str) -> None:
-        """A test's happening comes in here."""
+        """A test's happening is inserted here."""
         self.reached.append(name)
         if name == self._point and self._happening is not None:
             self._happening(self)
@@ -111,7 +111,7 @@ class LedGroup(History):
         return self.fenced("g", state, *parents, Create(G.ask(self.name), made.to_bytes()), self.assign())
 
     def entries(self, shares: Shares, name: str = "") -> list[Operation]:
-        """What a leader writes below an ask, without the answer."""
+        """A leader's entries below an ask, without the answer."""
         return [
             Create(
                 G.member_answer(name or self.name, consumer),

@@ -66,7 +66,7 @@ class MadeGroup:
         topic_ids: Mapping[str, str] | None = None,
         **registration: Any,
     ) -> Target:
-        """A consumer that is registered and runs what it shall; its session is this store's. What its target is."""
+        """A consumer that is registered and runs what it shall; its session is this store's. Returns its target."""
         running = running or {}
         made = Registration(f"life-of-{consumer}"[:64], topics, **{"host": "exec-1", **registration})
         channel = Channel(made.incarnation, 1, 3, running=running, topics=topic_ids or {})

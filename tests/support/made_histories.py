@@ -361,7 +361,7 @@ class History:
         )  # fmt: skip
 
     def fetch(self, consumer: str, rows: int, *parts: int, topic: str = "flights") -> list[SealedRange]:
-        """Records of some partitions come."""
+        """Records of some partitions are produced."""
         life = self.lives[consumer]
         found = []
         for number in parts:
@@ -467,4 +467,4 @@ def edited(text: str, **fields: Any) -> str:
 
 
 Happening = Callable[[Any], object]
-"""What a test lets happen to a history at one of its points."""
+"""A test's change of a history at one of its points."""

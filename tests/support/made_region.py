@@ -78,7 +78,7 @@ class MadeMembers:
         return [SetData(path, after.to_bytes(), node.stat.version), *done]
 
     def channel(self, name: str) -> Channel:
-        """What a member runs."""
+        """A member's running partitions."""
         node = self._store.get(self.paths.channel(name))
         assert node is not None
         return parsed_channel(name, node.data)

@@ -1,4 +1,4 @@
-"""A made history of a group in a consistent region: checkpoints, a reset, a member that comes, up to its calm end."""
+"""A made history of a group in a consistent region: checkpoints, a reset, a member that joins, up to its calm end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Key = tuple[str, str, int]
 
 
 class MadeState:
-    """What the application of a member has: of each partition, and as a member."""
+    """The state of a member's application: of each partition, and as a member."""
 
     def __init__(self) -> None:
         self.states: dict[int, Sketch] = {}
@@ -69,7 +69,7 @@ class RegionGroup(History):
                 break
 
     def point(self, name: str) -> None:
-        """A test's happening comes in here."""
+        """A test's happening is inserted here."""
         self.reached.append(name)
         if name == self._point and self._happening is not None:
             self._happening(self)

@@ -136,7 +136,7 @@ class Operating(Counts, Processor):
 
     :ivar gate: while it is clear, as from the beginning with `is_stuck`, `process` does not return.
     :ivar acts: called with each record before it is counted.
-    :ivar seen: the records in the order in which they came.
+    :ivar seen: the records in the order of delivery.
     :ivar drains: called when its state was taken, before the multi.  :ivar restores: when it was given its state back.
     """
 

@@ -95,7 +95,7 @@ class Delivered:
         return sum(len(offsets) for offsets in self.offsets.values())
 
     def has_exactly(self, topic: str, partitions: int, records: int) -> bool:
-        """Whether each partition's records came, each once, in order."""
+        """Whether each partition's records were delivered, each once, in order."""
         found = self.offsets
         return all(found.get((topic, number)) == list(range(records)) for number in range(partitions))
 

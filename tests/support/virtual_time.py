@@ -31,7 +31,7 @@ TICK_S = 0.2
 
 LONGEST_SESSION_S = 60.0
 LONGEST_TEST_S = 900.0
-"""In virtual time; a test that takes longer waits for something that never comes."""
+"""In virtual time; a longer test waits for an event that never happens."""
 
 _SERVICES = ("monotonic", "wall_ms", "sleep", "spawn", "event", "lock", "condition", "queue", "random_id")
 

@@ -250,7 +250,7 @@ class World:
         return self._ever_created(GroupPaths(group).ids)
 
     def _ever_created(self, path: str) -> int:
-        # cversion counts the children that came and those that went.
+        # cversion counts created and deleted children.
         node = self.store.get(path)
         assert node is not None
         return (node.stat.cversion + node.stat.children) // 2
@@ -315,7 +315,7 @@ class World:
         """
         wanted = {(TopicPartition(topic, number), offset) for number in range(partitions) for offset in range(end)}
         polled = {item for consumer in self.consumers for item in consumer.polled.copy() if item[0].topic == topic}
-        assert wanted - polled == set(), f"{len(wanted - polled)} records never came"
+        assert wanted - polled == set(), f"{len(wanted - polled)} records were never polled"
         committed = Counter(item for c in self.consumers for item in c.records if item[0].topic == topic)
         twice = sorted(item for item, times in committed.items() if times > 1)
         assert len(twice) <= again, f"{len(twice)} records were committed twice: {twice[:5]}"
@@ -346,7 +346,7 @@ def parts(topic: str, *numbers: int) -> frozenset[TopicPartition]:
 
 
 def expire(store: Store) -> None:
-    """End a session as the server does when it has not heard from its client for too long."""
+    """End a session as the server does at its timeout."""
     if isinstance(store, SimStore):
         store.expire()
         return

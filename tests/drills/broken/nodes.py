@@ -116,7 +116,7 @@ def starts_are_late() -> None:
     since: dict[tuple[Any, ...], float] = {}
 
     def is_early(name: str, command: Command) -> bool:
-        due = command.generation, name, command.incarnation  # a static member comes back within a generation
+        due = command.generation, name, command.incarnation  # a static member returns within a generation
         return time.monotonic() - since.setdefault(due, time.monotonic()) < STARTS_LATE_S
 
     def late(original: Any) -> Any:
@@ -173,7 +173,7 @@ def region_does_not_look_back() -> None:
 
 
 def region_that_went_back_stays_resetting() -> None:
-    """A region that was reset to an earlier cut than it stood on is never Running again."""
+    """A region that was reset to an earlier cut than its last is never Running again."""
     newest = [0]
 
     def waiting(original: Any) -> Any:
@@ -256,7 +256,7 @@ def dead_leader_is_waited_for() -> None:
 
 
 def failed_leader_is_asked_again() -> None:
-    """The member of longest standing is asked, though it has just failed."""
+    """The oldest member is asked, though it has just failed."""
 
     def forgetful(original: Any) -> Any:
         def leader(group: Any) -> Any:
@@ -270,7 +270,7 @@ def failed_leader_is_asked_again() -> None:
 
 
 def failures_are_not_told() -> None:
-    """Only the first of the members hears that an assignment has failed."""
+    """Only the first member is notified of a failed assignment."""
 
     def silent(original: Any) -> Any:
         return lambda *given: original(*given)[:1]
