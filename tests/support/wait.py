@@ -1,9 +1,9 @@
 """Waiting in tests: with a deadline, and with what was seen last when it passes.
 
-Two kinds of deadline, two functions. `eventually` waits for an event that must happen, and is patient: on a busy machine
-it waits longer. `within` holds a promise: where another way leads to the same end later (an expired session, a lease, a list
-that is read again), the deadline is what the test asserts, and no load makes it longer. Where the interval of such a
-way can be set, it is `FAR_OFF_MS`: longer than any patience.
+Two kinds of deadline, two functions. `eventually` waits for an event that must happen, and is patient: on a busy
+machine it waits longer. `within` holds a promise: where another way leads to the same end later (an expired session,
+a lease, a list that is read again), the deadline is what the test asserts, and no load makes it longer. Where the
+interval of such a way can be set, it is `FAR_OFF_MS`: longer than any patience.
 """
 
 from __future__ import annotations
