@@ -251,7 +251,7 @@ def test_too_many_bytes_pause_the_fetchers(world: World, backlog: Backlog) -> No
     backlog.goes_on()
 
 
-def test_a_group_whose_queries_znode_was_removed_is_paused_all_the_same(world: World, backlog: Backlog) -> None:
+def test_group_without_a_queries_znode_is_paused_too(world: World, backlog: Backlog) -> None:
     world.remove(PATHS.queries)
     coordinator(world, max_backlog_segments=1)
     backlog.seal(2)
@@ -291,7 +291,7 @@ def test_pause_and_collection_keep_each_others_record(world: World, backlog: Bac
     assert backlog.record.collected == last
 
 
-def test_a_pause_by_hand_stays_until_it_is_taken_away_by_hand(world: World, backlog: Backlog) -> None:
+def test_pause_by_hand_stays_until_it_is_removed_by_hand(world: World, backlog: Backlog) -> None:
     coordinator(world)
     names = backlog.seal(2)
     world.put(PATHS.segments, SegmentsRecord(paused="moving the storage").to_bytes())

@@ -150,7 +150,7 @@ def test_a_topic_that_cannot_be_read_leaves_the_others_alone(
     ["-1", "one", "1.5", "\u0663", "\u00b2", "9" * 5000, "1000001"],
     ids=["-1", "one", "1.5", "3", "2", "huge", "1e6"],
 )
-def test_a_partition_number_that_is_none_is_bad_data(world: World, service: CoordinatorService, key: str) -> None:
+def test_invalid_partition_number_is_bad_data(world: World, service: CoordinatorService, key: str) -> None:
     world.topic("t", 2)
     good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
     world.stable("g", 1)

@@ -61,7 +61,7 @@ def test_a_batch_read_takes_everything_that_is_sealed_and_registers_no_query(ben
     assert listing is not None and list(listing.names) == []
 
 
-def test_a_batch_read_of_a_group_in_which_nothing_was_sealed_is_empty(bench: Bench) -> None:
+def test_batch_read_of_a_group_without_segments_is_empty(bench: Bench) -> None:
     assert planned(bench) == []
 
 
@@ -78,7 +78,7 @@ def test_a_batch_read_may_begin_and_end_at_segments_that_are_named(bench: Bench)
     assert planned(bench, starting_segments=sealed[2], ending_segments=sealed[1]) == []
 
 
-def test_a_named_segment_that_is_not_there_is_refused_with_those_that_are(bench: Bench) -> None:
+def test_missing_named_segment_is_refused_with_the_existing_ones(bench: Bench) -> None:
     first, second = bench.seal(), bench.seal()
     bench.collect([first], node_of(bench, first).stat.czxid)
     for option in ("starting_segments", "ending_segments"):
@@ -92,7 +92,7 @@ def test_segments_collected_before_a_batch_read_are_no_data_loss(bench: Bench) -
     assert planned(bench) == sealed[1:]
 
 
-def test_a_segment_that_is_gone_between_others_fails_a_batch_read(bench: Bench) -> None:
+def test_missing_segment_between_others_fails_a_batch_read(bench: Bench) -> None:
     sealed = [bench.seal(), bench.seal(), bench.seal()]
     bench.remove(sealed[1])
     with pytest.raises(SegmentError, match=f"segments between {sealed[0]} and {sealed[2]} .* are gone"):

@@ -48,7 +48,7 @@ def test_members_that_assign_by_themselves_share_all_partitions(world: World) ->
     assert one.held.isdisjoint(two.held)
 
 
-def test_a_member_that_joins_is_in_the_next_answer_and_the_old_ask_goes(world: World) -> None:
+def test_joining_member_is_in_the_next_answer_and_the_old_ask_is_removed(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     client(world, "c1", protocols=("cooperative-sticky",))

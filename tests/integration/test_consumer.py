@@ -157,7 +157,7 @@ def test_commit_of_an_incarnation_that_is_over_fails_and_moves_nothing(coordinat
         consumer.close()
 
 
-def test_offsets_are_published_every_offsets_interval_though_nothing_ends(coordinated: World) -> None:
+def test_offsets_are_published_every_offsets_interval(coordinated: World) -> None:
     app = Application(coordinated, offsets_interval_ms=1)
     app.poll_until(20)
 

@@ -166,7 +166,7 @@ def test_auto_commit_commits_records_of_earlier_polls_every_interval(world: Worl
     eventually(is_one_poll_behind, 15, "what is committed is what the polls before have returned")
 
 
-def test_auto_commit_of_a_consumer_whose_session_is_over_moves_nothing(world: World, start: Start) -> None:
+def test_auto_commit_after_a_session_expiration_moves_no_offset(world: World, start: Start) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=1)
     first.polls(2)
     committed = world.offsets("g")

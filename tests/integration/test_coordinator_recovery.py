@@ -113,7 +113,7 @@ def test_a_session_without_the_chroot_that_it_wants_is_closed(zk: str) -> None:
     eventually(lambda: not left_over(before), 3, "nothing is left of it")
 
 
-def test_zookeeper_that_is_gone_before_it_is_asked_for_the_chroot_is_unreachable(
+def test_zookeeper_lost_before_the_check_of_the_chroot_is_unreachable(
     zk: str, zookeeper_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = KazooClient.exists_async
@@ -284,7 +284,7 @@ def test_command_with_a_child_znode_can_be_withdrawn(world: World, stage: Manual
     assert world.names(PATHS.channel("c1")) == []
 
 
-def test_a_consumer_whose_command_has_a_child_is_evicted_all_the_same(world: World, stage: ManualStage) -> None:
+def test_consumer_whose_command_has_a_child_is_evicted(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
     three = stage.puppet("g", "c3", {"t": 1})
@@ -363,7 +363,7 @@ def groups(world: World) -> Groups:
     return groups
 
 
-def test_nothing_of_a_group_that_is_gone_is_kept_in_memory(groups: Groups) -> None:
+def test_deleted_group_leaves_no_state_in_memory(groups: Groups) -> None:
     eventually(lambda: sum(map(rebalancers, groups.gone)) == 0, 5, "they are forgotten", pause_s=0.5)
 
     assert rebalancers(groups.stays) == 1

@@ -130,7 +130,7 @@ def test_a_checkpoint_before_the_first_segment_is_where_everything_begins(
     assert [names for names, _ in batches(streaming(starting_segments=f"checkpoint:{number}"))] == [sealed]
 
 
-def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(
+def test_unkept_checkpoint_is_refused_with_the_kept_ones(
     world: World, group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     for _ in range(3):

@@ -221,9 +221,7 @@ def test_member_closed_after_it_has_left_reports_its_jobs_as_lost(world: World, 
     assert one.log.times("w1", "lost") and one.member.assignment is None
 
 
-def test_an_enforced_rebalance_assigns_again_although_nothing_has_changed(
-    world: World, work: Callable[..., Worker]
-) -> None:
+def test_enforced_rebalance_assigns_again_without_a_change(world: World, work: Callable[..., Worker]) -> None:
     world.coordinator()
     one = work("w1")
     eventually(lambda: divided(one), 10, "w1 has all jobs")

@@ -117,7 +117,7 @@ def test_lag_is_the_log_end_less_the_offset(zk: str, shared: MadeGroup, topic: T
 
 
 @pytest.mark.parametrize("option", [[], ["--offsets"], ["--members"], ["--members", "--verbose"], ["--state"]])
-def test_describing_a_group_that_does_not_exist_is_the_users_mistake(zk: str, store: Store, option: list[str]) -> None:
+def test_description_of_a_missing_group_is_a_usage_error(zk: str, store: Store, option: list[str]) -> None:
     result = run(zk, "groups", "describe", "missing", *option)
 
     assert result.exit_code == 2
@@ -291,5 +291,5 @@ def run_problems(zk: str) -> dict[str, Any]:
     return {each["what"]: each["why"] for each in document["problems"]}
 
 
-def test_verifying_a_group_that_does_not_exist_is_the_users_mistake(zk: str, store: Store) -> None:
+def test_verification_of_a_missing_group_is_a_usage_error(zk: str, store: Store) -> None:
     assert run(zk, "groups", "verify", "missing").exit_code == 2

@@ -224,7 +224,7 @@ def run_topic(world: World, name: str) -> Topic:
     return Topic.parse("", name, node.data, node.stat.czxid)
 
 
-def test_offsets_of_a_topic_that_is_gone_are_left_out(reset: Any, group: MadeGroup) -> None:
+def test_offsets_of_a_deleted_topic_are_left_out(reset: Any, group: MadeGroup) -> None:
     group.offsets_at(Topic("gone", "id", (0,)), {0: 7})
     group.offsets_at(Topic("less", "id", (0,)), {})
 
@@ -235,7 +235,7 @@ def test_offsets_of_a_topic_that_is_gone_are_left_out(reset: Any, group: MadeGro
     assert group.offsets["gone", 0] == 7
 
 
-def test_an_offset_of_an_earlier_topic_of_the_name_is_none(reset: Any, store: Store, topics: dict[str, Topic]) -> None:
+def test_offset_of_an_earlier_topic_of_the_name_is_ignored(reset: Any, store: Store, topics: dict[str, Topic]) -> None:
     group = MadeGroup(store)
     group.offsets_at(topics["t"], {0: 7}, topic_id="earlier")
 
@@ -610,7 +610,7 @@ def test_deleting_an_offset_is_a_success_when_only_the_reply_was_lost(
     assert group.offsets == BEFORE
 
 
-def test_offsets_of_a_topic_that_is_gone_can_be_deleted(zk: str, group: MadeGroup) -> None:
+def test_offsets_of_a_deleted_topic_can_be_deleted(zk: str, group: MadeGroup) -> None:
     group.offsets_at(Topic("gone", "id", (0,)), {0: 7})
 
     assert deleted(zk, "g", "--topic", "gone") == (0, [("gone", 0, "Successful")])

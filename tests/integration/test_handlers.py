@@ -134,9 +134,7 @@ class Deaf(FrontStore):
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
-def test_a_command_whose_channel_could_not_be_watched_is_followed_up_all_the_same(
-    world: World, stage: ManualStage, is_fast: bool
-) -> None:
+def test_command_in_an_unwatched_channel_is_followed_up(world: World, stage: ManualStage, is_fast: bool) -> None:
     """No sweep here, and no timer before the eviction: only the retry of the turn can see what became of it."""
     hand = stage.hand()
     stage.topic("t", 4)

@@ -145,7 +145,7 @@ def test_hole_12_channels_of_the_dead_are_collected(world: World) -> None:
     eventually(lambda: stays.held == parts("t", 0, 1), 5, "the other consumer continues")
 
 
-def test_hole_12_owners_of_a_dead_incarnation_are_removed_though_its_session_lives(
+def test_hole_12_owners_of_an_ended_incarnation_are_removed_before_its_session_ends(
     stage: ManualStage, world: World
 ) -> None:
     hand = stage.hand()

@@ -169,7 +169,7 @@ def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
     assert any(line["event"] == "resigned" and line["reason"] for line in said)
 
 
-def test_an_eviction_is_counted_and_a_group_that_is_gone_is_shown_no_more(
+def test_eviction_is_counted_and_a_deleted_groups_metrics_are_removed(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     _, at_node = node(processes, tmp_path, world, "a", "--sweep-interval-ms", "200")

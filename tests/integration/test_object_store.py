@@ -92,7 +92,7 @@ def test_file_that_is_missing_or_of_another_size_is_reported(folder: SegmentFold
         list(folder.read(file, size - 1, 10))
 
 
-def test_nothing_of_a_file_remains_whose_records_could_not_be_written(folder: SegmentFolder) -> None:
+def test_file_of_a_failed_write_is_removed(folder: SegmentFolder) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield from batches()
         raise OSError("the records end here")

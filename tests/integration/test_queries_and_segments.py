@@ -111,7 +111,7 @@ def test_unreadable_query_is_listed_and_reported(group: SealedGroup, run: Any) -
 
 
 @pytest.mark.parametrize("command", [("queries", "list"), ("segments", "list"), ("segments", "verify")])
-def test_a_group_that_does_not_exist_is_the_users_mistake(group: SealedGroup, run: Any, command: list[str]) -> None:
+def test_missing_group_is_a_usage_error(group: SealedGroup, run: Any, command: list[str]) -> None:
     result = run(*command, "other")
 
     assert result.exit_code == 2
@@ -369,9 +369,7 @@ def test_segments_are_found_where_this_machine_sees_them(
     assert verify(run, "--segments-dir", str(tmp_path / "moved")) == (0, [])
 
 
-def test_a_segments_folder_that_cannot_be_opened_is_the_users_mistake(
-    group: SealedGroup, run: Any, whole: list[str]
-) -> None:
+def test_unreadable_segments_folder_is_a_usage_error(group: SealedGroup, run: Any, whole: list[str]) -> None:
     result = run("segments", "verify", "g", "--segments-dir", "nonsense://there")
 
     assert result.exit_code == 2

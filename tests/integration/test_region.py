@@ -722,7 +722,7 @@ def test_status_reports_unreadable_regions_with_their_path_and_failed_regions(wo
     assert any(check == "unreadable" and PATHS.root in message for check, _, message in found), found
 
 
-def test_metrics_of_a_region_count_checkpoints_and_resets_and_go_when_it_is_gone(
+def test_metrics_of_a_region_count_checkpoints_and_resets_until_its_removal(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     metrics = CoordinatorMetrics()

@@ -146,7 +146,7 @@ def test_slot_that_cannot_seal_contributes_later_and_is_not_evicted(world: World
     assert world.registrations("g") == 1
 
 
-def test_a_slot_in_a_region_of_consumers_is_turned_away(world: World, bench: SlotBench) -> None:
+def test_slot_in_a_region_of_consumers_is_refused(world: World, bench: SlotBench) -> None:
     world.coordinator()
     world.consumer("other", "c1", {"t": 1}, region="r")
     world.stable("other", 1)
@@ -233,7 +233,7 @@ def test_checkpoint_begun_before_a_generation_is_written_is_complete_or_aborted(
     assert cut(world, last) == contributed(world, last)
 
 
-def test_a_checkpoint_is_taken_without_a_slot_that_is_away_from_its_seat(world: World, bench: SlotBench) -> None:
+def test_checkpoint_completes_without_an_absent_static_slot(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(20)
     slots(bench, 0, 1, session_timeout_ms=30_000)

@@ -323,7 +323,7 @@ def test_snapshot_replaces_the_deltas_before_it(ran: Ran) -> None:
     assert {"state/0/1/2.snapshot", "state/0/1/2.delta"} <= ran.files and "state/0/1/5.snapshot" not in ran.files
 
 
-def test_a_removed_query_is_rewound_too_and_a_folder_that_is_none_is_refused(ran: Ran, tmp_path: Path) -> None:
+def test_removed_query_is_rewound_too_and_an_invalid_folder_is_refused(ran: Ran, tmp_path: Path) -> None:
     ran.world.remove(ran.group.paths.query("q"))
 
     assert ran.rewinder(has_ended=False).to(2, execute=True).batch == 3

@@ -257,7 +257,7 @@ def test_only_slots_over_the_pools_number_leave(bench: SlotBench) -> None:
     assert 0 not in bench.results
 
 
-def test_a_slot_whose_driver_is_gone_leaves_but_not_at_once(bench: SlotBench) -> None:
+def test_slot_of_a_dead_driver_leaves_after_a_delay(bench: SlotBench) -> None:
     bench.slot(0)
     bench.world.stable("g", 1)
     bench.post.close()

@@ -207,7 +207,7 @@ def test_subscription_change_makes_another_ask_without_reregistration_of_others(
     eventually(lambda: one.events == events + heard, 5, "c1 has been called back")
 
 
-def test_subscription_change_to_the_same_is_none(world: World) -> None:
+def test_subscription_change_to_an_equal_one_makes_no_generation(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     one = client(world, "c1")

@@ -153,7 +153,7 @@ def test_a_startup_4_2_listens_for_the_members_of_each_group(stage: ManualStage,
         listening.wait_for(group, "joined c2")
 
 
-def test_a_startup_5_hears_of_the_end_of_its_session_and_resigns(world: World) -> None:
+def test_a_startup_5_resigns_after_its_session_expired(world: World) -> None:
     service = world.coordinator("a", session_timeout_ms=10_000)
     world.elected(service)
     old = world.session_of(service)
@@ -218,7 +218,7 @@ def test_b_new_session_1_keeps_no_data_of_the_old_one(world: World) -> None:
     eventually(lambda: consumer.held == parts("t", 0, 1), 5, "only what is still there")
 
 
-def test_b_new_session_2_the_end_of_the_next_session_is_heard_too(world: World) -> None:
+def test_b_new_session_2_expiration_of_the_next_session_is_noticed_too(world: World) -> None:
     service = world.coordinator("a", session_timeout_ms=10_000)
     for epoch in (1, 2):
         world.elected(service, above=epoch - 1)

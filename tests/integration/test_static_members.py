@@ -115,7 +115,7 @@ def test_unclaimed_seat_is_released_after_the_session_timeout(group: EventGroup)
     assert group.world.names(PATHS.seats) == ["c2"]
 
 
-def test_remove_members_takes_seats_away_and_the_others_have_the_partitions_at_once(group: EventGroup) -> None:
+def test_remove_members_removes_seats_and_moves_their_partitions_at_once(group: EventGroup) -> None:
     group.node("a")
     static(group, NAMES)
     group.joined(NAMES)

@@ -158,7 +158,7 @@ def test_a_commit_whose_reply_was_lost_counts_as_done_when_it_was(store: Store) 
     assert [found.name for found in list_topics(store, BROKERS)] == ["warm-up"]
 
 
-def test_a_topic_whose_data_is_bad_is_listed_with_the_reason_and_can_be_deleted(store: Store) -> None:
+def test_topic_with_bad_data_is_listed_with_the_reason_and_can_be_deleted(store: Store) -> None:
     good = create_topic(store, BROKERS, "good", 1)
     store.commit([Create(BROKERS.topic("bad"), b"not json"), Create(BROKERS.topic("no name"), b"{}")])
 
@@ -377,7 +377,7 @@ def test_after_twenty_bad_lines_the_rest_is_only_counted(zk: str, tmp_path: Path
     assert "100 bad lines were skipped" in result.stderr
 
 
-def test_producing_into_a_topic_that_is_not_there_is_a_usage_error(zk: str, tmp_path: Path) -> None:
+def test_producing_into_a_missing_topic_is_a_usage_error(zk: str, tmp_path: Path) -> None:
     result = produced(zk, tmp_path, b"x\n")
 
     assert (result.exit_code, result.stderr) == (2, "error: there is no topic flights at /brokers/topics/flights\n")

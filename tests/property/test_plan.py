@@ -182,7 +182,7 @@ def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(
 
 
 @turns
-def test_only_incarnations_that_are_gone_half_ended_or_silent_are_ended(turn: tuple[Snapshot, Assignor]) -> None:
+def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -286,7 +286,7 @@ def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: tuple[Snaps
 
 
 @turns
-def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
+def test_stable_group_runs_its_target_without_outstanding_commands(
     turn: tuple[Snapshot, Assignor],
 ) -> None:
     snapshot, assignor = turn

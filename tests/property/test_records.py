@@ -117,7 +117,7 @@ def test_record_of_any_version_is_read_the_same_way(kind: str, record: Any, vers
 
 @pytest.mark.parametrize("kind", KINDS)
 @tried(200, with_a_field)
-def test_a_field_that_is_null_is_as_one_that_is_missing(kind: str, record: tuple[dict[str, Any], str]) -> None:
+def test_null_field_is_equal_to_a_missing_one(kind: str, record: tuple[dict[str, Any], str]) -> None:
     values, field = record
 
     null = read(kind, json.dumps({**values, field: None}).encode())
@@ -363,7 +363,7 @@ def test_a_text_is_ranges_or_a_value_error(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["3-1", "3-2", "-1", "1-", ",", "1,,2", "1, 2", "1000001", "99999999", "0x1", "1.0", "٣"]
 )
-def test_a_range_that_is_none_is_refused(text: str) -> None:
+def test_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no partition range"):
         ranges.decode(text)
 

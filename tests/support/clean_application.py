@@ -1,7 +1,8 @@
 """An application as a user writes it, for `spark-submit` from an environment that has only the wheel.
 
 `clean_application.py stream ZK FOLDER ROWS` runs a pool and a query until so many rows are delivered; `batch` in its
-place reads the sealed records, without a pool. Either writes its rows and the package's location to `FOLDER/[mode].json`.
+place reads the sealed records, without a pool. Either writes its rows and the package's location to
+`FOLDER/[mode].json`.
 """
 
 from __future__ import annotations
