@@ -23,13 +23,13 @@ from tests.support.clients import fresh_chroot
 HERE = Path(__file__).parent
 PROJECT = "zkgroupcoordinator"
 PORTS = (14811, 14812, 14813)
-"""What docker-compose.yml publishes when nothing else is asked for."""
+"""The default ports of docker-compose.yml."""
 OFFICIAL_IMAGE = "zookeeper:3.9"
 STAND_IN_IMAGE = "zk-group-coordinator/zookeeper:3.9"
 
 
 def problem_of(*command: str, timeout_s: float = 20.0) -> str | None:
-    """Why a command did not end well in time, with the last line that it said."""
+    """The failure or timeout of a command, with its last line of output."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False, text=True
@@ -38,7 +38,7 @@ def problem_of(*command: str, timeout_s: float = 20.0) -> str | None:
         return str(error)
     if done.returncode == 0:
         return None
-    said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+    said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
     return f"{command[0]} exited with {done.returncode}: {said}"
 
 
@@ -50,7 +50,7 @@ def runs(*command: str, timeout_s: float = 20.0) -> bool:
 def docker(*arguments: str, timeout_s: float = 60.0) -> str:
     """Run the docker client; what it printed.
 
-    :raises AssertionError: when it fails, with what it said.
+    :raises AssertionError: when it fails, with its output.
     """
     done = subprocess.run(["docker", *arguments], capture_output=True, text=True, check=False, timeout=timeout_s)
     assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr.strip()}"
@@ -71,7 +71,7 @@ def zookeeper_image() -> tuple[str, str | None]:
     wanted = named or OFFICIAL_IMAGE
     if runs("docker", "image", "inspect", wanted):
         return wanted, None
-    # Where somebody built the stand-in, no registry could be reached; asking again would take as long as then.
+    # A built stand-in means an unreachable registry; another attempt would take as long.
     if named or not runs("docker", "image", "inspect", STAND_IN_IMAGE):
         pulling = problem_of("docker", "pull", "--quiet", wanted, timeout_s=60)
         if named or pulling is None:
@@ -145,7 +145,7 @@ def compose_ensemble(docker_services: Any, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def docker_ensemble(compose_ensemble: Containers, docker_services: Any) -> Iterator[Containers]:
-    """Three servers in containers, whole at the start of each test, whatever the test before has broken."""
+    """Three servers in containers, whole at the start of each test, also after a test that broke them."""
     compose_ensemble.heal()
     docker_services.wait_until_responsive(check=compose_ensemble.is_healthy, timeout=40, pause=0.1)
     yield compose_ensemble

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A Docker engine for the tests, where none runs: a private dockerd with everything of its own in one folder.
-# `start` prints the variables to set on stdout, for eval; whatever else there is to say goes to stderr.
+# `start` prints the variables to set on stdout, for eval; messages go to stderr.
 set -euo pipefail
 
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

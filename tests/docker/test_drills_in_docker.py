@@ -1,4 +1,4 @@
-"""Drills on servers in containers: `drill run --docker`, beside whatever else the engine runs."""
+"""Drills on servers in containers: `drill run --docker`, beside the engine's other containers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def engine(docker_compose_command: str, docker_compose_file: str) -> None:
 
 @contextmanager
 def drilling(runs: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
-    """`drill run` of these drills, killed when it still runs at the end; what it says to people is in `runs/said`."""
+    """`drill run` of these drills, killed when it still runs at the end; its output is in `runs/said`."""
     command = [sys.executable, "-m", "coordinator.cli", "drill", "run", *names, "--docker", "--json"]
     command += ["--session-timeout-ms", str(SESSION_MS), "--runs", str(runs)]
     with (
@@ -52,18 +52,18 @@ def drilling(runs: Path, *names: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def of_the_run(runs: Path) -> str:
-    """The label of what a run makes, once it has said so."""
+    """The label of a run's objects, once it is printed."""
     said = eventually(
         lambda: re.findall(r"^Compose project (zkgroupdrill\d+-[0-9a-f]{8})\n", (runs / "said").read_text()),
         30,
-        "the project is said",
+        "the project is printed",
         pause_s=0.1,
     )
     return f"label=com.docker.compose.project={said[0]}"
 
 
 def left_in(runs: Path) -> list[str]:
-    """What the engine still has of a run: containers, networks, volumes."""
+    """A run's objects that the engine still has: containers, networks, volumes."""
     options = ("--quiet", "--filter", of_the_run(runs))
     kinds = (("ps", "--all"), ("network", "ls"), ("volume", "ls"))
     return [found for kind in kinds for found in docker(*kind, *options).split()]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.docker
 SESSION_MS = 6000
 
 
-def test_a_group_goes_on_when_the_leader_of_the_ensemble_is_killed(docker_ensemble: Containers, docker_zk: str) -> None:
+def test_group_continues_after_the_ensembles_leader_is_killed(docker_ensemble: Containers, docker_zk: str) -> None:
     log = MemoryLog(end=50)
     with a_world(docker_zk) as world:
         world.coordinator("a", session_timeout_ms=SESSION_MS)

@@ -84,11 +84,11 @@ def run(started: list[str], image: str, zk: str, *arguments: str, mount: Path | 
 
 
 def said(container: str) -> str:
-    """What it said on stderr."""
+    """Its stderr."""
     return subprocess.run(["docker", "logs", container], capture_output=True, text=True, timeout=60, check=False).stderr
 
 
-@pytest.mark.timeout(900)  # whichever test comes first builds the image
+@pytest.mark.timeout(900)  # the first test builds the image
 def test_node_container_coordinates_a_consumer_container_and_resigns_on_stop(
     image: str, zk: str, store: Store, started: list[str], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.drills import BESIDE_OTHERS, PATIENT, QUIET, drilled
 
 @pytest.fixture(scope="session")
 def short_set(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Drill -> what was said of it, on three servers."""
+    """Drill -> its report, on three servers."""
     runs = tmp_path_factory.mktemp("short")
     _, said, _ = drilled(runs, *BESIDE_OTHERS, *PATIENT, servers=3, is_read_by_spark=True)
     return {drill["drill"]: drill for drill in said["drills"]}

@@ -70,7 +70,7 @@ def test_a_drill_that_is_interrupted_leaves_no_process_behind(tmp_path: Path) ->
         (["report", "."], "is not the folder of a drill's run"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_exit_code_2(words: list[str], message: str) -> None:
+def test_usage_error_is_one_sentence_and_exit_code_2(words: list[str], message: str) -> None:
     command = [sys.executable, "-m", "coordinator.cli", "drill", *words]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)

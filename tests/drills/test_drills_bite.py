@@ -46,7 +46,7 @@ BITES = (
 
 
 def rounds() -> list[list[Bite]]:
-    """The bites in as few runs as will do: in one run each drill comes once."""
+    """The bites in as few runs as possible: one run has each drill once."""
     found: list[list[Bite]] = []
     for bite in BITES:
         free = next((some for some in found if _has_room(some, bite)), None)
@@ -64,7 +64,7 @@ def _has_room(some: list[Bite], bite: Bite) -> bool:
 
 @pytest.fixture(scope="module")
 def bitten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Mutation -> what was said of its drill."""
+    """Mutation -> the report of its drill."""
     found = {}
     for some in rounds():
         breaks = {bite.drill: bite.mutation for bite in some}

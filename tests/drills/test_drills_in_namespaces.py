@@ -22,7 +22,7 @@ REFUSALS = ("needs root", "install iproute2", "no network namespaces here")
 
 
 def whether_possible() -> str:
-    """Why this machine makes no namespaces for us, in the words in which a drill says it; empty when it does."""
+    """The drill's error on a machine without permission for namespaces; empty with permission."""
     try:
         with Namespaces(1):
             return ""
@@ -43,7 +43,7 @@ def left() -> set[str]:
     return set(re.findall(r"zkdrill\d+-\d", ip("netns", "list") + ip("-brief", "link")))
 
 
-def test_a_machine_that_makes_no_namespaces_says_why_in_a_sentence() -> None:
+def test_namespaces_that_are_not_permitted_are_one_clear_error() -> None:
     assert not REFUSAL or any(words in REFUSAL for words in REFUSALS)
     assert "\n" not in REFUSAL
 
@@ -58,7 +58,7 @@ def test_concurrent_runs_use_separate_networks_and_remove_them_on_interrupt(monk
         networks.append(stack.enter_context(Namespaces(3)))
         hosts = [place.host for network in networks for place in network.places]
         assert len(set(hosts)) == len(left() - before) == 9
-        assert hosts[-1] == str(NETWORKS[-1][4]), "the others are in use by somebody else"
+        assert hosts[-1] == str(NETWORKS[-1][4]), "the other networks are in use"
         raise KeyboardInterrupt
 
     assert left() == before

@@ -43,7 +43,7 @@ def tree(zk: str) -> dict[str, Any]:
 
 @pytest.fixture
 def shared(zk: str) -> str:
-    """A chroot in which something of somebody else's stands."""
+    """A chroot with foreign znodes."""
     store = open_kazoo(f"{zk}/neighbour/consumers", 10_000)
     store.close()
     return zk
@@ -82,7 +82,7 @@ def test_a_drill_that_is_interrupted_removes_its_chroot(shared: str, tmp_path: P
     assert tree(shared) == before
 
 
-def test_a_dry_run_on_a_named_group_says_what_it_would_write_and_writes_nothing(shared: str, tmp_path: Path) -> None:
+def test_dry_run_on_a_named_group_lists_its_writes_and_writes_nothing(shared: str, tmp_path: Path) -> None:
     before = tree(shared)
 
     with started(shared, tmp_path, "coordinator-sigkill", "--group", "orders") as run:
@@ -139,7 +139,7 @@ def test_drill_on_a_named_group_is_refused_where_other_clients_would_be_affected
         (["consumer-sigkill", "--group", "orders", "--execute", "--keep"], "--keep cannot be used with --group"),
     ],
 )
-def test_what_cannot_be_done_there_is_refused_in_one_sentence(
+def test_impossible_drill_on_own_servers_is_refused_in_one_sentence(
     zk: str, tmp_path: Path, words: list[str], message: str
 ) -> None:
     with started(zk, tmp_path, *words) as run:

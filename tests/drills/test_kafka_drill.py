@@ -24,7 +24,7 @@ IVY_WITHOUT_ANYTHING = """<ivysettings>
 
 
 class Drilled(NamedTuple):
-    """Its exit code, and what was said of it."""
+    """Its exit code and its report."""
 
     code: int
     drill: dict[str, Any]
@@ -59,7 +59,7 @@ def test_broker_kill_loses_and_duplicates_no_record_and_triggers_no_rebalance(
     assert (drill["numbers"]["generations"], drill["numbers"]["passed_on"]) == (0, 0)
 
 
-def test_the_broker_was_really_away_and_fetching_went_on_after_it_was_back(kafka_drill: Drilled) -> None:
+def test_the_broker_was_down_and_fetching_resumed_after_its_restart(kafka_drill: Drilled) -> None:
     history = kafka_drill.history()
     faults = {event["kind"]: event["at"] for event in history if event["event"] == "fault"}
     killed, back = faults["kill-broker"], faults["broker-returns"]
@@ -67,7 +67,7 @@ def test_the_broker_was_really_away_and_fetching_went_on_after_it_was_back(kafka
 
     assert back - killed > 3
     assert min(fetched) < killed
-    assert not [at for at in fetched if killed + 1.5 < at < killed + 3], "what was on its way has come, and no more"
+    assert not [at for at in fetched if killed + 1.5 < at < killed + 3], "only records in flight were delivered"
     assert max(fetched) > back
 
 
@@ -80,7 +80,7 @@ def test_its_evidence_has_the_log_of_the_broker_and_not_its_data(kafka_drill: Dr
     assert not (kafka_drill.folder / "kafka").exists()
 
 
-def test_without_the_jars_of_kafka_one_sentence_says_so_and_nothing_is_begun(tmp_path: Path) -> None:
+def test_missing_kafka_jars_are_one_clear_error_before_the_drill_starts(tmp_path: Path) -> None:
     settings = tmp_path / "ivy.xml"
     settings.write_text(IVY_WITHOUT_ANYTHING.format(tmp_path / "empty"))
     nowhere = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "ZK_GROUP_IVY_SETTINGS": str(settings)}

@@ -43,12 +43,12 @@ BITES = (
     Bite("leader_stops_before_it_assigns", "leader-hangs-in-assign", NOTHING_IS_REVOKED.name),
 )
 ROUNDS = (BITES[:4], BITES[4:])
-"""In one run each drill comes once."""
+"""One run has each drill once."""
 
 
 @pytest.fixture(scope="module")
 def bitten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Mutation -> what was said of its drill."""
+    """Mutation -> the report of its drill."""
     found: dict[str, dict[str, Any]] = {}
     for some in ROUNDS:
         breaks = {bite.drill: bite.mutation for bite in some}
@@ -66,7 +66,7 @@ def asks(drill: dict[str, Any]) -> list[AskTold]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_leader_that_fails_and_a_coordinator_that_dies_cost_what_was_promised(
+def test_leader_and_coordinator_failures_stay_within_their_bounds(
     quiet_set: dict[str, dict[str, Any]], name: str
 ) -> None:
     require_pass(quiet_set[name])

@@ -16,7 +16,7 @@ from tests.support.wait import eventually
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-def test_a_reader_that_ends_says_why_and_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_that_exits_reports_its_error_without_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     reader = DataFrameReader(tmp_path)
     try:
@@ -29,13 +29,13 @@ def test_a_reader_that_ends_says_why_and_is_not_waited_for(tmp_path: Path, monke
 def test_a_reader_that_was_killed_is_started_again_for_the_next_question(tmp_path: Path, zk: str) -> None:
     reader = DataFrameReader(tmp_path)
     try:
-        with pytest.raises(NotReached, match="no group nobody"):
-            reader.read(zk, "nobody")
+        with pytest.raises(NotReached, match="no group missing"):
+            reader.read(zk, "missing")
         os.kill(reader.pid, signal.SIGKILL)
         eventually(lambda: not reader.is_running, 10, "it is gone")
 
-        with pytest.raises(NotReached, match="no group nobody"):
-            reader.read(zk, "nobody")
+        with pytest.raises(NotReached, match="no group missing"):
+            reader.read(zk, "missing")
         family = [reader.pid, *descendants(reader.pid)]
         assert any("org.apache.spark" in command_line(pid) for pid in family)
     finally:

@@ -1,4 +1,4 @@
-"""Drills on a consistent region: whatever fails, the counts in memory are those of one uninterrupted run."""
+"""Drills on a consistent region: after each fault, the counts in memory equal those of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AT_ONCE = (NAMES[:2], NAMES[2:3], NAMES[3:])
 
 @pytest.fixture(scope="module")
 def passed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Drill -> what was said of it."""
+    """Drill -> its report."""
     runs = tmp_path_factory.mktemp("runs")
 
     def run(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -52,9 +52,7 @@ def test_every_count_is_that_of_one_uninterrupted_run(passed: dict[str, dict[str
 @pytest.mark.integration
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NAMES)
-def test_s10_is_decided_by_what_the_applications_say_that_they_are(
-    passed: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_s10_is_decided_by_the_counts_of_the_applications(passed: dict[str, dict[str, Any]], name: str) -> None:
     folder = Path(passed[name]["folder"])
     events = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     said = {what: [event for event in events if event["event"] == what] for what in ("restored", "taken", "saved")}

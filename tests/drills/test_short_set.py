@@ -12,10 +12,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize("name", BESIDE_OTHERS)
-def test_the_fault_costs_what_was_promised(short_set: dict[str, dict[str, Any]], name: str) -> None:
+def test_fault_stays_within_its_bounds(short_set: dict[str, dict[str, Any]], name: str) -> None:
     require_pass(short_set[name])
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_fault_costs_what_was_promised_on_a_quiet_machine(quiet_set: dict[str, dict[str, Any]], name: str) -> None:
+def test_fault_stays_within_its_bounds_on_a_quiet_machine(quiet_set: dict[str, dict[str, Any]], name: str) -> None:
     require_pass(quiet_set[name])

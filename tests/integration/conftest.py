@@ -1,4 +1,4 @@
-"""What most of these tests start from, and whether they run in virtual time."""
+"""Fixtures of most of these tests, and the choice of virtual time."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def stage(world: World) -> Iterator[ManualStage]:
 
 @pytest.fixture
 def zookeeper_proxy(zookeeper: Ensemble) -> Iterator[Proxy]:
-    """A proxy in front of the server that `world` uses; whatever it held back flows again before `world` closes."""
+    """A proxy in front of the server that `world` uses; held traffic is released before `world` closes."""
     with Proxy(zookeeper.hosts) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def group(zookeeper: Ensemble, world: World, tmp_path: Path) -> Iterator[EventGroup]:
-    """A topic that is written to, and no process yet. What was started is ended at the end, all at once."""
+    """A topic that is written to, and no process yet. All started processes are ended after the test, together."""
     with ExitStack() as processes:
         group = EventGroup(world, tmp_path, processes)
         yield group

@@ -1,4 +1,4 @@
-"""The coordinator and the backlog of a group: fetchers pause and go on, and what is finished is collected soon."""
+"""The coordinator and the backlog of a group: fetchers pause and resume, finished segments are collected soon."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE = Bounds(1000, 1 << 30)
 
 
 class Backlog:
-    """Segments and queries of a group that are made by hand; the files are tiny, whatever the znodes say."""
+    """Segments and queries of a group that are made by hand: tiny files, independent of the sizes in the znodes."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self.world = world
@@ -116,7 +116,7 @@ def collector_on(
     store: Store | None = None,
     sweep_interval_ms: int = 0,
 ) -> SegmentCollector:
-    """What a coordinator runs for segments, for a test to call round by round."""
+    """A coordinator's segment collector, for a test to call round by round."""
     if world.store.get(COORDINATOR_EPOCH) is None:
         world.put(COORDINATOR_EPOCH, EpochRecord(1).to_bytes())
     node = world.store.get(COORDINATOR_EPOCH)
@@ -143,7 +143,7 @@ def test_too_many_segments_pause_fetchers_until_a_query_has_finished_enough(worl
     backlog.paused("query slow has not finished them")
     backlog.query("slow", backlog.czxid(names[1]))
     eventually(lambda: world.names(PATHS.segments) == names[2:], 10, "what it has finished is collected")
-    assert backlog.record.paused, "nine of ten are too many to go on"
+    assert backlog.record.paused, "nine of ten are too many to resume"
     backlog.query("slow", backlog.czxid(names[2]))
     backlog.goes_on()
     assert world.names(PATHS.segments) == names[3:]
@@ -251,7 +251,7 @@ def test_too_many_bytes_pause_the_fetchers(world: World, backlog: Backlog) -> No
     backlog.goes_on()
 
 
-def test_a_group_whose_queries_znode_was_removed_is_paused_all_the_same(world: World, backlog: Backlog) -> None:
+def test_group_without_a_queries_znode_is_paused_too(world: World, backlog: Backlog) -> None:
     world.remove(PATHS.queries)
     coordinator(world, max_backlog_segments=1)
     backlog.seal(2)
@@ -259,7 +259,7 @@ def test_a_group_whose_queries_znode_was_removed_is_paused_all_the_same(world: W
     backlog.paused("no query reads the group")
 
 
-def test_the_next_coordinator_goes_on_from_what_stands_there(world: World, backlog: Backlog) -> None:
+def test_next_coordinator_continues_from_the_recorded_collection(world: World, backlog: Backlog) -> None:
     first = world.coordinator(backlog_interval_ms=50, max_backlog_segments=10)
     names = backlog.seal(11)
     backlog.query("q")
@@ -269,13 +269,13 @@ def test_the_next_coordinator_goes_on_from_what_stands_there(world: World, backl
 
     coordinator(world, max_backlog_segments=10)
 
-    eventually(lambda: world.names(PATHS.segments) == names[2:], 10, "collection goes on")
+    eventually(lambda: world.names(PATHS.segments) == names[2:], 10, "collection continues")
     assert backlog.record.paused == reason
     backlog.query("q", backlog.czxid(names[-1]))
     backlog.goes_on()
 
 
-def test_a_pause_keeps_what_was_collected_and_a_collection_keeps_the_pause(world: World, backlog: Backlog) -> None:
+def test_pause_and_collection_keep_each_others_record(world: World, backlog: Backlog) -> None:
     coordinator(world, max_backlog_segments=10)
     names = backlog.seal(13)
     backlog.query("q")
@@ -291,14 +291,14 @@ def test_a_pause_keeps_what_was_collected_and_a_collection_keeps_the_pause(world
     assert backlog.record.collected == last
 
 
-def test_a_pause_by_hand_stays_until_it_is_taken_away_by_hand(world: World, backlog: Backlog) -> None:
+def test_pause_by_hand_stays_until_it_is_removed_by_hand(world: World, backlog: Backlog) -> None:
     coordinator(world)
     names = backlog.seal(2)
     world.put(PATHS.segments, SegmentsRecord(paused="moving the storage").to_bytes())
 
     backlog.query("q", backlog.czxid(names[0]))
 
-    eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "collection goes on")
+    eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "collection continues")
     assert backlog.record.paused == "moving the storage"
 
 
@@ -342,7 +342,7 @@ def test_query_heartbeat_before_its_expiry_is_written_prevents_the_expiry(world:
     assert not expired(world, "q")
 
 
-def test_what_stands_in_segments_is_not_overwritten_when_another_has_changed_it(world: World, backlog: Backlog) -> None:
+def test_concurrent_change_of_the_segments_znode_is_not_overwritten(world: World, backlog: Backlog) -> None:
     names = backlog.seal(3)
     backlog.query("q")
     newer = SegmentsRecord(backlog.czxid(names[0]), paused="moving the storage")
@@ -521,7 +521,7 @@ def test_a_silent_query_expires_and_holds_nothing_back(world: World, backlog: Ba
     eventually(lambda: world.names(PATHS.segments) == names[1:], 10, "what the other has finished is collected")
     after = world.store.get(PATHS.queries)
     assert before is not None and after is not None
-    assert after.stat.version == before.stat.version + 1, "whoever reads the set of queries sees that it is another"
+    assert after.stat.version == before.stat.version + 1, "a reader of the set of queries sees a new version"
 
 
 def test_the_znode_of_an_expired_query_is_removed_after_as_long_again(world: World, backlog: Backlog) -> None:
@@ -544,10 +544,8 @@ def test_a_query_that_waits_for_its_first_batch_does_not_expire(world: World, ba
 
 
 @pytest.mark.parametrize("bad", [b"paused", b'{"collected":-1}'])
-def test_a_pause_beside_data_that_cannot_be_read_keeps_what_has_been_collected(
-    world: World, backlog: Backlog, bad: bytes
-) -> None:
-    """With `collected` at 0 a query that comes back would miss what is gone, and nothing would tell it."""
+def test_pause_beside_unreadable_data_keeps_the_recorded_collection(world: World, backlog: Backlog, bad: bytes) -> None:
+    """With `collected` at 0 a returning query would miss the collected segments without an error."""
     names = backlog.seal(6)
     backlog.query("q", backlog.czxid(names[1]))
     collector = collector_on(world, bounds=Bounds(3, 1 << 30))
@@ -562,9 +560,7 @@ def test_a_pause_beside_data_that_cannot_be_read_keeps_what_has_been_collected(
     assert backlog.record.collected == collected
 
 
-def test_who_never_could_read_what_was_collected_writes_it_only_with_a_collection(
-    world: World, backlog: Backlog
-) -> None:
+def test_unread_collection_record_is_written_only_with_a_collection(world: World, backlog: Backlog) -> None:
     names = backlog.seal(6)
     backlog.query("q")
     world.put(PATHS.segments, b"no json")

@@ -1,4 +1,4 @@
-"""Malformed and foreign data in every znode: said once with its path, counted, shown, and everything else goes on."""
+"""Malformed and foreign data in every znode: logged once with its path, counted, shown, isolated."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def service(world: World) -> CoordinatorService:
 
 
 def is_reported(world: World, service: CoordinatorService, path: str) -> None:
-    """Said once, counted once, and shown, however often it is read."""
+    """Logged once, counted once, and shown, after any number of reads."""
     eventually(lambda: path in service.problems.current(), 10, f"{path} is reported")
     assert path in service.problems.current()[path] or path.rsplit("/", 1)[0] in path
     assert path in read_status(world.store, world.brokers).problems
 
 
 def others_go_on(world: World, log: MemoryLog, *consumers: PollingConsumer) -> None:
-    """These consumers hold partitions, and read what is new; so does a group of its own that comes now."""
+    """These consumers hold partitions and read new records; so does a new group."""
     other = world.consumer(f"other-{log.end}", "c1", {"t": 1}, log=log)
     log.end += 50
     for consumer in (*consumers, other):
@@ -73,12 +73,12 @@ def test_a_registration_that_cannot_be_read_leaves_that_member_out(
 
     others_go_on(world, log, good)
     why = {"bad": "its registration cannot be read"}
-    eventually(lambda: world.stable("g", 1).left_out == why, 5, "the state says why")
+    eventually(lambda: world.stable("g", 1).left_out == why, 5, "the state has the reason")
     count = service.problems.count
     world.remove(PATHS.id("bad"))
-    eventually(lambda: not world.state("g").left_out, 5, "nobody is left out any more")
+    eventually(lambda: not world.state("g").left_out, 5, "no member is left out any more")
     eventually(lambda: service.problems.current() == {}, 5, "what is gone is no problem any more")
-    assert service.problems.count == count == 1, "it was said once"
+    assert service.problems.count == count == 1, "it was logged once"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_pattern_that_does_not_compile_leaves_that_member_without_partitions(
     bad = stage.puppet("g", "bad", {pattern: 1}, WHITE_LIST)
     bad.obey_until(frozenset())
 
-    eventually(lambda: "bad" in world.state("g").left_out, 10, "the state says why")
+    eventually(lambda: "bad" in world.state("g").left_out, 10, "the state has the reason")
 
     assert "pattern" in world.state("g").left_out["bad"]
     assert PATHS.id("bad") in read_status(world.store, world.brokers).problems
@@ -114,7 +114,7 @@ def test_odd_names_are_reported_and_passed_over(world: World, service: Coordinat
             world.store.commit([Create(f"{place}/{name}", b"odd")])
     world.more_partitions("t", 3)
 
-    eventually(lambda: good.held == parts("t", 0, 1, 2), 10, "the group goes on")
+    eventually(lambda: good.held == parts("t", 0, 1, 2), 10, "the group continues")
 
     others_go_on(world, log, good)
     shown = read_status(world.store, world.brokers).problems
@@ -150,7 +150,7 @@ def test_a_topic_that_cannot_be_read_leaves_the_others_alone(
     ["-1", "one", "1.5", "\u0663", "\u00b2", "9" * 5000, "1000001"],
     ids=["-1", "one", "1.5", "3", "2", "huge", "1e6"],
 )
-def test_a_partition_number_that_is_none_is_bad_data(world: World, service: CoordinatorService, key: str) -> None:
+def test_invalid_partition_number_is_bad_data(world: World, service: CoordinatorService, key: str) -> None:
     world.topic("t", 2)
     good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
     world.stable("g", 1)
@@ -210,7 +210,7 @@ def test_a_command_for_a_consumer_that_cannot_exist_is_withdrawn(world: World, s
     world.topic("t", 1)
     good = world.consumer("g", "good", {"t": 1}, log=(log := MemoryLog(10)))
     world.stable("g", 1)
-    path = f"{PATHS.channel('nobody')}/command-0000000007"
+    path = f"{PATHS.channel('missing')}/command-0000000007"
 
     world.put(path, b"garbage")
 
@@ -245,7 +245,7 @@ def test_offsets_history_segments_and_queries_that_cannot_be_read_stop_nothing_e
     world.stable("g", 1)
     others_go_on(world, log, good)
 
-    assert good.held == parts("t", 1, 2), "where to begin with the other partition nobody can say"
+    assert good.held == parts("t", 1, 2), "the other partition's start is unreadable"
     eventually(lambda: PATHS.query("q") in service.problems.current(), 10, "the query is reported")
     assert PATHS.offset("t", 0) in read_status(world.store, world.brokers).problems
     assert service.term is not None and service.term.epoch == 1
@@ -299,10 +299,10 @@ def test_text_that_no_terminal_can_show_is_no_reason_for_the_status_to_fail(worl
             assert "\x1b[31m" not in result.output, "nor may it colour the terminal"
 
 
-# ---- what is said
+# ---- log lines
 
 
-def test_bad_data_is_said_once_with_its_path_and_again_only_when_it_changes(
+def test_bad_data_is_logged_once_with_its_path_and_again_after_a_change(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "coordinator.term.bad_data")
@@ -329,7 +329,7 @@ def test_bad_data_is_said_once_with_its_path_and_again_only_when_it_changes(
     ]
 
 
-def test_status_shows_what_cannot_be_read(world: World) -> None:
+def test_status_shows_unreadable_znodes(world: World) -> None:
     world.put(world.brokers.topic("bad"), b"garbage")
     world.put(PATHS.id("c1"), b"garbage")
 

@@ -1,4 +1,4 @@
-"""Which segments a batch read takes, where a new query begins, and what both say of segments that are not there."""
+"""Segments of a batch read, the start of a new query, and the errors of both for missing segments."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def test_a_batch_read_takes_everything_that_is_sealed_and_registers_no_query(ben
     assert listing is not None and list(listing.names) == []
 
 
-def test_a_batch_read_of_a_group_in_which_nothing_was_sealed_is_empty(bench: Bench) -> None:
+def test_batch_read_of_a_group_without_segments_is_empty(bench: Bench) -> None:
     assert planned(bench) == []
 
 
-def test_a_batch_read_of_a_group_that_does_not_exist_says_so(bench: Bench) -> None:
+def test_batch_read_of_a_missing_group_is_refused(bench: Bench) -> None:
     with pytest.raises(SegmentError, match="there is no group other at"):
         planned(bench, group="other")
 
@@ -78,7 +78,7 @@ def test_a_batch_read_may_begin_and_end_at_segments_that_are_named(bench: Bench)
     assert planned(bench, starting_segments=sealed[2], ending_segments=sealed[1]) == []
 
 
-def test_a_named_segment_that_is_not_there_is_refused_with_those_that_are(bench: Bench) -> None:
+def test_missing_named_segment_is_refused_with_the_existing_ones(bench: Bench) -> None:
     first, second = bench.seal(), bench.seal()
     bench.collect([first], node_of(bench, first).stat.czxid)
     for option in ("starting_segments", "ending_segments"):
@@ -86,13 +86,13 @@ def test_a_named_segment_that_is_not_there_is_refused_with_those_that_are(bench:
             planned(bench, **{option: first})
 
 
-def test_what_was_collected_before_a_batch_read_is_not_missed(bench: Bench) -> None:
+def test_segments_collected_before_a_batch_read_are_no_data_loss(bench: Bench) -> None:
     sealed = [bench.seal(), bench.seal(), bench.seal()]
     bench.collect(sealed[:1], node_of(bench, sealed[0]).stat.czxid)
     assert planned(bench) == sealed[1:]
 
 
-def test_a_segment_that_is_gone_between_others_fails_a_batch_read(bench: Bench) -> None:
+def test_missing_segment_between_others_fails_a_batch_read(bench: Bench) -> None:
     sealed = [bench.seal(), bench.seal(), bench.seal()]
     bench.remove(sealed[1])
     with pytest.raises(SegmentError, match=f"segments between {sealed[0]} and {sealed[2]} .* are gone"):
@@ -144,7 +144,7 @@ def test_a_segment_collected_between_planning_and_reading_fails_the_read_by_name
 # ---- where a new query begins
 
 
-def test_a_new_query_that_starts_at_the_latest_reads_only_what_is_sealed_afterwards(bench: Bench) -> None:
+def test_new_query_from_latest_reads_only_later_segments(bench: Bench) -> None:
     bench.seal()
     newest = bench.seal()
     planner = bench.planner(starting_segments="latest")
@@ -180,7 +180,7 @@ def test_segment_sealed_between_first_offset_and_first_batch_is_not_skipped(benc
     assert delivered == sealed
 
 
-def test_a_first_batch_that_another_run_plans_again_holds_back_what_comes_after_it(bench: Bench) -> None:
+def test_first_batch_planned_again_by_another_run_retains_later_segments(bench: Bench) -> None:
     bench.seal()
     first = bench.planner(starting_segments="latest")
     start = first.initial()

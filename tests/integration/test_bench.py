@@ -1,4 +1,4 @@
-"""`scripts/bench`: what it tells is there, measured, and of the shape that programs read."""
+"""`scripts/bench`: its last line has every figure, measured, in the documented format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     [("range", (), 5, 10), ("cooperative-sticky", ("--processes",), 3, 3)],
     ids=["range in threads", "cooperative in processes"],
 )
-def test_a_rebalance_bench_tells_every_figure_in_its_last_line(
+def test_rebalance_bench_prints_every_figure_in_its_last_line(
     strategy: str, options: tuple[str, ...], commands: int, stopped: int
 ) -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
@@ -30,62 +30,64 @@ def test_a_rebalance_bench_tells_every_figure_in_its_last_line(
     done = bench("rebalance", *sizes, "--json", "--strategy", strategy, *options)
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    report = json.loads(done.stdout.splitlines()[-1])
     for figure in ("join_ms", "leave_ms", "resign_ms", "kill_ms", "transactions", "commands", "waves"):
-        assert set(told[figure]) == {"min", "median", "max"}, figure
-        assert 0 < told[figure]["min"] <= told[figure]["median"] <= told[figure]["max"], figure
+        assert set(report[figure]) == {"min", "median", "max"}, figure
+        assert 0 < report[figure]["min"] <= report[figure]["median"] <= report[figure]["max"], figure
     # Range is eager: each of two stops, each of three starts. Else each of two gives something up, and one starts.
-    assert told["commands"]["median"] == commands
-    assert told["transactions"]["min"] >= 2 + commands + 1  # a first turn, a last one, and one for each wave
+    assert report["commands"]["median"] == commands
+    assert report["transactions"]["min"] >= 2 + commands + 1  # a first turn, a last one, and one for each wave
     # The round that warms up has made two partitions more: ten.
-    assert (told["stopped"]["median"], told["had_to_stop"]["median"]) == (stopped, 3)
-    assert (told["moved_standstill_ms"] is not None) == (stopped == 3)
-    assert told["kill_ms"]["max"] > 1000, "nobody acts before a dead coordinator's session is over"
-    assert {"busy_before_percent", "load_1m_before", "cpus", "coordinator_peak_mb"} <= set(told)
+    assert (report["stopped"]["median"], report["had_to_stop"]["median"]) == (stopped, 3)
+    assert (report["moved_standstill_ms"] is not None) == (stopped == 3)
+    assert report["kill_ms"]["max"] > 1000, "no failover before a dead coordinator's session expires"
+    assert {"busy_before_percent", "load_1m_before", "cpus", "coordinator_peak_mb"} <= set(report)
 
 
-def test_a_rebalance_bench_of_both_sides_tells_how_their_joins_compare() -> None:
+def test_rebalance_bench_of_both_sides_compares_their_joins() -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
 
     done = bench("rebalance", *sizes, "--json", "--assignment", "client,coordinator")
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    joins = [told[side]["join_ms"]["median"] for side in ("client", "coordinator")]
-    assert told["ratio"] == pytest.approx(joins[0] / joins[1], abs=0.001)
-    assert told["client"]["commands"]["median"] == told["coordinator"]["commands"]["median"] + 1, "the ask"
+    report = json.loads(done.stdout.splitlines()[-1])
+    joins = [report[side]["join_ms"]["median"] for side in ("client", "coordinator")]
+    assert report["ratio"] == pytest.approx(joins[0] / joins[1], abs=0.001)
+    assert report["client"]["commands"]["median"] == report["coordinator"]["commands"]["median"] + 1, "the ask"
 
 
-def test_a_region_bench_tells_pauses_of_every_member_and_resets_beside_rebalances() -> None:
+def test_region_bench_measures_pauses_and_compares_resets_with_rebalances() -> None:
     sizes = ("--members", "2", "--partitions", "8", "--rounds", "1", "--session-timeout-ms", "2000")
 
     done = bench("region", *sizes, "--json")
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    report = json.loads(done.stdout.splitlines()[-1])
     for figure in ("pause_ms", "checkpoint_ms", "reset_ms", "rebalance_ms"):
-        assert 0 < told[figure]["min"] <= told[figure]["median"] <= told[figure]["max"], figure
-    assert told["reset_ratio"] == pytest.approx(told["reset_ms"]["median"] / told["rebalance_ms"]["median"], abs=0.001)
-    assert told["pause_ms"]["max"] < 60_000, "the pause of a checkpoint, not the time between two"
+        assert 0 < report[figure]["min"] <= report[figure]["median"] <= report[figure]["max"], figure
+    assert report["reset_ratio"] == pytest.approx(
+        report["reset_ms"]["median"] / report["rebalance_ms"]["median"], abs=0.001
+    )
+    assert report["pause_ms"]["max"] < 60_000, "the pause of a checkpoint, not the time between two"
 
 
 def test_a_skewed_backlog_is_balanced_by_the_protocol_lag_on_a_real_log() -> None:
     done = bench("lag", "--consumers", "3", "--partitions", "12", "--records", "3000", "--json")
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert sum(told["backlog_before"]) == sum(told["backlog_after"]) == told["records"]
-    assert told["spread_after"] < 0.2 < told["spread_before"]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert sum(report["backlog_before"]) == sum(report["backlog_after"]) == report["records"]
+    assert report["spread_after"] < 0.2 < report["spread_before"]
 
 
 def test_assignor_bench_reports_every_step_with_or_without_installed_peers() -> None:
     done = bench("assignors", "--consumers", "3", "--partitions", "200", "--rounds", "1", "--json")
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    report = json.loads(done.stdout.splitlines()[-1])
     for step in ("fresh", "join", "leave"):
-        assert set(told[f"ours_{step}_ms"]) == {"min", "median", "max"}
-        assert (told[f"aiokafka_{step}_ms"] is None) == (told["versions"]["aiokafka"] is None)
+        assert set(report[f"ours_{step}_ms"]) == {"min", "median", "max"}
+        assert (report[f"aiokafka_{step}_ms"] is None) == (report["versions"]["aiokafka"] is None)
 
 
 def test_a_size_that_makes_no_sense_is_refused_in_a_sentence() -> None:

@@ -36,38 +36,38 @@ PATHS = GroupPaths("g")
 class Watching:
     """A watch that runs in a thread.
 
-    :ivar told: what it has told so far.
+    :ivar seen: the events so far.
     """
 
     def __init__(self, zk: str, consumer: str | None, opener: Callable[[], KazooStore]) -> None:
-        self.told: list[ChannelEvent] = []
+        self.seen: list[ChannelEvent] = []
         self.stores: list[KazooStore] = []
         self.error: BaseException | None = None
         self._stop = ThreadRuntime().event()
 
         def opened() -> KazooStore:
             store = opener()
-            if not self._stop.is_set():  # the last one, which only tells that it shall end, is closed with the watch
+            if not self._stop.is_set():  # the last store only stops the thread and is closed with the watch
                 self.stores.append(store)
             return store
 
         self._events = ChannelWatch(opened, ThreadRuntime(), "g", consumer)
         self._thread = ThreadRuntime().spawn(self._run, "watching")
-        # Both watches are set, and all is read, once the first event of the test can come.
+        # Both watches are set, and all is read, before the first event of the test.
         eventually(lambda: self._events._has_read, 10, "it has read everything")
 
     def _run(self) -> None:
         try:
             with closing(self._events.events(60)) as events:
-                for told in events:
+                for event in events:
                     if self._stop.is_set():
                         return
-                    self.told.append(told)
+                    self.seen.append(event)
         except BaseException as error:  # noqa: BLE001  a test looks at it
             self.error = error
 
     def of(self, *events: str) -> list[ChannelEvent]:
-        return [told for told in self.told if told.event in events]
+        return [event for event in self.seen if event.event in events]
 
     def wait_for(self, event: str, count: int = 1) -> list[ChannelEvent]:
         """The events of one kind, once there are `count`."""
@@ -75,7 +75,7 @@ class Watching:
         def enough() -> list[ChannelEvent]:
             assert self.error is None, self.error
             found = self.of(event)
-            assert len(found) >= count, self.told
+            assert len(found) >= count, self.seen
             return found
 
         return eventually(enough, 10, f"{count} times {event}")
@@ -85,7 +85,7 @@ class Watching:
         for store in tuple(self.stores):
             store.close()
         self._thread.join(20)
-        assert not self._thread.is_alive(), "it would go on in the tests that follow"
+        assert not self._thread.is_alive(), "its thread would run on in later tests"
 
 
 def opener(zk: str, timeout_ms: int = 4000) -> Callable[[], Any]:
@@ -115,11 +115,11 @@ def test_each_command_and_each_acknowledgement_of_a_real_group_is_seen(world: Wo
         assert len(watch.of("command")) == sent >= 10
         assert watch.of("removed", "missed") == []
         assert len(watch.of("registered")) == 4
-        keys = [(told.consumer, told.command) for told in watch.of("command")]
+        keys = [(event.consumer, event.command) for event in watch.of("command")]
         assert len(set(keys)) == sent
         # On a busy machine one may be gone before it is read.
-        assert {told.option for told in watch.of("command")} - {None} == {"start-fetcher", "stop-fetcher"}
-        assert all(told.took_ms is not None or told.note for told in watch.of("acknowledged"))
+        assert {event.option for event in watch.of("command")} - {None} == {"start-fetcher", "stop-fetcher"}
+        assert all(event.took_ms is not None or event.note for event in watch.of("acknowledged"))
         last = watch.of("acknowledged")[-1]
         assert (last.epoch, last.generation) == (1, world.state("g").generation)
 
@@ -137,8 +137,8 @@ def test_withdrawal_is_distinguished_from_an_acknowledgement(stage: ManualStage)
         hand.turn("g")  # another generation: what two has not obeyed is withdrawn
         withdrawn = watch.wait_for("withdrawn")
 
-    assert [told.consumer for told in acknowledged] == ["c1"]
-    assert [(told.consumer, told.option) for told in withdrawn] == [("c2", "stop-fetcher")]
+    assert [event.consumer for event in acknowledged] == ["c1"]
+    assert [(event.consumer, event.option) for event in withdrawn] == [("c2", "stop-fetcher")]
     assert withdrawn[0].took_ms is not None
     del two
 
@@ -159,7 +159,7 @@ def test_eviction_is_reported_with_its_reason(stage: ManualStage) -> None:
     assert ended.incarnation == stuck.registration.incarnation
 
 
-def test_commands_that_stand_there_already_come_first_and_their_end_too(stage: ManualStage) -> None:
+def test_existing_commands_are_reported_first_and_their_end_too(stage: ManualStage) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     one = stage.puppet("g", "c1", {"t": 1})
@@ -182,7 +182,7 @@ def test_one_consumer_is_followed_alone(stage: ManualStage) -> None:
         hand.settle("g", one, two)
         watch.wait_for("acknowledged", 2)
 
-    assert {told.consumer for told in watch.told} == {"c2"}
+    assert {event.consumer for event in watch.seen} == {"c2"}
 
 
 class LateStore(KazooStore):
@@ -217,7 +217,7 @@ def test_command_removed_before_it_was_read_is_reported_from_the_channel(stage: 
     assert (acknowledged.generation, acknowledged.partitions) == (1, {"t": "0-1"})
 
 
-def test_after_a_lost_connection_it_says_that_events_may_be_missed_and_goes_on(
+def test_lost_connection_is_reported_as_a_gap_and_the_watch_continues(
     stage: ManualStage, zookeeper_proxy: Proxy
 ) -> None:
     hand = stage.hand()
@@ -227,17 +227,17 @@ def test_after_a_lost_connection_it_says_that_events_may_be_missed_and_goes_on(
         zookeeper_proxy.refuse()
         zookeeper_proxy.cut()
         stage.topic("t", 6)
-        hand.turn("g")  # nobody sees these stops come
+        hand.turn("g")  # these stops are sent while the watch is disconnected
         zookeeper_proxy.resume()
         watch.wait_for("missed")
         stood = watch.wait_for("command", 2)
         hand.settle("g", one, two)
         watch.wait_for("acknowledged", 4)
 
-    assert [told.note for told in stood[:2]] == ["it was there already"] * 2
+    assert [event.note for event in stood[:2]] == ["it was there already"] * 2
 
 
-def test_after_a_lost_session_it_opens_another_and_goes_on(stage: ManualStage) -> None:
+def test_watch_continues_with_a_new_session_after_an_expiration(stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand)
     with watching(stage.zk) as watch:
@@ -250,20 +250,20 @@ def test_after_a_lost_session_it_opens_another_and_goes_on(stage: ManualStage) -
     assert len(watch.stores) == 2
 
 
-def test_bad_data_is_said_and_printable(world: World) -> None:
+def test_bad_data_is_reported_in_printable_form(world: World) -> None:
     world.put(PATHS.channel("c1"))
     with watching(world.zk) as watch:
         world.put(PATHS.command("c1", "command-0000000000"), b"\x1b[31m")
         world.put(f"{PATHS.channel('c1')}/junk", b"junk")
-        (told,) = watch.wait_for("command")
+        (event,) = watch.wait_for("command")
     result = run(world.zk, "channel", "watch", "g", "--for", "0")
 
-    assert told.note is not None and "holds no JSON" in told.note
+    assert event.note is not None and "holds no JSON" in event.note
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.stdout and "command-0000000000" in result.stdout
 
 
-def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None:
+def test_tree_watch_reports_every_change_in_order(zk: str, world: World) -> None:
     store = open_kazoo(zk, 4000, make_chroot=False)
     seen: list[TreeEvent] = []
     store.watch_tree("/a", seen.append)
@@ -276,7 +276,7 @@ def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None
     last = "/a/last"
     world.put(last)
 
-    eventually(lambda: seen and seen[-1].path == last, 5, "the last one has come")
+    eventually(lambda: seen and seen[-1].path == last, 5, "the last event was received")
     node = store.get(last)
     store.close()
     assert node is not None and seen[-1] == TreeEvent("created", last, node.stat.czxid)
@@ -285,7 +285,7 @@ def test_a_tree_watch_tells_every_change_in_order(zk: str, world: World) -> None
     assert all(event.path.startswith("/a") and event.path != "/ab" for event in seen)
 
 
-def test_a_server_that_is_too_old_is_said(zk: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_without_tree_watches_is_one_clear_error(zk: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AddTreeWatch, "type", 990)  # no server knows this one
     store = open_kazoo(zk, 4000, make_chroot=False)
 
@@ -304,7 +304,7 @@ def test_it_prints_flushed_json_lines_and_ends_after_so_many(world: World, tmp_p
     world.put(PATHS.root)
     arguments = ["channel", "watch", "g", "--zk", world.zk, "-o", "jsonl", "--count", "3"]
     with ProjectProcess(tmp_path, "watch", "coordinator.cli", *arguments) as process:
-        # Until the watch is there: a consumer that comes before is not told.
+        # Until the watch is there: a consumer that registers earlier is not reported.
         def seen() -> bool:
             world.consumer("g", f"c{len(world.consumers)}", {"t": 1})
             return bool(process.printed())
@@ -354,7 +354,7 @@ def test_a_pipe_that_is_closed_ends_it_without_a_traceback(world: World) -> None
         process.stderr.close()
 
 
-@pytest.mark.parametrize("arguments", [["nobody"], ["g", "a/b"]])
+@pytest.mark.parametrize("arguments", [["missing"], ["g", "a/b"]])
 def test_a_name_that_cannot_be_watched_is_a_usage_error(world: World, arguments: list[str]) -> None:
     world.put(PATHS.root)
 

@@ -48,7 +48,7 @@ def test_members_that_assign_by_themselves_share_all_partitions(world: World) ->
     assert one.held.isdisjoint(two.held)
 
 
-def test_a_member_that_joins_is_in_the_next_answer_and_the_old_ask_goes(world: World) -> None:
+def test_joining_member_is_in_the_next_answer_and_the_old_ask_is_removed(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     client(world, "c1", protocols=("cooperative-sticky",))
@@ -60,12 +60,12 @@ def test_a_member_that_joins_is_in_the_next_answer_and_the_old_ask_goes(world: W
     assert after.client is not None and before.client is not None and after.client.is_cooperative
     assert after.generation == before.generation + 1
     assert after.client.ask > before.client.ask
-    assert eventually(lambda: asks(world) == [after.client.ask], 5, "one ask stands")  # type: ignore[union-attr]
+    assert eventually(lambda: asks(world) == [after.client.ask], 5, "one ask exists")  # type: ignore[union-attr]
     eventually(lambda: [len(consumer.held) for consumer in world.consumers] == [2, 2], 5, "both fetch their share")
 
 
 class Scripted(ClientAssignor):
-    """Does what a test says, and then what range does."""
+    """Calls the test's function, and then assigns like range."""
 
     is_cooperative = False
 
@@ -103,9 +103,9 @@ def test_coordinator_needs_no_installed_protocol_and_members_get_their_own_state
     _, two = scripted(world, "c2")
 
     generation = world.stable("g", 2).generation
-    eventually(lambda: one.heard[-1:] == [(b"for c1", generation)], 5, "c1 has heard its state")
-    eventually(lambda: two.heard[-1:] == [(b"for c2", generation)], 5, "c2 has heard its state")
-    assert two.calls == 0 and one.calls >= 1, "the member of longest standing leads"
+    eventually(lambda: one.heard[-1:] == [(b"for c1", generation)], 5, "c1 was notified of its state")
+    eventually(lambda: two.heard[-1:] == [(b"for c2", generation)], 5, "c2 was notified of its state")
+    assert two.calls == 0 and one.calls >= 1, "the oldest member leads"
 
 
 def fail() -> None:
@@ -126,14 +126,14 @@ def test_failed_leader_is_replaced_by_the_next_and_every_member_is_notified(worl
 
     world.stable("g", 2, above=generation)
     assert good.calls == 1
-    eventually(lambda: one.failures and two.failures, 5, "both have heard of the failure")
+    eventually(lambda: one.failures and two.failures, 5, "both were notified of the failure")
     for member in (one, two):
         assert len(member.failures) == 1
         assert "leader c1 (scripted) failed" in str(member.failures[0]) and "no data today" in str(member.failures[0])
     eventually(lambda: one.held | two.held == parts("t", 0, 1, 2, 3), 5, "all is fetched")
 
 
-def test_a_group_whose_only_leader_fails_says_so_and_tries_again(world: World) -> None:
+def test_failure_of_the_only_leader_is_reported_and_retried(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     failing = ThreadRuntime().event()
@@ -159,7 +159,7 @@ def test_a_leader_that_hangs_is_followed_by_the_next(world: World) -> None:
     two, good = scripted(world, "c2")
 
     eventually(lambda: good.calls and world.state("g").target.get("c2"), 10, "the answer of c2 is adopted")
-    eventually(lambda: two.held, 10, "c2 fetches what it was given, whatever c1 does")
+    eventually(lambda: two.held, 10, "c2 fetches its partitions independently of c1")
     going_on.set()
     world.stable("g", 2)
 
@@ -177,7 +177,7 @@ def test_a_newcomer_without_a_common_protocol_is_refused(world: World) -> None:
     assert world.state("g").generation == 1
 
 
-def test_a_group_goes_over_to_client_side_assignment_and_back_by_rolling_restarts(world: World) -> None:
+def test_group_switches_to_client_side_assignment_and_back_by_rolling_restarts(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     names = ("c1", "c2")
@@ -233,7 +233,7 @@ def test_a_bounce_of_a_static_leader_changes_neither_leader_nor_generation(world
     assert (after.generation, after.client) == (before.generation, before.client)
 
 
-def test_a_static_leader_that_comes_back_watches_topics_as_before(world: World) -> None:
+def test_restarted_static_leader_watches_topics_as_before(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     first = client(world, "c1", {"t.*": 1}, pattern="white_list", group_instance_id="c1")

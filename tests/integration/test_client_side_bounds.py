@@ -60,7 +60,7 @@ leader_assignor = Scripted()
 
 
 def a_made_group(world: World, stage: ManualStage, members: int, partitions: int = 10) -> tuple[MadeLeader, Hand]:
-    """So many members that nobody moves, but for the first, which leads; and a coordinator that has taken no turn."""
+    """`members` registrations without processes, of which the first leads; the coordinator has taken no turn."""
     leader_assignor.answer = lambda found: found
     stage.topics["t"] = world.topic("t", partitions)
     hand = stage.hand()
@@ -158,7 +158,7 @@ def test_bounds_member_assigns_1000_members_and_10000_partitions_in_bounded_time
 
 
 def test_bounds_member_assigns_10000_partitions_of_2000_topics(world: World, stage: ManualStage) -> None:
-    """What an answer says of topics takes a third of what a znode may hold, and has a multi of its own."""
+    """An answer's topics take a third of a znode's limit, and have a multi of their own."""
     assignor = Scripted("round-robin")
     names = [f"topic-{'x' * 12}-{number:05}" for number in range(2000)]
     for name in names:
@@ -196,7 +196,7 @@ def test_bounds_entry_too_large_for_a_multi_fails_at_the_leader_with_its_size(wo
 def test_bounds_answer_of_40_bytes_naming_a_million_partitions_is_not_expanded(
     world: World, stage: ManualStage
 ) -> None:
-    """Bytes say little of what ranges name: nothing is read for topics that are not as the answer has them."""
+    """Few bytes of ranges name many partitions: ranges of topics that differ from the answer's are not read."""
     _, hand = a_made_group(world, stage, 2)
     hand.turn("g")
     (first,) = asks(world)

@@ -1,4 +1,4 @@
-"""What an operator sees of a group that a leader assigns, and what the commands that change groups do with it."""
+"""Operator commands on a group that a leader assigns: those that show it, and those that change it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def state_of(world: World) -> dict[str, Any]:
 # ---- describe
 
 
-def test_the_state_names_the_leader_its_ask_and_the_one_that_waits_for_an_answer(world: World) -> None:
+def test_state_names_the_leader_its_ask_and_the_pending_ask(world: World) -> None:
     leader = led_by_c1(world)
     settled = state_of(world)
     header, _ = run_ok(world.zk, "groups", "describe", "g", "--state").stdout.splitlines()
@@ -99,7 +99,7 @@ def test_the_state_names_the_leader_its_ask_and_the_one_that_waits_for_an_answer
     assert asked["ask"] == settled["ask"] < asked["pending_ask"] and asked["state"] == "CompletingRebalance"
 
 
-def test_members_are_described_with_what_they_offer_and_who_leads(world: World) -> None:
+def test_members_are_described_with_their_assignors_and_the_leader(world: World) -> None:
     led_by_c1(world)
     client(world, "c3", assignment="coordinator,client", protocols=("range", "lag"))
     eventually(lambda: world.names(PATHS.ids) == ["c1", "c2", "c3"], 10, "c3 is registered")
@@ -148,7 +148,7 @@ def test_a_group_that_a_leader_assigns_is_healthy_and_nothing_below_it_is_unknow
     assert status["problems"] == {} and (check.exit_code, verified.exit_code) == (0, 0), check.output + verified.output
 
 
-def test_what_is_no_ask_is_said_with_its_path(world: World) -> None:
+def test_invalid_ask_is_reported_with_its_path(world: World) -> None:
     led_by_c1(world)
     world.put(f"{PATHS.sync}/stray", b"{}")
 
@@ -240,7 +240,7 @@ def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, t
         consumer.close()
     eventually(lambda: world.state("g").state == EMPTY and not world.names(PATHS.sync), 10, "the group is Empty")
     ask = Ask("range", "c1", "i1", {}).to_bytes()
-    for path, data in (  # what a coordinator that died has left
+    for path, data in (  # left by a dead coordinator
         (PATHS.ask("ask-0000000077"), ask),
         (PATHS.answer("ask-0000000077"), b"{}"),
         (PATHS.member_answer("ask-0000000077", "c1"), b"{}"),
@@ -265,7 +265,7 @@ def test_empty_group_is_reset_exported_and_deleted_with_its_asks(world: World, t
 
 
 @pytest.mark.real_zookeeper("processes")
-def test_a_process_with_lag_and_sticky_has_a_leader_and_says_so(
+def test_process_with_lag_and_sticky_has_a_leader_and_reports_it(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     world.coordinator()
@@ -285,7 +285,7 @@ def test_a_process_with_lag_and_sticky_has_a_leader_and_says_so(
 
 @pytest.mark.real_zookeeper("processes")
 @pytest.mark.parametrize("events", [True, False], ids=["events", "records"])
-def test_a_process_says_that_an_assignment_failed_and_goes_on(
+def test_process_reports_a_failed_assignment_and_continues(
     world: World, processes: ExitStack, tmp_path: Path, events: bool
 ) -> None:
     leader = led_by_c1(world, assignment_timeout_ms=1000)

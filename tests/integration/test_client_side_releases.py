@@ -1,4 +1,4 @@
-"""Client-side assignment beside a release that does not know it: nothing is ended for it, and nobody is misunderstood.
+"""Client-side assignment beside an older release: no process is ended, no znode is misread.
 
 The release before is this one behind `EarlierRelease`, which shows its reader what the earlier one would make of each
 znode, and writes what that would write. The next release is `NextRelease`, as in `test_two_releases.py`.
@@ -40,7 +40,7 @@ COMMAND_FIELDS = {
 
 
 def as_before(path: str, data: bytes) -> bytes:
-    """What the release before sees of a znode, or would have written."""
+    """A znode as the previous release reads or writes it."""
     group, _, place = path.removeprefix("/consumers/groups/").partition("/")
     if not data or not path.startswith("/consumers/groups/") or not group:
         return data
@@ -73,7 +73,7 @@ def _as_seen(path: str, node: Node | None) -> Node | None:
 
 
 class EarlierRelease(Hooked):
-    """The session of a process of the release before: it knows nothing of asks, nor of who offers to answer them."""
+    """The session of a process of the previous release, without asks and without offered assignors."""
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         known = [path for path in paths if not _is_of_asks(path)]
@@ -95,7 +95,7 @@ class EarlierRelease(Hooked):
 
 
 class Fronts:
-    """What stands in front of the sessions of a node."""
+    """The stores in front of a node's sessions."""
 
     def __init__(self, release: Callable[[Store], Hooked]) -> None:
         self._release = release
@@ -172,7 +172,7 @@ def all_come(world: World, log: MemoryLog, more: int = 100) -> None:
     wanted = 4 * log.end
     eventually(lambda: len({item for c in world.consumers for item in c.polled.copy()}) == wanted, 15, "all is read")
     eventually(lambda: sum(len(c.records) for c in world.consumers) >= wanted, 5, "and committed")
-    world.told_once("t", 4, log.end)
+    world.delivered_once("t", 4, log.end)
 
 
 # ---- an earlier coordinator
@@ -267,7 +267,7 @@ def test_leader_assigned_group_continues_under_an_earlier_coordinator_and_after(
     share(world, *members)
     all_come(world, log)
     assert asks(world) == [last.client.ask]
-    assert [member.consumer.member.registrations for member in members] == [1, 1, 1], "nobody was ended"
+    assert [member.consumer.member.registrations for member in members] == [1, 1, 1], "no registration was ended"
 
 
 def test_client_only_group_continues_under_an_earlier_coordinator(
@@ -287,7 +287,7 @@ def test_client_only_group_continues_under_an_earlier_coordinator(
     all_come(world, log)
     share(world, *members)
     late = member(world, "c3", log, "client")
-    eventually(lambda: "c3" in world.state("g").left_out, 10, "so is who comes now")
+    eventually(lambda: "c3" in world.state("g").left_out, 10, "so is a later member")
 
     _, fronts = takes_over(world, old, "newer", Hooked)
 
@@ -403,9 +403,7 @@ def test_earlier_consumer_that_joins_reverts_the_group_to_coordinator_assignment
 
 
 @pytest.mark.parametrize(("first", "second"), [("coordinator", "client"), ("client", "coordinator")])
-def test_who_knows_one_side_only_is_refused_in_a_group_that_knows_the_other_only(
-    world: World, first: str, second: str
-) -> None:
+def test_member_of_one_side_only_is_refused_by_a_group_of_the_other_side(world: World, first: str, second: str) -> None:
     node(world, "new", Hooked)
     world.topic("t", 4)
     log = MemoryLog(50)
@@ -466,7 +464,7 @@ def test_asks_and_answers_of_one_release_are_read_by_the_other(
     all_come(world, log)
     assert after.client is not None and asks(world) == [after.client.ask]
     for name, assignor in zip(("c1", "c2"), assignors, strict=True):
-        eventually(lambda a=assignor: a.heard[-1][1] == after.generation, 5, f"{name} has heard")
+        eventually(lambda a=assignor: a.heard[-1][1] == after.generation, 5, f"{name} was notified")
         assert assignor.heard[-1][0] == f"for {name}".encode()
     world.more_partitions("t", 5)
     world.stable("g", 2, above=after.generation)
@@ -499,7 +497,7 @@ def test_an_ask_that_one_release_made_is_adopted_by_the_other(world: World, firs
     all_come(world, log)
 
 
-def test_what_a_member_of_the_next_release_offers_is_taken_as_far_as_it_is_known(world: World) -> None:
+def test_known_assignors_of_a_member_of_the_next_release_are_used(world: World) -> None:
     world.topic("t", 4)
     world.coordinator()
     log, opener = MemoryLog(50), kazoo_factory(world.zk, SESSION_MS)

@@ -27,7 +27,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Application(Callbacks):
-    """A consumer that is polled only when the test says so."""
+    """A consumer that is polled only by the test."""
 
     def __init__(self, world: World, name: str = "c1", end: int = 10, **options: object) -> None:
         opener = options.pop("opener", None)
@@ -38,7 +38,7 @@ class Application(Callbacks):
         self.consumer = Consumer(config, Subscription({"t": 1}), self, self.log, opener)  # type: ignore[arg-type]
 
     def poll_until(self, records: int, most: int | None = None) -> list[tuple[int, int]]:
-        """Poll until so many records have come: (partition, offset) of each."""
+        """Poll until so many records are returned: (partition, offset) of each."""
         found: list[tuple[int, int]] = []
 
         def is_enough() -> bool:
@@ -73,7 +73,7 @@ def coordinated(world: World) -> Iterator[World]:
     yield world
 
 
-def test_poll_returns_at_most_max_records_and_goes_on_where_it_stopped(coordinated: World) -> None:
+def test_poll_returns_at_most_max_records_and_continues_at_its_position(coordinated: World) -> None:
     app = Application(coordinated, max_poll_records=4)
 
     first = app.poll_until(3, most=3)
@@ -96,7 +96,7 @@ def test_an_empty_poll_returns_when_its_time_is_over(coordinated: World) -> None
     app.consumer.close()
 
 
-def test_what_was_not_committed_comes_again_to_the_next_consumer(coordinated: World) -> None:
+def test_uncommitted_records_are_delivered_again_to_the_next_consumer(coordinated: World) -> None:
     first = Application(coordinated)
     first.poll_until(20)
     first.consumer.commit()
@@ -110,7 +110,7 @@ def test_what_was_not_committed_comes_again_to_the_next_consumer(coordinated: Wo
     second.consumer.close()
 
 
-def test_what_the_revocation_callback_commits_is_not_read_again(coordinated: World) -> None:
+def test_records_committed_by_the_revocation_callback_are_not_read_again(coordinated: World) -> None:
     first = Application(coordinated)
     first.commits_when_revoked = True
     first.poll_until(20)
@@ -157,7 +157,7 @@ def test_commit_of_an_incarnation_that_is_over_fails_and_moves_nothing(coordinat
         consumer.close()
 
 
-def test_offsets_are_published_every_offsets_interval_though_nothing_ends(coordinated: World) -> None:
+def test_offsets_are_published_every_offsets_interval(coordinated: World) -> None:
     app = Application(coordinated, offsets_interval_ms=1)
     app.poll_until(20)
 
@@ -169,7 +169,7 @@ def test_offsets_are_published_every_offsets_interval_though_nothing_ends(coordi
     app.consumer.close()
 
 
-def test_a_consumer_that_finds_no_zookeeper_at_the_start_says_so(world: World) -> None:
+def test_unreachable_zookeeper_is_reported_when_a_consumer_starts(world: World) -> None:
     config = ConsumerConfig("127.0.0.1:1", "g", "c1", connect_timeout_ms=200)
     consumer = Consumer(config, Subscription({"t": 1}), source=MemoryLog())
 
@@ -214,7 +214,7 @@ def test_late_commit_of_a_slow_application_either_fails_or_is_written(
 
     node = coordinated.data(PATHS.offset("t", 0))
     offset = OffsetRecord.parse("", node).offset if node is not None else 0
-    assert outcome == (["committed"] if offset == 10 else ["failed"]), "what is said is what is written"
+    assert outcome == (["committed"] if offset == 10 else ["failed"]), "the reported outcome is the written one"
     app.consumer.close()
 
 

@@ -1,4 +1,4 @@
-"""`ConsumerOperator`: what was processed is what a checkpoint has, whatever happens (seed 002)."""
+"""`ConsumerOperator`: a checkpoint holds exactly the processed records, also after failures (seed 002)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fills(one: Operating, records: int) -> None:
 
 
 def counted_in(world: World, sequence: int) -> tuple[int, int]:
-    """What the states of a checkpoint have counted, and the records below its offsets."""
+    """The counts in the states of a checkpoint, and the records below its offsets."""
     given = contributions(world, sequence).values()
     offsets = sum(sum(each.offsets.values()) for each in given)
     texts = [text for each in given for text in each.states.values()]
@@ -96,12 +96,12 @@ def test_states_are_exact_through_joins_kills_and_leaves(
 
     world.stable("g", 1, above=generation + 2)
     exact(log, 4, one)
-    assert region(world).sequence > before.sequence, "who leaves takes a checkpoint first"
+    assert region(world).sequence > before.sequence, "a leaving member takes a checkpoint first"
     assert one.operator.state in ("RESET_COMPLETE", "RECEIVING")
 
 
 @pytest.mark.parametrize("operator_driven", [False, True])
-def test_a_cut_is_of_what_was_processed_and_not_of_what_poll_has_returned(
+def test_cut_has_the_processed_records_and_not_those_that_poll_returned(
     world: World, log: MemoryLog, operating: Callable[..., Operating], operator_driven: bool
 ) -> None:
     world.coordinator()
@@ -206,7 +206,7 @@ def test_rebalance_with_a_full_queue_checkpoints_the_processed_records_exactly(
     fills(one, 100)
 
     two = operating("c2")
-    eventually(lambda: one.operator.state == "DRAINING", 20, "a checkpoint comes first")
+    eventually(lambda: one.operator.state == "DRAINING", 20, "a checkpoint is first")
     one.gate.set()
 
     world.stable("g", 2)
@@ -258,7 +258,7 @@ def test_checkpoint_excludes_records_processed_between_reset_request_and_reset(
     running(world, above=before)
     exact(log, 2, one)
     assert region(world).consecutive_resets <= 1
-    eventually(lambda: region(world).sequence > one.resets[-1], 10, "checkpoints go on")
+    eventually(lambda: region(world).sequence > one.resets[-1], 10, "checkpoints continue")
     exact(log, 2, one)
 
 

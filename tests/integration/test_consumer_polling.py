@@ -1,4 +1,4 @@
-"""Polling in a group: what was fetched and not returned is never committed, and is nobody's when it is given up."""
+"""Polling in a group: fetched records that no poll returned are never committed, and are dropped at a revocation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS = 1000
 
 
 class Application(Callbacks):
-    """A consumer that is polled only when the test says so, ten records at a time unless it says otherwise.
+    """A consumer that is polled only by the test, ten records at a time by default.
 
     :ivar begun: partition -> the offset of the first record that a poll returned.
     :ivar returned: partition -> the offset after the last record that a poll returned.
@@ -120,7 +120,7 @@ def test_prefetched_records_of_a_moved_partition_are_returned_by_its_next_owner(
 
     assert first.consumer.assignment() == BOTH - {moved}
     assert first.consumer.committed(moved) == first.returned[moved]
-    assert returned[0] == (moved, first.returned[moved]), "not one is left out, and none comes twice"
+    assert returned[0] == (moved, first.returned[moved]), "no record is skipped or repeated"
     assert set(first.poll()) | set(first.poll()) == BOTH - {moved}
 
 
@@ -137,7 +137,7 @@ def test_auto_commit_at_a_rebalance_precedes_revocation_and_its_callback(world: 
     assert first.committed_when_revoked[T0] + first.committed_when_revoked[T1] >= 30
 
 
-def test_auto_commit_on_close_commits_what_was_returned(world: World, start: Start) -> None:
+def test_auto_commit_on_close_commits_the_returned_records(world: World, start: Start) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=600_000)
     first.polls(3)
 
@@ -155,7 +155,7 @@ def test_without_auto_commit_nothing_is_committed_but_by_commit(world: World, st
     assert set(world.offsets("g").values()) == {0}
 
 
-def test_auto_commit_commits_what_earlier_polls_returned_every_interval(world: World, start: Start) -> None:
+def test_auto_commit_commits_records_of_earlier_polls_every_interval(world: World, start: Start) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=1)
 
     def is_one_poll_behind() -> bool:
@@ -166,7 +166,7 @@ def test_auto_commit_commits_what_earlier_polls_returned_every_interval(world: W
     eventually(is_one_poll_behind, 15, "what is committed is what the polls before have returned")
 
 
-def test_auto_commit_of_a_consumer_whose_session_is_over_moves_nothing(world: World, start: Start) -> None:
+def test_auto_commit_after_a_session_expiration_moves_no_offset(world: World, start: Start) -> None:
     first = start(enable_auto_commit=True, auto_commit_interval_ms=1)
     first.polls(2)
     committed = world.offsets("g")
@@ -199,7 +199,9 @@ def test_session_expiry_drops_prefetched_records_and_resumes_at_committed_offset
     assert first.begun == committed
 
 
-def test_what_waits_is_not_returned_while_the_lease_does_not_run(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetched_records_are_not_returned_while_the_lease_is_expired(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = start()
     first.polls(2)
     with monkeypatch.context() as patched:
@@ -264,7 +266,7 @@ def test_seeks_move_the_position_and_the_next_poll_begins_there(start: Start) ->
     assert consumer.committed(T0) == 5, "also backwards"
 
 
-def test_a_consumer_that_goes_back_says_so_in_its_history(start: Start, tmp_path: Path) -> None:
+def test_seek_backwards_is_recorded_in_the_history(start: Start, tmp_path: Path) -> None:
     first = start(history_dir=str(tmp_path / "history"))
     first.polls_until_holds(BOTH)
     first.polls(2)
@@ -278,7 +280,7 @@ def test_a_consumer_that_goes_back_says_so_in_its_history(start: Start, tmp_path
     assert own_choice == [{"t": {"0": 0}}] * 2, "the seek, and the commit"
 
 
-def test_what_polls_returned_is_in_the_history_and_an_offset_beyond_it_is_sought(start: Start, tmp_path: Path) -> None:
+def test_history_has_the_polled_records_and_a_seek_beyond_them(start: Start, tmp_path: Path) -> None:
     first = start(history_dir=str(tmp_path / "history"), max_poll_records=10)
     first.polls_until_holds(BOTH)
     first.polls(3)
@@ -311,7 +313,7 @@ def test_the_log_is_asked_as_with_kafkas_consumer(start: Start) -> None:
         consumer.offsets_for_times({T0: -1})
 
 
-def test_what_is_not_held_cannot_be_paused_or_sought(start: Start) -> None:
+def test_unassigned_partition_cannot_be_paused_or_sought(start: Start) -> None:
     consumer = start().consumer
 
     for change in (consumer.pause, consumer.resume, consumer.seek_to_end, lambda part: consumer.seek(part, 3)):
@@ -338,5 +340,5 @@ def test_zk_consumer_auto_commit_is_exact_over_rebalances_and_a_stop(
 
     events = group.events()
     assert group.world.offsets("g") == events.position
-    assert sum(events.position.values()) == events.consumed, "nothing came twice"
-    assert events.committed == {}, "it says only of commits that it makes after a poll"
+    assert sum(events.position.values()) == events.consumed, "no record was repeated"
+    assert events.committed == {}, "only commits after a poll are reported"

@@ -1,4 +1,4 @@
-"""A consumer whose requests go wrong in odd ways comes back by itself, and does nothing twice."""
+"""A consumer recovers by itself from unusual failures of its requests, and does nothing twice."""
 
 from __future__ import annotations
 
@@ -109,9 +109,7 @@ class SealingSlot:
 
 
 @pytest.mark.parametrize("losses", [0, 1, 2, 3])
-def test_a_seal_is_done_once_however_often_the_question_what_became_of_it_is_lost(
-    world: World, tmp_path: Path, losses: int
-) -> None:
+def test_seal_is_done_once_after_repeated_lost_replies_of_its_check(world: World, tmp_path: Path, losses: int) -> None:
     armed = ThreadRuntime().event()
     world.topic("t", 2)
     world.coordinator()
@@ -213,7 +211,7 @@ def test_a_channel_that_is_collected_while_its_consumer_registers_is_made_again(
 
 
 class OddAnswers(FrontStore):
-    """Once `armed`, a keeper's next question gets an answer that nobody expects; counts what it asks afterwards."""
+    """Once `armed`, a keeper's next question gets an unexpected answer; counts the later questions."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -253,7 +251,7 @@ def test_lease_is_renewed_after_an_unexpected_answer(world: World) -> None:
 
 
 class SlowSession(FrontStore):
-    """Says that its timeout is 10 s, as the default is: leases are renewed every 1.7 s."""
+    """Reports a timeout of 10 s, the default: leases are renewed every 1.7 s."""
 
     @property
     def negotiated_timeout_s(self) -> float:
@@ -337,7 +335,7 @@ def test_offset_parents_removed_by_hand_are_recreated_when_partitions_move(world
     eventually(lambda: one.held | two.held == parts("t", 0, 1), 5, "both hold their own")
     log.end = 200
     eventually(lambda: set(world.offsets("g").values()) == {200}, 5, "all is committed")
-    world.told_once("t", 2, 200)
+    world.delivered_once("t", 2, 200)
 
 
 # ---- committing

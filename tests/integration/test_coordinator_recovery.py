@@ -1,4 +1,4 @@
-"""What a coordinator writes, removes and forgets when others have put a hand in, or its network failed."""
+"""A coordinator's writes, removals and state after changes by hand, or after network failures."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_session_that_cannot_be_opened_for_a_lost_connection_is_closed(zk: str
         open_kazoo(through, 2000, 1.0)
 
     assert losses[0].lost.is_set()
-    eventually(lambda: not left_over(before), 3, "nothing goes on connecting")
+    eventually(lambda: not left_over(before), 3, "no connection attempts continue")
 
 
 def test_a_connection_that_is_lost_while_a_session_is_opened_is_made_again(zk: str, zookeeper_proxy: Proxy) -> None:
@@ -113,7 +113,7 @@ def test_a_session_without_the_chroot_that_it_wants_is_closed(zk: str) -> None:
     eventually(lambda: not left_over(before), 3, "nothing is left of it")
 
 
-def test_zookeeper_that_is_gone_before_it_is_asked_for_the_chroot_is_unreachable(
+def test_zookeeper_lost_before_the_check_of_the_chroot_is_unreachable(
     zk: str, zookeeper_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask = KazooClient.exists_async
@@ -130,13 +130,13 @@ def test_zookeeper_that_is_gone_before_it_is_asked_for_the_chroot_is_unreachable
     with pytest.raises(ZooKeeperUnreachable):
         open_kazoo(f"{zookeeper_proxy.hosts}/{zk.split('/')[1]}", 400)
 
-    eventually(lambda: not left_over(before), 3, "nothing goes on connecting")
+    eventually(lambda: not left_over(before), 3, "no connection attempts continue")
 
 
 # ---- elections
 
 
-def test_an_epoch_that_was_set_lower_by_hand_is_passed_and_groups_go_on(world: World, stage: ManualStage) -> None:
+def test_groups_continue_after_the_epoch_was_set_lower_by_hand(world: World, stage: ManualStage) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(50).to_bytes())
     first = stage.hand("first")
     assert first.term.epoch == 51
@@ -155,7 +155,7 @@ def test_an_epoch_that_was_set_lower_by_hand_is_passed_and_groups_go_on(world: W
 
 
 class StoppedInBetween:
-    """An event that is set, and others woken for it, right after somebody has looked at it for the first time."""
+    """An event that is set, and others woken for it, right after its first read."""
 
     def __init__(self, event: Event, wake: Event) -> None:
         self._event = event
@@ -172,7 +172,7 @@ class StoppedInBetween:
 
 
 class Candidate:
-    """A node that stands for election in a thread."""
+    """A candidate of the election in a thread."""
 
     def __init__(self, store: Store, wake: Event) -> None:
         self.elector = Elector(store, ThreadRuntime(), "candidate", "host", wake)
@@ -191,7 +191,7 @@ class Candidate:
         eventually(lambda: self._wake.set() or not task.is_alive(), 10, "it has ended")  # type: ignore[func-returns-value]
 
 
-def test_a_stop_that_comes_while_an_elector_begins_to_look_is_not_lost(world: World, stage: ManualStage) -> None:
+def test_stop_while_an_elector_starts_to_look_is_not_lost(world: World, stage: ManualStage) -> None:
     stage.hand("elected")
     wake, stopping = ThreadRuntime().event(), ThreadRuntime().event()
     candidate = Candidate(world.store, wake)
@@ -203,7 +203,7 @@ def test_a_stop_that_comes_while_an_elector_begins_to_look_is_not_lost(world: Wo
 
 
 class DeafAndSeen(DeafStore):
-    """Loses the event of every watch, and tells when somebody has seen who is elected."""
+    """Loses the event of every watch, and signals the first read of the elected node."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -284,7 +284,7 @@ def test_command_with_a_child_znode_can_be_withdrawn(world: World, stage: Manual
     assert world.names(PATHS.channel("c1")) == []
 
 
-def test_a_consumer_whose_command_has_a_child_is_evicted_all_the_same(world: World, stage: ManualStage) -> None:
+def test_consumer_whose_command_has_a_child_is_evicted(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     one, two = stage.stable_pair(hand, max_poll_interval_ms=500)
     three = stage.puppet("g", "c3", {"t": 1})
@@ -307,7 +307,7 @@ MADE: list[weakref.ref[Rebalancer]] = []
 
 @pytest.fixture(autouse=True)
 def noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is made is in `MADE` for as long as somebody keeps it.
+    """An instance is in `MADE` as long as it is referenced.
 
     To look for it among all objects takes seconds in a process of many tests: a coordinator's lease lapses meanwhile.
     """
@@ -363,7 +363,7 @@ def groups(world: World) -> Groups:
     return groups
 
 
-def test_nothing_of_a_group_that_is_gone_is_kept_in_memory(groups: Groups) -> None:
+def test_deleted_group_leaves_no_state_in_memory(groups: Groups) -> None:
     eventually(lambda: sum(map(rebalancers, groups.gone)) == 0, 5, "they are forgotten", pause_s=0.5)
 
     assert rebalancers(groups.stays) == 1
@@ -386,7 +386,7 @@ def test_removed_group_leaves_nothing_reported_or_kept_after_any_last_turn(world
         handlers.forget(group)
         eventually(lambda: bad not in hand.problems.current(), 2, "nothing is reported of what is gone")
         turns = handlers.turns
-        handlers.ask(group, "somebody is late")
+        handlers.ask(group, "a member is late")
         eventually(lambda: handlers.turns > turns, 5, "one more turn")
 
         eventually(lambda: rebalancers(group) == 0, 2, "nothing is kept", pause_s=0.5)

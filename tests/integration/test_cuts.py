@@ -65,7 +65,7 @@ def batch(world: World, **options: object) -> list[str]:
 
 def batches(planner: Planner, max_rows: int = 0) -> list[tuple[list[str], SourceOffset]]:
     """Every batch that there is now, with its end."""
-    planner.close()  # the next question comes on a session that has listed everything
+    planner.close()  # the next question uses a session that has listed everything
     start, found = planner.initial(), []
     while (end := planner.latest(start, max_rows)) != start:
         found.append(([sealed.name for run in planner.plan(start, end) for sealed in run], end))
@@ -92,7 +92,7 @@ def test_batch_reads_up_to_and_from_a_checkpoint_are_disjoint_and_complete(
     assert batch(world, starting_segments=f"checkpoint:{number}") == after
 
 
-def test_a_batch_read_between_two_checkpoints_has_what_was_sealed_between_them(
+def test_batch_read_between_two_checkpoints_has_the_segments_between_them(
     world: World, group: SealedGroup, region: HandMadeRegion
 ) -> None:
     group.seal()
@@ -130,7 +130,7 @@ def test_a_checkpoint_before_the_first_segment_is_where_everything_begins(
     assert [names for names, _ in batches(streaming(starting_segments=f"checkpoint:{number}"))] == [sealed]
 
 
-def test_a_checkpoint_that_is_not_kept_is_refused_with_those_that_are(
+def test_unkept_checkpoint_is_refused_with_the_kept_ones(
     world: World, group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     for _ in range(3):
@@ -159,7 +159,7 @@ def test_checkpoint_with_collected_segments_is_refused_listing_complete_ones(
         batch(world, starting_segments=f"checkpoint:{number}")
 
 
-def test_the_first_batch_comes_again_though_its_checkpoint_was_retired_meanwhile(
+def test_first_batch_is_repeated_after_its_checkpoint_was_retired(
     group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     group.seal()
@@ -197,7 +197,7 @@ def test_a_batch_read_that_begins_after_its_end_is_refused(
 # ---- aligned batches
 
 
-def test_a_batch_ends_at_every_checkpoint_and_its_offset_says_at_which(
+def test_batch_ends_at_every_checkpoint_and_its_offset_names_it(
     group: SealedGroup, region: HandMadeRegion, streaming: Callable[..., Planner]
 ) -> None:
     first = [group.seal(), group.seal()]
@@ -221,7 +221,7 @@ def test_a_checkpoint_with_nothing_new_is_reached_by_a_batch_without_records(
     region.cut()
     three = region.cut()
 
-    after = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has come to the newest checkpoint")
+    after = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has reached the newest checkpoint")
 
     assert (names, end.checkpoint) == (sealed, one)
     assert (after.checkpoint, after.czxid) == (three, end.czxid) and planner.plan(end, after) == []
@@ -259,7 +259,7 @@ def test_a_query_that_begins_before_its_group_is_in_a_region_is_aligned_once_it_
     end = planner.latest(planner.initial())
     number = HandMadeRegion(world.store).cut()
 
-    at = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has come to the checkpoint")
+    at = eventually(lambda: (now := planner.latest(end)) != end and now, 10, "it has reached the checkpoint")
 
     assert (end.segment, end.checkpoint) == (sealed[0], 0)
     assert (at.segment, at.checkpoint) == (sealed[0], number)
@@ -276,7 +276,7 @@ def test_available_now_run_ends_while_further_checkpoints_complete(
     ends = []
     for _ in range(5):
         region.cut()
-        planner.close()  # each question comes on a session that reads everything anew
+        planner.close()  # each question uses a new session, which reads everything again
         ends.append(planner.latest(ends[-1] if ends else start))
 
     assert ends[0].checkpoint == number and set(ends) == {ends[0]}

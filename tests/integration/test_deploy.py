@@ -1,4 +1,4 @@
-"""What the units in deploy/ rely on, and what docs/deploy.md says that things cost."""
+"""Preconditions of the units in deploy/, and the costs in docs/deploy.md."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SLOTS = 4
 
 
 def stop_limit_s(unit: str) -> float:
-    """`TimeoutStopSec`, which stands for default sessions, for the sessions of this test."""
+    """`TimeoutStopSec`, scaled from default sessions to the sessions of this test."""
     found = re.search(r"^TimeoutStopSec=(\d+)$", (UNITS / unit).read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * SESSION_MS / DEFAULT_SESSION_MS
 
 
-def test_what_systemd_stops_ends_in_time_though_zookeeper_does_not_answer(tmp_path: Path) -> None:
+def test_processes_stop_in_time_for_systemd_without_zookeeper(tmp_path: Path) -> None:
     config = EnsembleConfig(servers=1, tick_ms=500, durable=False)
     with Ensemble(tmp_path / "zookeeper", config) as ensemble, a_world(fresh_chroot(ensemble.hosts)) as world:
         world.topic("t", 4)
@@ -59,12 +59,14 @@ def test_what_systemd_stops_ends_in_time_though_zookeeper_does_not_answer(tmp_pa
 
 
 def costs(what: str) -> list[int]:
-    """Znodes, of them ephemeral, watches: what the page says that one of something has."""
+    """Znodes, of them ephemeral, watches: the page's figures for one process."""
     (row,) = re.findall(rf"^\| {what} \| (\d+) \| (\d+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
     return [int(cell) for cell in row]
 
 
-def test_nodes_and_fetchers_cost_zookeeper_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_of_nodes_and_fetchers_in_zookeeper_is_as_documented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "lib"))
     sizing, server = importlib.import_module("sizing.group"), importlib.import_module("sizing.server")
     with Ensemble(tmp_path / "zookeeper", EnsembleConfig(servers=1, tick_ms=500, durable=False)) as ensemble:

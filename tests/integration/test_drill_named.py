@@ -56,7 +56,7 @@ def test_the_evidence_has_nothing_of_the_neighbours(ground: NamedGroup, zk: str,
         ORDERS.query("q"), ORDERS.segments, ORDERS.pool("p"),
     ],
 )  # fmt: skip
-def test_a_group_of_which_anything_stands_is_refused_and_nothing_of_it_is_lost(
+def test_group_with_existing_znodes_is_refused_and_keeps_them(
     ground: NamedGroup, zk: str, store: Store, stands: str
 ) -> None:
     make(zk, stands)
@@ -74,7 +74,7 @@ def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_writte
         ground.require_nobody(store)
 
 
-def test_the_whole_group_goes_in_the_end_and_the_epoch_stays(ground: NamedGroup, zk: str, store: Store) -> None:
+def test_whole_group_is_deleted_after_the_drill_and_the_epoch_stays(ground: NamedGroup, zk: str, store: Store) -> None:
     make(zk, COORDINATOR_EPOCH)
 
     with ground.cleared("", False):

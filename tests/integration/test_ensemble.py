@@ -26,7 +26,7 @@ def test_each_test_has_an_empty_chroot_of_its_own(zk: str) -> None:
         assert client.get_children("/") == []
 
 
-def test_the_servers_own_client_reads_what_was_written(zk: str) -> None:
+def test_zookeepers_own_client_reads_written_data(zk: str) -> None:
     with connected(zk) as client:
         client.create("/said", b'{"version":1}')
     hosts, chroot = zk.split("/")
@@ -34,7 +34,7 @@ def test_the_servers_own_client_reads_what_was_written(zk: str) -> None:
     found = zkcli(hosts, "get", f"/{chroot}/said")
     missing = zkcli(hosts, "get", f"/{chroot}/unsaid")
 
-    # Its watcher says that it is connected whenever it comes to that, at times after the answer.
+    # Its watcher prints the connection event at any time, sometimes after the answer.
     assert found.returncode == 0
     assert '{"version":1}' in found.stdout.splitlines()
     assert missing.returncode == 1
@@ -70,7 +70,7 @@ def test_a_paused_leader_is_replaced_and_follows_when_it_wakes(ensemble3: Ensemb
     assert eventually(old.mode, 10, "the old leader serves") == "follower"
 
 
-def test_a_paused_server_stands_still_when_pause_returns(ensemble3: Ensemble) -> None:
+def test_server_is_stopped_when_pause_returns(ensemble3: Ensemble) -> None:
     server = ensemble3.servers[0]
     assert server.pid is not None
 
@@ -83,7 +83,7 @@ def test_a_paused_server_stands_still_when_pause_returns(ensemble3: Ensemble) ->
     assert all(stood_still)
 
 
-def test_what_was_written_survives_a_restart_on_the_same_ports(tmp_path: Path) -> None:
+def test_written_data_survives_a_restart_on_the_same_ports(tmp_path: Path) -> None:
     with Ensemble(tmp_path, EnsembleConfig(servers=1, tick_ms=200)) as first, connected(first.hosts) as client:
         client.create("/kept", b"kept")
 
@@ -112,7 +112,7 @@ def test_a_process_that_only_has_the_old_number_is_left_alone(tmp_path: Path) ->
     ensemble.stop()
 
 
-def test_a_port_in_use_is_said_before_the_start(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_before_the_start(tmp_path: Path) -> None:
     ensemble = Ensemble(tmp_path, EnsembleConfig(servers=1))
     port = ensemble.servers[0].port
     with socket.create_server(("127.0.0.1", port)):
@@ -141,7 +141,7 @@ def test_a_directory_keeps_its_configuration(tmp_path: Path) -> None:
         Ensemble.load(tmp_path / "elsewhere")
 
 
-def test_a_missing_java_is_a_sentence_that_says_what_to_install(
+def test_missing_java_is_one_sentence_with_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

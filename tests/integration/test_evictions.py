@@ -44,7 +44,7 @@ def test_a_hundred_consumers_within_a_second_cost_three_generations_at_most(worl
             member.obey()
         return world.state("g").state == STABLE
 
-    eventually(obeyed, 60, "everybody has its partition", ignoring=(Refused,))
+    eventually(obeyed, 60, "each member has its partition", ignoring=(Refused,))
 
     state = world.state("g")
     assert len(state.target) == 100

@@ -53,7 +53,7 @@ def world(zk: str) -> Iterator[World]:
 
 @pytest.fixture
 def start(world: World, tmp_path: Path) -> Iterator[Callable[[str], ProjectProcess]]:
-    """Starts a consumer with the example; the process number of its command stands in the file `[name].pid`."""
+    """Starts a consumer with the example; the process id of its command is in the file `[name].pid`."""
     made: list[ProjectProcess] = []
     counter = tmp_path / "counter.py"
     counter.write_text(example())
@@ -80,7 +80,7 @@ def write(world: World, folder: Path, records: int, written: Counter[int]) -> No
 
 
 def counted(world: World) -> tuple[dict[int, int], int]:
-    """What the states of another checkpoint have counted, by partition, and the records below its offsets."""
+    """The counts in the states of another checkpoint, by partition, and the records below its offsets."""
     given = contributions(world, checkpoint(world)).values()
     counts = {part.partition: int(b64decode(text)) for each in given for part, text in each.states.items()}
     return counts, sum(sum(each.offsets.values()) for each in given)
@@ -209,7 +209,7 @@ def says(*lines: dict[str, object]) -> str:
         ("import os; input(); os.kill(os.getpid(), 9)", "the command has ended by SIGKILL"),
     ],
 )
-def test_a_command_that_answers_what_it_must_not_or_ends_is_one_clear_error(
+def test_invalid_answer_or_exit_of_a_command_is_one_clear_error(
     program: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumer.cli.child.MAX_LINE_BYTES", 1000)

@@ -1,4 +1,4 @@
-"""A coordinator that ends half-way: whatever it had begun, the next one finishes, and no more than that."""
+"""A coordinator that ends half-way: its successor completes the started rebalance and starts no other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_between_stop_and_start_the_next_coordinator_sends_the_starts(stage: Man
     assert (one.options(), two.options(), three.options()) == (["start-fetcher"],) * 3
     second.settle("g", one, two, three)
     assert world.state("g").generation == 2, "the target was decided already"
-    assert (len(one.gave_up), len(two.gave_up)) == (1, 1), "nobody has to stop twice"
+    assert (len(one.gave_up), len(two.gave_up)) == (1, 1), "no member stops twice"
 
 
 def test_amid_the_stops_the_next_coordinator_stops_the_rest(stage: ManualStage, world: World) -> None:
@@ -72,7 +72,9 @@ def test_next_coordinator_waits_for_the_remaining_start_acknowledgements(stage: 
     assert (one.applied, two.applied, one.gave_up) == (1, 1, [])
 
 
-def test_after_the_last_acknowledgement_the_next_coordinator_says_stable(stage: ManualStage, world: World) -> None:
+def test_next_coordinator_completes_a_rebalance_after_the_last_acknowledgement(
+    stage: ManualStage, world: World
+) -> None:
     stage.topic("t", 4)
     first = stage.hand("first")
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -103,7 +105,7 @@ def test_group_changed_without_an_elected_coordinator_is_rebalanced_by_the_next(
 
 
 class BreaksOnDemand(FrontStore):
-    """Throws what nobody expects when the topics are listed."""
+    """Raises an unexpected error when the topics are listed."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -115,7 +117,7 @@ class BreaksOnDemand(FrontStore):
         return super().children_many(paths, watch)
 
 
-def test_a_coordinator_one_of_whose_threads_ends_by_a_bug_resigns_and_stands_again(
+def test_coordinator_whose_thread_crashes_resigns_and_is_a_candidate_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = world.coordinator(wrap=BreaksOnDemand)

@@ -1,4 +1,4 @@
-"""What an operator, or a stray script, does to znodes with `zkCli`: the groups mend, and nothing else suffers."""
+"""Changes of znodes with `zkCli` by an operator or a stray script: groups recover, others are not affected."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def goes_on(world: World, log: MemoryLog, *consumers: PollingConsumer, above: in
     log.end += 100
     wanted = {(part, offset) for part in ALL for offset in range(log.end)}
     eventually(
-        lambda: {item for c in consumers for item in c.polled.copy()} >= wanted, 10, "all the new records have come"
+        lambda: {item for c in consumers for item in c.polled.copy()} >= wanted, 10, "all the new records are delivered"
     )
     eventually(lambda: set(world.owners("g")) == ALL, 10, "every partition has its owner")
-    world.told_once("t", 4, log.end, again=again)
+    world.delivered_once("t", 4, log.end, again=again)
 
 
 # ---- owners
@@ -73,8 +73,8 @@ def test_an_owner_in_the_way_holds_up_its_own_partition_and_no_other(world: Worl
     world.remove(PATHS.owner("t", 1))
     world.stable("g", 1, timeout_s=5)
     eventually(lambda: consumer.held == ALL, 5, "and then the last one")
-    eventually(lambda: len(consumer.records) == 400, 5, "all records have come")
-    world.told_once("t", 4, 100)
+    eventually(lambda: len(consumer.records) == 400, 5, "all records are delivered")
+    world.delivered_once("t", 4, 100)
 
 
 def test_an_owner_that_gets_in_the_way_of_a_start_is_refused_and_then_mended(world: World, stage: ManualStage) -> None:
@@ -143,7 +143,7 @@ def test_removed_or_overwritten_state_is_recreated_after_one_lease(
         (mark,) = world.state("g").marks
         return (mark.consumer, mark.partitions, mark.lease_ms) == ("unknown", ALL, 600)
 
-    eventually(marked, 5, "it is not known who was evicted before", ignoring=(Exception,))
+    eventually(marked, 5, "earlier evictions are unknown", ignoring=(Exception,))
     assert world.state("g").generation > before.generation, "the generation never goes back"
     goes_on(world, log, *pair, above=before.generation)
 
@@ -228,12 +228,12 @@ def test_a_consumer_whose_channel_was_removed_or_scribbled_over_registers_again(
     else:
         world.put(PATHS.channel("c1"), data)
 
-    # What its channel said was not written anywhere else: its records since the claim come again.
+    # The channel's offsets were the only copy: its records since the claim are delivered again.
     goes_on(world, log, *pair, above=before.generation, again=200)
     assert world.channel("g", "c1").incarnation != before.target["c1"].incarnation
 
 
-def test_a_channel_that_was_overwritten_with_what_it_said_already_is_gone_on_with(world: World, log: MemoryLog) -> None:
+def test_channel_overwritten_with_equal_data_stays_in_use(world: World, log: MemoryLog) -> None:
     world.coordinator()
     one, two = a_pair(world, log)
     before = world.state("g")
@@ -273,7 +273,7 @@ def test_a_consumer_whose_offset_was_scribbled_over_waits_with_that_partition_on
 
     topic_id = world.state("g").topics["t"]
     world.put(PATHS.offset("t", 0), b'{"version":1,"offset":60,"topic_id":"%s"}' % topic_id.encode())
-    eventually(lambda: len(consumer.records) == 140, 5, "it goes on where the mended offset says")
+    eventually(lambda: len(consumer.records) == 140, 5, "it continues at the mended offset")
     assert (TopicPartition("t", 0), 59) not in consumer.polled
 
 

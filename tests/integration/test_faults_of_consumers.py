@@ -1,4 +1,4 @@
-"""Consumers that die, hang, come back, are taken over or never stop coming and going."""
+"""Consumers that die, hang, rejoin, are fenced, or join and leave all the time."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def all_came(*consumers: PollingConsumer, partitions: int = 4) -> Callable[[Memo
         eventually(
             lambda: len({item for consumer in consumers for item in consumer.records}) == wanted,
             15,
-            f"{wanted} records have come",
+            f"{wanted} records are delivered",
         )
 
     return wait
 
 
-def test_a_consumer_whose_session_expires_comes_back_and_goes_on_where_it_was(world: World) -> None:
+def test_consumer_rejoins_after_a_session_expiration_and_continues_at_its_offset(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=120)
@@ -54,11 +54,11 @@ def test_a_consumer_whose_session_expires_comes_back_and_goes_on_where_it_was(wo
     assert ("lost", ALL) in consumer.events
     log.end = 250
     all_came(consumer)(log)
-    world.told_once("t", 4, 250)
+    world.delivered_once("t", 4, 250)
     assert consumer.consumer.member.registrations == 2
 
 
-def test_a_consumer_that_dies_is_replaced_and_nothing_is_lost_or_comes_twice(world: World) -> None:
+def test_dead_consumer_is_replaced_without_lost_or_repeated_records(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=100)
@@ -71,11 +71,11 @@ def test_a_consumer_that_dies_is_replaced_and_nothing_is_lost_or_comes_twice(wor
 
     world.stable("g", 1, above=before.generation)
     all_came(dies, stays)(log)
-    world.told_once("t", 4, 200)
-    eventually(lambda: stays.held == ALL, 5, "it holds what its channel says that it runs")
+    world.delivered_once("t", 4, 200)
+    eventually(lambda: stays.held == ALL, 5, "it holds the partitions of its channel")
 
 
-def test_the_newest_process_takes_a_name_and_the_first_ends_and_does_not_come_back(world: World) -> None:
+def test_newest_process_of_a_name_fences_the_first_which_does_not_rejoin(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=100)
@@ -84,11 +84,11 @@ def test_the_newest_process_takes_a_name_and_the_first_ends_and_does_not_come_ba
 
     second = world.consumer("g", "c1", {"t": 1}, log=log)
 
-    eventually(lambda: isinstance(first.error, FencedInstanceId), 10, "the first is told")
+    eventually(lambda: isinstance(first.error, FencedInstanceId), 10, "the first consumer is fenced")
     world.stable("g", 1, above=before.generation)
     log.end = 200
     all_came(first, second)(log)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
     assert ("lost", ALL) in first.events
     with pytest.raises(FencedInstanceId):
         first.consumer.poll(0)
@@ -121,7 +121,7 @@ def test_application_that_stops_polling_leaves_and_rejoins_when_it_polls(world: 
     world.stable("g", 2, above=after.generation)
     log.end = 200
     all_came(stuck, other)(log)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
 
 
 def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
@@ -142,7 +142,7 @@ def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
     within(lambda: world.state("g").marks, 5, "the one that hangs is evicted, and not only when its session ends")
     (mark,) = world.state("g").marks
     assert (mark.consumer, mark.partitions) == ("c1", parts("t", 0, 1))
-    within(lambda: len(other.held | joiner.held) >= 2, 2, "what was not its goes on meanwhile")
+    within(lambda: len(other.held | joiner.held) >= 2, 2, "the other partitions continue meanwhile")
     assert not (other.held | joiner.held) & parts("t", 0, 1)
     world.stable("g", 2, above=before.generation)
     assert ThreadRuntime().monotonic() - cut_off_at >= 5.99, "not before its lease had lapsed"
@@ -151,7 +151,7 @@ def test_hanging_consumer_is_evicted_and_only_its_partitions_wait_for_its_lease(
 
     world.stable("g", 3, above=world.state("g").generation - 1)
     all_came(hangs, other, joiner)(log)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
 
 
 def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
@@ -174,7 +174,7 @@ def test_briefly_disconnected_consumer_pauses_and_resumes_without_a_rebalance(
 
     all_came(consumer)(log)
     assert (world.state("g").generation, member.registrations) == (before.generation, 1)
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
 
 
 def test_a_stuck_consumer_does_not_delay_the_partitions_of_others(world: World, stage: ManualStage) -> None:
@@ -211,7 +211,7 @@ def test_churn_of_thirty_joins_and_leaves_converges_and_loses_nothing(world: Wor
 
     assert {part for target in state.target.values() for part in target.partitions} == parts("t", *range(8))
     all_came(*everybody, partitions=8)(log)
-    world.told_once("t", 8, log.end)
+    world.delivered_once("t", 8, log.end)
 
 
 def test_churn_does_not_postpone_an_eviction(world: World, stage: ManualStage) -> None:
@@ -229,7 +229,7 @@ def test_churn_does_not_postpone_an_eviction(world: World, stage: ManualStage) -
     assert ThreadRuntime().monotonic() - since > 1.4
 
 
-def test_a_member_that_leaves_writes_its_offsets_and_its_share_goes_on_at_once(world: World) -> None:
+def test_leaving_member_writes_its_offsets_and_its_share_moves_at_once(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = MemoryLog(end=100)
@@ -245,7 +245,7 @@ def test_a_member_that_leaves_writes_its_offsets_and_its_share_goes_on_at_once(w
     channel = world.channel("g", "c1")
     assert (channel.ended, dict(channel.running)) == ("left", {})
     assert stays.consumer.position(TopicPartition("t", 0)) == 100
-    world.told_once("t", 4, 100)
+    world.delivered_once("t", 4, 100)
 
 
 class _Sleeps(MemoryLog):
@@ -263,7 +263,7 @@ class _Sleeps(MemoryLog):
 def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned(
     world: World,
 ) -> None:
-    """Its partitions are somebody else's by then, who reads the same records."""
+    """By then another consumer has its partitions and reads the same records."""
     world.coordinator()
     world.topic("t", 1)
     log = _Sleeps(end=0)
@@ -282,5 +282,5 @@ def test_records_fetched_after_the_lease_expired_during_a_sleep_are_not_returned
         log.sleep = sleep
 
         assert consumer.poll(0) == {}
-        found = eventually(lambda: consumer.poll(20), 15, "it has come back")
+        found = eventually(lambda: consumer.poll(20), 15, "it has rejoined")
         assert [record.offset for record in found[TopicPartition("t", 0)]] == list(range(50))

@@ -1,4 +1,4 @@
-"""A disk that is full, for real, while slots seal: nothing is sealed, nothing is lost, it is said, and it goes on."""
+"""A full disk while slots seal: nothing is sealed, nothing is lost, the error is reported, and sealing resumes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def a_bench(world: World, folder: Path) -> SlotBench:
     return bench
 
 
-def test_a_full_disk_stops_sealing_loses_nothing_and_is_said_until_there_is_room(
+def test_full_disk_stops_sealing_loses_nothing_and_is_reported_until_freed(
     bench: SlotBench, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     slot = bench.slot(0)

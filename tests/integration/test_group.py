@@ -22,7 +22,7 @@ def test_one_consumer_gets_every_partition_of_its_topic(world: World) -> None:
     consumer = world.consumer("g", "c1", {"t": 1}, log=MemoryLog(end=250))
     world.stable("g", 1)
     eventually(lambda: consumer.held == parts("t", 0, 1, 2, 3), 5, "c1 holds all")
-    eventually(lambda: len(consumer.records) == 1000, 10, "all records came")
+    eventually(lambda: len(consumer.records) == 1000, 10, "all records were delivered")
     assert len(set(consumer.records)) == 1000
 
 

@@ -35,7 +35,7 @@ def divide(protocol: str, members: Mapping[str, bytes]) -> Mapping[str, bytes]:
 
 
 class Log:
-    """What all members do, in order: (member, what, state)."""
+    """Callbacks of all members, in order: (member, callback, state)."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, bytes]] = []
@@ -142,7 +142,7 @@ def divided(*workers: Worker) -> bool:
 
 
 def nowhere_twice(*workers: Worker) -> None:
-    """No job was worked on by two at once, and nobody came back to one that another had meanwhile without a stop."""
+    """No job ran on two workers at once: spans of work, each ended by a stop, do not overlap between workers."""
     for job in JOBS:
         spans = sorted(
             (began, ended, each.name) for each in workers for began, ended, what in each.worked if what == job
@@ -163,8 +163,8 @@ def test_jobs_are_divided_and_revoked_from_every_member_before_any_is_assigned(
 
     eventually(lambda: divided(one, two) and two.jobs, 10, "both have jobs")
     eventually(lambda: log.times("w2", "assigned"), 5, "w2 has been called back")
-    told = [(name, what) for name, what, _ in log.lines]
-    assert told.index(("w1", "revoked")) < told.index(("w2", "assigned"))
+    calls = [(name, what) for name, what, _ in log.lines]
+    assert calls.index(("w1", "revoked")) < calls.index(("w2", "assigned"))
     nowhere_twice(one, two)
     state = world.state("jobs")
     assert state.client is not None and state.client.protocol_type == "named-jobs"
@@ -221,9 +221,7 @@ def test_member_closed_after_it_has_left_reports_its_jobs_as_lost(world: World, 
     assert one.log.times("w1", "lost") and one.member.assignment is None
 
 
-def test_an_enforced_rebalance_assigns_again_although_nothing_has_changed(
-    world: World, work: Callable[..., Worker]
-) -> None:
+def test_enforced_rebalance_assigns_again_without_a_change(world: World, work: Callable[..., Worker]) -> None:
     world.coordinator()
     one = work("w1")
     eventually(lambda: divided(one), 10, "w1 has all jobs")
@@ -270,7 +268,7 @@ def test_a_leader_that_raises_leaves_the_group_as_it_was(world: World, work: Cal
 
     two = work("w2", assign=assign)
 
-    eventually(lambda: one.failures, 10, "w1 hears of a failure")
+    eventually(lambda: one.failures, 10, "w1 is notified of a failure")
     assert divided(one) and two.jobs == ()
     assert world.state("jobs").state in ("RebalanceFailed", "CompletingRebalance")
     failing.clear()
@@ -309,7 +307,7 @@ def test_protocol_type_consumer_is_refused_in_words() -> None:
         GroupMember("localhost:1", "g", "consumer", {"range": b""}, divide)
 
 
-def test_another_coordinator_goes_on_where_the_first_was(world: World, work: Callable[..., Worker]) -> None:
+def test_next_coordinator_continues_the_groups_generation(world: World, work: Callable[..., Worker]) -> None:
     first = world.coordinator("a")
     one, two = work("w1"), work("w2")
     eventually(lambda: divided(one, two) and one.jobs and two.jobs, 10, "both have jobs")
@@ -320,11 +318,11 @@ def test_another_coordinator_goes_on_where_the_first_was(world: World, work: Cal
     world.elected(world.coordinator("b"), above=1)
 
     assert world.stable("jobs", 2).generation == generation
-    assert one.log.lines[lines:] == [], "nobody stops for a failover"
+    assert one.log.lines[lines:] == [], "no member stops for a failover"
     assert world.names(GroupPaths("jobs").owners) == []
 
 
-def test_given_is_what_a_member_has(world: World, work: Callable[..., Worker]) -> None:
+def test_given_has_the_members_assignment(world: World, work: Callable[..., Worker]) -> None:
     world.coordinator()
     one = work("w1")
 

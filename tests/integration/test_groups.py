@@ -45,7 +45,7 @@ def part(number: int) -> TopicPartition:
 
 @pytest.fixture
 def shared(store: Store, topic: Topic) -> MadeGroup:
-    """`big` has partitions 1 and 2, `small` has 0, `idle` none; 3 is nobody's."""
+    """`big` has partitions 1 and 2, `small` has 0, `idle` none; 3 has no owner."""
     group = MadeGroup(store, state=None)
     ids = {"t": topic.id}
     target = {
@@ -105,9 +105,7 @@ def test_offsets_are_described_in_kafkas_columns_and_order(zk: str, shared: Made
     ]
 
 
-def test_the_lag_is_what_the_log_has_beyond_the_offset(
-    zk: str, shared: MadeGroup, topic: Topic, tmp_path: Path
-) -> None:
+def test_lag_is_the_log_end_less_the_offset(zk: str, shared: MadeGroup, topic: Topic, tmp_path: Path) -> None:
     with Producer(tmp_path, {"t": topic}) as producer:
         for number in (0, 0, 0, 0, 0, 0, 0, 0, 1, 2):
             producer.send("t", b"x", partition=number)
@@ -119,7 +117,7 @@ def test_the_lag_is_what_the_log_has_beyond_the_offset(
 
 
 @pytest.mark.parametrize("option", [[], ["--offsets"], ["--members"], ["--members", "--verbose"], ["--state"]])
-def test_describing_a_group_that_does_not_exist_is_the_users_mistake(zk: str, store: Store, option: list[str]) -> None:
+def test_description_of_a_missing_group_is_a_usage_error(zk: str, store: Store, option: list[str]) -> None:
     result = run(zk, "groups", "describe", "missing", *option)
 
     assert result.exit_code == 2
@@ -131,7 +129,7 @@ def test_describing_a_group_that_does_not_exist_is_the_users_mistake(zk: str, st
     "options",
     [[], ["g", "--all-groups"], ["g", "--members", "--state"], ["g", "--offsets", "--state"], ["g", "--verbose"]],
 )
-def test_what_cannot_be_described_is_the_users_mistake(zk: str, shared: MadeGroup, options: list[str]) -> None:
+def test_undescribable_groups_are_a_usage_error(zk: str, shared: MadeGroup, options: list[str]) -> None:
     assert run(zk, "groups", "describe", *options).exit_code == 2
 
 
@@ -156,7 +154,7 @@ def test_several_groups_or_all_are_described_one_after_the_other(zk: str, store:
         (STABLE, ""),
     ],
 )
-def test_a_group_without_members_or_in_a_rebalance_is_said_to_be_so(
+def test_group_without_members_or_in_a_rebalance_is_reported(
     zk: str, store: Store, topic: Topic, option: str, state: str, message: str
 ) -> None:
     MadeGroup(store, state=state).offsets_at(topic, {0: 7})
@@ -190,7 +188,7 @@ def test_members_are_described_with_their_number_of_partitions(zk: str, shared: 
     ]
 
 
-def test_verbose_members_say_which_partitions_they_have(zk: str, shared: MadeGroup) -> None:
+def test_verbose_members_list_their_partitions(zk: str, shared: MadeGroup) -> None:
     rows = run_json(zk, "groups", "describe", "g", "--members", "--verbose")
 
     assert [(row["consumer_id"], row["partitions"], row["assignment"]) for row in rows] == [
@@ -238,7 +236,7 @@ def test_the_state_is_described_with_the_coordinator(zk: str, store: Store, shar
 # ---- watch
 
 
-def test_watching_shows_what_has_changed_meanwhile(zk: str, store: Store, shared: MadeGroup) -> None:
+def test_watching_shows_later_changes(zk: str, store: Store, shared: MadeGroup) -> None:
     result = run_ok(zk, "groups", "describe", "g", "--members", "--times", "2", "--watch", "0.1")
     lines = run_ok(zk, "groups", "list", "-o", "json", "--times", "2", "--watch=0.1").stdout.splitlines()
 
@@ -269,7 +267,7 @@ def test_a_settled_group_verifies_and_one_that_lost_an_owner_does_not(world: Wor
     assert run_problems(world.zk) == {"t-0": "no owner: it is assigned to c1"}
 
 
-def test_verify_agrees_with_what_the_coordinator_has_left_out(world: World, stage: ManualStage) -> None:
+def test_verify_agrees_with_the_coordinators_left_out_members(world: World, stage: ManualStage) -> None:
     hand = stage.hand()
     made, bare = world.topic("t", 2), world.topic("bare", 1)
     world.put(world.brokers.topic("bare"), Topic("bare", bare.id, ()).to_bytes())
@@ -293,5 +291,5 @@ def run_problems(zk: str) -> dict[str, Any]:
     return {each["what"]: each["why"] for each in document["problems"]}
 
 
-def test_verifying_a_group_that_does_not_exist_is_the_users_mistake(zk: str, store: Store) -> None:
+def test_verification_of_a_missing_group_is_a_usage_error(zk: str, store: Store) -> None:
     assert run(zk, "groups", "verify", "missing").exit_code == 2

@@ -1,4 +1,4 @@
-"""`zk-coordinator groups delete`: what it removes, whom it spares, and what is left when it ends half-way."""
+"""`zk-coordinator groups delete`: deleted groups, groups in use, and znodes left by a half-finished command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def store(zk: str) -> Iterator[Store]:
 
 @pytest.fixture
 def group(store: Store) -> MadeGroup:
-    """Empty, with offsets, history and the channel of somebody who has left."""
+    """Empty, with offsets, history and the channel of a departed member."""
     made = MadeGroup(store)
     made.offsets_at(T, {0: 5, 1: 7})
     ensure(store, [made.paths.owners_of("t"), made.paths.rebalance(3), made.paths.channel("c1")])
@@ -90,7 +90,7 @@ def test_a_seat_that_cannot_be_read_keeps_no_group(zk: str, group: MadeGroup) ->
     assert not group.exists
 
 
-def test_a_small_group_goes_in_one_multi(group: MadeGroup) -> None:
+def test_small_group_is_deleted_in_one_multi(group: MadeGroup) -> None:
     counting = Interrupted(group.store, lambda: None)
 
     delete_group(counting, "g")
@@ -123,7 +123,7 @@ def test_all_groups_are_deleted_except_those_in_use(zk: str, store: Store) -> No
     assert ([each.exists for each in made], store.get(GroupPaths("busy").root) is None) == ([False, False], False)
 
 
-def test_a_group_that_does_not_exist_is_said_so_and_the_others_are_deleted(zk: str, group: MadeGroup) -> None:
+def test_missing_group_is_reported_and_the_others_are_deleted(zk: str, group: MadeGroup) -> None:
     result = run(zk, "groups", "delete", "missing", "g", "-o", "json")
 
     assert result.exit_code == 1
@@ -132,12 +132,12 @@ def test_a_group_that_does_not_exist_is_said_so_and_the_others_are_deleted(zk: s
 
 
 @pytest.mark.parametrize("options", [[], ["g", "--all-groups"], ["g", "--topic", "t"]])
-def test_what_names_no_groups_is_the_users_mistake(zk: str, group: MadeGroup, options: list[str]) -> None:
+def test_deletion_without_groups_is_a_usage_error(zk: str, group: MadeGroup, options: list[str]) -> None:
     assert run(zk, "groups", "delete", *options).exit_code == 2
     assert group.exists
 
 
-def test_what_a_later_release_keeps_below_a_group_goes_with_it(zk: str, group: MadeGroup) -> None:
+def test_znodes_of_a_later_release_below_a_group_are_deleted_with_it(zk: str, group: MadeGroup) -> None:
     ensure(group.store, [f"{group.paths.root}/{path}" for path in ("new", "new/a", "new/a/b")])
 
     run_ok(zk, "groups", "delete", "g")
@@ -172,7 +172,7 @@ def test_segments_go_with_their_files(zk: str, store: Store, tmp_path: Path) -> 
     assert store.get(sealed.paths.root) is None
 
 
-def test_files_that_are_out_of_reach_are_said(zk: str, group: MadeGroup) -> None:
+def test_unreachable_segment_files_are_reported(zk: str, group: MadeGroup) -> None:
     group.store.commit([Create(group.paths.segment("segment-0000000000"), b"garbage")])
 
     result = run_ok(zk, "groups", "delete", "g")
@@ -180,7 +180,7 @@ def test_files_that_are_out_of_reach_are_said(zk: str, group: MadeGroup) -> None
     assert "1 segment files of group g cannot be reached from this host" in result.stderr
 
 
-# ---- whom it spares
+# ---- groups in use
 
 
 def spare_member(group: MadeGroup) -> str:
@@ -240,7 +240,7 @@ def test_group_in_use_is_not_deleted(zk: str, group: MadeGroup, use: Callable[[M
     assert group.offsets == before == {("t", 0): 5, ("t", 1): 7}
 
 
-# ---- who comes meanwhile
+# ---- members that join meanwhile
 
 
 def test_a_member_that_registers_just_before_the_multi_keeps_its_group(group: MadeGroup) -> None:
@@ -315,7 +315,7 @@ def large(store: Store, tmp_path: Path) -> SealedGroup:
 
 
 def whole(store: Store, sealed: SealedGroup) -> GroupState:
-    """The state of a group that is whole though the command ended half-way: its parents and its state stand."""
+    """The state of a group that is still whole after a half-finished command: its parents and its state exist."""
     assert None not in store.get_many(sealed.paths.skeleton)
     node = store.get(sealed.paths.state)
     assert node is not None
@@ -339,7 +339,7 @@ def test_interrupted_delete_leaves_an_empty_group_that_can_be_deleted_again(
 
     assert (left.state, left.generation) == (EMPTY, 3), "no later generation begins at 0 again"
     assert segments is not None
-    assert SegmentsRecord.parse("", segments.data).collected == last, "a query is told of what is gone"
+    assert SegmentsRecord.parse("", segments.data).collected == last, "a query learns which segments are collected"
     assert store.get(large.paths.root) is None
 
 

@@ -58,7 +58,7 @@ def log_dir(topics: dict[str, Topic], tmp_path: Path) -> Path:
 
 @pytest.fixture
 def group(store: Store, topics: dict[str, Topic]) -> MadeGroup:
-    """It stands at 50 of t-0 and u-0, and has never read the others."""
+    """Its offsets are 50 of t-0 and u-0; the other partitions have none."""
     made = MadeGroup(store)
     for topic in topics.values():
         made.offsets_at(topic, {0: 50})
@@ -73,7 +73,7 @@ def reset(zk: str, log_dir: Path) -> Any:
     return reset
 
 
-def told(result: Result) -> Offsets:
+def printed(result: Result) -> Offsets:
     """The table's topics and partitions with their new offsets."""
     header, *lines = [line.split() for line in result.stdout.splitlines()]
     assert header == ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"]
@@ -100,7 +100,7 @@ BEFORE = {("t", 0): 50, ("u", 0): 50}
         (["--by-duration", "P10000D"], {("t", 0): 0, ("t", 1): 0}),
     ],
 )
-def test_a_dry_run_shows_what_an_execution_sets(
+def test_dry_run_shows_the_offsets_that_an_execution_sets(
     reset: Any, group: MadeGroup, options: list[str], wanted: Offsets
 ) -> None:
     dry = reset("g", "--topic", "t", *options)
@@ -108,7 +108,7 @@ def test_a_dry_run_shows_what_an_execution_sets(
     done = reset("g", "--topic", "t", *options, "--execute")
 
     assert (dry.exit_code, done.exit_code) == (0, 0), (dry.output, done.output)
-    assert told(dry) == told(done) == wanted
+    assert printed(dry) == printed(done) == wanted
     assert before == BEFORE
     assert group.offsets == {**BEFORE, **wanted}
     assert "WARN: No action will be performed" in dry.stderr and "No action" not in done.stderr
@@ -124,12 +124,12 @@ def test_a_dry_run_shows_what_an_execution_sets(
         (["--to-offset", "1000"], 100, "New offset (1000) is higher than latest"),
     ],
 )
-def test_a_shift_is_from_where_the_group_stands_and_stays_within_the_log(
+def test_shift_is_from_the_current_offset_and_stays_within_the_log(
     reset: Any, group: MadeGroup, options: list[str], offset: int, words: str
 ) -> None:
     result = reset("g", "--topic", "t:0", *options, "--execute")
 
-    assert told(result) == {("t", 0): offset}
+    assert printed(result) == {("t", 0): offset}
     assert group.offsets == {**BEFORE, ("t", 0): offset}
     assert words in result.stderr
 
@@ -137,14 +137,14 @@ def test_a_shift_is_from_where_the_group_stands_and_stays_within_the_log(
 def test_by_duration_counts_back_from_now(reset: Any, group: MadeGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ThreadRuntime, "wall_ms", lambda self: 1_577_836_860_000)
 
-    assert told(reset("g", "--topic", "t:0", "--by-duration", "PT1M", "--execute")) == {("t", 0): 0}
-    assert told(reset("g", "--topic", "t:0", "--by-duration", "PT20S", "--execute")) == {("t", 0): 40}
+    assert printed(reset("g", "--topic", "t:0", "--by-duration", "PT1M", "--execute")) == {("t", 0): 0}
+    assert printed(reset("g", "--topic", "t:0", "--by-duration", "PT20S", "--execute")) == {("t", 0): 40}
 
 
 def test_a_time_without_a_later_record_falls_back_to_the_end(reset: Any, group: MadeGroup) -> None:
     result = reset("g", "--topic", "t:0", "--to-datetime", "2030-01-01T00:00:00.000", "--execute")
 
-    assert told(result) == {("t", 0): 100}
+    assert printed(result) == {("t", 0): 100}
     assert "Warn: Partition 0 from topic t is empty. Falling back to latest known offset." in result.stderr
 
 
@@ -169,7 +169,7 @@ def test_a_partition_without_an_offset_cannot_be_shifted_and_nothing_is_set(rese
         (["--all-topics"], [("t", 0), ("u", 0)]),
     ],
 )
-def test_only_what_is_in_the_scope_is_reset(
+def test_only_partitions_in_the_scope_are_reset(
     reset: Any, group: MadeGroup, options: list[str], moved: list[tuple[str, int]]
 ) -> None:
     assert reset("g", *options, "--to-earliest", "--execute").exit_code == 0
@@ -194,7 +194,7 @@ def test_several_groups_and_all_are_reset(
 def test_a_group_that_does_not_exist_has_nothing_to_reset_for_all_topics(reset: Any, store: Store) -> None:
     result = reset("missing", "--all-topics", "--to-current", "--execute")
 
-    assert (result.exit_code, told(result)) == (0, {})
+    assert (result.exit_code, printed(result)) == (0, {})
     assert not is_there(store, "missing")
 
 
@@ -224,29 +224,29 @@ def run_topic(world: World, name: str) -> Topic:
     return Topic.parse("", name, node.data, node.stat.czxid)
 
 
-def test_offsets_of_a_topic_that_is_gone_are_left_out(reset: Any, group: MadeGroup) -> None:
+def test_offsets_of_a_deleted_topic_are_left_out(reset: Any, group: MadeGroup) -> None:
     group.offsets_at(Topic("gone", "id", (0,)), {0: 7})
     group.offsets_at(Topic("less", "id", (0,)), {})
 
     result = reset("g", "--all-topics", "--to-earliest", "--execute")
 
-    assert told(result) == {("t", 0): 0, ("u", 0): 0}
+    assert printed(result) == {("t", 0): 0, ("u", 0): 0}
     assert "Warn: gone-0 is left out: there is no topic gone" in result.stderr
     assert group.offsets["gone", 0] == 7
 
 
-def test_an_offset_of_an_earlier_topic_of_the_name_is_none(reset: Any, store: Store, topics: dict[str, Topic]) -> None:
+def test_offset_of_an_earlier_topic_of_the_name_is_ignored(reset: Any, store: Store, topics: dict[str, Topic]) -> None:
     group = MadeGroup(store)
     group.offsets_at(topics["t"], {0: 7}, topic_id="earlier")
 
-    assert told(reset("g", "--topic", "t:0", "--to-current", "--execute")) == {("t", 0): 100}
+    assert printed(reset("g", "--topic", "t:0", "--to-current", "--execute")) == {("t", 0): 100}
     assert group.records == {("t", 0): OffsetRecord(100, topics["t"].id, 3)}
 
 
 # ---- files
 
 
-def test_what_is_exported_for_one_group_can_be_imported(reset: Any, group: MadeGroup, tmp_path: Path) -> None:
+def test_offsets_exported_for_one_group_can_be_imported(reset: Any, group: MadeGroup, tmp_path: Path) -> None:
     plan = tmp_path / "plan.csv"
 
     exported = reset("g", "--all-topics", "--to-offset", "2", "--export", "--dry-run")
@@ -256,11 +256,11 @@ def test_what_is_exported_for_one_group_can_be_imported(reset: Any, group: MadeG
     done = reset("g", "--from-file", str(plan), "--execute")
 
     assert (exported.stdout, exported.stderr) == ("t,0,2\nu,0,2\n", "")
-    assert told(dry) == told(done) == group.offsets == {("t", 0): 2, ("u", 0): 2}
+    assert printed(dry) == printed(done) == group.offsets == {("t", 0): 2, ("u", 0): 2}
     assert before == BEFORE
 
 
-def test_what_is_exported_for_several_groups_can_be_imported_for_some(
+def test_offsets_exported_for_several_groups_can_be_imported_for_some(
     reset: Any, store: Store, topics: dict[str, Topic], tmp_path: Path
 ) -> None:
     made = [MadeGroup(store, name) for name in ("a", "b", "c")]
@@ -273,7 +273,7 @@ def test_what_is_exported_for_several_groups_can_be_imported_for_some(
     every = reset("--all-groups", "--from-file", str(plan))
 
     assert plan.read_text() == "a,t,0,2\nb,t,0,2\n"
-    assert [each.offsets["t", 0] for each in made] == [50, 2, 50] and told(some) == {("t", 0): 2}
+    assert [each.offsets["t", 0] for each in made] == [50, 2, 50] and printed(some) == {("t", 0): 2}
     assert every.exit_code == 1
     assert "error: No reset plan for group 'c' found." in every.stderr
 
@@ -310,14 +310,14 @@ def test_a_file_that_is_wrong_changes_nothing(reset: Any, group: MadeGroup, tmp_
         ["g", "--from-file", "/no/such/file"],
     ],
 )
-def test_what_cannot_be_reset_is_the_users_mistake(reset: Any, group: MadeGroup, options: list[str]) -> None:
+def test_impossible_reset_is_a_usage_error(reset: Any, group: MadeGroup, options: list[str]) -> None:
     result = reset(*options, *([] if "--dry-run" in options else ["--execute"]))
 
     assert (result.exit_code, "Traceback" in result.output) == (2, False), result.output
     assert group.offsets == BEFORE
 
 
-# ---- who is there
+# ---- members
 
 
 @pytest.mark.parametrize("options", [["--execute"], ["--dry-run"]])
@@ -335,7 +335,7 @@ def test_a_group_with_members_is_refused_and_the_others_are_reset(
         "error: Assignments can only be reset if the group 'busy' is inactive, but the current state is Stable.\n"
     )
     assert busy.offsets == {("t", 0): 50}
-    assert told(result) == {("t", 0): 0, ("t", 1): 0}
+    assert printed(result) == {("t", 0): 0, ("t", 1): 0}
     assert group.offsets["t", 0] == (0 if "--execute" in options else 50)
 
 
@@ -374,7 +374,7 @@ def test_reset_waits_for_the_turn_ending_the_last_member_and_applies_to_the_next
     assert dict(two.fenced.channel.running) == {("t", 0): 5, ("t", 1): 80}
 
 
-def test_sealed_segments_that_will_not_be_joined_are_said(reset: Any, group: MadeGroup) -> None:
+def test_reset_of_a_group_with_sealed_segments_warns(reset: Any, group: MadeGroup) -> None:
     group.store.commit([Create(group.paths.segment("segment-0000000000"), b"{}")])
 
     moved = reset("g", "--topic", "t:0", "--to-earliest")
@@ -445,7 +445,7 @@ def test_a_turn_that_changes_nothing_for_members_does_not_stop_a_reset(
     assert group.offsets == {**BEFORE, ("t", 0): 7}
 
 
-def test_a_large_reset_that_a_member_interrupts_says_how_far_it_came(store: Store, topics: dict[str, Topic]) -> None:
+def test_large_reset_interrupted_by_a_member_reports_its_progress(store: Store, topics: dict[str, Topic]) -> None:
     group = MadeGroup(store)
 
     class Joined(Interrupted):
@@ -556,7 +556,7 @@ def test_offsets_of_a_topic_that_a_member_subscribes_to_stay(
     assert "Error: GROUP_SUBSCRIBED_TO_TOPIC: Deleting offsets of a topic is forbidden" in failed.stdout
 
 
-def test_offsets_of_a_topic_that_a_static_member_will_come_back_to_stay(zk: str, group: MadeGroup) -> None:
+def test_offsets_of_an_absent_static_members_topic_are_kept(zk: str, group: MadeGroup) -> None:
     seat = Seat(Registration("life", {"t": 1}, instance_id="c9"), 10_000)
     group.store.commit([Create(group.paths.seat("c9"), seat.to_bytes())])
 
@@ -610,7 +610,7 @@ def test_deleting_an_offset_is_a_success_when_only_the_reply_was_lost(
     assert group.offsets == BEFORE
 
 
-def test_offsets_of_a_topic_that_is_gone_can_be_deleted(zk: str, group: MadeGroup) -> None:
+def test_offsets_of_a_deleted_topic_can_be_deleted(zk: str, group: MadeGroup) -> None:
     group.offsets_at(Topic("gone", "id", (0,)), {0: 7})
 
     assert deleted(zk, "g", "--topic", "gone") == (0, [("gone", 0, "Successful")])

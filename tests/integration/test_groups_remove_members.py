@@ -17,7 +17,7 @@ from tests.support.made_group import MadeGroup
 
 @pytest.fixture
 def group(zk: str) -> Iterator[MadeGroup]:
-    """A group with one seat that nobody is on."""
+    """A group with the seat of one absent member."""
     store = open_kazoo(zk, 10_000)
     made = MadeGroup(store)
     store.commit(
@@ -28,7 +28,7 @@ def group(zk: str) -> Iterator[MadeGroup]:
 
 
 def elected(group: MadeGroup) -> None:
-    """Somebody is elected, who takes no turn."""
+    """An elected node that takes no turn."""
     group.store.commit([Create(COORDINATOR, CoordinatorRecord("a", "here", 1).to_bytes(), ephemeral=True)])
 
 
@@ -60,14 +60,14 @@ def test_in_a_paused_group_no_seat_is_marked(zk: str, group: MadeGroup) -> None:
 def test_a_name_without_a_seat_among_others_leaves_all_as_they_are(zk: str, group: MadeGroup) -> None:
     elected(group)
 
-    result = run(zk, "groups", "remove-members", "g", "c1", "nobody")
+    result = run(zk, "groups", "remove-members", "g", "c1", "missing")
 
     assert result.exit_code == 2
-    assert "no seat of 'nobody': it has those of c1" in result.stderr
+    assert "no seat of 'missing': it has those of c1" in result.stderr
     assert seat(group).removed is None
 
 
-def test_without_a_turn_in_time_it_says_that_the_seats_are_marked(zk: str, group: MadeGroup) -> None:
+def test_seats_that_no_turn_removes_in_time_are_reported_as_marked(zk: str, group: MadeGroup) -> None:
     elected(group)
 
     result = run(zk, "groups", "remove-members", "g", "--all-members", "--timeout", "0.2", "--reason", "moved")

@@ -29,7 +29,7 @@ PATHS = GroupPaths("g")
 def handlers_of(
     hand: Hand, stage: ManualStage, store: Store, asked: Asked, debounce_ms: int = 100
 ) -> Iterator[Handlers]:
-    """One handler; nobody listens, so a test asks for every turn."""
+    """One handler without listeners: a test requests every turn."""
     over: list[str] = []
     term = with_config(
         with_store(hand.term, store),
@@ -82,7 +82,7 @@ def test_changes_while_a_generation_begins_share_a_turn_with_those_soon_after(wo
 
 
 class Shut(FrontStore):
-    """Refuses to read requests once it `is_shut`, as a server does where somebody has put an ACL on them."""
+    """Refuses to read requests once it `is_shut`, like a server with an ACL on them."""
 
     is_shut = False
 
@@ -134,9 +134,7 @@ class Deaf(FrontStore):
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
-def test_a_command_whose_channel_could_not_be_watched_is_followed_up_all_the_same(
-    world: World, stage: ManualStage, is_fast: bool
-) -> None:
+def test_command_in_an_unwatched_channel_is_followed_up(world: World, stage: ManualStage, is_fast: bool) -> None:
     """No sweep here, and no timer before the eviction: only the retry of the turn can see what became of it."""
     hand = stage.hand()
     stage.topic("t", 4)

@@ -1,4 +1,4 @@
-"""`history G`: what a group's last rebalances were, and how long partitions stood still for each."""
+"""`history G`: a group's last rebalances, and the standstill of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.world import World
 PATHS = GroupPaths("g")
 
 
-def test_a_join_stops_what_ran_and_the_history_says_for_how_long(world: World) -> None:
+def test_join_stops_partitions_and_the_history_has_their_standstill(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     world.consumer("g", "c1", {"t": 1})
@@ -58,7 +58,7 @@ def test_replaced_rebalance_names_its_successor_and_passes_its_standstill_on(sta
     assert node is not None and json.loads(node.data)["replaced_by"] == last["generation"]
 
 
-def test_the_last_twenty_are_kept_and_come_in_order(stage: ManualStage) -> None:
+def test_last_twenty_rebalances_are_kept_in_order(stage: ManualStage) -> None:
     hand = stage.hand()
     one, _ = stage.stable_pair(hand)
     first = hand.turn("g").state
@@ -73,12 +73,12 @@ def test_the_last_twenty_are_kept_and_come_in_order(stage: ManualStage) -> None:
     assert [record["generation"] for record in records] == list(range(generation - 19, generation + 1))
 
 
-def test_a_record_that_cannot_be_read_is_said_and_hides_no_other(world: World) -> None:
+def test_unreadable_record_is_reported_and_hides_no_other(world: World) -> None:
     world.put(PATHS.rebalance(1), b'{"version":1,"generation":1,"epoch":1,"started_ms":5,"trigger":"\\u001b[31m"}')
     world.put(PATHS.rebalance(2), b"{")
 
     result = run_ok(world.zk, "history", "g")
-    missing = run(world.zk, "history", "nobody")
+    missing = run(world.zk, "history", "missing")
 
     assert "\\x1b[31m" in result.stdout and "\x1b" not in result.stdout
     assert PATHS.rebalance(2) in result.stderr

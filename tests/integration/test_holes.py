@@ -51,7 +51,7 @@ def test_hole_1_a_change_during_a_rebalance_brings_another_turn(world: World, st
 
 
 class ChangesBehindReads:
-    """A store behind whose every first read of a path the world changes, before the reader goes on."""
+    """A store with a change right after each first read of a path, before the reader continues."""
 
     def __init__(self, world: World, changes: dict[str, Operation]) -> None:
         self._store = open_kazoo(world.zk, 10_000)

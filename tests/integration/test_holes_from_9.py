@@ -51,11 +51,11 @@ def test_hole_9_deleted_topic_is_released_and_a_recreated_one_is_another_topic(
     assert (one.running, two.running, world.owners("g")) == (frozenset(), frozenset(), {})
 
 
-def test_hole_9_a_group_that_is_deleted_is_forgotten_and_may_come_back(world: World) -> None:
+def test_hole_9_deleted_group_is_forgotten_and_can_be_created_again(world: World) -> None:
     service = world.coordinator()
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1}).close()
-    eventually(lambda: world.state("g").state == "Empty", 5, "nobody is in the group")
+    eventually(lambda: world.state("g").state == "Empty", 5, "the group has no members")
 
     world.remove(PATHS.root)
 
@@ -98,7 +98,7 @@ def test_hole_11_command_removed_by_another_client_is_not_taken_for_applied(stag
     state = hand.turn("g").state
 
     assert state is not None and state.state == PREPARING
-    assert one.options() == ["stop-fetcher"], "it is told again"
+    assert one.options() == ["stop-fetcher"], "the command is sent again"
 
 
 def test_hole_11_a_command_that_the_consumer_discarded_is_not_taken_for_applied(
@@ -118,7 +118,7 @@ def test_hole_11_a_command_that_the_consumer_discarded_is_not_taken_for_applied(
     assert puppet.running == parts("t", 0, 1)
 
 
-def test_hole_11_the_channel_says_which_command_was_applied_last(stage: ManualStage, world: World) -> None:
+def test_hole_11_channel_names_the_last_applied_command(stage: ManualStage, world: World) -> None:
     hand = stage.hand()
     stage.topic("t", 2)
     puppet = stage.puppet("g", "c1", {"t": 1})
@@ -142,10 +142,10 @@ def test_hole_12_channels_of_the_dead_are_collected(world: World) -> None:
 
     eventually(lambda: world.names(PATHS.channels) == ["stays"], 10, "only the channel of the living is left")
     world.stable("g", 1)
-    eventually(lambda: stays.held == parts("t", 0, 1), 5, "which goes on")
+    eventually(lambda: stays.held == parts("t", 0, 1), 5, "the other consumer continues")
 
 
-def test_hole_12_owners_of_a_dead_incarnation_are_removed_though_its_session_lives(
+def test_hole_12_owners_of_an_ended_incarnation_are_removed_before_its_session_ends(
     stage: ManualStage, world: World
 ) -> None:
     hand = stage.hand()

@@ -33,7 +33,7 @@ def test_every_job_runs_in_one_place_when_workers_are_killed_frozen_and_stopped(
         ([Step(1, 1, "a"), Step(2, 2, "b"), Step(3, 1, "a")], True),
         ([Step(1, 1, "a"), Step(2, 2, "b"), Step(3, 3, "a")], False),
     ],
-    ids=["handed on", "two in one generation", "goes on after it was handed on", "comes back"],
+    ids=["handed on", "two in one generation", "continues after it was handed on", "returns"],
 )
 def test_the_verdict_sees_a_job_in_two_places(steps: list[Step], is_odd: bool) -> None:
     assert in_two_places({"job": steps}) == (["job"] if is_odd else [])

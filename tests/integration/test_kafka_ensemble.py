@@ -23,15 +23,15 @@ def ensemble(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_broker_is_started_on_the_ensemble_said_and_stopped(kafka: Kafka, zookeeper: Ensemble) -> None:
+def test_broker_is_started_on_the_ensemble_reported_and_stopped(kafka: Kafka, zookeeper: Ensemble) -> None:
     """`kafka` is asked for so that its jars are there, or the test is skipped with the reason."""
     directory = ["--dir", str(zookeeper.directory)]
     try:
         started = ensemble("kafka", "start", *directory)
         assert started.returncode == 0, started.stderr
         assert f"--zk {zookeeper.hosts} --log-dir kafka:" in started.stderr
-        told = ensemble("kafka", "status", "-o", "json", *directory)
-        assert (told.returncode, json.loads(told.stdout)["address"]) == (0, started.stdout.strip())
+        status = ensemble("kafka", "status", "-o", "json", *directory)
+        assert (status.returncode, json.loads(status.stdout)["address"]) == (0, started.stdout.strip())
         log = open_log("kafka:", KafkaPlace(zk=zookeeper.hosts))
         try:
             assert "no such topic" in str(refused(log, "nothing", "x"))
@@ -54,7 +54,7 @@ def test_a_broker_needs_an_ensemble_that_runs(tmp_path: Path) -> None:
     assert "scripts/ensemble start" in done.stderr
 
 
-def test_jars_that_cannot_be_fetched_are_said_with_what_to_do_and_nothing_is_left(
+def test_unreachable_jars_are_reported_with_a_remedy_and_leave_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

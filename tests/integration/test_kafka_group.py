@@ -48,14 +48,14 @@ def numbered(first: int, count: int) -> list[bytes]:
 
 
 def all_delivered(kafka: Kafka, consumers: list[PollingConsumer], topic: str, partitions: int) -> None:
-    """What somebody else reads from Kafka was polled, and committed once."""
+    """The records of an independent Kafka client were polled, and committed once."""
     there = kafka.read_all(topic, partitions)
     wanted = {(TopicPartition(topic, number), read.offset) for number, rows in there.items() for read in rows}
     assert wanted
 
     def is_whole() -> bool:
         missing = wanted - {item for consumer in consumers for item in consumer.polled.copy()}
-        assert not missing, f"{len(missing)} of {len(wanted)} records have not come: {sorted(missing)[:3]}"
+        assert not missing, f"{len(missing)} of {len(wanted)} records are missing: {sorted(missing)[:3]}"
         return True
 
     eventually(is_whole, 30, "every record is delivered", pause_s=0.05)
@@ -64,7 +64,7 @@ def all_delivered(kafka: Kafka, consumers: list[PollingConsumer], topic: str, pa
     assert set(counts) <= wanted
 
 
-def test_every_record_comes_once_while_the_broker_restarts_and_the_topic_grows(kafka: Kafka, world: World) -> None:
+def test_records_are_delivered_once_while_the_broker_restarts_and_the_topic_grows(kafka: Kafka, world: World) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
     topic_id = kafka.topic(topic, 4)
     world.elected(world.coordinator("a"))
@@ -125,9 +125,7 @@ def test_recreated_topic_is_consumed_from_its_first_record(kafka: Kafka, world: 
     eventually(lambda: consumer.records == wanted, 30, "the new one is consumed from its first record")
 
 
-def test_what_slots_seal_of_a_topic_with_transactions_is_what_is_committed_in_it(
-    kafka: Kafka, world: World, tmp_path: Path
-) -> None:
+def test_slots_seal_exactly_the_committed_records_of_transactions(kafka: Kafka, world: World, tmp_path: Path) -> None:
     topic, group = kafka.name("orders"), kafka.name("group")
     kafka.topic(topic)
     folder = SegmentFolder(str(tmp_path))

@@ -43,7 +43,7 @@ def numbered(count: int, prefix: str = "v") -> list[bytes]:
     return [f"{prefix}{number}".encode() for number in range(count)]
 
 
-def test_records_come_in_order_from_any_offset_and_within_the_limits(kafka: Kafka) -> None:
+def test_records_are_fetched_in_order_from_any_offset_within_the_limits(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic, 2)
     kafka.write(topic, numbered(10))
@@ -52,13 +52,15 @@ def test_records_come_in_order_from_any_offset_and_within_the_limits(kafka: Kafk
         assert values(fetched(log, topic, topic_id, upto=10)) == numbered(10)
         assert values(fetched(log, topic, topic_id, 7, upto=10)) == numbered(10)[7:]
         assert [row["offset"] for row in fetched(log, topic, topic_id, 2, upto=6, most=4)] == [2, 3, 4, 5]
-        one = eventually(lambda: log.fetch(topic, topic_id, 0, 3, 1, 1000).batches, 10, "a record over the bound comes")
+        one = eventually(
+            lambda: log.fetch(topic, topic_id, 0, 3, 1, 1000).batches, 10, "a record over the bound is fetched"
+        )
         assert [batch.num_rows for batch in one] == [1]
         assert (log.earliest(topic, topic_id, 0), log.latest(topic, topic_id, 0)) == (0, 10)
         assert (log.earliest(topic, topic_id, 1), log.latest(topic, topic_id, 1)) == (0, 0)
 
 
-def test_each_of_many_jumps_brings_exactly_what_stands_there(kafka: Kafka) -> None:
+def test_each_of_many_seeks_fetches_the_records_at_its_offset(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.write(topic, numbered(300))
@@ -72,7 +74,7 @@ def test_each_of_many_jumps_brings_exactly_what_stands_there(kafka: Kafka) -> No
             assert [row["offset"] for row in rows] == list(range(first, last))
 
 
-def test_what_a_record_has_beside_its_value_is_delivered_as_it_is(kafka: Kafka) -> None:
+def test_key_headers_and_timestamp_of_a_record_are_delivered_unchanged(kafka: Kafka) -> None:
     topic, stamped = kafka.name(), kafka.name()
     ids = kafka.topic(topic), kafka.topic(stamped, message_timestamp_type="LogAppendTime")
     kafka.write(
@@ -113,7 +115,7 @@ def test_an_offset_of_a_time_is_that_of_the_first_record_then_or_later(kafka: Ka
     assert records == [(0, 1_500_000_000_000), (1, 1_500_000_001_000), None]
 
 
-def test_only_what_was_committed_comes_and_offsets_go_over_the_rest(kafka: Kafka) -> None:
+def test_only_committed_records_are_fetched_and_offsets_skip_the_others(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.transaction(topic, [b"a", b"b"])
@@ -129,7 +131,7 @@ def test_only_what_was_committed_comes_and_offsets_go_over_the_rest(kafka: Kafka
         assert [(row["offset"], row["value"]) for row in fetched(log, topic, topic_id, 5, upto=7)] == [(5, b"c")]
 
 
-def test_an_offset_that_is_gone_or_not_there_yet_is_said_with_those_that_are(kafka: Kafka) -> None:
+def test_offset_out_of_range_is_reported_with_the_valid_range(kafka: Kafka) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.write(topic, numbered(5))
@@ -143,7 +145,7 @@ def test_an_offset_that_is_gone_or_not_there_yet_is_said_with_those_that_are(kaf
 
 
 def test_records_of_a_recreated_topic_are_not_taken_for_the_old_ones(kafka: Kafka) -> None:
-    """Also when it is longer at once than where the old one was read to: librdkafka alone would go on in it."""
+    """Also when it is longer at once than where the old one was read to: librdkafka alone would continue in it."""
     topic = kafka.name()
     old = kafka.topic(topic)
     kafka.write(topic, numbered(5))
@@ -159,9 +161,7 @@ def test_records_of_a_recreated_topic_are_not_taken_for_the_old_ones(kafka: Kafk
             log.latest(topic, old, 0)
 
 
-def test_a_topic_that_does_not_exist_is_waited_for_and_said_once(
-    kafka: Kafka, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_topic_is_waited_for_and_logged_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     topic = kafka.name()
 
     with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
@@ -194,7 +194,7 @@ def test_missing_partition_affects_no_other_and_is_fetched_once_it_exists(kafka:
         eventually(look, 20, "the new partition is fetched")
 
 
-def test_a_partition_that_has_come_is_fetched_at_once(kafka: Kafka) -> None:
+def test_added_partition_is_fetched_at_once(kafka: Kafka) -> None:
     """librdkafka, which knows the topic, would look for it half a minute later."""
     topic = kafka.name()
     topic_id = kafka.topic(topic)
@@ -220,7 +220,7 @@ def test_a_record_larger_than_every_bound_is_delivered_alone(kafka: Kafka) -> No
 
     with kafka.log(fetch_max_bytes="65536", max_partition_fetch_bytes="65536", message_max_bytes="65536") as log:
         fetched(log, topic, topic_id, upto=1, most=1)
-        found = eventually(lambda: log.fetch(topic, topic_id, 0, 1, 1000, 1000).batches, 20, "the large one comes")
+        found = eventually(lambda: log.fetch(topic, topic_id, 0, 1, 1000, 1000).batches, 20, "the large one is fetched")
         assert [batch.column("value").to_pylist() for batch in found] == [[large]]
         assert values(fetched(log, topic, topic_id, 2, upto=3)) == [b"after"]
 
@@ -269,7 +269,7 @@ def test_record_with_a_non_text_header_name_loses_its_headers_with_a_log_entry(
     assert f"ignoring unreadable headers: topic={topic} partition=0 offset=1" in caplog.messages
 
 
-def test_a_broker_that_is_away_is_waited_for_and_said_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_broker_is_waited_for_and_logged_once(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     kafka.write(topic, numbered(3))
@@ -277,7 +277,9 @@ def test_a_broker_that_is_away_is_waited_for_and_said_once(kafka: Kafka, caplog:
     with kafka.log() as log, caplog.at_level(logging.INFO, "consumer.logs"):
         fetched(log, topic, topic_id, upto=3)
         kafka.broker.kill()
-        eventually(lambda: not log.fetch(topic, topic_id, 0, 3, 1000, 10).batches and caplog.records, 20, "it is said")
+        eventually(
+            lambda: not log.fetch(topic, topic_id, 0, 3, 1000, 10).batches and caplog.records, 20, "it is logged"
+        )
         with pytest.raises(LogError):
             log.latest(topic, topic_id, 0)
         kafka.broker.start()
@@ -315,8 +317,8 @@ def test_wrong_credentials_are_one_clear_error_and_right_ones_are_taken(kafka: K
 
 
 @pytest.mark.parametrize("question", ["latest", "record_of_time"])
-def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka, question: str) -> None:
-    """Who has nothing to fetch yet hears of them too, and not only that nobody answers."""
+def test_wrong_credentials_are_raised_by_queries_for_start_offsets(kafka: Kafka, question: str) -> None:
+    """A consumer without assigned partitions gets the authentication error, not a timeout."""
     topic = kafka.name()
     topic_id = kafka.topic(topic)
     options = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "mallory"}
@@ -334,9 +336,9 @@ def test_wrong_credentials_are_said_where_a_start_is_asked_for(kafka: Kafka, que
 
 @contextmanager
 def answers_without_tls(came: list[object]) -> Iterator[str]:
-    """The address of something that answers whoever connects with what is no TLS, as a broker that is set up wrong.
+    """The address of a misconfigured broker: a server that answers each connection without TLS.
 
-    :param came: takes in who connected.
+    :param came: collects the connections.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -366,12 +368,12 @@ def test_failed_tls_handshake_is_retried_like_an_unavailable_broker_and_logged(
         place = KafkaPlace(options={"security.protocol": "ssl"})
         log = cast(KafkaLog, open_log(f"kafka://{address}", place))
         try:
-            eventually(lambda: not log.fetch("t", "id", 0, 0, 1000, 10).batches and log.outages, 20, "it is said")
+            eventually(lambda: not log.fetch("t", "id", 0, 0, 1000, 10).batches and log.outages, 20, "it is logged")
             before = len(came)
             eventually(
                 lambda: log.fetch("t", "id", 0, 0, 1000, 10) == Fetched([], 0) and len(came) >= before + 20,
                 20,
-                "it goes on being tried, and nothing is raised",
+                "fetching is retried, and nothing is raised",
             )
             with pytest.raises(LogError, match="SSL") as raised:
                 log.latest("t", "id", 0)
@@ -425,7 +427,7 @@ def test_partition_no_longer_polled_is_no_longer_fetched_and_memory_is_bounded(
     with kafka.log() as log:
         held = cast(KafkaLog, log)
         eventually(lambda: log.fetch(topic, topic_id, 0, 0, 1000, 1).batches, 20, "the first one is fetched")
-        for first in range(0, 600, 10):  # the other waits for nobody
+        for first in range(0, 600, 10):  # this partition does not wait for the other
             assert len(fetched(log, topic, topic_id, first, 1, upto=first + 10, most=10)) == 10
             assert held._room.size <= 50_000 + 600 * 1100
         eventually(

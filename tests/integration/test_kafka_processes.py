@@ -66,13 +66,13 @@ def printed(*consumers: ProjectProcess) -> Counter[Record]:
 
 
 def uncommitted(consumer: ProjectProcess, committed: Mapping[TopicPartition, int | None]) -> set[Record]:
-    """What it has printed of these partitions from the offsets on that are committed."""
+    """Its printed records of these partitions, from the committed offsets on."""
     upto = {partition.partition: offset or 0 for partition, offset in committed.items()}
     return {record for record in printed(consumer) if record[1] >= upto.get(record[0], record[1] + 1)}
 
 
 def in_the_middle(world: World, group: str, consumer: ProjectProcess) -> bool:
-    """Stop it if it has committed something and not all; else let it go on."""
+    """Stop it if it has committed something and not all; else let it continue."""
     consumer.pause()
     left = uncommitted(consumer, world.channel(group, consumer.name).running)
     if left and len(printed(consumer)) > len(left):
@@ -83,7 +83,7 @@ def in_the_middle(world: World, group: str, consumer: ProjectProcess) -> bool:
 
 def all_printed(wanted: set[Record], *consumers: ProjectProcess) -> bool:
     missing = wanted - set(printed(*consumers))
-    assert not missing, f"{len(missing)} of {len(wanted)} have not come: {sorted(missing)[:3]}"
+    assert not missing, f"{len(missing)} of {len(wanted)} are missing: {sorted(missing)[:3]}"
     return True
 
 
@@ -128,7 +128,7 @@ def test_two_processes_print_every_kafka_record_though_one_and_broker_are_killed
     assert set(counts) == wanted
     assert twice == comes_again
     assert max(counts.values()) == 2
-    assert max(printed(stays).values()) == 1, "the broker's death costs nobody a record, and brings none again"
+    assert max(printed(stays).values()) == 1, "a broker's death loses and repeats no record"
     assert stays.said().count("all Kafka brokers down, retrying") == 1
     assert "Traceback" not in stays.said()
     ended = {partition.partition: offset for partition, offset in world.offsets(group).items()}

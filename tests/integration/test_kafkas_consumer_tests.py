@@ -1,6 +1,6 @@
 """Kafka's own system tests of consumers (ducktape, `consumer_test.py`), on real processes and under their rules.
 
-Each consumer is a `zk-consumer run --events`; whatever it prints is held against the rules of VerifiableConsumer's
+Each consumer is a `zk-consumer run --events`; its lines are checked against the rules of VerifiableConsumer's
 harness (`tests/support/events.py`) each time that anything is looked at.
 """
 
@@ -24,9 +24,7 @@ STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["all", "rolling"])
-def test_consumer_bounce_all_rejoin_and_consume_each_time_and_nothing_comes_twice(
-    group: EventGroup, together: bool
-) -> None:
+def test_consumer_bounce_all_rejoin_and_consume_each_time_without_duplicates(group: EventGroup, together: bool) -> None:
     group.node("a")
     group.start(NAMES)
     group.joined(NAMES)
@@ -125,7 +123,7 @@ def elected(world: World, epoch: int) -> str:
     return eventually(look, 10, f"a node is elected in epoch {epoch}") or ""
 
 
-def test_a_consumer_that_is_fenced_says_why_in_one_line_and_that_it_ends(group: EventGroup) -> None:
+def test_fenced_consumer_prints_the_reason_and_its_shutdown(group: EventGroup) -> None:
     group.world.coordinator()
     group.start(["c1"])
     group.joined(["c1"])

@@ -1,4 +1,4 @@
-"""What the real store adds to kazoo, on a real ZooKeeper."""
+"""The real store's additions to kazoo, on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_zookeeper("it is about kazoo")
 
 
 class Interrupted:
-    """kazoo's socket to itself; Ctrl-C comes while it is written to."""
+    """kazoo's socket to itself; Ctrl-C is pressed during a write to it."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
@@ -62,7 +62,7 @@ def test_many_znodes_are_read_in_the_order_in_which_they_were_asked_for(zk: str)
     store.close()
 
 
-def test_a_session_has_heard_of_what_it_has_done_and_of_what_it_has_read(zk: str) -> None:
+def test_session_has_the_zxid_of_its_writes_and_reads(zk: str) -> None:
     store, other = open_kazoo(zk, 4000), open_kazoo(zk, 4000)
     before = store.last_zxid
     store.commit([Create("/mine")])
@@ -76,7 +76,7 @@ def test_a_session_has_heard_of_what_it_has_done_and_of_what_it_has_read(zk: str
     other.close()
 
 
-def test_a_commit_tells_what_it_created_and_which_operation_was_refused(zk: str) -> None:
+def test_commit_returns_created_paths_and_the_refused_operation(zk: str) -> None:
     store = open_kazoo(zk, 4000)
     created = store.commit(
         [Create("/a"), Create("/a/n-", "é".encode(), sequential=True), SetData("/a", b"1"), Check("/a", 1)]
@@ -161,7 +161,7 @@ def test_a_session_outlives_a_server_that_takes_a_connection_and_never_answers(z
             while connection.recv(4096):
                 pass  # until the client gives it up, while there is time for another; or this raises
 
-        assert eventually(lambda: store.get("/"), 5, "the session goes on", ignoring=(ConnectionLost,))
+        assert eventually(lambda: store.get("/"), 5, "the session continues", ignoring=(ConnectionLost,))
         assert (store.session_id, store.lost) == (session, False)
         store.close()
 

@@ -78,10 +78,10 @@ def test_thousand_partitions_are_claimed_moved_and_ended_in_multis_within_limits
     assert third.generation == second.generation + 1
     log.end = 2
     eventually(lambda: len(one.records) + len(two.records) == 2 * MANY, 20, "all is read")
-    world.told_once("t", MANY, 2)
+    world.delivered_once("t", MANY, 2)
     assert set(world.owners("g")) == every
     one.close()
-    eventually(lambda: world.state("g").state == "Empty", 10, "nobody is left")
+    eventually(lambda: world.state("g").state == "Empty", 10, "no member is left")
     eventually(lambda: not world.channel("g", "c1").running, 10, "what it ran is written out")
     assert world.owners("g") == {}
     assert len(world.names(PATHS.offsets_of("t"))) == MANY
@@ -105,7 +105,7 @@ def test_eight_consumers_joining_in_turn_share_fairly_with_few_transactions(
     assert generation == 8, "one rebalance a joiner"
     eventually(lambda: [len(c.held) for c in consumers] == [4] * 8, 5, "four each")
     eventually(lambda: sum(len(c.records) for c in consumers) == 32 * log.end, 10, "all is read")
-    world.told_once("t", 32, log.end)
+    world.delivered_once("t", 32, log.end)
     # Each of the coordinator's transactions sets the state. A rebalance with n members sends a stop to n - 1 and a
     # start to n of them; its cost is 2 transactions, and at most one for each command and each wave of starts.
     commands = sum(world.created_commands("g", consumer.name) for consumer in consumers)

@@ -47,9 +47,9 @@ def ends_well(world: World, log: MemoryLog, *consumers: PollingConsumer, generat
             >= {(part, offset) for part in ALL for offset in range(log.end)}
         ),
         10,
-        "all records have come",
+        "all records are delivered",
     )
-    world.told_once("t", 4, log.end)
+    world.delivered_once("t", 4, log.end)
     assert set(world.owners("g")) == ALL
     assert [c.error for c in consumers] == [None] * len(consumers)
     for consumer in consumers:

@@ -1,4 +1,4 @@
-"""What operators see at `/metrics`, and in JSON logs, of nodes and consumers as processes on a real ZooKeeper."""
+"""`/metrics` and JSON logs of nodes and consumers as processes on a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOG_JSON = ("--log-format", "json")
 
 @pytest.fixture
 def processes() -> Iterator[ExitStack]:
-    """Whatever is entered here is ended at the end."""
+    """The contexts entered here are closed after the test."""
     with ExitStack() as stack:
         yield stack
 
@@ -139,7 +139,7 @@ def test_a_scrape_follows_joins_a_kill_and_more_partitions(world: World, process
     at_node.shows(1, "rebalances_total", group="g", trigger="partitions", result="completed")
 
 
-def test_the_next_node_shows_that_it_is_elected_and_the_deposed_one_that_it_is_not(
+def test_elected_metric_is_set_on_the_next_node_and_cleared_on_the_deposed_one(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     first, at_first = node(processes, tmp_path, world, "first", *LOG_JSON)
@@ -169,7 +169,7 @@ def test_the_next_node_shows_that_it_is_elected_and_the_deposed_one_that_it_is_n
     assert any(line["event"] == "resigned" and line["reason"] for line in said)
 
 
-def test_an_eviction_is_counted_and_a_group_that_is_gone_is_shown_no_more(
+def test_eviction_is_counted_and_a_deleted_groups_metrics_are_removed(
     world: World, processes: ExitStack, tmp_path: Path
 ) -> None:
     _, at_node = node(processes, tmp_path, world, "a", "--sweep-interval-ms", "200")

@@ -83,7 +83,7 @@ def test_a_segment_is_written_read_listed_and_removed(folder: SegmentFolder, buc
     assert folder.list("nothing") == []
 
 
-def test_a_file_that_is_missing_or_of_another_size_is_said(folder: SegmentFolder) -> None:
+def test_file_that_is_missing_or_of_another_size_is_reported(folder: SegmentFolder) -> None:
     file = segment_file("said", "c", "abc", 1)
     with pytest.raises(SegmentError, match="is missing"):
         list(folder.read(file, 10, 10))
@@ -92,7 +92,7 @@ def test_a_file_that_is_missing_or_of_another_size_is_said(folder: SegmentFolder
         list(folder.read(file, size - 1, 10))
 
 
-def test_nothing_of_a_file_remains_whose_records_could_not_be_written(folder: SegmentFolder) -> None:
+def test_file_of_a_failed_write_is_removed(folder: SegmentFolder) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
         yield from batches()
         raise OSError("the records end here")
@@ -151,7 +151,7 @@ def test_the_sweep_removes_the_files_of_segments_that_were_collected(folder: Seg
     assert sorted(found.file for found in folder.list("g")) == files[1:]
 
 
-def test_states_of_a_consistent_region_stand_on_an_object_store(zk: str, folder: SegmentFolder) -> None:
+def test_states_of_a_consistent_region_are_stored_on_an_object_store(zk: str, folder: SegmentFolder) -> None:
     log = MemoryLog(end=40)
     with a_world(zk) as world:
         world.coordinator()

@@ -1,4 +1,4 @@
-"""What an observer says ZooKeeper has done, held against ZooKeeper's own transaction log."""
+"""An observer's events, compared with ZooKeeper's own transaction log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Watched:
         self.observer = stack.enter_context(WatchObserver([zookeeper.hosts], self.tap, [chroot], chroot))
 
     def client(self, who: str) -> tuple[Store, Proxy]:
-        """A session of a process, and what stands before it."""
+        """A session of a process, and its proxy."""
         proxy = self._stack.enter_context(Proxy(self._ensemble.hosts, self.tap))
         store = open_kazoo(proxy.hosts + self.chroot, 1000)
         self._stack.callback(store.close)
@@ -46,7 +46,7 @@ class Watched:
         return store, proxy
 
     def said(self, traffic: Traffic) -> tuple[list[Event], str]:
-        """What is made of some traffic, and what could not be."""
+        """The events derived from some traffic, and the problem."""
         found = observed(traffic, self.who, [self.chroot], self.chroot, 0, max(zxid for _, zxid in traffic.marks))
         return comparable(found.events, self.who), found.problem
 
@@ -88,7 +88,7 @@ def a_little_of_everything(watched: Watched, zookeeper: Ensemble) -> None:
     with pytest.raises(OutcomeUnknown):
         first.commit([SetData("/a", b"3", 1), Delete("/a/command-0000000001")])
     loss.wait()
-    eventually(lambda: first.get("/a"), 5, "the session goes on", ignoring=(Exception,))
+    eventually(lambda: first.get("/a"), 5, "the session continues", ignoring=(Exception,))
 
     with connected(zookeeper.hosts + watched.chroot) as hand:
         hand.create("/by-hand", b"h", ephemeral=True)
@@ -108,7 +108,7 @@ def read(watched: Watched) -> set[str]:
     return {node.data for node in watched.tap.taken().reads.values()}
 
 
-def test_the_observer_says_what_the_transaction_log_says(watched: Watched, zookeeper: Ensemble) -> None:
+def test_observer_agrees_with_the_transaction_log(watched: Watched, zookeeper: Ensemble) -> None:
     a_little_of_everything(watched, zookeeper)
 
     said = watched.observer.events(watched.who)
@@ -120,7 +120,7 @@ def test_the_observer_says_what_the_transaction_log_says(watched: Watched, zooke
     assert {e["why"] for e in said if e["event"] == "closed"} == {"closed", "expired"}
 
 
-def test_what_was_done_is_found_though_its_reply_was_never_heard(watched: Watched, zookeeper: Ensemble) -> None:
+def test_transaction_is_found_without_its_reply(watched: Watched, zookeeper: Ensemble) -> None:
     a_little_of_everything(watched, zookeeper)
     watched.observer.events(watched.who)
     whole = watched.tap.taken()
@@ -128,18 +128,20 @@ def test_what_was_done_is_found_though_its_reply_was_never_heard(watched: Watche
 
     for number, (request, _) in enumerate(whole.answered):
         rest = [each for each in whole.answered if each[0] is not request]
-        told = watched.said(replace(whole, answered=rest, unanswered=[*whole.unanswered, request]))
-        assert told == (truth, ""), f"without the reply to request {number}"
+        answer = watched.said(replace(whole, answered=rest, unanswered=[*whole.unanswered, request]))
+        assert answer == (truth, ""), f"without the reply to request {number}"
     nothing_heard = sorted([*whole.unanswered, *(request for request, _ in whole.answered)])
     assert watched.said(replace(whole, answered=[], unanswered=nothing_heard)) == (truth, "")
 
 
-def test_an_observer_that_loses_its_connection_says_so_and_nothing_that_came_later(
+def test_observer_that_loses_its_connection_reports_it_and_no_later_change(
     watched: Watched, zookeeper: Ensemble
 ) -> None:
     first, _ = watched.client("first#1")
     first.commit([Create("/a")])
-    eventually(lambda: [told for told in watched.tap.taken().observed if told.path.endswith("/a")], 5, "it is told")
+    eventually(
+        lambda: [answer for answer in watched.tap.taken().observed if answer.path.endswith("/a")], 5, "it is observed"
+    )
 
     for proxy in watched.observer.proxies:
         proxy.cut()

@@ -1,4 +1,4 @@
-"""`pause` and `resume`: a paused group is left alone until it is resumed, whoever is elected."""
+"""`pause` and `resume`: a paused group is not rebalanced until it is resumed, also after an election."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def obeyed(caplog: pytest.LogCaptureFixture, what: str) -> None:
-    """Wait until the elected coordinator says that it has read it."""
-    eventually(lambda: any(what in r.getMessage() for r in caplog.records), 5, f"the coordinator says {what!r}")
+    """Wait until the elected coordinator logs that it has read it."""
+    eventually(lambda: any(what in r.getMessage() for r in caplog.records), 5, f"the coordinator logs {what!r}")
 
 
 def written(world: World) -> tuple[bytes | None, int, int]:
-    """What a coordinator has written for `g`: state, commands ever sent, history."""
+    """The coordinator's writes for `g`: state, commands ever sent, history."""
     commands = sum(world.created_commands("g", name) for name in world.names(PATHS.channels))
     return world.data(PATHS.state), commands, len(world.names(PATHS.history))
 
@@ -64,7 +64,7 @@ def test_a_paused_group_is_left_alone_and_has_its_turn_when_it_is_resumed(
     assert world.data(PAUSED) is None
 
 
-def test_consumers_of_a_paused_group_go_on_with_what_they_have(
+def test_consumers_of_a_paused_group_continue_with_their_partitions(
     world: World, stage: ManualStage, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.coordinator()
@@ -79,13 +79,13 @@ def test_consumers_of_a_paused_group_go_on_with_what_they_have(
     puppet.move(partition, 7)
 
     assert (len(puppet.running), world.channel("g", "c1").running[partition]) == (2, 7)
-    assert world.state("g").state == "CompletingRebalance"  # nobody says that it is through
+    assert world.state("g").state == "CompletingRebalance"  # the rebalance is not recorded as completed
     run_ok(world.zk, "resume")
     world.stable("g", 1)
     assert world.created_commands("g", "c1") == 1
 
 
-def test_who_is_elected_while_a_pause_stands_obeys_it_from_its_first_turn(world: World) -> None:
+def test_node_elected_during_a_pause_obeys_it_from_its_first_turn(world: World) -> None:
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1})
     eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
@@ -118,9 +118,7 @@ def test_a_group_that_appears_while_everything_is_paused_waits_too(
     world.stable("new", 1)
 
 
-def test_a_group_that_goes_while_it_is_paused_leaves_nothing_behind(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_group_deleted_while_paused_leaves_nothing_behind(world: World, caplog: pytest.LogCaptureFixture) -> None:
     gc.collect()  # what other tests have left
     world.coordinator(sweep_interval_ms=200)
     world.topic("t", 2)
@@ -186,7 +184,7 @@ def test_a_pause_whose_event_was_lost_is_seen_by_the_sweep(world: World, caplog:
     obeyed(caplog, "resumed: group=g")
 
 
-def test_status_says_who_has_paused_what_since_when_and_why(world: World) -> None:
+def test_status_shows_owner_group_time_and_reason_of_each_pause(world: World) -> None:
     world.put(PATHS.root)
     world.put(GroupPaths("h").root)
 
@@ -206,10 +204,10 @@ def test_status_says_who_has_paused_what_since_when_and_why(world: World) -> Non
     assert {group["group"]: group["paused"] for group in document["groups"]} == {"g": "all", "h": "all"}
 
 
-def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
+def test_impossible_pause_or_resume_is_refused_with_a_reason(world: World) -> None:
     world.put(PATHS.root)
 
-    missing = run(world.zk, "pause", "nobody")
+    missing = run(world.zk, "pause", "missing")
     slash = run(world.zk, "pause", "a/b")
     long = run(world.zk, "pause", "g", "--reason", "x" * 1001)
     nothing = run_ok(world.zk, "resume")
@@ -218,7 +216,7 @@ def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
     lifted = run_ok(world.zk, "resume")
 
     assert (missing.exit_code, slash.exit_code, long.exit_code) == (2, 2, 2)
-    assert "'nobody' does not exist" in missing.stderr
+    assert "'missing' does not exist" in missing.stderr
     assert "no group was paused" in nothing.stderr and nothing.stdout == "no group is paused\n"
     assert alone.exit_code == 2 and "resume everything with `resume`" in alone.stderr
     assert "all pauses are removed" in lifted.stderr
@@ -226,7 +224,7 @@ def test_what_cannot_be_paused_or_resumed_is_said(world: World) -> None:
 
 
 @pytest.mark.parametrize("stands_already", [False, True])
-def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: World, stands_already: bool) -> None:
+def test_concurrent_pauses_of_two_operators_are_both_recorded(world: World, stands_already: bool) -> None:
     for name in ("g", "h", "first"):
         world.put(GroupPaths(name).root)
     if stands_already:
@@ -234,7 +232,7 @@ def test_two_operators_who_pause_at_the_same_time_both_have_their_pause(world: W
     behind = open_kazoo(world.zk, 4000)
 
     class Racing(FrontStore):
-        """Somebody else pauses `h` just after this one has looked."""
+        """Another operator pauses `h` just after this one's read."""
 
         raced = False
 

@@ -1,4 +1,4 @@
-"""What a query reads is decided from znodes: batches join, replays are the same, and what is gone is never left out."""
+"""Batches planned from znodes: they join, replays are equal, and missing segments are never skipped."""
 
 from __future__ import annotations
 
@@ -126,12 +126,12 @@ def test_a_new_query_begins_at_the_earliest_segment_and_reads_to_the_newest(benc
     assert planner.plan(end, end) == []
 
 
-def test_what_is_sealed_later_is_seen_without_asking_each_time(bench: Bench) -> None:
+def test_later_segments_are_seen_without_a_read_for_each_trigger(bench: Bench) -> None:
     planner = bench.planner()
     start = planner.initial()
     assert planner.latest(start) == start
     name = bench.seal()
-    end = within(lambda: (found := planner.latest(start)) != start and found, 5, "the watch told of it")
+    end = within(lambda: (found := planner.latest(start)) != start and found, 5, "the watch fired")
     assert isinstance(end, SourceOffset)
     assert end.segment == name
 
@@ -147,7 +147,7 @@ def test_a_batch_ends_at_a_segments_end_before_the_limit_but_has_one_at_least(be
     assert batches == [sealed[:2], sealed[2:3], sealed[3:]]
 
 
-def test_available_now_stops_at_what_was_there_when_it_began(bench: Bench) -> None:
+def test_available_now_stops_at_the_last_segment_of_its_start(bench: Bench) -> None:
     sealed = [bench.seal(), bench.seal()]
     planner = bench.planner()
     planner.prepare_available_now()
@@ -178,7 +178,7 @@ def test_a_restarted_query_replays_the_same_segments(bench: Bench) -> None:
     assert again.latest(end).czxid > end.czxid
 
 
-def test_a_query_without_a_name_gets_one_that_its_offsets_carry(bench: Bench) -> None:
+def test_unnamed_query_gets_a_name_that_its_offsets_carry(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner(query="")
     start = planner.initial()
@@ -186,7 +186,7 @@ def test_a_query_without_a_name_gets_one_that_its_offsets_carry(bench: Bench) ->
     assert planner.latest(start).query == start.query
 
 
-def test_a_query_that_never_came_to_a_batch_holds_nothing_back_once_it_is_gone(bench: Bench) -> None:
+def test_query_that_ended_before_its_first_batch_retains_no_segments(bench: Bench) -> None:
     planner = bench.planner(query="")
     start = planner.initial()
     assert bench.store.get(bench.paths.query(start.query)) is not None
@@ -205,7 +205,7 @@ def test_a_query_that_has_planned_a_batch_holds_back_the_collection_after_its_en
     assert bench.finished() == 0
 
 
-def test_registering_changes_the_version_that_stands_for_the_set_of_queries(bench: Bench) -> None:
+def test_registration_changes_the_version_of_the_set_of_queries(bench: Bench) -> None:
     def version() -> int:
         node = bench.store.get(bench.paths.queries)
         assert node is not None
@@ -216,7 +216,7 @@ def test_registering_changes_the_version_that_stands_for_the_set_of_queries(benc
     assert version() == before + 1
 
 
-def test_what_is_finished_is_published_with_the_next_batch_at_most_once_a_second(bench: Bench) -> None:
+def test_progress_is_published_with_the_next_batch_at_most_once_a_second(bench: Bench) -> None:
     planner = bench.planner()
     start = planner.initial()
     ends = []
@@ -296,7 +296,7 @@ def test_query_removed_while_running_fails_its_next_batch_and_does_not_reregiste
             planner.latest(end)
         return True
 
-    within(refuses, 5, "the watch told of it", ignoring=(pytest.fail.Exception,))
+    within(refuses, 5, "the watch fired", ignoring=(pytest.fail.Exception,))
     with pytest.raises(QueryRemoved):
         planner.plan(start, end)
     assert bench.store.get(bench.paths.query("q")) is None
@@ -404,7 +404,7 @@ def test_an_expired_query_that_returns_too_late_fails_and_holds_nothing_back(ben
     assert expired(bench)
 
 
-def test_an_expired_query_may_go_on_with_what_is_left_when_it_says_so(bench: Bench) -> None:
+def test_expired_query_continues_with_the_remaining_segments_if_configured(bench: Bench) -> None:
     sealed = [bench.seal() for _ in range(3)]
     planner = bench.planner()
     start = planner.initial()
@@ -439,7 +439,7 @@ def test_running_query_that_loses_records_reports_the_lost_offsets(bench: Bench)
         planner.plan(end, newest)
 
 
-def test_a_new_session_goes_on_where_the_last_one_ended(bench: Bench) -> None:
+def test_new_session_continues_at_the_last_offset(bench: Bench) -> None:
     bench.seal()
     planner = bench.planner()
     start = planner.initial()
@@ -464,7 +464,7 @@ def a_batch(bench: Bench, meanwhile: Callable[[list[str]], object], **options: o
     return names(bench.planner(**options).plan(first, end))
 
 
-def test_a_batch_whose_segments_were_collected_fails_and_says_so(bench: Bench) -> None:
+def test_batch_whose_segments_were_collected_fails_with_the_reason(bench: Bench) -> None:
     with pytest.raises(SegmentError, match=r"segment segment-0000000001 is gone, with t-0 offsets up to 19: collected"):
         a_batch(bench, lambda sealed: bench.collect(sealed[:2], 1 << 40))
 
@@ -486,7 +486,7 @@ def test_a_batch_with_a_file_of_another_size_fails_and_names_it(bench: Bench) ->
         a_batch(bench, lambda sealed: path.write_bytes(b"damaged"))
 
 
-def test_data_loss_that_is_allowed_delivers_what_is_left(bench: Bench) -> None:
+def test_allowed_data_loss_delivers_the_remaining_segments(bench: Bench) -> None:
     left = a_batch(bench, lambda _: bench.folder.remove("g/c/abc-0000000003.arrow"), fail_on_data_loss=False)
     assert left == ["segment-0000000001"]
 
@@ -547,7 +547,7 @@ def test_segments_are_packed_in_order_into_runs_of_about_the_same_size() -> None
 # ---- with the coordinator
 
 
-def test_the_coordinator_collects_what_every_query_has_finished_and_nothing_else(bench: Bench, zk: str) -> None:
+def test_coordinator_collects_only_segments_finished_by_every_query(bench: Bench, zk: str) -> None:
     with a_world(zk) as world:
         sealed = [bench.seal(), bench.seal(), bench.seal()]
         slow, fast = bench.planner(query="slow"), bench.planner(query="fast")

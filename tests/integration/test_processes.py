@@ -28,7 +28,7 @@ ALL = parts("t", 0, 1, 2, 3)
 
 @pytest.fixture
 def processes() -> Iterator[ExitStack]:
-    """Whatever is entered here is ended at the end."""
+    """The contexts entered here are closed after the test."""
     with ExitStack() as stack:
         yield stack
 
@@ -69,7 +69,7 @@ def test_next_of_three_nodes_is_elected_after_sigterm_and_sigkill(
     after = world.stable("g", 1, above=before.generation)
     assert (after.epoch, after.generation) == (3, before.generation + 1), "a failover alone is no reason to rebalance"
     eventually(lambda: len(consumer.records) == 500, 10, "all is read")
-    world.told_once("t", 5, 100)
+    world.delivered_once("t", 5, 100)
     for process in nodes.values():
         assert "Traceback" not in process.said()
 
@@ -117,7 +117,7 @@ def test_paused_coordinator_writes_nothing_after_the_next_one_is_elected(
     assert after.epoch == 2
     log.end = 200
     eventually(lambda: sum(len(c.records) for c in consumers) == 800, 10, "all is read")
-    world.told_once("t", 4, 200)
+    world.delivered_once("t", 4, 200)
     assert EpochRecord.parse("", world.data(COORDINATOR_EPOCH) or b"").epoch == 2
     assert elected(world, 2) == "second"
 
@@ -221,6 +221,6 @@ def test_consumers_pause_while_zookeeper_is_unavailable_and_resume_afterwards(
         eventually(lambda: sum(len(c.records) for c in consumers) == 800, 20, "all is read")
         assert read_while_away == 400, "nothing is read without a lease"
         world.stable("g", 2)
-        world.told_once("t", 4, 200)
+        world.delivered_once("t", 4, 200)
         assert [c.error for c in consumers] == [None, None]
         assert service.term is not None

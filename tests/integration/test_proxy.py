@@ -52,7 +52,7 @@ def test_a_multi_whose_reply_is_lost_has_happened(proxy: Proxy, client: Any, wit
 
     assert b"/second" in loss.wait()
     assert sorted(witness.get_children("/")) == ["first", "second"]
-    assert eventually(lambda: client.exists("/second"), 5, "the session goes on", ignoring=(KazooException,))
+    assert eventually(lambda: client.exists("/second"), 5, "the session continues", ignoring=(KazooException,))
     assert client.client_id[0] == session
     assert proxy.requests[MULTI] == 1
 
@@ -84,7 +84,7 @@ def test_a_request_that_is_lost_has_not_happened(proxy: Proxy, client: Any, witn
     assert witness.get_children("/") == []
 
 
-def test_exactly_one_reply_is_lost_and_only_the_one_that_was_meant(proxy: Proxy, client: Any, witness: Any) -> None:
+def test_exactly_the_chosen_reply_is_lost(proxy: Proxy, client: Any, witness: Any) -> None:
     client.create("/a")
     client.create("/b")
     loss = proxy.drop_reply(lambda request: op_code(request) == SET_DATA and b"/b" in request)
@@ -100,7 +100,7 @@ def test_exactly_one_reply_is_lost_and_only_the_one_that_was_meant(proxy: Proxy,
     assert proxy.losses == [loss]
 
 
-def test_requests_on_their_way_together_lose_what_follows_the_lost_reply(proxy: Proxy, client: Any) -> None:
+def test_pipelined_requests_lose_the_replies_after_the_lost_one(proxy: Proxy, client: Any) -> None:
     for name in "abc":
         client.create(f"/{name}")
     loss = proxy.drop_reply(lambda request: op_code(request) == GET_DATA and b"/b" in request)
@@ -125,7 +125,7 @@ def test_a_cut_connection_is_noticed_and_the_session_survives(proxy: Proxy, clie
 
 def test_refused_connections_end_when_it_resumes(proxy: Proxy, client: Any) -> None:
     proxy.refuse()
-    assert client.exists("/") is not None  # what is open stays open
+    assert client.exists("/") is not None  # open connections stay open
 
     proxy.cut()
     eventually(lambda: client.state == KazooState.SUSPENDED, 5, "suspended")
@@ -137,7 +137,7 @@ def test_refused_connections_end_when_it_resumes(proxy: Proxy, client: Any) -> N
     eventually(lambda: client.state == KazooState.CONNECTED, 5, "connected again")
 
 
-def test_a_black_hole_says_nothing_until_the_session_is_over(proxy: Proxy, client: Any, witness: Any) -> None:
+def test_black_hole_is_silent_until_the_session_expires(proxy: Proxy, client: Any, witness: Any) -> None:
     client.create("/life", ephemeral=True)
     lost = threading.Event()
     client.add_listener(lambda state: lost.set() if state == KazooState.LOST else None)
@@ -147,13 +147,13 @@ def test_a_black_hole_says_nothing_until_the_session_is_over(proxy: Proxy, clien
         client.get_async("/life").get(timeout=0.3)
     assert client.state == KazooState.CONNECTED
     eventually(lambda: not witness.exists("/life"), 10, "the server ends the session")
-    assert not lost.is_set()  # kazoo tells of the end of a session only when a server has told it
+    assert not lost.is_set()  # kazoo reports an expired session only after a server's reply
 
     proxy.resume()
     assert lost.wait(10)
 
 
-def test_what_is_held_back_arrives_late_and_whole(proxy: Proxy, client: Any, witness: Any) -> None:
+def test_held_traffic_arrives_late_and_whole(proxy: Proxy, client: Any, witness: Any) -> None:
     proxy.hold()
     late = client.create_async("/late")
     with pytest.raises(KazooTimeoutError):
@@ -166,7 +166,7 @@ def test_what_is_held_back_arrives_late_and_whole(proxy: Proxy, client: Any, wit
     assert witness.exists("/late") is not None
 
 
-def test_what_is_held_back_when_the_connection_is_cut_never_arrives(proxy: Proxy, client: Any, witness: Any) -> None:
+def test_traffic_held_at_a_cut_connection_never_arrives(proxy: Proxy, client: Any, witness: Any) -> None:
     proxy.hold()
     late = client.create_async("/late")
 

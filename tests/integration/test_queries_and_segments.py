@@ -44,7 +44,7 @@ def rows(result: Result) -> list[dict[str, Any]]:
 # ---- queries list
 
 
-def test_queries_are_listed_with_what_each_of_them_holds_back(group: SealedGroup, run: Any) -> None:
+def test_queries_are_listed_with_their_retained_segments(group: SealedGroup, run: Any) -> None:
     names = [group.seal(), group.seal(), group.seal(5)]
     group.query("behind", names[0])
     group.query("done", names[2])
@@ -111,7 +111,7 @@ def test_unreadable_query_is_listed_and_reported(group: SealedGroup, run: Any) -
 
 
 @pytest.mark.parametrize("command", [("queries", "list"), ("segments", "list"), ("segments", "verify")])
-def test_a_group_that_does_not_exist_is_the_users_mistake(group: SealedGroup, run: Any, command: list[str]) -> None:
+def test_missing_group_is_a_usage_error(group: SealedGroup, run: Any, command: list[str]) -> None:
     result = run(*command, "other")
 
     assert result.exit_code == 2
@@ -121,7 +121,7 @@ def test_a_group_that_does_not_exist_is_the_users_mistake(group: SealedGroup, ru
 # ---- queries remove
 
 
-def test_a_dry_run_says_what_removing_a_query_frees_and_removes_nothing(group: SealedGroup, run: Any) -> None:
+def test_dry_run_of_a_removal_lists_the_freed_segments_and_removes_nothing(group: SealedGroup, run: Any) -> None:
     names = [group.seal() for _ in range(4)]
     group.query("slow", names[0])
     group.query("fast", names[2])
@@ -159,7 +159,7 @@ def test_removing_a_query_that_is_expired_frees_nothing_that_was_not_free(group:
 
 
 @pytest.mark.parametrize(("name", "query"), [("g", "none"), ("other", "q")])
-def test_removing_what_is_not_there_is_the_users_mistake(group: SealedGroup, run: Any, name: str, query: str) -> None:
+def test_removal_of_a_missing_query_is_a_usage_error(group: SealedGroup, run: Any, name: str, query: str) -> None:
     result = run("queries", "remove", name, query, "--execute")
 
     assert result.exit_code == 2
@@ -251,7 +251,7 @@ def test_a_file_that_is_no_arrow_file_is_found(group: SealedGroup, run: Any, who
     assert verify(run) == (5, [("unreadable file", whole[1], group.segment(whole[1]).file)])
 
 
-def test_a_file_with_other_rows_than_its_znode_says_is_found(group: SealedGroup, run: Any, whole: list[str]) -> None:
+def test_file_whose_row_count_differs_from_its_znode_is_found(group: SealedGroup, run: Any, whole: list[str]) -> None:
     segment = replace(group.segment(whole[1]), rows=11)
     group.store.commit([SetData(group.paths.segment(whole[1]), segment.to_bytes())])
 
@@ -270,7 +270,7 @@ def test_a_file_with_other_rows_than_its_znode_says_is_found(group: SealedGroup,
         ([(0, 0, 10), (1, 5, 1)], "it has offsets 5 to 5 of t-1, and should have none"),
     ],
 )
-def test_a_file_with_other_offsets_than_its_znode_says_is_found(
+def test_file_whose_offsets_differ_from_its_znode_is_found(
     group: SealedGroup, run: Any, inside: list[tuple[int, int, int]], words: str
 ) -> None:
     segment = group.write(10)
@@ -313,9 +313,7 @@ def test_ranges_that_overlap_are_found(group: SealedGroup, run: Any, whole: list
     assert problem(run) == "offsets 25 to 29 of t-0 are in a segment before it too"
 
 
-def test_a_last_segment_that_is_gone_is_found_by_where_the_group_stands(
-    group: SealedGroup, run: Any, whole: list[str]
-) -> None:
+def test_missing_last_segment_is_found_by_the_groups_offset(group: SealedGroup, run: Any, whole: list[str]) -> None:
     parents = [
         Create(group.paths.offsets_of("t")),
         Create(group.paths.offset("t", 0), OffsetRecord(30, "id", 1).to_bytes()),
@@ -339,7 +337,7 @@ def test_verify_accepts_a_recreated_topic_that_starts_over(group: SealedGroup, r
 def test_files_that_nothing_names_are_left_over_and_no_damage(group: SealedGroup, run: Any, whole: list[str]) -> None:
     waiting = group.write().file
     dead = "g/c/dead-0000000001.arrow"
-    unknown = "g/nobody/abc-0000000001.arrow"
+    unknown = "g/missing/abc-0000000001.arrow"
     half = "g/c/.tmp-dead-0000000002.arrow"
     for file in (dead, unknown, half):
         path = Path(group.folder.path(file))
@@ -371,9 +369,7 @@ def test_segments_are_found_where_this_machine_sees_them(
     assert verify(run, "--segments-dir", str(tmp_path / "moved")) == (0, [])
 
 
-def test_a_segments_folder_that_cannot_be_opened_is_the_users_mistake(
-    group: SealedGroup, run: Any, whole: list[str]
-) -> None:
+def test_unreadable_segments_folder_is_a_usage_error(group: SealedGroup, run: Any, whole: list[str]) -> None:
     result = run("segments", "verify", "g", "--segments-dir", "nonsense://there")
 
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Queries and slots that begin again: names are kept, nobody leaves for an outage, and what is decided is swept."""
+"""Restarts of queries and slots: names are kept, an outage removes no member, decided entries are swept."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def sees_pool(world: World, directions: Directions, *, there: bool) -> None:
 def test_slot_stays_when_its_driver_returns_after_a_long_zookeeper_outage(
     world: World, post: PoolPost, directions: Directions, clock: Clock
 ) -> None:
-    clock.ahead_s += 60.0  # in which nobody could ask, and the driver's session ended
+    clock.ahead_s += 60.0  # without requests; the driver's session expired
     post.close()
 
     sees_pool(world, directions, there=False)
@@ -211,7 +211,7 @@ def test_driver_absence_is_counted_from_zero_each_time(
     assert directions.read(world.store) == "its driver is gone"
 
 
-# ---- files that nobody names
+# ---- files without a segment znode
 
 
 def test_collected_segment_files_are_swept_while_their_consumer_is_alive(

@@ -90,7 +90,7 @@ def elected(world: World, epoch: int) -> str:
 
 @pytest.fixture(scope="module")
 def history(own_ensemble: Ensemble, tmp_path_factory: pytest.TempPathFactory) -> HistoryOfTest:
-    """A node and a consumer are killed, a consumer stands still for longer than its session, one joins, one leaves."""
+    """A node and a consumer are killed, a consumer is suspended for longer than its session, one joins, one leaves."""
     zk = fresh_chroot(own_ensemble.hosts)
     folder = tmp_path_factory.mktemp("processes")
     with ExitStack() as stack:
@@ -143,7 +143,7 @@ def test_killed_and_paused_processes_leave_a_history_in_which_every_invariant_ho
 
 
 def test_one_lie_in_the_same_history_is_found(history: HistoryOfTest) -> None:
-    """As if a consumer had gone on fetching what it gave up: its `halt` is not there."""
+    """As if a consumer had continued fetching revoked partitions: its `halt` is missing."""
     changed = 0
     for path in history.folder.glob("until-end-c*"):
         lines = path.read_text().splitlines(keepends=True)
@@ -157,7 +157,7 @@ def test_one_lie_in_the_same_history_is_found(history: HistoryOfTest) -> None:
     assert {verdict.invariant for verdict in verdicts.broken} & {"S1", "S6"}, verdicts.text()
 
 
-def test_the_transaction_log_says_what_took_effect_and_nothing_else(own_ensemble: Ensemble) -> None:
+def test_transaction_log_has_exactly_the_committed_changes(own_ensemble: Ensemble) -> None:
     zk = fresh_chroot(own_ensemble.hosts)
     store = open_kazoo(zk, 2000)
     store.commit([Create("/a", b'{"x":1}'), Create("/a/s-", sequential=True), Create("/a/e", b"\xff", ephemeral=True)])

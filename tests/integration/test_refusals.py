@@ -1,4 +1,4 @@
-"""A group that does not take a consumer: the coordinator's word reaches its `poll`, and whoever runs it."""
+"""A consumer that its group refuses: the coordinator's reason reaches its `poll` and the operator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_refused_consumer_gets_the_error_from_every_poll_and_stops_no_member(wor
                 for _ in range(200):
                     refused.poll(50)
         assert (world.channel("g", "c2").error, world.data(PATHS.id("c2"))) == (error.__name__, None)
-        assert (world.state("g").generation, member.held) == (before.generation, ALL), "nobody stopped for it"
+        assert (world.state("g").generation, member.held) == (before.generation, ALL), "no member stopped for it"
 
 
 def test_consumer_over_group_max_size_is_accepted_after_another_member_left(world: World) -> None:

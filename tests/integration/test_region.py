@@ -143,7 +143,7 @@ def test_joining_member_triggers_a_checkpoint_before_the_generation(
     two = counting("c2")
 
     after = running(world, above=before.reset)
-    assert after.sequence > before.sequence, "a checkpoint came first"
+    assert after.sequence > before.sequence, "a checkpoint was first"
     world.stable("g", 2)
     assert after.sequence in one.resets
     log.end = 60
@@ -219,7 +219,7 @@ def test_states_are_exact_through_joins_kills_and_leaves_with_every_strategy(
     world.stable("g", 1, above=generation + 1)
     log.end = 120
     exact(log, 6, one)
-    assert region(world).sequence > before.sequence, "who leaves takes a checkpoint first"
+    assert region(world).sequence > before.sequence, "a leaving member takes a checkpoint first"
 
 
 def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
@@ -236,7 +236,7 @@ def test_a_member_that_leaves_asks_again_when_its_checkpoint_is_aborted(
     leaving = ThreadRuntime().spawn(one.close, "closing")
     aborted = PATHS.checkpoint(before.next_sequence)
     eventually(lambda: "aborted" in world.names(aborted), 10, "its checkpoint is aborted")
-    eventually(lambda: two.consumer.region.state != "DRAINING", 10, "the other member goes on")
+    eventually(lambda: two.consumer.region.state != "DRAINING", 10, "the other member resumes")
 
     two.has_finished = True
 
@@ -338,7 +338,7 @@ def test_an_application_takes_the_region_back_itself_but_not_for_ever(
 
     failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 10, "the region has failed")
     assert "max_consecutive_resets" in (failed.reason or "")
-    eventually(lambda: not one.consumer.assignment(), 10, "nobody runs anything")
+    eventually(lambda: not one.consumer.assignment(), 10, "no member has a partition")
     requested(world, "reset")
     running(world, above=failed.reset)
     exact(log, 4, one)
@@ -358,7 +358,7 @@ def test_member_that_fails_to_drain_leaves_and_the_region_resumes_its_checkpoint
 
     requested(world, "checkpoint")
 
-    errors = eventually(lambda: two.errors, 10, "it hears of it")
+    errors = eventually(lambda: two.errors, 10, "it is notified")
     assert type(errors[0]).__name__ == "DrainFailed" and "the disk is full" in str(errors[0])
     two.fails_to_drain = False
     assert running(world, above=before).sequence >= sequence
@@ -390,7 +390,7 @@ def test_large_states_are_in_files_and_a_damaged_file_fails_the_region(
     assert "is damaged" in (failed.reason or "") and "`zk-coordinator regions reset r --to`" in (failed.reason or "")
 
 
-def test_a_group_that_comes_to_a_region_costs_the_others_no_work(
+def test_group_that_joins_a_region_costs_the_others_no_work(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -402,14 +402,14 @@ def test_a_group_that_comes_to_a_region_costs_the_others_no_work(
     other = counting("o1", group="h")
 
     after = running(world, above=before.reset)
-    assert after.sequence > before.sequence and after.groups == ("g", "h"), "a checkpoint came first"
+    assert after.sequence > before.sequence and after.groups == ("g", "h"), "a checkpoint was first"
     assert one.resets[-1] == after.sequence
     exact(log, 4, one)
     exact(log, 4, other)
     assert other.resets == [after.sequence] and after.reset == before.reset + 1
 
 
-def test_a_member_that_comes_to_a_region_without_any_waits_for_no_checkpoint(
+def test_member_that_joins_a_region_without_members_waits_for_no_checkpoint(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -447,7 +447,7 @@ def test_groups_of_a_region_are_checkpointed_and_reset_together_even_when_empty(
     running(world, above=before)
     exact(log, 4, one)
     later = checkpoint(world)
-    assert set(contributions(world, later)) == {"g~c1", "h~o1"}, "what nobody contributes is copied"
+    assert set(contributions(world, later)) == {"g~c1", "h~o1"}, "contributions of absent members are copied"
     log.end = 60
     back = counting("o2", group="h")
     exact(log, 4, back)
@@ -474,7 +474,7 @@ def test_a_coordinator_that_dies_at_any_time_leaves_the_states_exact(
     running(world)
     exact(log, 4, one, two)
     before = region(world).sequence
-    eventually(lambda: region(world).sequence > before, 10, "checkpoints go on")
+    eventually(lambda: region(world).sequence > before, 10, "checkpoints continue")
 
 
 def test_partitions_that_are_added_begin_at_their_beginning_and_cost_no_work(
@@ -526,7 +526,7 @@ def test_offset_lost_by_the_log_fails_the_region_with_a_remedy_and_is_not_skippe
     eventually(lambda: world.data(PATHS.root) is None, 15, "the region without a group is removed")
     run_ok(world.zk, "groups", "reset-offsets", "g", *to)
     again = counting("c1")
-    eventually(lambda: again.by_key == {"t-0": 10, "t-1": 10}, 20, "it begins anew with what the log has")
+    eventually(lambda: again.by_key == {"t-0": 10, "t-1": 10}, 20, "it starts again from the log's beginning")
 
 
 def test_a_commit_and_a_seek_are_refused_in_a_sentence(world: World, counting: Callable[..., Counting]) -> None:
@@ -587,7 +587,7 @@ def test_regions_are_shown_checkpointed_and_reset_from_the_command_line(
 def test_application_error_while_processing_takes_no_checkpoint_and_loses_no_record(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
-    """What `poll` has returned was not all processed: no state may stand beside these offsets."""
+    """Not all polled records were processed: no state may belong to these offsets."""
     world.coordinator()
     world.topic("t", 2)
     config = ConsumerConfig(zk=world.zk, group="g", consumer="c1", region="r", session_timeout_ms=SESSION_MS)
@@ -640,7 +640,7 @@ def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(
     exact(log, 2, one)
     run_ok(world.zk, "pause", "g")
     run_ok(world.zk, "regions", "checkpoint", "r")
-    assert run(world.zk, "regions", "checkpoint", "r").exit_code == 2, "one stands already"
+    assert run(world.zk, "regions", "checkpoint", "r").exit_code == 2, "a request is pending already"
 
     run_ok(world.zk, "regions", "reset", "r", "--to-initial", "--execute")
 
@@ -650,7 +650,7 @@ def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(
     assert service.term is not None
 
 
-def test_a_dynamic_member_that_comes_back_under_its_name_resets_a_led_group_once(
+def test_restarted_dynamic_member_resets_a_led_group_once(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -691,7 +691,7 @@ def test_foreign_znodes_below_checkpoints_and_requests_stop_no_group_or_region(
     running(world, above=before.reset)
     exact(log, 2, one)
     world.put(f"{PATHS.request}/stray")
-    eventually(lambda: world.data(PATHS.request) is None, 20, "the request is removed with what stands below it")
+    eventually(lambda: world.data(PATHS.request) is None, 20, "the request is removed with its children")
     log.end = 60
     exact(log, 2, one)
 
@@ -738,15 +738,15 @@ def test_status_reports_unreadable_regions_with_their_path_and_failed_regions(wo
     failed = Region(state="Failed", reason="c1: the disk is full", groups=("g",))
     world.put(f"{REGIONS}/other", failed.to_bytes())
 
-    told = run(world.zk, "status", "--check", "-o", "json")
+    status = run(world.zk, "status", "--check", "-o", "json")
 
-    found = {(each["check"], each["region"], each["message"]) for each in json.loads(told.stdout)["findings"]}
-    assert told.exit_code == 5
+    found = {(each["check"], each["region"], each["message"]) for each in json.loads(status.stdout)["findings"]}
+    assert status.exit_code == 5
     assert ("region-failed", "other", "Failed, its members have stopped (c1: the disk is full)") in found
     assert any(check == "unreadable" and PATHS.root in message for check, _, message in found), found
 
 
-def test_metrics_of_a_region_count_checkpoints_and_resets_and_go_when_it_is_gone(
+def test_metrics_of_a_region_count_checkpoints_and_resets_until_its_removal(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     metrics = CoordinatorMetrics()

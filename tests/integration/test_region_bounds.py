@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real_zookeeper("a server that has room for large groups
 TURN_S = 2.0
 """CPU seconds of one turn, at most: 0.3 were measured."""
 TURN_BYTES = 32_000_000
-"""What turns have allocated at once, at most: 6 MB were measured."""
+"""Limit of memory that turns allocate at once: 6 MB were measured."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def zk(large_server: Ensemble) -> str:
 class Turns:
     """A coordinator's turns, and what each took.
 
-    :ivar took: what it was -> CPU seconds.
+    :ivar took: label -> CPU seconds.
     """
 
     def __init__(self, world: World, stage: ManualStage) -> None:
@@ -118,7 +118,7 @@ def test_checkpoint_and_reset_of_1000_members_read_each_contribution_once_in_bou
         assert (region(world).sequence, region(world).open) == (sequence, 0)
         turns.group("after it", "g")
         turns.group("after it", "g")
-        # By the region's turns, and by the group's, which tells by them who has which partition.
+        # Once by the region's turns and once by the group's, which read the partitions' owners from them.
         assert set(turns.reads.values()) == {2} and len(turns.reads) == 1000 * sequence
     given = contributions(world, 2)
     assert sum(len(each.offsets) for each in given.values()) == 10_000

@@ -97,10 +97,10 @@ def test_empty_group_removed_from_its_region_resumes_at_the_checkpoint_stateless
     before = region(world).reset
     again = counting("o1", group="h")
     running(world, above=before)
-    eventually(lambda: dict(again.by_key) == {"t-0": 10, "t-1": 10}, 20, "it begins anew at the checkpoint's offsets")
+    eventually(lambda: dict(again.by_key) == {"t-0": 10, "t-1": 10}, 20, "it starts again at the checkpoint's offsets")
     assert again.resets == [region(world).sequence]
     exact(log, 2, one)
-    refused = run(world.zk, "regions", "remove-group", "r", "nobody")
+    refused = run(world.zk, "regions", "remove-group", "r", "missing")
     assert refused.exit_code == 2 and "is not bound to consistent region r" in refused.output
 
 
@@ -153,7 +153,7 @@ def test_deleted_group_leaves_nothing_in_its_region_for_a_group_of_the_same_name
 
 
 class _RegistersFirst(FrontStore):
-    """Somebody registers between the last look at a group and the multi that takes it out of its region."""
+    """A member registers between the last read of a group and the multi that removes it from its region."""
 
     def commit(self, operations: Sequence[Operation]) -> list[str]:
         if any(isinstance(each, SetData) and each.path == PATHS.root for each in operations):
@@ -223,7 +223,7 @@ def test_members_remove_state_files_of_retired_checkpoints_and_no_others(
     exact(log, 2, one)
 
 
-def test_a_checkpoint_is_aborted_and_goes_on_where_what_it_must_copy_cannot_be_read(
+def test_unreadable_copied_contribution_aborts_a_checkpoint_and_counts_continue(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
     world.coordinator()
@@ -333,7 +333,7 @@ def test_damaged_contribution_is_reported_until_a_reset_to_another_checkpoint(
     one.vanish()
     two = counting("c2")
 
-    failed = eventually(lambda: (now := world.state("g")).state == FAILED and now, 30, "it is said")
+    failed = eventually(lambda: (now := world.state("g")).state == FAILED and now, 30, "the state is Failed")
     assert path in (failed.reason or "") and "regions reset r --to NUMBER" in (failed.reason or "")
     run_ok(world.zk, "regions", "reset", "r", "--to", str(first), "--execute")
     running(world, above=before)
@@ -358,7 +358,9 @@ def test_checkpoint_does_not_begin_while_a_group_cannot_take_part_with_the_reaso
     fast = {"checkpoint_interval_ms": 300, "drain_timeout_ms": 600, "sweep_interval_ms": 300}
     world.elected(world.coordinator(max_rebalance_retries=1, **fast))
     eventually(lambda: world.state("h").state == FAILED, 30, "the group's turns fail")
-    hindered = eventually(lambda: (now := region(world)).reason and not now.open and now, 15, "the region says why")
+    hindered = eventually(
+        lambda: (now := region(world)).reason and not now.open and now, 15, "the region has the reason"
+    )
     assert hindered.reason.startswith(f"no checkpoint: the turns of group h fail: {path} "), hindered.reason
 
     run_ok(world.zk, "regions", "checkpoint", "r")
@@ -374,7 +376,7 @@ def test_checkpoint_does_not_begin_while_a_group_cannot_take_part_with_the_reaso
 
 
 class Between(FrontStore):
-    """Something happens right after a member has looked what request stands."""
+    """A change right after a member's read of the request."""
 
     happens: Callable[[], object] | None = None
 

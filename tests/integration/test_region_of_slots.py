@@ -63,15 +63,13 @@ def cut(world: World, sequence: int) -> dict[int, int]:
 
 
 def contributed(world: World, sequence: int) -> dict[int, int]:
-    """The same as its members say; of partitions of which nothing was sealed neither says anything."""
+    """The same from the members' contributions; neither has partitions without sealed records."""
     given = contributions(world, sequence).values()
     offsets = {part.partition: offset for each in given for part, offset in each.offsets.items()}
     return {partition: offset for partition, offset in offsets.items() if offset}
 
 
-def test_the_segments_below_a_checkpoint_hold_exactly_what_its_members_contributed(
-    world: World, bench: SlotBench
-) -> None:
+def test_segments_below_a_checkpoint_hold_exactly_its_contributions(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(30)
     slots(bench, 0, 1, seal_interval_ms=SLOW)  # nothing is sealed but by the drain
@@ -88,7 +86,7 @@ def test_the_segments_below_a_checkpoint_hold_exactly_what_its_members_contribut
     assert region(world).kind == "slots" and region(world).reset == 1
 
 
-def test_what_is_open_is_sealed_for_a_checkpoint_also_while_fetching_is_paused(world: World, bench: SlotBench) -> None:
+def test_open_segment_is_sealed_for_a_checkpoint_while_fetching_is_paused(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(30)
     slots(bench, 0, seal_interval_ms=SLOW)
@@ -148,7 +146,7 @@ def test_slot_that_cannot_seal_contributes_later_and_is_not_evicted(world: World
     assert world.registrations("g") == 1
 
 
-def test_a_slot_in_a_region_of_consumers_is_turned_away(world: World, bench: SlotBench) -> None:
+def test_slot_in_a_region_of_consumers_is_refused(world: World, bench: SlotBench) -> None:
     world.coordinator()
     world.consumer("other", "c1", {"t": 1}, region="r")
     world.stable("other", 1)
@@ -235,7 +233,7 @@ def test_checkpoint_begun_before_a_generation_is_written_is_complete_or_aborted(
     assert cut(world, last) == contributed(world, last)
 
 
-def test_a_checkpoint_is_taken_without_a_slot_that_is_away_from_its_seat(world: World, bench: SlotBench) -> None:
+def test_checkpoint_completes_without_an_absent_static_slot(world: World, bench: SlotBench) -> None:
     world.coordinator()
     bench.end(20)
     slots(bench, 0, 1, session_timeout_ms=30_000)

@@ -1,4 +1,4 @@
-"""`rebalance G`: a turn that an operator asks for, which outlives whoever is elected."""
+"""`rebalance G`: an operator's request for a turn, which outlives the elected node."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_requested_turn_cuts_the_wait_after_a_failure_short(world: World, monk
     world.stable("g", 1)
 
 
-def test_a_request_stands_until_a_turn_has_succeeded(world: World) -> None:
+def test_request_is_kept_until_a_turn_has_succeeded(world: World) -> None:
     assignor = Faulty()
     world.coordinator(assignor=assignor)
     world.topic("t", 2)
@@ -98,12 +98,12 @@ def test_unanswered_request_is_left_to_the_next_coordinator(world: World) -> Non
     world.topic("t", 2)
     world.consumer("g", "c1", {"t": 1})
     eventually(lambda: world.data(PATHS.id("c1")) is not None, 5, "c1 is registered")
-    world.put(PATHS.request, TurnRequest("somebody", 1, "long ago").to_bytes())
+    world.put(PATHS.request, TurnRequest("an operator", 1, "long ago").to_bytes())
 
     world.coordinator()
 
     eventually(lambda: world.data(PATHS.request) is None, 10, "it is answered")
-    assert "requested by somebody: long ago" in world.history("g")[0].trigger
+    assert "requested by an operator: long ago" in world.history("g")[0].trigger
 
 
 def test_a_deposed_coordinator_answers_no_request(world: World, stage: ManualStage) -> None:
@@ -179,15 +179,15 @@ def test_a_request_that_cannot_be_read_is_reported_and_taken_all_the_same(world:
 def test_impossible_rebalance_request_is_refused_with_a_remedy(world: World) -> None:
     world.put(PATHS.root)
 
-    missing = run(world.zk, "rebalance", "nobody")
-    nobody = run(world.zk, "rebalance", "g")
+    missing = run(world.zk, "rebalance", "unelected")
+    unelected = run(world.zk, "rebalance", "g")
     run_ok(world.zk, "pause", "g")
     paused = run(world.zk, "rebalance", "g")
     run_ok(world.zk, "pause")
     everything = run(world.zk, "rebalance", "g")
 
     assert missing.exit_code == 2 and "does not exist" in missing.stderr
-    assert nobody.exit_code == 1 and "no coordinator is elected" in nobody.stderr
+    assert unelected.exit_code == 1 and "no coordinator is elected" in unelected.stderr
     assert paused.exit_code == 2 and "resume it first with `resume g`" in paused.stderr
     assert everything.exit_code == 2 and "resume it first with `resume`" in everything.stderr
     assert world.data(PATHS.request) is None

@@ -20,7 +20,7 @@ from tests.support.wait import eventually, within
 from tests.support.world import World
 
 
-def test_another_node_is_elected_and_the_group_goes_on(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_node_is_elected_and_the_group_continues(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     one, two = world.coordinator("one"), world.coordinator("two")
     first = world.elected(one, two)
@@ -40,7 +40,7 @@ def test_another_node_is_elected_and_the_group_goes_on(world: World, caplog: pyt
     world.consumer("g", "c2", {"t": 1})
     world.stable("g", 2)
     stands = f"election joined: node={name}\n"
-    eventually(lambda: caplog.text.count(stands) >= 2, 15, "who resigned stands again")
+    eventually(lambda: caplog.text.count(stands) >= 2, 15, "the resigned node is a candidate again")
     run_ok(world.zk, "resign")
     assert world.elected(one, two, above=found["elected"]["epoch"]) is first
 
@@ -68,11 +68,11 @@ def test_a_znode_that_was_removed_by_hand_makes_its_node_resign_at_once(
 
 
 def test_resign_of_another_node_or_without_an_elected_node_is_refused(world: World) -> None:
-    nobody = run(world.zk, "resign")
+    unelected = run(world.zk, "resign")
     world.elected(world.coordinator("only"))
     other = run(world.zk, "resign", "--node", "other")
 
-    assert nobody.exit_code == 1 and "no node is elected" in nobody.stderr
+    assert unelected.exit_code == 1 and "no node is elected" in unelected.stderr
     assert other.exit_code == 2 and "'other' is not elected: 'only' is, with epoch 1" in other.stderr
     node = world.store.get(COORDINATOR)
     assert node is not None and CoordinatorRecord.parse(COORDINATOR, node.data).epoch == 1

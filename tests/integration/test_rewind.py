@@ -29,7 +29,7 @@ CONF = {PROVIDER: "org.apache.spark.X.HDFSBackedStateStoreProvider"}
 
 
 class Later(ThreadRuntime):
-    """Four minutes from now: nobody has given a sign of life since."""
+    """Four minutes from now: no heartbeat since."""
 
     def wall_ms(self) -> int:
         return super().wall_ms() + 240_000
@@ -107,7 +107,7 @@ def ran(zk: str, tmp_path: Path) -> Iterator[Ran]:
         made.close()
 
 
-def test_the_znode_and_the_files_go_back_and_the_next_run_repeats_what_came_after(ran: Ran) -> None:
+def test_znode_and_files_are_rewound_and_the_next_run_repeats_later_batches(ran: Ran) -> None:
     assert ran.at == {1: 1, 2: 3, 3: 5}
     before, data = ran.files, ran.world.data(ran.group.paths.query("q"))
     assert ran.rewinder().to(1) == Rewound(1, 5, 16)
@@ -123,7 +123,7 @@ def test_the_znode_and_the_files_go_back_and_the_next_run_repeats_what_came_afte
         1,
     }
     assert (ran.query.finished, ran.query.rewind) == (ran.ends[1].czxid, Rewind(1, ran.ends[1].czxid, True))
-    assert ran.group.set_of_queries == queries + 1, "no collection that was decided before comes after it"
+    assert ran.group.set_of_queries == queries + 1, "no earlier decision to collect is carried out after it"
     repeated = ran.ends[2:]
     del ran.ends[2:]
     ran.read(ran.planned(), ran.ends[1])
@@ -154,7 +154,7 @@ def test_run_with_the_files_of_before_and_the_earlier_run_are_both_fenced(ran: R
     assert (ran.query.rewind, ran.query.finished) == (None, ran.ends[3].czxid)
 
 
-def test_one_that_ends_half_way_lets_no_run_begin_and_is_repeated(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_finished_rewind_blocks_the_query_and_is_repeated(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = CheckpointFiles.remove
 
     def some(self: CheckpointFiles, files: list[str]) -> None:
@@ -213,7 +213,7 @@ def collect(ran: Ran, *names: str) -> None:
     ran.world.store.commit([SetData(ran.group.paths.segments, record), *gone])
 
 
-def test_what_was_collected_is_not_promised_again(ran: Ran) -> None:
+def test_rewind_to_a_batch_with_collected_segments_is_refused(ran: Ran) -> None:
     collect(ran, *ran.names[:3])
 
     with pytest.raises(
@@ -237,7 +237,7 @@ class Collecting(FrontStore):
         return super().commit(operations)
 
 
-def test_nothing_is_rewound_to_what_is_collected_meanwhile(ran: Ran) -> None:
+def test_rewind_to_segments_collected_meanwhile_is_refused(ran: Ran) -> None:
     before = ran.files
     rewinder = Rewinder(Collecting(ran), ThreadRuntime(), "g", "q", str(ran.folder), True)
 
@@ -301,7 +301,7 @@ def too_large(ran: Ran) -> None:
     ],
     ids=lambda value: value.__name__ if callable(value) and not isinstance(value, type) else "",
 )
-def test_what_cannot_be_rewound_is_said_and_left_as_it_is(
+def test_impossible_rewind_is_refused_and_changes_nothing(
     ran: Ran, spoil: Callable[[Ran], None], error: type[CoordinatorError], reason: str
 ) -> None:
     spoil(ran)
@@ -313,7 +313,7 @@ def test_what_cannot_be_rewound_is_said_and_left_as_it_is(
     assert (ran.files, ran.world.data(ran.group.paths.query("q"))) == (before, data)
 
 
-def test_a_snapshot_stands_for_the_changes_before_it(ran: Ran) -> None:
+def test_snapshot_replaces_the_deltas_before_it(ran: Ran) -> None:
     (ran.folder / "state/0/1/1.delta").unlink()
     ran.file("state/0/1/2.snapshot", "x")
     ran.file("state/0/1/5.snapshot", "x")
@@ -323,7 +323,7 @@ def test_a_snapshot_stands_for_the_changes_before_it(ran: Ran) -> None:
     assert {"state/0/1/2.snapshot", "state/0/1/2.delta"} <= ran.files and "state/0/1/5.snapshot" not in ran.files
 
 
-def test_a_removed_query_is_rewound_too_and_a_folder_that_is_none_is_refused(ran: Ran, tmp_path: Path) -> None:
+def test_removed_query_is_rewound_too_and_an_invalid_folder_is_refused(ran: Ran, tmp_path: Path) -> None:
     ran.world.remove(ran.group.paths.query("q"))
 
     assert ran.rewinder(has_ended=False).to(2, execute=True).batch == 3
@@ -343,7 +343,7 @@ def rewound_once_more(ran: Ran) -> None:
 
 
 @pytest.mark.parametrize("what", [removed, rewound_once_more])
-def test_a_query_that_somebody_has_changed_while_it_is_rewound_is_said(
+def test_concurrent_change_of_a_query_during_its_rewind_is_reported(
     ran: Ran, monkeypatch: pytest.MonkeyPatch, what: Callable[[Ran], None]
 ) -> None:
     whole = CheckpointFiles.remove

@@ -55,7 +55,7 @@ def test_a_seal_whose_reply_or_request_is_lost_is_done_once(
     assert bench.world.state("g").generation == 1
 
 
-def test_a_seal_is_done_once_though_the_question_what_became_of_it_is_lost_too(
+def test_seal_is_done_once_after_lost_replies_of_the_seal_and_its_check(
     bench: SlotBench, zookeeper_proxy: Proxy
 ) -> None:
     chroot = bench.world.zk[bench.world.zk.index("/") :]
@@ -77,7 +77,7 @@ def test_a_connection_that_is_cut_again_and_again_costs_no_record(bench: SlotBen
     bench.all_sealed(4, 1500)
 
 
-def test_partitions_that_move_while_records_come_are_sealed_once(bench: SlotBench) -> None:
+def test_partitions_that_move_during_fetching_are_sealed_once(bench: SlotBench) -> None:
     bench.slot(0)
     bench.world.stable("g", 1)
     bench.end(5000)
@@ -117,7 +117,7 @@ def tell(bench: SlotBench, record: SegmentsRecord) -> None:
     eventually(all_know, 10, f"every slot has read {record}")
 
 
-def test_while_paused_nothing_is_fetched_and_what_comes_afterwards_is(bench: SlotBench) -> None:
+def test_nothing_is_fetched_while_paused_and_later_records_are(bench: SlotBench) -> None:
     slot = bench.slot(0)
     bench.world.stable("g", 1)
     tell(bench, PAUSED)
@@ -195,7 +195,7 @@ def test_full_backlog_pauses_slots_until_a_query_catches_up_without_record_loss(
 
 
 def _fill_and_drain(bench: SlotBench) -> None:
-    """Three times: records come until the slots are paused, then a query finishes everything."""
+    """Three times: records arrive until the slots are paused, then a query finishes everything."""
     store, seen = bench.world.store, {}
     store.commit([SetData(PATHS.queries, b""), Create(PATHS.query("q"), Query("run", 0, 0).to_bytes())])
 
@@ -212,13 +212,13 @@ def _fill_and_drain(bench: SlotBench) -> None:
         return is_paused()
 
     for _ in range(3):
-        eventually(is_paused_by_more, 20, "the slots are told to pause")
-        assert 20 < len(bench.segments()) < 60, "over the bound comes what was on its way"
+        eventually(is_paused_by_more, 20, "the slots are paused")
+        assert 20 < len(bench.segments()) < 60, "only records in flight exceed the bound"
         found = see()
         seen |= found
         finished = max(czxid for czxid, _ in found.values())
         store.commit([SetData(PATHS.query("q"), Query("run", finished, 0).to_bytes())])
-        eventually(lambda: not is_paused(), 10, "they may go on")
+        eventually(lambda: not is_paused(), 10, "they may resume")
 
     def ranges(partition: int) -> list[tuple[int, int]]:
         every = (item for _, segment in seen.values() for item in segment.ranges)
@@ -235,7 +235,7 @@ def _fill_and_drain(bench: SlotBench) -> None:
         assert firsts == (0, *nexts[:-1]), "no gap, no overlap"
 
 
-def test_a_slot_leaves_when_the_pool_says_so_and_seals_first(bench: SlotBench) -> None:
+def test_slot_seals_and_leaves_on_request_of_the_pool(bench: SlotBench) -> None:
     bench.slot(0, seal_interval_ms=60_000)
     bench.slot(1, seal_interval_ms=60_000)
     bench.world.stable("g", 2)
@@ -257,7 +257,7 @@ def test_only_slots_over_the_pools_number_leave(bench: SlotBench) -> None:
     assert 0 not in bench.results
 
 
-def test_a_slot_whose_driver_is_gone_leaves_but_not_at_once(bench: SlotBench) -> None:
+def test_slot_of_a_dead_driver_leaves_after_a_delay(bench: SlotBench) -> None:
     bench.slot(0)
     bench.world.stable("g", 1)
     bench.post.close()
@@ -284,7 +284,7 @@ class Later(ThreadRuntime):
         return super().wall_ms() + round(ORPHAN_AFTER_S * 1000) + 60_000
 
 
-def test_a_sweep_removes_what_no_segment_names_of_incarnations_that_are_over(bench: SlotBench) -> None:
+def test_sweep_removes_unreferenced_files_of_ended_incarnations(bench: SlotBench) -> None:
     slot = bench.slot(0)
     bench.end(100)
     bench.all_sealed(4, 100)

@@ -59,7 +59,7 @@ def scripted(
 
 
 def recorded(world: World, **options: Any) -> Hooked:
-    """What stands in front of the session of a coordinator that runs."""
+    """The store in front of a running coordinator's session."""
     fronts: list[Hooked] = []
     options.setdefault("session_timeout_ms", 10_000)  # a thread beside processes may have to wait for its turn
     world.elected(world.coordinator(wrap=lambda store: fronts.append(Hooked(store)) or fronts[-1], **options))
@@ -91,7 +91,7 @@ def test_rolling_upgrade_of_a_subscription_gives_each_member_only_its_own_topics
     for member in world.consumers:
         assigned = {part.topic for what, some in member.events.copy() if what == "assigned" for part in some}
         assert assigned <= wanted[member.name], member.name
-        assert member.held, "nobody is idle"
+        assert member.held, "no member is idle"
 
 
 @protocols
@@ -125,7 +125,7 @@ def test_rolling_upgrade_of_the_strategy_switches_once_when_the_last_process_has
 ) -> None:
     front = recorded(group.world)
     options = ("--assignment", "client", "--session-timeout-ms", "20000")
-    for name in NAMES:  # static: who restarts is a member all the time
+    for name in NAMES:  # static: a restarting process stays a member
         group.start([name], "--group-instance-id", name, *options, "--protocols", old)
     group.joined(NAMES)
 
@@ -195,7 +195,7 @@ def test_subscription_change_makes_another_ask_without_reregistration_of_others(
     one, two = client(world, "c1", like=like), client(world, "c2", like=like)
     before = world.stable("g", 2)
     eventually(lambda: len(one.held | two.held) == 4, 5, "all is held")
-    registrations, told, held = world.registrations("g"), one.events.copy(), one.held
+    registrations, events, held = world.registrations("g"), one.events.copy(), one.held
 
     two.consumer.subscribe(Subscription({"u": 1}))
 
@@ -204,10 +204,10 @@ def test_subscription_change_makes_another_ask_without_reregistration_of_others(
     after = world.stable("g", 2)
     assert (after.generation, world.registrations("g")) == (before.generation + 1, registrations)
     heard = [("revoked", held), ("assigned", one.held)] if like == EAGER else [("assigned", one.held - held)]
-    eventually(lambda: one.events == told + heard, 5, "c1 has been called back")
+    eventually(lambda: one.events == events + heard, 5, "c1 has been called back")
 
 
-def test_subscription_change_to_the_same_is_none(world: World) -> None:
+def test_subscription_change_to_an_equal_one_makes_no_generation(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     one = client(world, "c1")
@@ -347,7 +347,7 @@ def test_topic_metadata_change_during_an_ask_outdates_its_answer_without_failure
     eventually(lambda: len(front.made_asks()) == 3, 10, "the leader is asked again")
     after = world.stable("g", 2)
     eventually(lambda: one.held | two.held == parts("t", *range(partitions)), 10, "all is held")
-    # An answer that comes before the coordinator has heard of the change is adopted for what there was.
+    # An answer before the coordinator's read of the change is adopted for the earlier group.
     assert after.generation - before.generation in (1, 2)
     assert one.failures == two.failures == []
     assert after.topics == {name: one.id for name, one in read_topics(world).items()}
@@ -514,7 +514,7 @@ def test_bounds_metadata_of_exactly_64_kb_is_taken(world: World) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(65_537,), (70_000,), (40_000, 40_000), (300_000,), (900_000,)])
-def test_bounds_metadata_over_64_kb_is_refused_with_its_size_and_the_others_go_on(
+def test_bounds_metadata_over_64_kb_is_refused_with_its_size_and_others_continue(
     world: World, sizes: tuple[int, ...]
 ) -> None:
     world.coordinator()

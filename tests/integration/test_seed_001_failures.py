@@ -1,7 +1,7 @@
 """Seed 001, "Handling Coordinator Failures", "Leader Failures" and "Assignment Failure".
 
-The four points at which a coordinator may fail are numbered as in the seed. One departure from it: nobody stops before
-the answer is known, so that a failure at any of them finds a group that runs on.
+The four points at which a coordinator may fail are numbered as in the seed. One departure from it: no member stops
+before the answer is known, so that a failure at any of them finds a group that runs on.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ protocols = pytest.mark.parametrize("like", [EAGER, COOPERATIVE])
 
 @pytest.fixture
 def hands(world: World, stage: ManualStage) -> Iterator[HandStage]:
-    """Topic `t` of six partitions; members and coordinators that move when the test says so."""
+    """Topic `t` of six partitions; members and coordinators that the test drives."""
     with a_hand_stage(world, stage) as hands:
         hands.topic("t", 6)
         yield hands
 
 
 class Begun(NamedTuple):
-    """A group of c1, the leader, and c2; its coordinator, what stands in front of its session, and its state."""
+    """A group of c1, the leader, and c2; its coordinator, the store in front of its session, and its state."""
 
     first: Hand
     front: Hooked
@@ -88,7 +88,7 @@ def dies(hand: Hand) -> None:
 
 
 def ends_well(hands: HandStage, hand: Hand, begun: Begun, ask: str, *, generations: int = 1) -> GroupState:
-    """Stable, so many generations later, by the answer to `ask`; one holder a partition, told once; nobody failed."""
+    """Stable after `generations` by the answer to `ask`; one holder a partition, assigned once; no failures."""
     after = hands.settled(hand)
     hand.turn("g")
     assert after.generation == begun.state.generation + generations
@@ -98,7 +98,7 @@ def ends_well(hands: HandStage, hand: Hand, begun: Begun, ask: str, *, generatio
     assert sorted(part for member in live for part in member.held) == sorted(ALL)
     assert hands.world.owners("g").keys() == ALL
     for member in live:
-        heard = [told for told in hands.assignors[member.name].heard if told[1] == after.generation]
+        heard = [call for call in hands.assignors[member.name].heard if call[1] == after.generation]
         assert heard == [(f"for {member.name}".encode(), after.generation)], member.name
         assert member.failures == []
     return after
@@ -125,7 +125,7 @@ def test_coordinator_failure_1_next_one_makes_the_unpersisted_ask_without_stops(
     assert (asks(hands.world), hands.state) == ([begun.ask], begun.state)
     second, front = hands.coordinator("second")
     ask = hands.asked(second, "c1").ask
-    assert hands.stops == [0, 0, 0], "nobody stops before the answer is known"
+    assert hands.stops == [0, 0, 0], "no member stops before the answer is known"
     ends_well(hands, second, begun, ask)
     assert (hands.calls, adopted_generations(front)) == (2, [(1, begun.ask), (2, ask)])
 
@@ -341,7 +341,7 @@ def test_coordinator_failure_3_entries_of_an_unfinished_answer_are_removed(
 
 
 def entries(world: World, ask: str) -> list[str]:
-    """What a leader has written below an ask."""
+    """A leader's writes below an ask."""
     return world.names(PATHS.ask(ask))
 
 
@@ -407,11 +407,11 @@ def test_coordinator_failure_4_unadopted_answer_is_adopted_by_the_next(hands: Ha
 
     second, front = hands.coordinator("second")
     ends_well(hands, second, begun, ask)
-    assert (hands.calls, front.made_asks()) == (2, []), "nobody has to compute again"
+    assert (hands.calls, front.made_asks()) == (2, []), "no leader computes again"
     assert adopted_generations(front) == [(2, ask)]
 
 
-def test_coordinator_failure_4_an_answer_is_adopted_for_those_who_are_still_there(hands: HandStage) -> None:
+def test_coordinator_failure_4_answer_is_adopted_for_the_remaining_members(hands: HandStage) -> None:
     begun = a_pair(hands)
     hands.member("c3")
     ask = hands.asked(begun.first, "c1").ask
@@ -487,7 +487,7 @@ def test_coordinator_failure_4_members_without_their_start_get_it_from_the_next(
     second, front = hands.coordinator("second")
     ends_well(hands, second, begun, ask)
     assert (hands.calls, front.made_asks()) == (2, [])
-    assert len(one.stops) <= 1, "who has its part stops no second time"
+    assert len(one.stops) <= 1, "a member with its share stops no second time"
 
 
 @protocols
@@ -518,7 +518,7 @@ def test_coordinator_failure_anywhere_after_its_nth_commit_ends_in_one_generatio
     assert sorted(p for member in hands.members for p in member.held) == sorted(ALL)
     assert hands.calls == 2, "no answer was lost"
     for member in hands.members:
-        assert [told for told in hands.assignors[member.name].heard if told[1] == 2] == [
+        assert [call for call in hands.assignors[member.name].heard if call[1] == 2] == [
             (f"for {member.name}".encode(), 2)
         ]
     adopted = {made for written in (begun.front, front) for made in adopted_generations(written)}
@@ -565,11 +565,11 @@ def test_coordinator_failure_of_a_node_at_each_point_loses_and_repeats_no_record
     assert after.generation == before.generation + 1
     log.end = 100
     eventually(lambda: sum(len(c.records) for c in world.consumers) == 600, 10, "all is read")
-    world.told_once("t", 6, 100)
+    world.delivered_once("t", 6, 100)
     assert [(c.failures, c.error) for c in world.consumers] == [([], None)] * 3
 
 
-# ---- the same with processes that are killed, and what somebody has removed by hand
+# ---- the same with killed processes, and with znodes removed by hand
 
 LONG = ("--assignment", "client", "--session-timeout-ms", "20000")
 
@@ -603,7 +603,7 @@ def command_for(world: World, consumer: str, option: str, epoch: int) -> Command
         found = [each for each in world.commands("g", consumer) if (each.option, each.epoch) == (option, epoch)]
         return found[0] if found else None
 
-    found = eventually(look, 10, f"{option} stands for {consumer}")
+    found = eventually(look, 10, f"{option} is in the channel of {consumer}")
     assert found is not None
     return found
 
@@ -637,7 +637,7 @@ def goes_on(group: EventGroup, names: Iterable[str], more: int = 20) -> GroupEve
 
 
 def share(group: EventGroup, names: list[str]) -> GroupState:
-    """Once the group is settled, each partition has exactly one of these, whatever a process that was killed said."""
+    """Once the group is settled, each partition has exactly one of these owners, also after a kill."""
     after = group.world.stable("g", len(names))
 
     def look() -> bool:
@@ -669,7 +669,7 @@ def test_coordinator_failure_2_by_sigkill_before_the_leader_reads_keeps_the_ask(
 
     assert command_for(group.world, "c1", ASSIGN, 2).ask == ask
     stops = group.events().consumers["c2"].revoked
-    assert goes_on(group, ["c2"]).consumers["c2"].revoked == stops, "nobody stops before the answer"
+    assert goes_on(group, ["c2"]).consumers["c2"].revoked == stops, "no member stops before the answer"
     group.process("c1").resume()
     all_is_well(group, standing, ask)
 
@@ -713,7 +713,7 @@ def test_coordinator_failure_4_by_sigkill_before_a_member_stops_keeps_a_generati
 
 @pytest.fixture
 def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a group waits for whose state is lost: the longest lease that anybody may have."""
+    """The wait of a group with a lost state: the longest lease of any member."""
     monkeypatch.setattr("coordinator.rebalance.group_reader.UNKNOWN_LEASE_MS", 600)
 
 
@@ -819,7 +819,7 @@ def three(world: World, like: str = EAGER, leader_options: Mapping[str, Any] | N
     for number, assignor in enumerate(assignors, 1):
         options = dict(leader_options or {}) if number == 1 else {}
         world.consumer("g", f"c{number}", {"t": 1}, log=log, assignment="client", assignors=[assignor], **options)
-        world.stable("g", number)  # so that c1 is of longest standing
+        world.stable("g", number)  # so that c1 is the oldest member
     eventually(lambda: sum(len(c.held) for c in world.consumers) == 6, 5, "all is held")
     return Three(list(world.consumers), assignors, world.state("g"), log)
 
@@ -827,7 +827,7 @@ def three(world: World, like: str = EAGER, leader_options: Mapping[str, Any] | N
 def reads_on(world: World, log: MemoryLog) -> None:
     log.end += 30
     eventually(lambda: sum(len(c.records) for c in world.consumers) >= 6 * log.end, 15, "all is read")
-    world.told_once("t", 6, log.end)
+    world.delivered_once("t", 6, log.end)
 
 
 def calls(some: Three) -> list[int]:
@@ -982,7 +982,7 @@ def test_assignment_failure_notifies_members_once_stops_none_and_asks_the_next(
     assert after.generation == generation + 1
     assert (some.assignors[1].calls, after.client and after.client.attempts) == (1, 0)
     eventually(lambda: sum(len(c.held) for c in some.members) == 7, 5, "all is held")
-    eventually(lambda: all(member.failures for member in some.members), 5, "everybody has heard")
+    eventually(lambda: all(member.failures for member in some.members), 5, "each member was notified")
     for member in some.members:
         (failure,) = member.failures
         assert "leader c1 (scripted) failed: " in str(failure), member.name
@@ -1013,7 +1013,7 @@ def test_assignment_failure_of_a_leader_that_hangs_its_late_answer_is_refused(wo
     gate.open()
     after = world.stable("g", 3)
     assert (after.generation, after.client and after.client.ask) == (generation + 1, adopted.client.ask)
-    eventually(lambda: all(member.failures for member in some.members), 5, "everybody has heard")
+    eventually(lambda: all(member.failures for member in some.members), 5, "each member was notified")
     for member in some.members:
         (failure,) = member.failures
         assert "leader c1 (scripted) failed: it has not answered for 500 ms" in str(failure)
@@ -1067,7 +1067,7 @@ def test_assignment_failure_unread_by_a_member_is_sent_once_by_the_next_coordina
     second, front = hands.coordinator("second")
 
     other = hands.asked(second, "c2").ask
-    assert [(made.leader, made.attempt) for made in front.made_asks()] == [("c2", 2)], "it does not begin anew"
+    assert [(made.leader, made.attempt) for made in front.made_asks()] == [("c2", 2)], "the attempts are not reset"
     after = hands.settled(second)
     assert after.client is not None and (after.generation, after.client.ask) == (2, other)
     assert [len(member.failures) for member in hands.members] == [1, 1, 1]
@@ -1105,17 +1105,15 @@ def impatient(world: World, tmp_path: Path) -> Iterator[None]:
         yield
 
 
-def told(group: EventGroup) -> GroupEvents:
-    """What the processes have told, without their word of a failed assignment."""
+def reported(group: EventGroup) -> GroupEvents:
+    """The processes' events, without those of a failed assignment."""
     lines = {name: group.process(name).lines() for name in ("c1", "c2", "c3")}
     return replayed(
         {name: [line for line in some if '"assignment_failed"' not in line] for name, some in lines.items()}
     )
 
 
-def test_assignment_failure_of_a_process_that_stands_still_ends_no_other_process(
-    impatient: None, group: EventGroup
-) -> None:
+def test_assignment_failure_of_a_suspended_process_ends_no_other_process(impatient: None, group: EventGroup) -> None:
     for names in (["c1"], ["c1", "c2"]):
         group.start(names[-1:], *LONG)
         group.joined(names)
@@ -1131,8 +1129,8 @@ def test_assignment_failure_of_a_process_that_stands_still_ends_no_other_process
     after = group.world.stable("g", 3)
     assert after.generation == before.generation + 1
     group.producing.stop()
-    eventually(lambda: sum(told(group).committed.values()) == group.producing.stop(), 10, "all is committed")
-    events = told(group)
+    eventually(lambda: sum(reported(group).committed.values()) == group.producing.stop(), 10, "all is committed")
+    events = reported(group)
     assert sum(events.position.values()) == events.consumed == group.producing.stop()
     assert [len(names) for names in events.owners().values()] == [1] * 6
     for name in ("c1", "c2", "c3"):

@@ -83,15 +83,15 @@ def test_group_change_4_notes_a_new_group_with_wildcard_interests(stage: ManualS
 
 def test_group_change_5_rebalances_a_group_that_reads_existing_topics_and_no_other(world: World) -> None:
     world.topic("t", 2)
-    ensure(world.store, GroupPaths("nobody").skeleton)
+    ensure(world.store, GroupPaths("empty").skeleton)
     world.elected(world.coordinator())
 
-    ensure(world.store, GroupPaths("nobody-yet").skeleton)
+    ensure(world.store, GroupPaths("empty-yet").skeleton)
     consumer = world.consumer("added", "c1", {"t": 1})
 
     world.stable("added", 1)
     eventually(lambda: consumer.held == parts("t", 0, 1), 5, "the new group's consumer has its partitions")
-    for group in ("nobody", "nobody-yet"):
+    for group in ("empty", "empty-yet"):
         assert (world.state(group).state, world.state(group).generation) == (EMPTY, 0)
 
 

@@ -67,7 +67,7 @@ def test_d_group_fails_with_the_reason_after_max_retries_and_is_tried_again(worl
 
 
 def test_d_1_gets_the_topics_that_any_member_is_interested_in(stage: ManualStage, hand: Hand) -> None:
-    for name in ("a", "b", "wild-1", "wild-2", "nobody's"):
+    for name in ("a", "b", "wild-1", "wild-2", "unconsumed"):
         stage.topic(name, 1)
     stage.puppet("g", "c1", {"a": 1, "not-yet-there": 1})
     stage.puppet("g", "c2", {"b": 1})

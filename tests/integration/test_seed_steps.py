@@ -1,4 +1,4 @@
-"""Seed 000, parts A and B, step by step: a coordinator's start-up, and what comes after its end.
+"""Seed 000, parts A and B, step by step: a coordinator's start-up, and the steps after its end.
 
 C is in `test_seed_changes.py`, D in `test_seed_rebalance.py`.
 """
@@ -40,7 +40,7 @@ def test_a_elector_tries_at_once_and_the_callback_starts_the_coordinator_up(worl
     record = CoordinatorRecord.parse(COORDINATOR, world.data(COORDINATOR) or b"")
     assert (record.node, record.epoch) == ("a", 1)
     world.stable("g", 1)
-    eventually(lambda: consumer.held == parts("t", 0, 1), 5, "what stood there before the election is coordinated")
+    eventually(lambda: consumer.held == parts("t", 0, 1), 5, "groups from before the election are coordinated")
 
 
 def test_a_elector_that_finds_another_leader_listens_and_starts_nothing(world: World) -> None:
@@ -153,7 +153,7 @@ def test_a_startup_4_2_listens_for_the_members_of_each_group(stage: ManualStage,
         listening.wait_for(group, "joined c2")
 
 
-def test_a_startup_5_hears_of_the_end_of_its_session_and_resigns(world: World) -> None:
+def test_a_startup_5_resigns_after_its_session_expired(world: World) -> None:
     service = world.coordinator("a", session_timeout_ms=10_000)
     world.elected(service)
     old = world.session_of(service)
@@ -200,7 +200,7 @@ def test_b_failover_election_winner_starts_up(world: World) -> None:
     eventually(lambda: consumer.held == parts("t", 0, 1, 2, 3, 4), 5, "the next coordinator coordinates")
 
 
-def test_b_new_session_1_keeps_nothing_of_what_the_old_one_knew(world: World) -> None:
+def test_b_new_session_1_keeps_no_data_of_the_old_one(world: World) -> None:
     service = world.coordinator("a", session_timeout_ms=10_000)
     world.elected(service)
     world.topic("t", 2)
@@ -218,7 +218,7 @@ def test_b_new_session_1_keeps_nothing_of_what_the_old_one_knew(world: World) ->
     eventually(lambda: consumer.held == parts("t", 0, 1), 5, "only what is still there")
 
 
-def test_b_new_session_2_the_end_of_the_next_session_is_heard_too(world: World) -> None:
+def test_b_new_session_2_expiration_of_the_next_session_is_noticed_too(world: World) -> None:
     service = world.coordinator("a", session_timeout_ms=10_000)
     for epoch in (1, 2):
         world.elected(service, above=epoch - 1)
@@ -229,7 +229,7 @@ def test_b_new_session_2_the_end_of_the_next_session_is_heard_too(world: World) 
     assert service.term is not None and service.term.epoch == 3
 
 
-def test_b_new_session_3_stands_for_election_again(world: World) -> None:
+def test_b_new_session_3_is_a_candidate_again(world: World) -> None:
     services = [world.coordinator(node, session_timeout_ms=10_000) for node in ("a", "b")]
     first = world.elected(*services)
     second = next(service for service in services if service is not first)

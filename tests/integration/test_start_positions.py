@@ -40,7 +40,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Application:
-    """A consumer that is polled only when the test says so."""
+    """A consumer that is polled only by the test."""
 
     def __init__(self, world: World, name: str, log: Log, topics: tuple[str, ...] = ("t",), **options: object) -> None:
         config = ConsumerConfig(world.zk, "g", name, session_timeout_ms=SESSION_MS, **options)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_successor_of_an_owner_that_died_uncommitted_starts_at_the_same_position
     first.consumer.close()
 
 
-def test_a_recorded_start_goes_before_what_a_later_owner_is_configured_with(world: World) -> None:
+def test_recorded_start_overrides_the_configuration_of_a_later_owner(world: World) -> None:
     world.coordinator()
     world.topic("t", 2)
     log = TimedLog(end=100)
@@ -132,7 +132,7 @@ def test_a_recorded_start_goes_before_what_a_later_owner_is_configured_with(worl
         app.consumer.close()
 
 
-def test_two_consumers_that_come_one_after_the_other_begin_each_partition_once(world: World) -> None:
+def test_two_consumers_in_succession_start_each_partition_once(world: World) -> None:
     world.coordinator()
     world.topic("t", 4)
     log = TimedLog(end=10)
@@ -193,7 +193,7 @@ def test_recreated_topic_is_read_from_its_beginning(world: World) -> None:
     app.consumer.close()
 
 
-def test_without_an_offset_and_with_none_poll_says_so_and_what_has_offsets_is_held(world: World) -> None:
+def test_none_without_an_offset_raises_and_partitions_with_offsets_are_held(world: World) -> None:
     world.coordinator()
     topic = world.topic("t", 2)
     world.put(PATHS.offset("t", 1), OffsetRecord(7, topic.id, 0).to_bytes())
@@ -206,17 +206,17 @@ def test_without_an_offset_and_with_none_poll_says_so_and_what_has_offsets_is_he
             return str(error)
         return ""
 
-    assert "the group has no offset for t-0, and auto_offset_reset is none" in eventually(refused, 15, "it says so")
+    assert "the group has no offset for t-0, and auto_offset_reset is none" in eventually(refused, 15, "poll raises")
     assert app.consumer.assignment() == parts("t", 1)
     assert world.data(PATHS.offset("t", 0)) is None, "nothing is decided"
     world.put(PATHS.offset("t", 0), OffsetRecord(9, topic.id, 0).to_bytes())
-    eventually(lambda: refused() == "" and app.consumer.assignment() == parts("t", 0, 1), 15, "somebody has decided")
+    eventually(lambda: refused() == "" and app.consumer.assignment() == parts("t", 0, 1), 15, "the start is recorded")
     app.polls_until_at(50)
     assert app.firsts() == {T0: 9, TopicPartition("t", 1): 7}
     app.consumer.close()
 
 
-def test_what_an_earlier_release_has_begun_is_begun_at_its_beginning(world: World) -> None:
+def test_partition_started_by_an_earlier_release_starts_at_its_beginning(world: World) -> None:
     world.topic("t", 1)
     world.put(PATHS.offsets_of("t"))
     world.coordinator()
@@ -235,7 +235,7 @@ def test_topic_with_deleted_offsets_begins_at_the_start_position(world: World) -
     first = Application(world, "c1", log, start_position="beginning")
     first.polls_until_at(50)
     first.consumer.close()
-    eventually(lambda: world.state("g").state == "Empty", 10, "nobody is left")
+    eventually(lambda: world.state("g").state == "Empty", 10, "no member is left")
 
     delete_offsets(world.store, {"t": topic}, "g", [Scope("t", None)])
     parent = world.data(PATHS.offsets_of("t"))
@@ -434,7 +434,7 @@ def test_a_log_that_was_cut_below_the_committed_offset_is_an_error_with_none(wor
             return str(error)
         return ""
 
-    assert "auto_offset_reset is none, so t-0 waits" in eventually(refused, 15, "it says so")
+    assert "auto_offset_reset is none, so t-0 waits" in eventually(refused, 15, "poll raises")
     assert refused() and not after.found
     after.consumer.close()
     assert record(world).offset == 20, "nothing has moved"

@@ -25,7 +25,7 @@ def static(group: EventGroup, names: Iterable[str], *options: str) -> None:
         group.start([name], "--group-instance-id", name, *LONG, *options)
 
 
-def told(seen: ConsumerEvents) -> tuple[int, int]:
+def callbacks(seen: ConsumerEvents) -> tuple[int, int]:
     return seen.assigned, seen.revoked
 
 
@@ -47,7 +47,7 @@ def test_static_member_restart_stops_no_other_and_makes_no_generation(
         group.consumes(20)
 
     assert group.world.state("g").generation == generation
-    assert told(after.consumers["c3"]) == told(alive)
+    assert callbacks(after.consumers["c3"]) == callbacks(alive)
     assert after.owners() == before.owners()
     events = group.consumes_everything()
     assert sum(events.position.values()) == events.consumed
@@ -65,7 +65,7 @@ def test_a_bounce_of_dynamic_members_stops_the_others(group: EventGroup) -> None
     assert after.consumers["c3"].revoked > before.consumers["c3"].revoked
 
 
-def test_static_members_come_back_after_the_coordinator_has_changed_meanwhile(group: EventGroup) -> None:
+def test_static_members_return_after_a_failover(group: EventGroup) -> None:
     first = group.node("a")
     static(group, NAMES)
     before, generation = group.joined(NAMES), group.world.state("g").generation
@@ -83,7 +83,7 @@ def test_static_members_come_back_after_the_coordinator_has_changed_meanwhile(gr
     after = group.joined(NAMES)
     assert group.world.state("g").generation == generation
     assert after.owners() == before.owners()
-    assert told(after.consumers["c2"]) == told(before.consumers["c2"])
+    assert callbacks(after.consumers["c2"]) == callbacks(before.consumers["c2"])
 
 
 def test_second_live_holder_of_a_seat_fences_the_first_without_a_rebalance(group: EventGroup) -> None:
@@ -99,7 +99,7 @@ def test_second_live_holder_of_a_seat_fences_the_first_without_a_rebalance(group
     group.fenced.add("c1")
     after = group.joined(["c1-again", "c2", "c3"])
     assert group.world.state("g").generation == generation
-    assert told(after.consumers["c2"]) == told(before.consumers["c2"])
+    assert callbacks(after.consumers["c2"]) == callbacks(before.consumers["c2"])
 
 
 def test_unclaimed_seat_is_released_after_the_session_timeout(group: EventGroup) -> None:
@@ -115,7 +115,7 @@ def test_unclaimed_seat_is_released_after_the_session_timeout(group: EventGroup)
     assert group.world.names(PATHS.seats) == ["c2"]
 
 
-def test_remove_members_takes_seats_away_and_the_others_have_the_partitions_at_once(group: EventGroup) -> None:
+def test_remove_members_removes_seats_and_moves_their_partitions_at_once(group: EventGroup) -> None:
     group.node("a")
     static(group, NAMES)
     group.joined(NAMES)

@@ -33,7 +33,7 @@ def test_a_healthy_group_exits_0_with_one_line(world: World) -> None:
     assert json.loads(document.stdout)["healthy"] is True
 
 
-def test_everything_that_is_unhealthy_is_said_one_line_each_with_exit_5(world: World) -> None:
+def test_every_unhealthy_finding_is_one_line_with_exit_5(world: World) -> None:
     world.put(PATHS.segments, SegmentsRecord(paused="full \x1b[31mdisk").to_bytes())
     world.put(PATHS.state, b"{")
 
@@ -80,7 +80,7 @@ def test_coordinator_znode_made_by_hand_is_unhealthy(world: World) -> None:
 
 
 class Electing(FrontStore):
-    """Somebody is elected between the first reads of the epoch and of the coordinator."""
+    """A node is elected between the first reads of the epoch and of the coordinator."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.store)
@@ -96,7 +96,7 @@ class Electing(FrontStore):
         return found
 
 
-def test_an_election_that_comes_while_the_status_is_read_is_no_alarm(world: World) -> None:
+def test_election_during_the_status_check_is_no_alarm(world: World) -> None:
     world.put(COORDINATOR_EPOCH, EpochRecord(3).to_bytes())
 
     found = read_status(Electing(world), world.brokers)

@@ -39,7 +39,7 @@ def store(zk: str) -> Iterator[Store]:
 
 
 class Interfering:
-    """A store in front of which somebody else acts just before a commit, or which loses the reply to one."""
+    """A store with another client's change just before a commit, or with a lost reply."""
 
     def __init__(self, store: Store, before: Callable[[], object] | None = None, loses_reply: bool = False) -> None:
         self._store = store
@@ -77,7 +77,7 @@ def test_a_topic_is_created_as_kafka_writes_it(store: Store) -> None:
     assert get_topic(store, BROKERS, "flights") == topic
 
 
-def test_topics_may_stand_below_another_path(store: Store) -> None:
+def test_topics_may_be_below_another_path(store: Store) -> None:
     elsewhere = Brokers("/kafka/main")
 
     create_topic(store, elsewhere, "flights", 1)
@@ -158,7 +158,7 @@ def test_a_commit_whose_reply_was_lost_counts_as_done_when_it_was(store: Store) 
     assert [found.name for found in list_topics(store, BROKERS)] == ["warm-up"]
 
 
-def test_a_topic_whose_data_is_bad_is_listed_with_the_reason_and_can_be_deleted(store: Store) -> None:
+def test_topic_with_bad_data_is_listed_with_the_reason_and_can_be_deleted(store: Store) -> None:
     good = create_topic(store, BROKERS, "good", 1)
     store.commit([Create(BROKERS.topic("bad"), b"not json"), Create(BROKERS.topic("no name"), b"{}")])
 
@@ -266,7 +266,7 @@ def test_an_error_is_one_line_on_stderr_and_an_exit_code(zk: str) -> None:
     assert (none.exit_code, relative.exit_code) == (2, 2)
 
 
-def test_the_address_comes_from_the_environment_and_is_required(zk: str) -> None:
+def test_address_is_read_from_the_environment_and_required(zk: str) -> None:
     listed = CliRunner(env={"ZK_GROUP_ZK": zk}).invoke(coordinator_main, ["topics", "list", "-o", "json"])
     missing = CliRunner().invoke(coordinator_main, ["topics", "list"])
 
@@ -377,7 +377,7 @@ def test_after_twenty_bad_lines_the_rest_is_only_counted(zk: str, tmp_path: Path
     assert "100 bad lines were skipped" in result.stderr
 
 
-def test_producing_into_a_topic_that_is_not_there_is_a_usage_error(zk: str, tmp_path: Path) -> None:
+def test_producing_into_a_missing_topic_is_a_usage_error(zk: str, tmp_path: Path) -> None:
     result = produced(zk, tmp_path, b"x\n")
 
     assert (result.exit_code, result.stderr) == (2, "error: there is no topic flights at /brokers/topics/flights\n")

@@ -1,4 +1,4 @@
-"""What a group reads as topics come, grow, go and come back under its name."""
+"""A group's partitions while topics are created, grow, are deleted and are created again under their names."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(world: World) -
     world.stable("g", 2, above=before.generation)
     eventually(lambda: [len(consumer.held) for consumer in consumers] == [3, 3], 5, "they share them")
     eventually(lambda: sum(len(consumer.records) for consumer in consumers) == 300, 10, "all is read")
-    world.told_once("t", 6, 50)
+    world.delivered_once("t", 6, 50)
 
 
 def test_recreated_topic_is_another_topic_and_begins_at_the_earliest_offset(

@@ -93,7 +93,7 @@ def test_group_starts_rebalances_and_continues_with_any_mix_of_releases(
     log.end = 900
     all_came([one, two], 900)
 
-    world.told_once("t", 4, 900)
+    world.delivered_once("t", 4, 900)
     assert (version_of(world, PATHS.state) > 1) == (node == "next")
     assert (version_of(world, PATHS.id("c2")) > 1) == (members[1] == "next")
     assert (one.consumer.member._drain.stale, two.consumer.member._drain.stale) == (0, 0)
@@ -114,9 +114,9 @@ def test_replacement_consumer_of_the_other_release_takes_over_the_offsets(world:
     eventually(lambda: type(old.error).__name__ == "FencedInstanceId", 10, "the newer process has the name")
     world.stable("g", 1, above=generation)
     log.end = 400
-    eventually(lambda: set(world.offsets("g").values()) == {400}, 10, "it goes on")
+    eventually(lambda: set(world.offsets("g").values()) == {400}, 10, "it continues")
     assert len(new.polled) == 4 * 100
-    world.told_once("t", 4, 400)
+    world.delivered_once("t", 4, 400)
 
 
 # ---- failover between the two, in both directions
@@ -150,7 +150,7 @@ def test_coordinators_of_both_releases_fail_over_and_keep_a_stable_group(
     assert sum(what != "assigned" for consumer in consumers for what, _ in consumer.events) == revoked
     world.consumer("g", "c3", {"t": 1}, log=log)
     world.stable("g", 3, above=generation)
-    world.told_once("t", 4, 600)
+    world.delivered_once("t", 4, 600)
 
 
 @pytest.mark.parametrize("first, second", [("this", "next"), ("next", "this")], ids=["upgrade", "downgrade"])
@@ -168,7 +168,7 @@ def test_a_rebalance_that_one_release_began_is_finished_by_the_other(
     ends = stage.hand("second", wrap=front(second))
     ends.settle("g", one, two, three)
 
-    assert (one.gave_up, len(two.gave_up)) == ([parts("t", 0, 1)], 1), "nobody has to stop twice"
+    assert (one.gave_up, len(two.gave_up)) == ([parts("t", 0, 1)], 1), "no member stops twice"
     assert one.running | two.running | three.running == EVERYTHING
     assert world.state("g").generation == 2
     assert 17 in world.offsets("g").values()
@@ -276,7 +276,7 @@ def test_segments_of_one_release_are_read_by_queries_of_the_other_and_collected(
         batch = [sealed for run in planner.plan(start, end) for sealed in run]
 
         assert sum(sealed.segment.rows for sealed in batch) == 4 * 300
-        # With each trigger the query tells that it has finished, once a second at most.
+        # Each trigger publishes the query's finished segments, once a second at most.
         eventually(lambda: planner.latest(end) == end and not segments(world), 10, "what is finished is collected")
         record = SegmentsRecord.parse("", world.data(PATHS.segments) or b"")
         assert record.collected == end.czxid
@@ -343,7 +343,7 @@ def test_where_a_group_began_under_one_release_it_begins_under_the_other(
 
     two = world.consumer("g", "c2", {"t": 1}, log=log, opener=fronted(world, second), start_position="end")
 
-    eventually(lambda: len(two.polled) >= 4 * 50, 15, "what came after the start")
+    eventually(lambda: len(two.polled) >= 4 * 50, 15, "records after the start")
     assert two.polled == {(part, offset) for part in EVERYTHING for offset in range(300, 350)}
     assert [(version_of(world, PATHS.offsets_of("t")) > 1), two.error] == [node == "next", None]
 
@@ -358,7 +358,7 @@ def test_earlier_release_reads_a_start_record_as_an_offset_and_leaves_an_offset(
     log.end = 350
 
     old = world.consumer("g", "c2", {"t": 1}, log=log, opener=lambda: EarlierRelease(kazoo_factory(world.zk, 2000)()))
-    eventually(lambda: len(old.records) >= 4 * 50, 15, "what came after the start")
+    eventually(lambda: len(old.records) >= 4 * 50, 15, "records after the start")
     old.close()
 
     assert old.polled == {(part, offset) for part in EVERYTHING for offset in range(300, 350)}
@@ -366,7 +366,7 @@ def test_earlier_release_reads_a_start_record_as_an_offset_and_leaves_an_offset(
 
 
 class EarlierRelease(FrontStore):
-    """What a release sees that knows neither `start` nor a note in `offsets/[topic]`, and takes both for nothing."""
+    """Znodes as read by a release without `start` and without notes in `offsets/[topic]`."""
 
     def get_many(self, paths: Sequence[str], watch: Watch | None = None) -> list[Node | None]:
         return [self._as_before(path, node) for path, node in zip(paths, super().get_many(paths, watch), strict=True)]

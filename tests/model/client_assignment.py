@@ -22,21 +22,21 @@ from .search import search as breadth_first
 
 NAMES = "ABC"
 WHOLE = 255  # the share of a mark that covers the whole member
-UNKNOWN = (9, 0, WHOLE)  # a mark for whoever may have been marked in a state that is lost
+UNKNOWN = (9, 0, WHOLE)  # a mark for each member that may have been marked in a lost state
 FIRST = 10  # incarnations count from here; below are names, the identities of static members
 MANNERS = ("good", "error", "double", "foreign", "stale")
 
 MUTATIONS = {
-    "nocommand": "the leader's multis do not check that the command still stands",
+    "nocommand": "the leader's multis do not check that the command still exists",
     "nochannel": "the leader's multis do not check its channel's version",
     "checkonly": "the leader's multis check its channel's version, and do not move it",
-    "keepold": "an entry that stands below the ask is kept, not written again",
+    "keepold": "an existing entry below the ask is kept, not written again",
     "older": "an answer is adopted although `state.ask` is as new",
     "half": "entries are adopted without `answer`",
     "unlisted": "entries that `answer` does not list are adopted",
     "ghosts": "members that have gone stay in what is adopted",
-    "volatile": "who failed is kept in memory, not in `state`",
-    "newcomer": "who joins after a failure is asked before those who failed are asked again",
+    "volatile": "failed members are kept in memory, not in `state`",
+    "newcomer": "a member that joins after a failure is asked before the failed ones are asked again",
     "forgive": "a leader that dies with the ask unanswered has not failed",
     "resend": "an ask whose command is gone without an answer is sent again, however often",
     "excuse": "an answer for stale topics is never a failure",
@@ -48,7 +48,7 @@ MUTATIONS = {
     "markall": "jobs: a whole-member mark also for an incarnation that was never sent a start",
     "endonly": "jobs: marks only for incarnations that the coordinator ends, none for a name taken over",
     "withdrawn": "jobs: a start that this turn withdraws does not count",
-    "trusting": "a `state` that lost its fields counts as one that has adopted nothing and marked nobody",
+    "trusting": "a `state` that lost its fields counts as one without adopted answers and without marks",
     "quitclear": "jobs: a member that leaves because it was not polled clears what it runs",
     "noepoch": "the coordinator's multis do not check the epoch",
 }
@@ -56,14 +56,14 @@ MUTATIONS = {
 
 @dataclass(frozen=True)
 class Config:
-    """What is modelled, and how many faults of each kind may happen."""
+    """The modelled features, and how many faults of each kind may happen."""
 
     names: int = 2  # members that exist; `members` of them are registered at the start
     members: int = 2
     parts: int = 2
     kind: str = "consumer"  # or "jobs": a protocol type without owners
     static: str = ""  # names that are static members, as "AB"
-    start: str = "fresh"  # or "running": ask 1 was adopted, and everybody runs it
+    start: str = "fresh"  # or "running": ask 1 was adopted, and all members run it
     order: str = "scwei"  # reads of a turn: state, channels (0, 1, 2: one of them), answers, entries, ids
     split: int = 0  # 1: stops and starts go in a multi of their own
     chunk: int = 0  # 1: a start is acknowledged in two multis
@@ -75,7 +75,7 @@ class Config:
     take: int = 0
     join: int = 0
     leave: int = 0
-    quit: int = 0  # a member that is not polled ends its incarnation, and goes on until its lease is over
+    quit: int = 0  # a member that is not polled ends its incarnation, and continues until its lease is over
     lost: int = 0
     late: int = 0
     timeout: int = 0
@@ -120,7 +120,7 @@ class Channel(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """`answer`: whom it lists, and which computation it is (`tag`, for the checks only)."""
+    """`answer`: its listed members, and its computation (`tag`, for the checks only)."""
 
     manner: str
     members: tuple[int, ...]
@@ -152,7 +152,7 @@ class State(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a leader has computed and not written yet."""
+    """A leader's computed and unwritten answer."""
 
     seq: int
     ask: int
@@ -174,7 +174,7 @@ class Process(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a turn has read so far."""
+    """A turn's reads so far."""
 
     state: State | tuple[()] = ()
     lapsed: tuple[tuple[int, int, int], ...] = ()
@@ -347,7 +347,7 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
             request = args[0]
         elif op == "gone":
             ids[args[0]] = (0, 0)
-        elif op == "(written for)":  # a check of the model: the leader writes only for a command that stands
+        elif op == "(written for)":  # a check of the model: the leader writes only for an existing command
             name, number, held = args
             if not any(x.seq == held for x in channels[name].commands):
                 bad = bad or f"S6: {NAMES[name]} writes below ask {number} after its command was withdrawn"
@@ -362,7 +362,7 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
 
 
 def adopted(cfg: Config, ask: Ask | None, state: State, present: tuple[tuple[int, int], ...]) -> str:
-    """What is wrong with a target that was just adopted from `ask` by a turn that saw `present` (name, identity)."""
+    """The violation of a target that was just adopted from `ask` by a turn that saw `present` (name, identity)."""
     if ask is None or not ask.answer or ask.answer.manner in ("error", "stale"):
         return "S9: adopted without an answer"
     entries = {n: (share, tag) for n, share, tag in ask.entries if n in ask.answer.members}
@@ -400,9 +400,9 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
             ended.add(n)
             if not jobs and n == evict and c.run:
                 marks.add((n, c.incarnation, c.run))
-    # The target less those who have gone. Who is taken out of it is marked by the same multi, unless it left.
+    # The target without departed members. A removed member is marked by the same multi, unless it left.
     target: dict[int, tuple[int, int, int]] = {}
-    told = {(n, inc): sent for n, inc, _, sent in st.target}
+    before = {(n, inc): sent for n, inc, _, sent in st.target}
     for n, inc, share, sent in st.target:
         same = channels[n].incarnation == inc
         if lives[n] and (same or NAMES[n] in cfg.static):
@@ -448,7 +448,7 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
             for n, i, _ in current.members:
                 if ("ghosts" in cfg.muts) or (lives[n] and identity(cfg, n, channels[n].incarnation) == i):
                     inc = channels[n].incarnation
-                    target[n] = (inc, shares.get(n, 0), told.get((n, inc), 0))
+                    target[n] = (inc, shares.get(n, 0), before.get((n, inc), 0))
         elif current.answer and current.answer.manner == "stale" and ("excuse" in cfg.muts or who not in excused):
             excused, asks_next = tuple(sorted({*excused, who})), True
         elif current.answer or timeout:
@@ -500,7 +500,7 @@ def plan(cfg: Config, epoch: int, s: Snapshot, *, timeout: bool = False, evict: 
 
 
 def is_twice(shares: Iterable[int]) -> bool:
-    """Does a partition stand in two of them?"""
+    """Is a partition in two of them?"""
     seen = 0
     for share in shares:
         if seen & share:
@@ -607,7 +607,7 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
                 yield f"{who} is refused", w._replace(turns=put(w.turns, i, Turn())), ""
                 continue
             rest = Turn(0, Snapshot(), t.queue[1:])
-            label = f"{who}: {told(t.queue[0])}"
+            label = f"{who}: {described(t.queue[0])}"
             yield label, done[0]._replace(turns=put(w.turns, i, rest)), done[1]
             lost = spend(done[0], "lost")
             if lost and t.queue[1:]:
@@ -634,8 +634,8 @@ def coordinate(cfg: Config, w: World) -> Iterator[Step]:
             yield label + why, paid._replace(turns=put(w.turns, i, Turn(0, Snapshot(), queue))), ""
 
 
-def told(multi: tuple[Any, ...]) -> str:
-    """What a coordinator's multi does, for a trace."""
+def described(multi: tuple[Any, ...]) -> str:
+    """The label of a coordinator's multi, for a trace."""
     out = []
     for op, *args in multi:
         if op == "send":
@@ -663,7 +663,7 @@ def is_mine(w: World, p: Process) -> bool:
 
 
 def compute(cfg: Config, w: World, command: Command, ask: Ask, manner: str) -> Work:
-    """What a leader answers: members that have changed since the ask are left out."""
+    """A leader's answer: members that have changed since the ask are left out."""
     present = [n for n, who, digest in ask.members
                if w.ids[n][0] and identity(cfg, n, w.ids[n][0]) == who and w.ids[n][1] == digest]  # fmt: skip
     shares = dict.fromkeys(present, 0)
@@ -893,7 +893,7 @@ def unsafe(cfg: Config, w: World) -> str:
 
 
 def is_settled(cfg: Config, w: World) -> bool:
-    """Stable: asked, answered, adopted, told; nothing is on its way."""
+    """Stable: asked, answered, adopted, started; no command is outstanding."""
     st, shares = w.state, {n: (inc, share) for n, inc, share, _ in w.state.target}
     base = [a for a in w.asks if a.number == st.ask]
     lives = [n for n, c in enumerate(w.channels) if w.ids[n][0] == c.incarnation and c.incarnation and not c.ended]
@@ -910,7 +910,7 @@ def is_settled(cfg: Config, w: World) -> bool:
 
 
 def serve(cfg: Config, w: World, manner: str, limit: int = 30) -> World:
-    """Every process does what it can; the assignors of all but the last name behave as `manner` says."""
+    """Every process does what it can; the assignors of all but the last name follow `manner`."""
     good = cfg.names - 1
     for _ in range(limit):
         for p in w.processes:
@@ -981,7 +981,7 @@ def settles(cfg: Config, w: World, manner: str, failover: bool, rounds: int = 24
 
 
 def storm(cfg: Config, rounds: int = 40) -> list[int]:
-    """Somebody joins between any two multis of a leader. In which rounds was something adopted?"""
+    """A member joins between any two multis of a leader. In which rounds was an answer adopted?"""
     w, out = first_world(replace(cfg, names=3, members=2)), []
     cfg = replace(cfg, names=3)
     for i in range(rounds):
@@ -994,7 +994,7 @@ def storm(cfg: Config, rounds: int = 40) -> list[int]:
 
 
 def crash_loop(cfg: Config, rounds: int = 40, lease: int = 2) -> list[int]:
-    """Jobs: C dies and comes back in every round; a lease lasts longer. In which rounds does somebody start?"""
+    """Jobs: C dies and rejoins in every round; a lease lasts longer. In which rounds does a member start?"""
     cfg = replace(cfg, names=3, kind="jobs")
     w, out, dead = first_world(replace(cfg, members=2)), [], deque[Process](maxlen=lease)
     for i in range(rounds):
@@ -1050,7 +1050,7 @@ def main(args: list[str]) -> int:
         print("adopted in rounds", storm(cfg)) if args[0] == "storm" else print("started in rounds", crash_loop(cfg))
         return 0
     r = search(cfg)
-    print(r.told(" ".join(args[1:])))
+    print(r.report(" ".join(args[1:])))
     return 1 if r.violation else 0
 
 

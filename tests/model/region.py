@@ -31,13 +31,13 @@ SPARE = ("unready", "overtaken", "noregion", "nogroups")
 """Of the mutations those that break nothing: what they take out is for people, or a second line of defence."""
 
 MUTATIONS = {
-    "partial": "a generation resets only who is told something else by it",
+    "partial": "a generation resets only the members whose share changes",
     "bounce": "a new incarnation of a name is no reset",
     "commit": "a member begins at the offset of its channel or of `offsets`, not at the cut's",
-    "gone": "the states of names that are gone are given to nobody",
+    "gone": "the states of departed names are assigned to no member",
     "everybody": "the states of names that are gone are given to each member",
     "unready": "a checkpoint begins before every member has its state back",
-    "clock": "a member that has drained goes on by itself",
+    "clock": "a drained member resumes by itself",
     "incomplete": "a checkpoint completes with the contributions that are there",
     "departed": "a checkpoint begins although a member of the target has gone",
     "overtaken": "a drain of an earlier reset is obeyed",
@@ -55,7 +55,7 @@ MUTATIONS = {
 
 @dataclass(frozen=True)
 class Config:
-    """What is modelled, and how many faults of each kind may happen.
+    """The modelled features, and how many faults of each kind may happen.
 
     :ivar groups: the group of each name; each has one partition for each of its names.
     """
@@ -361,7 +361,7 @@ def apply(cfg: Config, w: World, multi: tuple[Any, ...]) -> tuple[World, str] | 
 
 
 def incomplete(cfg: Config, w: World, cut: Cut) -> str:
-    """What is wrong with a checkpoint that was just completed."""
+    """The violation of a checkpoint that was just completed."""
     given = {(x.name, x.incarnation) for x in cut.contributions if x.reset == cut.reset}
     if not set(cut.participants) <= given:
         return f"S11: checkpoint {cut.number} is complete without the contribution of every participant"
@@ -379,7 +379,7 @@ def incomplete(cfg: Config, w: World, cut: Cut) -> str:
         if mine is not None and is_mine(w, p) and any(
             mine.offsets[part] not in (-1, p.positions[part]) for part in cfg.names
         ):  # fmt: skip
-            return f"S11: {NAMES[p.name]} has gone on before checkpoint {cut.number} is complete"
+            return f"S11: {NAMES[p.name]} has resumed before checkpoint {cut.number} is complete"
     return ""
 
 
@@ -414,7 +414,7 @@ def group_turn(
 ) -> tuple[Any, ...]:
     """The multi of one turn of a group.
 
-    :param waits: a generation that is nobody's death waits for a checkpoint.
+    :param waits: a generation without a death waits for a checkpoint.
     :param keeps: static members that have left keep their seats.
     """
     region, st, channels, ids = s
@@ -426,19 +426,19 @@ def group_turn(
         if c.incarnation and not c.ended and not lives[n]:
             changes = (("ended", 1), ("run", 0), ("started", 0), ("ready", 0))
             ops += [("channel", n, c.version, changes), *(("remove", n, x.seq) for x in c.commands)]
-    told = {n: inc for n, inc, _ in st.target}
-    away = {n: inc for n, inc in told.items() if keeps and NAMES[n] in cfg.static and not lives[n]}
+    before = {n: inc for n, inc, _ in st.target}
+    away = {n: inc for n, inc in before.items() if keeps and NAMES[n] in cfg.static and not lives[n]}
     present = {n: channels[n].incarnation for n in names if lives[n]} | away
-    is_new = set(present) != set(told) if "bounce" in cfg.muts else present != told
-    nobody_died = all(present.get(n) == inc for n, inc in told.items())
-    held = is_new and waits and region.state == RUNNING and told and (nobody_died or "departed" in cfg.muts)
+    is_new = set(present) != set(before) if "bounce" in cfg.muts else present != before
+    no_deaths = all(present.get(n) == inc for n, inc in before.items())
+    held = is_new and waits and region.state == RUNNING and before and (no_deaths or "departed" in cfg.muts)
     if is_new and not held:
         shares = dict.fromkeys(present, 0)
         for turn, part in enumerate(names if present else ()):
             shares[sorted(present)[(turn + region.reset) % len(present)]] |= 1 << part  # each time to another
         target = {n: (present[n], shares[n]) for n in sorted(present)}
         after = region
-        if "partial" not in cfg.muts or not told:
+        if "partial" not in cfg.muts or not before:
             after, more = after_reset(cfg, region, w.cuts, region.cut)
             ops += more
         ops.append(("region", region.version, after))
@@ -513,7 +513,7 @@ def moved(
 
 
 def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterator[tuple[str, World, tuple[Any, ...]]]:
-    """What a region's turn may decide, with what the decision costs of the faults."""
+    """The decisions of a region's turn, with their cost in faults."""
     region, cuts, groups = s
     fence = ("epoch", epoch)
     stable = [("group is", i, g.version) for i, g in enumerate(groups)]
@@ -547,9 +547,9 @@ def region_turn(cfg: Config, epoch: int, s: tuple[Any, ...], w: World) -> Iterat
 
 
 def copied(cfg: Config, region: Region, cuts: tuple[Cut, ...], cut: Cut, away: set[int]) -> tuple[Contribution, ...]:
-    """What nobody contributes: the groups without members, and what static members have that are away.
+    """Contributions of absent members: of groups without members, and of static members that are away.
 
-    Somebody else may have contributed their partitions to the cut before: of that the partition only is copied.
+    Another member may have contributed their partitions to the cut before: of that the partition only is copied.
     """
     present = {cfg.groups[n] for n, _ in cut.participants}
     before = contributions(cuts, region.cut)
@@ -578,7 +578,7 @@ def read(cfg: Config, w: World, t: Turn) -> Any:
 
 
 def ordered(cfg: Config, t: Turn) -> tuple[Any, ...]:
-    """What a turn has read, in the order of `rsci` whatever that of its reads."""
+    """A turn's reads, in the order of `rsci`, for any order of reading."""
     return tuple(t.snapshot[cfg.order.index(what)] for what in "rsci") if t.key else t.snapshot
 
 
@@ -595,7 +595,7 @@ def decisions(cfg: Config, epoch: int, t: Turn, w: World) -> Iterator[tuple[str,
 
 
 def said(multi: tuple[Any, ...]) -> str:
-    """What a coordinator's multi does, for a trace."""
+    """The label of a coordinator's multi, for a trace."""
     out = []
     for op, *args in multi:
         if op == "send":
@@ -701,7 +701,7 @@ def obey(cfg: Config, w: World, p: Process) -> tuple[str, tuple[Any, ...], Proce
 
 
 def load(cfg: Config, w: World, p: Process) -> Process:
-    """The cut's offsets of its partitions, and the counts of the names that it is told."""
+    """The cut's offsets of its partitions, and the counts of its assigned names."""
     assert p.start
     found = contributions(w.cuts, p.start.cut)
     offsets = w.offsets if "commit" in cfg.muts else merged(cfg, w.cuts, p.start.cut)
@@ -725,7 +725,7 @@ def send(cfg: Config, w: World, p: Process, what: str, ops: Any, after: Process,
 
 
 def synced(cfg: Config, w: World, p: Process) -> World:
-    """Read what stands in the channel. What a start has brought there it did itself: it is loaded anew."""
+    """Read the channel. The data of a start is its own write: it is loaded again."""
     c = w.channels[p.name]
     fresh = p._replace(unknown=0, version=c.version)
     if (c.run, c.started) != (p.share, p.started):
@@ -767,7 +767,7 @@ def behave(cfg: Config, w: World) -> Iterator[Step]:
 
 
 def alone(cfg: Config, w: World, p: Process) -> Iterator[Step]:
-    """What a member does without a command: loads, says that its state is back, takes in, reads how a drain ended."""
+    """A member's steps without a command: loads, reports its restored state, takes in, reads how a drain ended."""
     who = name_of(p.name, p.incarnation)
     if p.started and not p.loaded:
         yield f"{who} loads cut {p.start.cut if p.start else 0}", swap(w, p, load(cfg, w, p)), ""
@@ -869,7 +869,7 @@ def unsafe(cfg: Config, w: World) -> str:
         return ""
     for part in cfg.names:
         if not any(cfg.groups[n] == cfg.groups[part] for n, _ in target):
-            continue  # nobody of its group is there
+            continue  # its group has no members
         positions = [p.positions[part] for p in lives.values() if p.share >> part & 1]
         if sum(positions) != sum(p.counts[part] for p in lives.values()):
             return f"S10: what was counted of partition {part} is not what was taken in"
@@ -902,7 +902,7 @@ def serve(cfg: Config, w: World) -> World:
 
 
 def settles(cfg: Config, w: World) -> str:
-    """Faults have stopped, one coordinator acts: is the region Running, and does a new cut come?"""
+    """Faults have stopped, one coordinator acts: is the region Running, and is there a new cut?"""
     w = w._replace(epoch=w.epoch + 1, turns=(), flight=(), left=tuple((f, 0) for f in FAULTS))
     for name in cfg.names:
         w = w if any(p.name == name for p in w.processes) or not w.ids[name] else register(w, name)
@@ -924,7 +924,7 @@ def settles(cfg: Config, w: World) -> str:
         if any(c.number > before and c.status == COMPLETED for c in w.cuts):
             return ""
         if not acted and not w.processes:
-            return ""  # nobody is there
+            return ""  # no member is present
     return "L6: no new cut from here"
 
 
@@ -932,7 +932,7 @@ def main(args: list[str]) -> int:
     kinds: dict[str, Any] = {f.name: type(f.default) for f in fields(Config) if f.init}
     cfg = Config(**{k: kinds[k](v) for k, v in (a.split("=", 1) for a in args[1:])})
     r = run(cfg)
-    print(r.told(" ".join(args[1:])))
+    print(r.report(" ".join(args[1:])))
     return 1 if r.violation else 0
 
 

@@ -13,7 +13,7 @@ W = TypeVar("W", bound=Hashable)
 
 @dataclass
 class Result:
-    """What a search has found: `violation` is empty when there is none; `trace` leads to it."""
+    """The result of a search: `violation` is empty when there is none; `trace` leads to it."""
 
     states: int
     exhausted: bool
@@ -22,7 +22,7 @@ class Result:
     trace: list[str]
     progress_checks: int
 
-    def told(self, what: str) -> str:
+    def report(self, what: str) -> str:
         """The trace and one line, for people."""
         end = "EXHAUSTED" if self.exhausted else "stopped" if self.violation else "BOUNDED"
         found = f"VIOLATION ({len(self.trace)} steps) {self.violation}" if self.violation else "no violation"
@@ -42,7 +42,7 @@ def search(
     """Breadth first, up to the first violation. Visited states are kept as 64-bit hashes.
 
     :param steps: (label, next state, violation or empty) of each step from a state.
-    :param stuck: what is wrong where faults have stopped and nothing comes of it; empty when all is well.
+    :param stuck: the violation of a state without progress after faults have stopped; empty without one.
     :param progress: every n-th state is asked about; 0: none.  :param quiet: what of a state matters for that.
     :param most: states, at most.
     """

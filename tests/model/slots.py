@@ -21,7 +21,7 @@ from .search import Result, search
 NAMES = range(2)
 
 MUTATIONS = {
-    "clock": "a slot that has contributed goes on by itself",
+    "clock": "a slot that has contributed resumes by itself",
     "unsealed": "a slot contributes where it has fetched to, and seals it later",
     "nocut": "a contribution does not check that its checkpoint is open",
     "nochannel": "a contribution does not check its member's channel",
@@ -32,15 +32,15 @@ MUTATIONS = {
 }
 
 SPARE = ("nochannel",)
-"""What breaks nothing: of a slot that is over nothing is sealed, so that what it gives is where it stands."""
+"""A harmless mutation: an ended slot seals nothing, so that its contribution is its position."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is modelled, and how many faults of each kind may happen.
+    """The modelled features, and how many faults of each kind may happen.
 
     :ivar deep: records of each partition.  :ivar cuts: checkpoints at most.
-    :ivar expire: slots that end.  :ivar take: names that another process takes, or that come back.
+    :ivar expire: slots that end.  :ivar take: names that another process takes, or that rejoin.
     """
 
     deep: int = 2
@@ -68,7 +68,7 @@ class World(NamedTuple):
     """ZooKeeper, and what runs.
 
     :ivar offsets: of each partition, as sealed.  :ivar fence: the incarnation of each name's channel.
-    :ivar target: whose partition each is, in this generation.  :ivar started: names that have been told it.
+    :ivar target: the owner of each partition in this generation.  :ivar started: names with a start command for it.
     :ivar open: the checkpoint that is open, with `given` its contributions: name -> offsets; 0 without one.
     :ivar seen: what a coordinator has read before it writes: of the region `open`, and what it decided; () for none.
     """
@@ -84,7 +84,7 @@ class World(NamedTuple):
     ended: int = 0  # the last checkpoint that has ended
     version: int = 0  # of the region's znode
     seen: tuple[int, int] = (0, 0)  # version + 1, open: of a group's turn that is under way
-    stable: bool = True  # what the group's state says
+    stable: bool = True  # the group's state
     born: int = 2
     faults: tuple[int, int, int] = (0, 0, 0)
 
@@ -130,7 +130,7 @@ def _slot(config: Config, w: World, name: int) -> Iterator[tuple[str, World, str
     if slot.sent[0]:
         yield from _contribute(config, w, name, slot, is_fenced)
     if slot.waits and not slot.sent[0] and (slot.waits <= w.ended or config.mut == "clock"):
-        yield f"{name} goes on", _put(w, name, slot._replace(waits=0)), ""
+        yield f"{name} resumes", _put(w, name, slot._replace(waits=0)), ""
     if is_fenced:
         yield f"{name} finds that it is over", _put(w, name, None), ""
 
@@ -166,7 +166,7 @@ def _faults(config: Config, w: World) -> Iterator[tuple[str, World, str]]:
             yield f"{name} is evicted", w._replace(faults=(expire, take, lost - 1), fence=_with(w.fence, name, 0)), ""
         if take and (slot is None or w.fence[name] != slot.incarnation):
             came = w._replace(faults=(expire, take - 1, lost), fence=_with(w.fence, name, w.born + 1), born=w.born + 1)
-            yield f"{name} comes back", _put(came, name, Slot(w.born + 1)), ""
+            yield f"{name} rejoins", _put(came, name, Slot(w.born + 1)), ""
 
 
 def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
@@ -235,7 +235,7 @@ def _region(config: Config, w: World) -> Iterator[tuple[str, World, str]]:
 
 
 def _stuck(config: Config, w: World) -> str:
-    """Without faults, everything that there is gets sealed, whatever was open."""
+    """Without faults, all records get sealed, also those that were open."""
     calm = w._replace(faults=(0, 0, 0))
     if not any(w.fence):
         return ""
@@ -268,7 +268,7 @@ def main(arguments: list[str]) -> int:
     kinds = {each.name: type(each.default) for each in fields(Config)}
     config = Config(**{name: kinds[name](value) for name, _, value in (each.partition("=") for each in arguments)})
     result = run(config)
-    print(result.told(str(config)))
+    print(result.report(str(config)))
     return 1 if result.violation else 0
 
 

@@ -34,7 +34,7 @@ def effort(examples: int) -> settings:
 
 
 class Draw(Random):
-    """What is chosen from a seed.
+    """Choices from a seed.
 
     :ivar size: from 0 to 1: how much of its greatest length a collection may have.
     """

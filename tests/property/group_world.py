@@ -1,4 +1,4 @@
-"""One group on a tree: the real turns and the real draining of channels, one step at a time in whatever order.
+"""One group on a tree: the real turns and the real draining of channels, one step at a time in any order.
 
 After every multi and every tick the rules are checked that no history may break: no two channels run a partition, no
 two processes fetch one (S1), generations and commands never go back (S3), offsets join without gap or overlap (S5).
@@ -44,7 +44,7 @@ PATHS = GroupPaths(GROUP)
 SESSION_S = 3.0
 LEASE_S = SESSION_S * LEASE_SHARE
 MAX_POLL_MS = 4000
-# Nobody reads them, and to make them takes as long as to run a process.
+# Unread metrics: to make them takes as long as to run a process.
 METER, METRICS = unread(), CoordinatorMetrics()
 # The rules are checked after each multi, of which most change no more than one channel.
 channel_of, state_of = lru_cache(parsed_channel), lru_cache(GroupState.parse)
@@ -54,7 +54,7 @@ class MemberProcess:
     """A consumer process under a name, over as many incarnations and sessions as it takes.
 
     :ivar stuck: it does not poll; in the background its lease is renewed.
-    :ivar deaf: it hears nothing of ZooKeeper at all, and fetches on until its lease lapses.
+    :ivar deaf: it gets no replies of ZooKeeper, and continues fetching until its lease expires.
     :ivar gone: it has ended, or a newer process has its name.
     :ivar stopped: every stop that it has obeyed.
     """
@@ -96,7 +96,7 @@ class MemberProcess:
 
     @property
     def fetches(self) -> PartitionSet:
-        """What it fetches at this moment, whether or not it still may."""
+        """The partitions that it fetches at this moment, also after its lease."""
         if (
             self.gone
             or self.fenced is None
@@ -107,7 +107,7 @@ class MemberProcess:
         return frozenset(self.fenced.channel.running) - self._giving_up
 
     def tend(self) -> None:
-        """What `poll` does: register, obey commands, read offsets, move them, give a sign of life."""
+        """The steps of `poll`: register, obey commands, read offsets, move them, refresh its liveness."""
         if not self.is_well or self._is_busy:
             return
         self._is_busy = True
@@ -130,7 +130,7 @@ class MemberProcess:
             self._is_busy = False
 
     def renew(self) -> None:
-        """What the keeper does."""
+        """The keeper's step."""
         if self.gone or self.deaf or self.fenced is None:
             return
         try:
@@ -157,7 +157,7 @@ class MemberProcess:
         self.expire()
 
     def expire(self) -> None:
-        """The process dies, or what is the same to everybody else: its session ends, after its lease."""
+        """The process dies, or its session expires after its lease: the same for the others."""
         self.gone = True
         self.store.close()
 
@@ -241,7 +241,7 @@ class GroupWorld:
         self.tree.after_commit = self._after_commit
         self.elect()
 
-    # ---- who acts
+    # ---- processes
 
     def session(self) -> MemoryTreeStore:
         return self.tree.open(self._between, SESSION_S)
@@ -268,7 +268,7 @@ class GroupWorld:
         self._rebalancer = Rebalancer(term, GROUP, lambda: self.topics, self.assignors, lambda path: None)
 
     def start(self, name: str, subscription: dict[str, int], pattern: str = "static", **options: Any) -> MemberProcess:
-        """A new process, which takes the name from whoever has it."""
+        """A new process, which takes over the name of a running one."""
         process = MemberProcess(self, name, subscription, pattern, **options)
         self.processes.append(process)
         process.tend()
@@ -291,7 +291,7 @@ class GroupWorld:
         return turn
 
     def tick(self, seconds: float) -> None:
-        """Time goes by; whoever is well renews its lease."""
+        """Time advances; healthy processes renew their leases."""
         self.runtime.now += seconds
         self.check()
         for process in list(self.processes):
@@ -299,7 +299,7 @@ class GroupWorld:
         self.check()
 
     def wait(self, seconds: float) -> None:
-        """As `tick`, but meanwhile whoever is well polls as it should."""
+        """As `tick`, but meanwhile healthy processes poll in time."""
         for _ in range(round(seconds)):
             self.tick(1.0)
             for process in list(self.processes):
@@ -314,7 +314,7 @@ class GroupWorld:
         finally:
             self._is_meddling = False
 
-    # ---- what stands there
+    # ---- znodes
 
     def topic(self, name: str, partitions: int, topic_id: str = "") -> None:
         """Make or grow a topic; 0 partitions delete it."""
@@ -344,7 +344,7 @@ class GroupWorld:
         return frozenset(found)
 
     def snapshot(self) -> Snapshot:
-        """What a coordinator that was elected just now would read."""
+        """The reads of a newly elected coordinator."""
         term = a_term(self.tree.open(), self.runtime, self.epoch, metrics=METRICS)
         found = GroupReader(term, GROUP, lambda path: None).read(self.topics)
         assert found is not None
@@ -353,15 +353,15 @@ class GroupWorld:
     # ---- the rules
 
     def sealed(self, channel: Channel, before: dict[TopicPartition, int | None]) -> None:
-        """Records were made somebody's: their offsets must join those before (S5)."""
+        """Records were committed by a member: their offsets must join those before (S5)."""
         for partition, offset in before.items():
             key = (partition, channel.topics[partition.topic])
             expected = self._progress.get(key, offset if self._excused else 0)
-            assert offset == expected, f"{key} goes on at {offset}, not at {expected}"
+            assert offset == expected, f"{key} continues at {offset}, not at {expected}"
             self._progress[key] = (expected or 0) + 1
 
     def excuse_offsets(self) -> None:
-        """A hand has destroyed what says where somebody stood: what comes next may come again."""
+        """A position was destroyed by hand: the next records may be repeated."""
         self._progress.clear()
         self._excused = True
 

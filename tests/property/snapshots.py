@@ -1,4 +1,4 @@
-"""What a turn may read of a group, likely or not."""
+"""Snapshots of a group that a turn may read, likely or not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def incarnation(consumer: str, life: str) -> str:
 
 
 def topics(draw: Draw) -> dict[str, Topic]:
-    """t and u as they are, grown, shrunk to nothing, made anew, or gone."""
+    """t and u as they are, grown, shrunk to nothing, created again, or deleted."""
     found = {}
     for name, count in (("t", 4), ("u", 2)):
         there = draw.usually(count, count - 1, count + 1, 0, None)
@@ -126,7 +126,7 @@ def turn(draw: Draw) -> tuple[Snapshot, Assignor]:
     assignor = draw.choice(ASSIGNORS)
     consumers = CONSUMERS[: draw.upto(len(CONSUMERS), 1)]
     names = [name for name in consumers if draw.randrange(8)]
-    holders = {part: draw.choice([*consumers, "nobody"]) for part in PARTITIONS}
+    holders = {part: draw.choice([*consumers, "unknown"]) for part in PARTITIONS}
     running = {name: frozenset(part for part in PARTITIONS if holders[part] == name) for name in consumers}
     views = {name: channel_view(draw, name, running[name]) for name in names}
     held = frozenset(part for view in views.values() for part in view.running)
@@ -166,7 +166,7 @@ def turn(draw: Draw) -> tuple[Snapshot, Assignor]:
 
 
 def carried_out(draw: Draw, snapshot: Snapshot) -> Snapshot:
-    """Who has a target runs it, or nothing yet, and the others nothing of it."""
+    """Members with a target run it, or nothing yet; the others run nothing of it."""
     views = dict(snapshot.channels)
     targets = {name: target.partitions for name, target in snapshot.state.target.items()}
     of_others = frozenset().union(*targets.values())

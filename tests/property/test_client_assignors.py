@@ -1,4 +1,4 @@
-"""What holds of every client assignor, for any members, threads, topics, lags and racks."""
+"""Properties of every client assignor, for any members, threads, topics, lags and racks."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def by_thread(one: Subscriber) -> dict[str, PartitionSet]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @tried(200, snapshot)
-def test_the_adapter_gives_what_a_coordinator_gives_the_same_members(
+def test_adapter_assigns_like_a_coordinator_for_the_same_members(
     strategy: str, turn: tuple[Snapshot, dict[str, Registration]]
 ) -> None:
     snapshot, registrations = turn
@@ -379,7 +379,7 @@ Numbered = dict[TopicPartition, Any]
 
 
 def racks_of_a_topic(draw: Draw) -> tuple[dict[str, str], Numbered, Numbered]:
-    """Consumers' racks, those of replicas, and who has had a partition."""
+    """Consumers' racks, those of replicas, and previous owners of partitions."""
     racks = {name: draw.choice(RACKS) for name in "abcd"[: draw.upto(4, 1)]}
     parts = [TopicPartition("t", number) for number in range(draw.upto(8, 1))]
     replicas = {part: frozenset(draw.some(RACKS[1:], 2)) for part in parts}

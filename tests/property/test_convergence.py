@@ -75,7 +75,7 @@ def join_by_pattern(world: GroupWorld, n: int) -> None:
 
 
 def join_a_seat(world: GroupWorld, n: int) -> None:
-    """A static member, which comes back to its seat when it has been there."""
+    """A static member, which returns to its seat if it has one."""
     world.start(NAMES[n % 3], ({"t": 1}, {"t": 1, "u": 1})[n // 3 % 2], is_static=True)
 
 
@@ -133,7 +133,7 @@ def remove_an_owner(world: GroupWorld, n: int) -> None:
 
 
 def write_nonsense(world: GroupWorld, n: int) -> None:
-    """A command by hand, into the channel of somebody."""
+    """A command by hand, into a member's channel."""
     if process := _pick(world, n):
         data = (b"", b"{", b'{"option":"stop-fetcher"}', b'{"option":"jump"}')[n % 4]
         with suppress(Refused):  # it may have no channel yet
@@ -157,7 +157,7 @@ ACTIONS: tuple[Callable[[GroupWorld, int], None], ...] = (
 
 @dataclass
 class Meddler:
-    """Lets somebody act in the middle of what another does: after so many requests, this action."""
+    """Interleaves an action with another process: after so many requests, this action."""
 
     script: list[tuple[int, int, int]]
     wait: int = field(default=-1)
@@ -203,7 +203,7 @@ def a_world(assignor: Assignor, meddler: Meddler | None = None) -> GroupWorld:
 
 
 def settle(world: GroupWorld, most_turns: int = 40) -> int:
-    """Let everybody who is well do what is due, until nothing is; how many turns that took."""
+    """Let healthy processes take all due steps; the number of turns."""
     writing = world.writing_turns
     for _ in range(200):
         for process in list(world.processes):
@@ -217,7 +217,7 @@ def settle(world: GroupWorld, most_turns: int = 40) -> int:
 
 
 def is_settled(world: GroupWorld) -> bool:
-    """Whether the group is Stable, everybody runs exactly its target, and a turn would write nothing."""
+    """Whether the group is Stable, each member runs exactly its target, and a turn would write nothing."""
     state = world.state
     living = {process.name: process for process in world.processes if process.is_well}
     if living and state.state != STABLE:
@@ -233,7 +233,7 @@ def channel_is_target(world: GroupWorld, name: str) -> bool:
 
 
 def assert_everything_is_assigned(world: GroupWorld) -> None:
-    """S2: disjoint, and every partition of every topic that somebody alive wants."""
+    """S2: disjoint, and every partition of every topic with a live subscriber."""
     wanted = set()
     for process in world.processes:
         if process.is_well:
@@ -255,7 +255,7 @@ def test_after_any_faults_no_partition_runs_twice_and_the_group_becomes_stable(
 
 @pytest.mark.parametrize("assignor", STICKY)
 @tried(60, steps, meddling)
-def test_nor_with_a_strategy_whose_answer_depends_on_what_runs(
+def test_nor_with_a_strategy_that_depends_on_running_partitions(
     assignor: str, script: Steps, meddling: Meddling
 ) -> None:
     becomes_stable(STICKY[assignor](), script, meddling)

@@ -1,4 +1,4 @@
-"""Batches that end at checkpoints, whatever a query has listed when: none has segments from both sides of a cut."""
+"""Batches that end at checkpoints, for any listing of the query: no batch has segments from both sides of a cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the plan of any turn, whatever was read."""
+"""Invariants of the plan of any turn, for any snapshot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sent_commands(snapshot: Snapshot) -> Iterable[tuple[str, SentCommand]]:
 
 
 def kept(snapshot: Snapshot, decided: Plan) -> dict[str, list[SentCommand]]:
-    """The commands that stand in each channel and are not withdrawn."""
+    """The commands in each channel that are not withdrawn."""
     withdrawn = {(name, sent.name) for name, sent in decided.withdrawn}
     found: dict[str, list[SentCommand]] = {name: [] for name in snapshot.channels}
     for name, sent in sent_commands(snapshot):
@@ -40,7 +40,7 @@ def kept(snapshot: Snapshot, decided: Plan) -> dict[str, list[SentCommand]]:
 
 
 def lives(snapshot: Snapshot, mark: Mark) -> bool:
-    """Its eviction was planned, but never happened: what it may run stands in its channel."""
+    """Its eviction was planned, but never happened: its channel has the partitions that it may run."""
     member = snapshot.members.get(mark.consumer)
     if member is None or member.registration is None or member.registration.incarnation != mark.incarnation:
         return False
@@ -48,7 +48,7 @@ def lives(snapshot: Snapshot, mark: Mark) -> bool:
 
 
 def not_free(snapshot: Snapshot, decided: Plan) -> PartitionSet:
-    """What a plan must not hand on, spelled out from the snapshot."""
+    """Partitions that a plan must not hand on, spelled out from the snapshot."""
     ended = {end.view.consumer for end in decided.ends}
     running: list[PartitionSet] = [view.running for name, view in snapshot.channels.items() if name not in ended]
     pending = [
@@ -141,7 +141,7 @@ def test_commands_carry_the_current_epoch_generation_and_incarnation(
 
 
 @turns
-def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
+def test_stop_names_only_running_partitions(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -150,11 +150,11 @@ def test_a_stop_names_only_what_runs(turn: tuple[Snapshot, Assignor]) -> None:
         assert command.option == STOP_FETCHER
         running = snapshot.channels[name].running
         assert running
-        assert command.partitions < running  # all of it is said by naming none
+        assert command.partitions < running  # a stop of all partitions names none
 
 
 @turns
-def test_a_start_names_what_runs_and_otherwise_only_the_target(turn: tuple[Snapshot, Assignor]) -> None:
+def test_start_names_running_partitions_and_otherwise_only_the_target(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -182,7 +182,7 @@ def test_eager_strategy_starts_no_consumer_before_its_stop_in_this_generation(
 
 
 @turns
-def test_only_incarnations_that_are_gone_half_ended_or_silent_are_ended(turn: tuple[Snapshot, Assignor]) -> None:
+def test_only_departed_half_ended_or_silent_incarnations_are_ended(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -229,7 +229,7 @@ def incarnation_of(member: Member) -> str:
 
 
 @turns
-def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) -> None:
+def test_eviction_leaves_a_mark_on_running_partitions(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -250,7 +250,7 @@ def test_an_eviction_leaves_a_mark_on_what_ran(turn: tuple[Snapshot, Assignor]) 
 
 
 @turns
-def test_who_has_no_part_is_named_with_the_reason_and_the_others_go_on(turn: tuple[Snapshot, Assignor]) -> None:
+def test_left_out_member_is_named_with_the_reason_and_the_others_continue(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -286,7 +286,7 @@ def test_the_generation_rises_by_one_and_only_for_a_new_target(turn: tuple[Snaps
 
 
 @turns
-def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
+def test_stable_group_runs_its_target_without_outstanding_commands(
     turn: tuple[Snapshot, Assignor],
 ) -> None:
     snapshot, assignor = turn
@@ -303,7 +303,7 @@ def test_stable_means_that_everybody_runs_its_target_and_nothing_is_outstanding(
 
 
 @turns
-def test_a_plan_that_leaves_something_open_says_when_it_wants_the_next_turn(turn: tuple[Snapshot, Assignor]) -> None:
+def test_incomplete_plan_has_the_time_of_the_next_turn(turn: tuple[Snapshot, Assignor]) -> None:
     snapshot, assignor = turn
 
     decided = plan(snapshot, only(assignor))
@@ -314,7 +314,7 @@ def test_a_plan_that_leaves_something_open_says_when_it_wants_the_next_turn(turn
 
 
 @tried(TURNS, turn, lambda draw: draw.upto(30), lambda draw: draw.upto(40))
-def test_history_keeps_the_newest_and_never_forgets_what_it_writes(
+def test_history_keeps_the_newest_and_the_record_of_this_turn(
     turn: tuple[Snapshot, Assignor], count: int, above: int
 ) -> None:
     snapshot, assignor = turn

@@ -132,7 +132,7 @@ class Model:
         elif what == "seek":
             self.next[partition] = min(given, len(self.log.records[partition.partition]))
             self.polling.seek(partition, self.next[partition])
-        else:  # to somebody who gives it back: what was not returned comes again, and a pause is forgotten
+        else:  # to a member that returns it: unreturned records are fetched again, and a pause is forgotten
             self.polling.end([partition])
             self.polling.begin({partition: Position("id", self.next[partition])})
             self.paused.discard(partition)

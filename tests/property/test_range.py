@@ -97,7 +97,7 @@ KAFKAS_CASES: dict[str, tuple[dict[str, list[str]], dict[str, int], Found]] = {
 
 
 @pytest.mark.parametrize("case", KAFKAS_CASES)
-def test_range_gives_what_kafkas_range_assignor_gives(case: str) -> None:
+def test_range_agrees_with_kafkas_range_assignor(case: str) -> None:
     subscriptions, topics, expected = KAFKAS_CASES[case]
 
     assert assigned(subscriptions, topics) == expected

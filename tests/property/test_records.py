@@ -1,4 +1,4 @@
-"""What stands in znodes: written and read back the same, and whatever else stands there is a record or `BadData`."""
+"""Data of znodes: records are read back as written; any other bytes are a record or `BadData`."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_record_of_any_version_is_read_the_same_way(kind: str, record: Any, vers
 
 @pytest.mark.parametrize("kind", KINDS)
 @tried(200, with_a_field)
-def test_a_field_that_is_null_is_as_one_that_is_missing(kind: str, record: tuple[dict[str, Any], str]) -> None:
+def test_null_field_is_equal_to_a_missing_one(kind: str, record: tuple[dict[str, Any], str]) -> None:
     values, field = record
 
     null = read(kind, json.dumps({**values, field: None}).encode())
@@ -134,7 +134,7 @@ def test_state_of_a_later_release_is_read_with_all_fields_of_the_group(name: str
 
 
 @tried(200, lambda draw: set(draw.some(range(100), 5, 1)), lambda draw: set(draw.some(range(100), 5)))
-def test_a_topic_that_is_rewritten_keeps_what_only_a_later_release_knows(known: set[int], more: set[int]) -> None:
+def test_rewritten_topic_keeps_fields_of_a_later_release(known: set[int], more: set[int]) -> None:
     later = as_next_release(Topic("t", "id", tuple(sorted(known))).to_bytes())
     grown = Topic("t", "id", tuple(sorted(known | more)))
 
@@ -147,7 +147,7 @@ def test_a_topic_that_is_rewritten_keeps_what_only_a_later_release_knows(known: 
     }
 
 
-# ---- and whatever else may stand there
+# ---- any other bytes
 
 
 def read(kind: str, data: bytes) -> Any:
@@ -363,13 +363,13 @@ def test_a_text_is_ranges_or_a_value_error(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["3-1", "3-2", "-1", "1-", ",", "1,,2", "1, 2", "1000001", "99999999", "0x1", "1.0", "٣"]
 )
-def test_a_range_that_is_none_is_refused(text: str) -> None:
+def test_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no partition range"):
         ranges.decode(text)
 
 
-def test_what_a_few_bytes_name_is_bounded() -> None:
-    """25,000 topics of a million partitions each fit into one znode: nobody may try to hold them."""
+def test_number_of_partitions_named_by_a_few_bytes_is_bounded() -> None:
+    """25,000 topics of a million partitions each fit into one znode: no reader may hold them."""
     fields = Fields("where", {"partitions": {f"t{number}": f"0-{ranges.MAX_PARTITION}" for number in range(3)}})
 
     with pytest.raises(BadData):
@@ -401,7 +401,7 @@ def test_a_name_never_leaves_its_place_in_a_path(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "/", "a/b", "..", ".", "a\n", "\na", "a\x00", "\x1b[31m", "a b", "ä", "a" * 250])
-def test_what_is_no_name_is_refused_with_one_printable_sentence(text: str) -> None:
+def test_invalid_name_is_refused_with_one_printable_sentence(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         checked_name("group", text)
 
@@ -416,7 +416,7 @@ def test_a_name_has_249_characters_at_most() -> None:
 
 
 @tried(500, lambda draw: draw.choice([draw.text(200), document(draw)]))
-def test_what_is_shown_is_printable_and_short(value: Any) -> None:
+def test_shown_text_is_printable_and_short(value: Any) -> None:
     text = shown(value)
 
     assert text.replace("…", "").isascii()

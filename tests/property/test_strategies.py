@@ -1,4 +1,4 @@
-"""What holds of every assignment strategy, for any members, threads and topics; and what makes one sticky."""
+"""Properties of every assignment strategy, for any members, threads and topics; and stickiness."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def single_threaded(draw: Draw) -> Group:
 
 
 def change(draw: Draw) -> tuple[Group, Group]:
-    """A group, and what becomes of it: members come, go, and want other topics, and topics grow and shrink."""
+    """A group before and after a change: members join, leave, subscribe to other topics; topics grow and shrink."""
     members, topics = before = single_threaded(draw)
     stay = [one for one in members if draw.usually(True, False)]
     after = [draw.usually(one, replace(one, threads=dict.fromkeys(draw.some("tuvw"), 1))) for one in stay]
@@ -84,7 +84,7 @@ def owners(assignment: Assignment) -> dict[TopicPartition, str]:
 
 
 def moved(before: Assignment, now: Assignment, members: Sequence[Subscriber]) -> dict[TopicPartition, tuple[str, str]]:
-    """Partition -> from whom to whom, of those who could have kept it: they are there, and want its topic."""
+    """Partition -> old and new owner, where the old owner could have kept it: present, and subscribed."""
     there = {one.consumer: one for one in members}
     old, new = owners(before), owners(now)
     return {
@@ -98,7 +98,7 @@ def moved(before: Assignment, now: Assignment, members: Sequence[Subscriber]) ->
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_strategies_say_their_names_and_whether_everything_stops(strategy: str) -> None:
+def test_strategies_have_their_names_and_protocols(strategy: str) -> None:
     assert STRATEGIES[strategy].name == strategy
     assert STRATEGIES[strategy].is_eager == ARE_EAGER[strategy]
 
@@ -198,7 +198,7 @@ def test_with_equal_subscriptions_all_is_kept_that_quotas_let_keep(strategy: str
 
 
 @tried(200, any_sticky, equal_group, lambda draw: draw.randint(1, 3), Draw.truth)
-def test_who_joins_gets_from_the_others_who_exchange_nothing(
+def test_joining_member_gets_partitions_and_the_others_exchange_none(
     strategy: str, group: Group, threads: int, knows: bool
 ) -> None:
     members, topics = group
@@ -212,7 +212,7 @@ def test_who_joins_gets_from_the_others_who_exchange_nothing(
 
 
 @tried(200, any_sticky, equal_group, Draw.truth, lambda draw: draw.randrange(6))
-def test_of_who_leaves_the_others_take_over_and_keep_what_they_have(
+def test_partitions_of_a_leaving_member_move_and_the_others_keep_theirs(
     strategy: str, group: Group, knows: bool, n: int
 ) -> None:
     members, topics = group
@@ -226,7 +226,7 @@ def test_of_who_leaves_the_others_take_over_and_keep_what_they_have(
 
 
 @tried(400, any_sticky, change, Draw.truth)
-def test_after_any_change_nothing_goes_around_in_circles_or_could_go_back(
+def test_no_partition_moves_in_a_circle_or_could_move_back_after_any_change(
     strategy: str, change: tuple[Group, Group], knows: bool
 ) -> None:
     (members, topics), other = change

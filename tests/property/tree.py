@@ -60,7 +60,7 @@ class MemoryTree:
         return MemoryTreeStore(self, self._sessions, before_request, timeout_s)
 
     def data(self, path: str) -> bytes | None:
-        """What stands at `path`, None when there is no such znode."""
+        """The znode at `path`, None if it does not exist."""
         znode = self._znodes.get(path)
         return znode.data if znode else None
 
@@ -152,7 +152,7 @@ class MemoryTree:
 
 
 class MemoryTreeStore(Store):
-    """One session on a tree. Watches are taken and never fire: whoever tests asks again by itself."""
+    """One session on a tree. Watches are registered and never fire: a test reads again."""
 
     def __init__(self, tree: MemoryTree, session: int, before_request: Callable[[], None], timeout_s: float) -> None:
         self._tree = tree

@@ -1,4 +1,4 @@
-"""A group over several Spark applications, each a driver process of its own: each record comes once, whoever ends."""
+"""A group over several Spark applications, each with a driver process: records are delivered once, also after kills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POOL = ("--topic", "t", "--slots", "2", "--pool")
 
 
 def held_by(world: World, pool: str) -> set[TopicPartition]:
-    """What the slots of a pool run."""
+    """The running partitions of a pool's slots."""
     names = [name for name in world.names(GroupPaths("g").channels) if name.startswith(f"{pool}-slot-")]
     return {partition for name in names for partition in world.channel("g", name).running}
 
@@ -32,9 +32,7 @@ def flows_on(folder: Path) -> None:
     eventually(lambda: total(folder) > so_far, 90, "records flow on", pause_s=LOOK_S)
 
 
-def test_pools_and_a_query_in_applications_of_their_own_come_and_end_and_are_killed(
-    world: World, tmp_path: Path
-) -> None:
+def test_pools_and_a_query_in_applications_that_start_end_and_are_killed(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     everything = {TopicPartition("t", number) for number in range(4)}
@@ -62,5 +60,5 @@ def test_pools_and_a_query_in_applications_of_their_own_come_and_end_and_are_kil
         assert first.end() == 0, first.log.read_text()[-2000:]
         assert world.names(GroupPaths("g").ids) == []
     with application(world, "g", tmp_path, "--query", "q"):  # and without the pool that sealed it
-        eventually(lambda: total(tmp_path) >= 4 * records.count, 300, "what was sealed comes", pause_s=LOOK_S)
+        eventually(lambda: total(tmp_path) >= 4 * records.count, 300, "sealed records are delivered", pause_s=LOOK_S)
     delivered_exactly(tmp_path, 4, records.count)

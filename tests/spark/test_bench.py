@@ -1,4 +1,4 @@
-"""`scripts/bench stream` and `latency`: every record goes from the log to the DataFrame, and what it took is told."""
+"""`scripts/bench stream` and `latency`: every record reaches the DataFrame; the last line has the figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BENCH = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 
 
 @pytest.mark.timeout(400)
-def test_a_stream_bench_tells_records_a_second_and_a_processor_second() -> None:
+def test_stream_bench_prints_records_a_second_and_a_processor_second() -> None:
     sizes = ("--records", "20000", "--record-bytes", "100", "--warm-ups", "1", "--rounds", "1")
 
     done = subprocess.run(
@@ -21,20 +21,20 @@ def test_a_stream_bench_tells_records_a_second_and_a_processor_second() -> None:
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["records"] == 20000
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["records"] == 20000
     for figure in ("records_per_s", "records_per_cpu_s"):
-        assert 0 < told[figure]["min"] <= told[figure]["median"] <= told[figure]["max"]
+        assert 0 < report[figure]["min"] <= report[figure]["median"] <= report[figure]["max"]
 
 
 @pytest.mark.timeout(400)
-def test_a_latency_bench_tells_how_long_a_record_takes_from_the_log_to_the_sink() -> None:
+def test_latency_bench_prints_the_time_of_a_record_from_the_log_to_the_sink() -> None:
     done = subprocess.run(
         [BENCH, "latency", "--source", "embedded", "--rate", "200", "--seconds", "3", "--json"],
         capture_output=True, text=True, timeout=380, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert 0 < told["records"] <= 600
-    assert 0 < told["latency_s"]["p50"] <= told["latency_s"]["p99"] <= told["latency_s"]["max"]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert 0 < report["records"] <= 600
+    assert 0 < report["latency_s"]["p50"] <= report["latency_s"]["p99"] <= report["latency_s"]["max"]

@@ -32,10 +32,10 @@ def processes_that_name(folder: Path) -> list[str]:
 
 
 def logs_below(folder: Path, most: int = 4000) -> str:
-    """The ends of the logs of whatever ran there: the folder is gone when somebody looks."""
+    """The ends of the processes' logs: the folder is removed after the test."""
     found = [*folder.rglob("*.log"), *folder.rglob("stderr")]
-    told = ((path, path.read_text(errors="replace")[-most:]) for path in sorted(found) if "data" not in path.parts)
-    return "".join(f"\n==> {path.relative_to(folder)}\n{text}" for path, text in told if text)
+    logs = ((path, path.read_text(errors="replace")[-most:]) for path in sorted(found) if "data" not in path.parts)
+    return "".join(f"\n==> {path.relative_to(folder)}\n{text}" for path, text in logs if text)
 
 
 @contextmanager

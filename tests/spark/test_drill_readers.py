@@ -1,4 +1,4 @@
-"""What reads the DataFrame of drills in tests without a Spark says what Spark says."""
+"""The plain reader of drills, used without Spark, agrees with Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.world import World
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_the_plain_reader_of_drills_says_what_spark_says(spark: SparkSession, world: World, tmp_path: Path) -> None:
+def test_plain_reader_of_drills_agrees_with_spark(spark: SparkSession, world: World, tmp_path: Path) -> None:
     sealed = SealedGroup(world.store, tmp_path)
     for partition, values in ((0, [b"0", b"1", b"2"]), (1, [b"0", b"0", b"7"]), (2, [b"0", b"no number", b"2"])):
         sealed.name(numbered(sealed, partition, values))

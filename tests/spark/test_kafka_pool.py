@@ -1,4 +1,4 @@
-"""Slots of a real pool fetch from a real broker: a DataFrame holds what somebody else reads from Kafka, and no more."""
+"""Slots of a real pool fetch from a real broker: a DataFrame holds exactly the records of a Kafka client."""
 
 from __future__ import annotations
 
@@ -64,20 +64,20 @@ def write(kafka: Kafka, topic: str, count: int) -> None:
 
 
 def stream_offsets(sink: Delivered, topic: str) -> list[tuple[int, int]]:
-    """What the stream has delivered, with whatever came twice."""
+    """The offsets that the stream has delivered, duplicates included."""
     return sorted((number, offset) for (name, number), offsets in sink.offsets.items() for offset in offsets)
 
 
 def has_come(kafka: Kafka, sink: Delivered, topic: str, count: int) -> None:
-    eventually(lambda: sink.count >= count, 90, f"{count} records have come")
+    eventually(lambda: sink.count >= count, 90, f"{count} records are delivered")
     assert stream_offsets(sink, topic) == [(number, offset) for number, offset, _, _ in in_kafka(kafka, topic)]
 
 
 def progress(stream: StreamingQuery) -> Any:
-    """The log's ends and the lag, as the last progress tells them."""
+    """The log's ends and the lag, from the last progress."""
     last = stream.lastProgress
-    told = json.loads(last["sources"][0]["latestOffset"] or "{}") if last else {}
-    return told.get("log_end"), told.get("lag")
+    latest = json.loads(last["sources"][0]["latestOffset"] or "{}") if last else {}
+    return latest.get("log_end"), latest.get("lag")
 
 
 def ends(kafka: Kafka, topic: str) -> tuple[dict[str, dict[str, int]], int]:
@@ -86,7 +86,7 @@ def ends(kafka: Kafka, topic: str) -> tuple[dict[str, dict[str, int]], int]:
     return {topic: {str(number): records[-1].offset + 1 for number, records in found.items()}}, 0
 
 
-def test_a_dataframe_holds_exactly_what_kafka_holds_also_when_the_broker_restarts(
+def test_dataframe_holds_exactly_kafkas_records_after_a_broker_restart(
     spark: SparkSession, kafka: Kafka, world: World, tmp_path: Path
 ) -> None:
     topic, group = kafka.name("pool"), kafka.name("group")
@@ -105,7 +105,7 @@ def test_a_dataframe_holds_exactly_what_kafka_holds_also_when_the_broker_restart
             kafka.wait_ready()
             write(kafka, topic, 100)
             has_come(kafka, sink, topic, 1600)
-            eventually(lambda: progress(stream) == ends(kafka, topic), 30, "the progress tells Kafka's log end")
+            eventually(lambda: progress(stream) == ends(kafka, topic), 30, "the progress has Kafka's log end")
             assert in_dataframe(spark, world, group) == in_kafka(kafka, topic)
             assert [(status.state, status.attempts) for status in fetchers.status()] == [("running", 1)] * 2
         finally:

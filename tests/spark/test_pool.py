@@ -1,4 +1,4 @@
-"""Fetcher slots in real Spark executors: what they seal comes out of a query exactly once, whatever is killed."""
+"""Fetcher slots in real Spark executors: a query delivers their records exactly once, also after kills."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def running(spark: SparkSession, world: World, folder: Path) -> Iterator[tuple[F
             stream.stop()
 
 
-def test_every_record_comes_out_of_a_query_exactly_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
+def test_query_delivers_every_record_exactly_once(spark: SparkSession, world: World, tmp_path: Path) -> None:
     with running(spark, world, tmp_path) as (fetchers, sink):
         produce(world, tmp_path / "log", "t", 1000)
-        eventually(lambda: sink.has_exactly("t", 4, 1000), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, 1000), 90, "each record is delivered once")
         produce(world, tmp_path / "log", "t", 500)
         eventually(lambda: sink.has_exactly("t", 4, 1500), 30, "later ones too")
         assert [status.state for status in fetchers.status()] == ["running", "running"]
@@ -67,10 +67,10 @@ def test_slot_leads_a_client_assigned_pool_and_its_kill_loses_no_record(
         produce(world, tmp_path / "log", "t", 1000)
         state = world.stable("g", 2, timeout_s=90)
         assert state.strategy == "lag" and state.client is not None
-        eventually(lambda: sink.count > 0, 60, "some of these came")
+        eventually(lambda: sink.count > 0, 60, "some of these are delivered")
         os.kill(slots(os.getpid(), zk_port(world))[0], signal.SIGKILL)
         produce(world, tmp_path / "log", "t", 1000)
-        eventually(lambda: sink.has_exactly("t", 4, 2000), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, 2000), 90, "each record is delivered once")
         stream.stop()
 
 
@@ -82,25 +82,25 @@ def test_a_killed_process_costs_no_record_and_brings_none_twice(
         world.stable("g", 2, timeout_s=90)
         for number in range(2):
             produce(world, tmp_path / "log", "t", 1000)
-            eventually(lambda: sink.count > 4000 * number, 60, "some of these came")  # noqa: B023
+            eventually(lambda: sink.count > 4000 * number, 60, "some of these are delivered")  # noqa: B023
             os.kill(find(os.getpid(), zk_port(world))[0], signal.SIGKILL)
         produce(world, tmp_path / "log", "t", 1000)
-        eventually(lambda: sink.has_exactly("t", 4, 3000), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, 3000), 90, "each record is delivered once")
 
 
-def test_segments_may_stand_on_an_object_store(spark: SparkSession, world: World, tmp_path: Path) -> None:
+def test_segments_may_be_on_an_object_store(spark: SparkSession, world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 2)
     sink = Delivered()
     with object_store() as uri, pool(spark, world, "g", tmp_path, {"t": 1}, segments_dir=uri):
         produce(world, tmp_path / "log", "t", 500)
         stream = query(read(spark, world, "g"), sink, tmp_path / "checkpoint")
-        eventually(lambda: sink.has_exactly("t", 2, 500), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 2, 500), 90, "each record is delivered once")
         stream.stop()
         assert not (tmp_path / "segments").exists()
 
 
-def test_a_slot_that_cannot_run_is_tried_again_and_its_status_says_why(
+def test_failed_slot_is_retried_and_its_status_has_the_reason(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     world.topic("t", 1)
@@ -161,7 +161,7 @@ def test_pool_resized_under_load_leaves_the_remaining_slots_undisturbed(
         assert incarnations(world, 2)[0] == lives[0]
         flows_on(sink)
         records.stop()
-        eventually(lambda: sink.has_exactly("t", 4, records.count), 90, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, records.count), 90, "each record is delivered once")
 
 
 def flows_on(sink: Delivered) -> None:
@@ -169,7 +169,7 @@ def flows_on(sink: Delivered) -> None:
     eventually(lambda: sink.count > so_far, 30, "records flow on")
 
 
-def test_a_slot_that_waits_for_its_next_attempt_leaves_too_and_comes_back(
+def test_slot_that_waits_for_its_next_attempt_leaves_too_and_restarts(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     world.topic("t", 1)
@@ -181,7 +181,7 @@ def test_a_slot_that_waits_for_its_next_attempt_leaves_too_and_comes_back(
         assert fetchers.resize(1, timeout_s=10) is True
         assert [status.slot for status in fetchers.status()] == [0]
         assert fetchers.resize(2) is True
-        eventually(lambda: fetchers.status()[1].attempts >= 1, 30, "tried anew")
+        eventually(lambda: fetchers.status()[1].attempts >= 1, 30, "a second attempt")
 
 
 def test_resizes_at_the_same_time_are_carried_out_one_after_the_other(
@@ -195,7 +195,7 @@ def test_resizes_at_the_same_time_are_carried_out_one_after_the_other(
         wanted = fetchers.config.slots
         assert [status.slot for status in fetchers.status()] == list(range(wanted))
         world.stable("g", wanted, timeout_s=60)
-        eventually(lambda: sink.has_exactly("t", 4, 500), 60, "every record came once")
+        eventually(lambda: sink.has_exactly("t", 4, 500), 60, "each record is delivered once")
 
 
 def test_a_pool_that_a_query_resizes_outlives_that_query(spark: SparkSession, world: World, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ Rows = list[tuple[str, int, int]]
 
 
 def held_at(sink: Delivered, checkpoint_dir: Path) -> dict[int, Rows]:
-    """Checkpoint -> all that a query had delivered there: the end offset of a batch says that it is at one."""
+    """Checkpoint -> all records delivered up to it: the end offset of a batch names its checkpoint."""
     found: dict[int, Rows] = {}
     rows: Rows = []
     for path in sorted((checkpoint_dir / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)):
@@ -57,7 +57,7 @@ def incarnations(world: World) -> set[tuple[str, str]]:
 
 
 def whole_again(world: World, before: set[tuple[str, str]]) -> None:
-    """The pool, once a death was noticed and another incarnation has come in its place."""
+    """The pool, once a death was noticed and another incarnation has replaced it."""
     eventually(lambda: incarnations(world) - before, 90, "another incarnation has joined")
     eventually(lambda: world.state("g").state == "Stable", 90, "the pool runs again")
 
@@ -99,7 +99,7 @@ def test_three_queries_hold_the_same_records_at_each_checkpoint_despite_kills(
             for name in NAMES
         ]
         more()
-        eventually(lambda: sinks["one"].count, 60, "some of these came")
+        eventually(lambda: sinks["one"].count, 60, "some of these are delivered")
         cuts = [checkpoint(world)]
         more()
         before = incarnations(world)
@@ -125,14 +125,14 @@ def test_three_queries_hold_the_same_records_at_each_checkpoint_despite_kills(
             assert not missing and all(last in found for found in reached.values()), missing
             return True
 
-        eventually(all_reached, 120, "every query has come to every checkpoint")
+        eventually(all_reached, 120, "every query has reached every checkpoint")
         reached = {name: held_at(sinks[name], tmp_path / name) for name in NAMES}
         for stream in streams:
             stream.stop()
 
         for number in (*cuts, last):
             assert reached["one"][number] == reached["two"][number] == reached["three"][number]
-        assert reached["one"][cuts[0]], "what comes before the first checkpoint that is kept may be collected by now"
+        assert reached["one"][cuts[0]], "segments before the first kept checkpoint may be collected by now"
         for earlier, number in pairwise([*cuts, last]):
             news = sorted(set(reached["one"][number]) - set(reached["one"][earlier]))
             between = {"startingSegments": f"checkpoint:{earlier}", "endingSegments": f"checkpoint:{number}"}

@@ -1,4 +1,4 @@
-"""A query with state is rewound to a checkpoint of its region on real executors, and comes to the same state again."""
+"""A query with state is rewound to a checkpoint of its region on real executors, and reaches the same state again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Counts = dict[int, int]
 
 
 class Table:
-    """What an aggregation in complete mode has written: batch -> partition -> count, the newest of each batch."""
+    """The output of an aggregation in complete mode: batch -> partition -> count, the newest of each batch."""
 
     def __init__(self) -> None:
         self.batches: dict[int, Counts] = {}
@@ -101,7 +101,7 @@ def test_stateful_queries_are_rewound_and_reach_the_same_state_by_other_batches(
         second = more(120)
         last = more(40)
         for name, folder in folders.items():
-            eventually(lambda folder=folder: last in ends(folder), 120, "the query has come to the last checkpoint")
+            eventually(lambda folder=folder: last in ends(folder), 120, "the query has reached the last checkpoint")
             running_query = rewind(world, name, folder, first, "--execute")
             assert running_query.exit_code == 2 and "sent a heartbeat" in running_query.stderr, running_query.stderr
         for stream in streams.values():
@@ -131,6 +131,6 @@ def test_stateful_queries_are_rewound_and_reach_the_same_state_by_other_batches(
 
         end = more(20)
         for name, folder in folders.items():
-            run(name, 0)  # what it begins with is read from files that the run before has written
+            run(name, 0)  # its start is read from files of the previous run
             assert end in ends(folder)
             assert tables[name].last() == dict.fromkeys(range(PARTITIONS), count)

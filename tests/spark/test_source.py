@@ -44,7 +44,7 @@ def sealed(spark: SparkSession, world: World, tmp_path: Path) -> World:
     return world
 
 
-def test_a_query_that_takes_what_is_available_delivers_it_and_ends(
+def test_available_now_query_delivers_the_available_records_and_ends(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
     sink = Delivered()
@@ -138,12 +138,12 @@ def test_pool_with_a_full_backlog_pauses_and_resumes_once_a_query_has_read_it(
         assert "no query reads the group" in str(record().paused)
         assert sum(segment.rows for segment in segments(world).values()) < 2 * produced
         running = query(read(spark, world, "g", query="q"), sink, tmp_path / "checkpoint")
-        eventually(lambda: sink.has_exactly("t", 2, produced), 60, "the pool has gone on to the end")
+        eventually(lambda: sink.has_exactly("t", 2, produced), 60, "the pool has reached the end")
         running.stop()
 
 
 class StopsAfterOne(Delivered):
-    """A sink that fails in every batch but the first: the query ends, and its checkpoint stands there."""
+    """A sink that fails in every batch but the first: the query ends, and its checkpoint exists."""
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         if batch:
@@ -165,7 +165,7 @@ def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_rem
         lambda: Query.parse("slow", sealed.data(PATHS.query("slow")) or b"").expired_ms > 0, 30, "it has expired"
     )
     fast = read(spark, sealed, "g", query="fast")
-    for _ in range(2):  # the second run says what the first one has finished
+    for _ in range(2):  # the second run publishes the first one's progress
         assert query(fast, Delivered(), tmp_path / "fast", availableNow=True).awaitTermination(120)
     eventually(lambda: not segments(sealed), 30, "everything is collected")
 
@@ -178,7 +178,7 @@ def test_query_returning_after_collection_fails_with_the_lost_segments_and_a_rem
     assert node is None or Query.parse("slow", node.data).expired_ms > 0, "it holds nothing back"
 
 
-def test_a_running_query_that_is_removed_fails_and_says_so(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
+def test_removed_running_query_fails_with_the_reason(spark: SparkSession, sealed: World, tmp_path: Path) -> None:
     sink = Delivered()
     running = query(read(spark, sealed, "g", query="q"), sink, tmp_path / "checkpoint")
     eventually(lambda: sink.has_exactly("t", 2, 100), 60, "it has everything, and waits for more")
@@ -198,7 +198,7 @@ def batch(spark: SparkSession, world: World, **options: str) -> DataFrame:
     return spark.read.format("zk_group").option("zk", world.zk).option("group", "g").options(**options).load()
 
 
-def test_a_batch_read_is_what_is_sealed_with_the_streams_columns(
+def test_batch_read_has_the_sealed_records_with_the_streams_columns(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
     frame = batch(spark, sealed, readers="3")
@@ -240,7 +240,7 @@ def test_a_batch_read_from_a_start_that_makes_no_sense_is_refused(
         batch(spark, sealed, **options).collect()
 
 
-def test_a_query_that_starts_at_the_latest_segment_delivers_what_comes_afterwards(
+def test_query_that_starts_at_the_latest_segment_delivers_later_records(
     spark: SparkSession, sealed: World, tmp_path: Path
 ) -> None:
     sink = Delivered()
@@ -248,13 +248,13 @@ def test_a_query_that_starts_at_the_latest_segment_delivers_what_comes_afterward
     eventually(lambda: stream.lastProgress is not None, 60, "it has begun")
     produce(sealed, tmp_path / "log", "t", 30)
     with pool(spark, sealed, "g", tmp_path, {"t": 1}):
-        eventually(lambda: sink.count >= 60, 90, "the later ones came")
+        eventually(lambda: sink.count >= 60, 90, "the later ones are delivered")
     stream.stop()
     assert {partition: sorted(offsets) for (_, partition), offsets in sink.offsets.items()} == {
         0: list(range(100, 130)),
         1: list(range(100, 130)),
     }
-    again = Delivered()  # with a checkpoint, it goes on there
+    again = Delivered()  # with a checkpoint, it continues there
     ended = query(
         read(spark, sealed, "g", startingSegments="earliest"), again, tmp_path / "checkpoint", availableNow=True
     )
@@ -272,7 +272,7 @@ def test_a_stream_without_an_end_takes_no_end(spark: SparkSession, sealed: World
 # ---- the whole application
 
 
-def test_a_killed_application_goes_on_from_its_checkpoint_with_the_same_batches(world: World, tmp_path: Path) -> None:
+def test_killed_application_continues_from_its_checkpoint_with_the_same_batches(world: World, tmp_path: Path) -> None:
     world.coordinator()
     world.topic("t", 4)
     for life in range(1, 4):
@@ -282,6 +282,6 @@ def test_a_killed_application_goes_on_from_its_checkpoint_with_the_same_batches(
                 produce(world, tmp_path / "log", "t", 500)
                 eventually(lambda: len(batches(tmp_path)) > so_far, 120, f"life {life} delivers", pause_s=0.3)  # noqa: B023
             if life == 3:
-                eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "everything came")
+                eventually(lambda: total(tmp_path) >= 4 * 6000, 60, "all records are delivered")
             assert driver.is_running
     delivered_exactly(tmp_path, 4, 6000)

@@ -80,7 +80,7 @@ def total(folder: Path) -> int:
 
 
 def delivered_exactly(folder: Path, partitions: int, records: int) -> None:
-    """Each record of the topic's partitions came once, in order; a batch that came again was the same.
+    """Each record of the topic's partitions was delivered once, in order; a repeated batch was the same.
 
     :raises AssertionError: otherwise.
     """

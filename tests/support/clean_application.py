@@ -1,7 +1,8 @@
 """An application as a user writes it, for `spark-submit` from an environment that has only the wheel.
 
-`clean_application.py stream ZK FOLDER ROWS` runs a pool and a query until so many rows came; `batch` in its place reads
-what is sealed, without a pool. Either writes what came, and where the package was found, to `FOLDER/[mode].json`.
+`clean_application.py stream ZK FOLDER ROWS` runs a pool and a query until so many rows are delivered; `batch` in its
+place reads the sealed records, without a pool. Either writes its rows and the package's location to
+`FOLDER/[mode].json`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Rows = list[tuple[int, int]]
 
 
 def stream(spark: SparkSession, zk: str, folder: Path, wanted: int) -> Rows:
-    """What a query delivers while a pool fetches."""
+    """The rows of a query while a pool fetches."""
     rows: Rows = []
     is_done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Client-side assignment in tests: assignors that do as a test says, members that it polls, commits that it gets at."""
+"""Client-side assignment in tests: scripted assignors, members that a test polls, commits that it intercepts."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ Match = Callable[[Sequence[Operation]], bool]
 
 
 class ProcessKilled(BaseException):
-    """The process ends here: nobody catches it."""
+    """The process ends here: no handler catches it."""
 
 
 def nothing() -> None:
-    """What a test does when it does nothing."""
+    """The default action of a test: nothing."""
 
 
 def unchanged(found: Given) -> Given:
@@ -90,7 +90,7 @@ class Scripted(ClientAssignor):
 
 
 class ThreadGate:
-    """Where a thread stands until the test lets it go on."""
+    """A point at which a thread waits for the test."""
 
     def __init__(self) -> None:
         self.reached = ThreadRuntime().event()
@@ -137,7 +137,7 @@ class Polled(Callbacks):
     on_partitions_lost = on_partitions_revoked
 
     def obey(self) -> None:
-        """Register, and apply every command that stands in the channel, whether or not its watch was heard."""
+        """Register, and apply every command in the channel, with or without its watch event."""
         self.consumer.member.wake.set()
         try:
             self.consumer.poll(0)
@@ -145,7 +145,7 @@ class Polled(Callbacks):
             self.failures.append(failure)
 
     def commands(self) -> list[Command]:
-        """What stands in its channel, the oldest first."""
+        """The commands in its channel, the oldest first."""
         store = self.store
         listing = store.children(PATHS.channel(self.name))
         nodes = store.get_many([PATHS.command(self.name, name) for name in sorted(listing.names if listing else [])])
@@ -182,7 +182,7 @@ class HandStage:
         self.stage.topics[name] = self.world.topic(name, partitions)
 
     def more_partitions(self, name: str, partitions: int) -> None:
-        """Coordinators take it for so many from now on, and so does who reads it."""
+        """The number of partitions that coordinators and other readers use from now on."""
         self.world.more_partitions(name, partitions)
         self.stage.topics[name] = replace(self.stage.topics[name], partitions=tuple(range(partitions)))
 
@@ -202,7 +202,7 @@ class HandStage:
         return made
 
     def coordinator(self, node: str) -> tuple[Hand, Hooked]:
-        """An elected coordinator, and what stands in front of its session."""
+        """An elected coordinator, and the store in front of its session."""
         fronts: list[Hooked] = []
 
         def wrap(store: Store) -> Store:
@@ -226,7 +226,7 @@ class HandStage:
         return sum(assignor.calls for assignor in self.assignors.values())
 
     def asked(self, hand: Hand, leader: str) -> Command:
-        """Turns until a command to assign stands in the leader's channel, which nobody has read; what it says."""
+        """Turns until an unread `assign` command is in the leader's channel; the command."""
 
         def look() -> Command | None:
             hand.turn("g")
@@ -237,7 +237,7 @@ class HandStage:
         return found
 
     def settled(self, hand: Hand, *members: Polled) -> GroupState:
-        """Turns, with the members obeying in between, until the group is Stable and nobody has a command."""
+        """Turns, with the members obeying in between, until the group is Stable without commands."""
         some = members or tuple(self.members)
 
         def step() -> Turn | None:
@@ -269,7 +269,7 @@ def a_hand_stage(world: World, stage: ManualStage) -> Iterator[HandStage]:
         made.close()
 
 
-# ---- what stands in ZooKeeper
+# ---- znodes
 
 
 def asks(world: World) -> list[str]:
@@ -302,7 +302,7 @@ def creates(path: str, data: bytes = b"") -> Match:
 class Hooked(FrontStore):
     """A session at whose commits the test does something, and which notes them.
 
-    :ivar commits: what has happened.  :ivar sent: how many commits were sent since somebody has set it to 0.
+    :ivar commits: the commits so far.  :ivar sent: how many commits were sent since the test's last reset.
     """
 
     def __init__(self, store: Store) -> None:
@@ -407,7 +407,7 @@ class MadeLeader:
         self._drain = CommandDrain(context, CommittedOffsets(runtime, PATHS, from_the_beginning), Extensions(client))
 
     def obey(self) -> None:
-        """Apply every command that stands in the channel."""
+        """Apply every command in the channel."""
         self._drain.drain(self._store, self.fenced, lambda partitions: None)
 
 

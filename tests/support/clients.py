@@ -12,7 +12,7 @@ from kazoo.client import KazooClient
 
 @contextmanager
 def connected(hosts: str, session_timeout_s: float = 4.0, **options: Any) -> Iterator[Any]:
-    """A started kazoo client, closed at the end. It comes back within 0.1 s of the server."""
+    """A started kazoo client, closed at the end. It reconnects within 0.1 s of the server's return."""
     retry = {"max_tries": -1, "delay": 0.02, "backoff": 1, "max_jitter": 0.1, "max_delay": 0.1}
     client = KazooClient(hosts=hosts, timeout=session_timeout_s, connection_retry=retry, **options)
     try:

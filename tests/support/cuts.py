@@ -1,4 +1,4 @@
-"""A consistent region of slots, made by hand: group `g` is in region `r`, and checkpoints complete when told to."""
+"""A consistent region of slots, made by hand: group `g` is in region `r`, and checkpoints complete on request."""
 
 from __future__ import annotations
 

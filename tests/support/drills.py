@@ -17,7 +17,7 @@ from drills.scenarios.leaders import LEADERS
 from drills.scenarios.regions import REGIONS
 
 PATIENT = ("--session-timeout-ms", "4000")
-"""For drills that must pass beside other tests: a machine that is busy may stand still for a second and more."""
+"""For drills that must pass beside other tests: a busy machine may stall for a second and more."""
 REPOSITORY = Path(__file__).parents[2]
 QUIET = ("coordinator-sigterm", "consumer-sigterm", "executor-sigkill")
 """Drills of the short set with promises in tenths of a second, or with a Spark application on the same cores: they run
@@ -34,7 +34,7 @@ BROKEN = REPOSITORY / "tests" / "drills" / "broken"
 
 
 def require_pass(drill: dict[str, Any]) -> None:
-    """A drill's verdict is PASS: every promise is kept, every invariant held, and every record came once."""
+    """A drill's verdict is PASS: every promise is kept, every invariant held, and every record was delivered once."""
     assert (drill["verdict"], drill["why"], drill["broken"]) == ("PASS", [], [])
     assert (drill["records"]["lost"], drill["records"]["duplicated"]) == (0, 0)
     assert drill["numbers"]["doubly_owned_s"] == 0.0
@@ -70,7 +70,7 @@ def started(
 def drilled(
     runs: Path, *words: str, breaks: Mapping[str, str] = {}, servers: int = 1, is_read_by_spark: bool = False
 ) -> tuple[int, dict[str, Any], str]:
-    """Exit code, what it said last, and all that it said to people."""
+    """Exit code, last line, and whole output."""
     with started(runs, *words, breaks=breaks, servers=servers, is_read_by_spark=is_read_by_spark) as drill:
         try:
             out, err = drill.communicate()

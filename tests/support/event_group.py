@@ -16,7 +16,7 @@ from tests.support.world import World, parts
 
 PARTITIONS = 6
 SOME = 100
-"""More records that show that consuming goes on."""
+"""More records that show continued consumption."""
 
 
 class Producing:
@@ -87,7 +87,7 @@ class EventGroup:
         return self._consumers[name]
 
     def events(self) -> GroupEvents:
-        """What they have told so far, which keeps the rules."""
+        """Their events so far, which keep the rules."""
         return replayed({name: process.lines() for name, process in self._consumers.items()}, self.fenced)
 
     def joined(self, names: Sequence[str], timeout_s: float = 15.0, wait: Waiting = eventually) -> GroupEvents:

@@ -24,7 +24,7 @@ class ConsumerEvents:
 
     :ivar state: joined while it has been assigned something that it still has.
     :ivar position: the next offset of what it has consumed; not known before the first record.
-    :ivar assigned, revoked: how often it was told so; a loss counts as a revocation.
+    :ivar assigned, revoked: number of callbacks; a loss counts as a revocation.
     """
 
     state: str = DEAD
@@ -46,9 +46,9 @@ class ConsumerEvents:
 class GroupEvents:
     """The consumers of one group; fed with their lines in the order of time, it raises at the first broken rule.
 
-    :ivar position: where whoever consumed a partition last stands.
-    :ivar committed: what was committed last.
-    :param fenced: processes whose name another one has taken: the last that one has polled may be told late.
+    :ivar position: the position of a partition's last consumer.
+    :ivar committed: the last commits.
+    :param fenced: fenced processes, whose name another one has taken: their last poll may be reported late.
     """
 
     def __init__(self, fenced: Collection[str] = ()) -> None:
@@ -63,11 +63,11 @@ class GroupEvents:
         return sum(seen.consumed for seen in self.consumers.values())
 
     def joined(self) -> set[str]:
-        """Who is joined."""
+        """The joined consumers."""
         return {name for name, seen in self.consumers.items() if seen.state == JOINED}
 
     def owners(self, of: Iterable[str] | None = None) -> dict[TopicPartition, list[str]]:
-        """Who has each partition, among `of` or all."""
+        """The owners of each partition, among `of` or all."""
         found: dict[TopicPartition, list[str]] = {}
         for name in sorted(self.consumers if of is None else of):
             for partition in self.consumers[name].assignment if name in self.consumers else ():
@@ -75,7 +75,7 @@ class GroupEvents:
         return found
 
     def take(self, consumer: str, line: str) -> None:
-        """What `consumer` printed next.
+        """The next line of `consumer`.
 
         :raises RuleBroken: when it may not.
         """

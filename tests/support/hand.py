@@ -40,7 +40,7 @@ Wrap = Callable[[Store], Store]
 
 
 class Puppet:
-    """A consumer that registers, and then obeys a command only when the test tells it to."""
+    """A consumer that registers, and then applies a command only on the test's request."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Puppet:
 
     @property
     def running(self) -> PartitionSet:
-        """What it runs, as its channel says."""
+        """Its running partitions, from its channel."""
         return frozenset(self.fenced.channel.running)
 
     @property
@@ -84,7 +84,7 @@ class Puppet:
         return self._drain.applied
 
     def commands(self) -> list[Command]:
-        """What stands in its channel, the oldest first."""
+        """The commands in its channel, the oldest first."""
         listing = self.store.children(self.paths.channel(self.name))
         names = sorted(listing.names if listing else [])
         nodes = self.store.get_many([self.paths.command(self.name, name) for name in names])
@@ -95,11 +95,11 @@ class Puppet:
         return [command.option for command in self.commands()]
 
     def obey(self) -> None:
-        """Apply or remove every command that stands in the channel."""
+        """Apply or remove every command in the channel."""
         self._drain.drain(self.store, self.fenced, self.gave_up.append)
 
     def obey_until(self, running: PartitionSet, timeout_s: float = 5.0) -> None:
-        """Obey whatever comes until `running` is what it runs."""
+        """Apply all commands until it runs `running`."""
 
         def is_there() -> bool:
             self.obey()
@@ -117,7 +117,7 @@ class Puppet:
         self.fenced.commit(replace(self.fenced.channel, touched=self.fenced.channel.touched + 1))
 
     def read_offsets(self) -> None:
-        """Read where what it runs begins, and record it where nobody has."""
+        """Read the start positions of its partitions, and record the missing ones."""
         self.fenced.channel = self._offsets.read(self.store, self.fenced.channel, self.running, self.fenced.guarded)
 
     def close(self) -> None:
@@ -126,9 +126,9 @@ class Puppet:
 
 
 class Hand:
-    """An elected coordinator that takes a turn only when the test says so.
+    """An elected coordinator that takes a turn only on the test's request.
 
-    :ivar topics: what it takes for the topics there are; `World.topic` tells it.
+    :ivar topics: the topics that it knows; `World.topic` adds to them.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class ManualStage:
 
 @contextmanager
 def a_stage(zk: str) -> Iterator[ManualStage]:
-    """A stage that is cleared whatever happens."""
+    """A stage that is cleared after the test, also after a failure."""
     stage = ManualStage(zk)
     try:
         yield stage

@@ -1,4 +1,4 @@
-"""Histories of real processes: what they wrote, what ZooKeeper's transaction log says, and what a test did to them."""
+"""Histories of real processes: their events, ZooKeeper's transaction log, and the test's faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drills.checker.replay.txn_log import events_of
 
 
 class HistoryOfTest:
-    """Collects the history of the processes that were told to keep theirs in `folder`.
+    """Collects the history of the processes that write theirs into `folder`.
 
     :param version_folder: where the ensemble's first server has its transaction log.
     :param chroot: where the processes work.
@@ -37,7 +37,7 @@ class HistoryOfTest:
         self.note("exit", newest.stem, why="killed")
 
     def end(self) -> None:
-        """The history ends here, whatever the processes do on their way out."""
+        """The history ends here, before the processes shut down."""
         self.note("end")
         for path in list(self.folder.glob("*#*.jsonl")):
             (self.folder / f"until-end-{path.name}").write_text(path.read_text())
@@ -47,15 +47,15 @@ class HistoryOfTest:
         log.write_text("".join(json.dumps(event) + "\n" for event in self.transactions()))
 
     def verdicts(self) -> Verdicts:
-        """What the checker says of it."""
+        """The checker's findings."""
         return check_files(self.files())
 
     def files(self) -> list[Path]:
-        """What it consists of."""
+        """Its events."""
         return [self.folder / "test.jsonl", self.folder / "zookeeper.jsonl", *sorted(self.folder.glob("until-end-*"))]
 
     def transactions(self) -> list[dict[str, Any]]:
-        """What ZooKeeper's own log says, in the chroot."""
+        """The changes in ZooKeeper's own log, in the chroot."""
         # The log's milliseconds are cut off: a transaction was done at the end of its own at the latest.
         return events_of(
             [self._version_folder], self._sessions(), lambda ms: (ms + 1) / 1000 - self._behind_s, self._chroot
@@ -73,7 +73,7 @@ class HistoryOfTest:
 
 
 def bounds(session_s: float, tick_s: float, sweep_s: float, poll_interval_s: float) -> dict[str, float]:
-    """What the checker measures real processes by, in seconds."""
+    """The checker's bounds for real processes, in seconds."""
     return {
         "session_timeout": session_s,
         "tick": tick_s,

@@ -24,7 +24,7 @@ USERS = {"alice": "a secret of alice"}
 
 
 class Read(NamedTuple):
-    """A record as somebody else reads it."""
+    """A record as an independent client reads it."""
 
     offset: int
     key: bytes | None
@@ -32,7 +32,7 @@ class Read(NamedTuple):
 
 
 class Kafka:
-    """A broker with clients. Topics are the test's own: `name` gives one that nobody else has.
+    """A broker with clients. Topics are the test's own: `name` gives a unique one.
 
     :ivar zk: the chroot in which it registers, as a group in the same chroot names it.
     """
@@ -177,7 +177,7 @@ def fetched(
 
 
 def refused(log: Log, topic: str, topic_id: str, offset: int = 0, partition: int = 0) -> LogError:
-    """What a fetch raises, once it does; no record may come before."""
+    """The error of a fetch; no record may be returned before it."""
 
     came: list[Fetched] = []
 

@@ -55,7 +55,7 @@ class Listening:
 
 @contextmanager
 def listening_on(zk: str) -> Iterator[Listening]:
-    """Listeners with a session of their own, stopped whatever happens."""
+    """Listeners with a session of their own, stopped after the test, also after a failure."""
     store = open_kazoo(zk, 10_000)
     listening = Listening(store)
     try:

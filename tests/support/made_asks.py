@@ -24,12 +24,12 @@ PARTITIONS = 4
 
 
 def metadata(*topics: str, pattern: str = "static") -> str:
-    """Of protocol type `consumer`, as it stands in a registration."""
+    """Of protocol type `consumer`, as in a registration."""
     return b64encode(compact({"topics": list(topics), "pattern": pattern})).decode()
 
 
 def offer(*topics: str, pattern: str = "static") -> ClientProtocols:
-    """What a member offers."""
+    """A member's offered assignors."""
     text = metadata(*(topics or ("flights",)), pattern=pattern)
     return ClientProtocols(("range",), {"range": text}, digest=text[:8])
 
@@ -54,7 +54,7 @@ class LedGroup(History):
                 break
 
     def point(self, name: str) -> None:
-        """A test's happening comes in here."""
+        """A test's happening is inserted here."""
         self.reached.append(name)
         if name == self._point and self._happening is not None:
             self._happening(self)
@@ -75,7 +75,7 @@ class LedGroup(History):
         return found
 
     def identity(self, name: str) -> str:
-        """Who a member is to an ask."""
+        """A member's identity in an ask."""
         seat = self.tree.get(G.seat(name))
         return f"seat-{seat[3]:x}" if seat is not None else self.lives[name].channel.incarnation
 
@@ -111,7 +111,7 @@ class LedGroup(History):
         return self.fenced("g", state, *parents, Create(G.ask(self.name), made.to_bytes()), self.assign())
 
     def entries(self, shares: Shares, name: str = "") -> list[Operation]:
-        """What a leader writes below an ask, without the answer."""
+        """A leader's entries below an ask, without the answer."""
         return [
             Create(
                 G.member_answer(name or self.name, consumer),
@@ -158,7 +158,7 @@ class LedGroup(History):
         return self.fenced("g", self.adopted(shares, name, **more), *operations)
 
     def settle(self, shares: Shares) -> None:
-        """Everybody is told of the target, one after the other, and the group is Stable. Asks that are over go."""
+        """Each member gets its start, one after the other, and the group is Stable. Finished asks are removed."""
         state = self.states["g"]
         for consumer, share in sorted(shares.items()):
             gone = frozenset(self.lives[consumer].channel.running) - parted(share)
@@ -309,6 +309,6 @@ class LedGroup(History):
 
 def led(point: str = "", happening: Happening | None = None) -> list[Made]:
     """The events of the story, with what `happening` does at a point of it."""
-    told = LedGroup(point, happening)
-    assert not point or point in told.reached, f"there is no point {point}"
-    return told.events
+    history = LedGroup(point, happening)
+    assert not point or point in history.reached, f"there is no point {point}"
+    return history.events

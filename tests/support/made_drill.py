@@ -87,7 +87,7 @@ def consumer(at: float, who: str, session: int) -> list[dict[str, Any]]:
 
 
 def history() -> list[dict[str, Any]]:
-    """What happened, in its order."""
+    """The events, in order."""
     events = [
         event(0.0, "drill", "run", version=1, bounds={}),
         event(0.1, "node-1#1", "start", kind="node"),

@@ -1,4 +1,4 @@
-"""A group whose znodes are made by hand, as coordinator and consumers would leave them: nobody lives in it."""
+"""A group whose znodes are made by hand, as coordinator and consumers would leave them: no process runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinator.zk.znodes.records import Channel, OffsetRecord, OwnerRecord, Re
 
 
 class MadeGroup:
-    """A group, Empty in generation 3 unless `state` says otherwise."""
+    """A group, Empty in generation 3 unless `state` is given."""
 
     def __init__(self, store: Store, name: str = "g", state: str | None = EMPTY, **fields: Any) -> None:
         self.store = store
@@ -25,7 +25,7 @@ class MadeGroup:
             self.state(state, **fields)
 
     def state(self, state: str, **fields: Any) -> None:
-        """What the coordinator has written last."""
+        """The coordinator's last write."""
         data = GroupState(state, **{"generation": 3, "strategy": "range", **fields}).to_bytes()
         is_there = self.store.get(self.paths.state) is not None
         self.store.commit([SetData(self.paths.state, data) if is_there else Create(self.paths.state, data)])
@@ -42,7 +42,7 @@ class MadeGroup:
 
     @property
     def offsets(self) -> dict[tuple[str, int], int]:
-        """What stands in `offsets/`."""
+        """The offsets in `offsets/`."""
         return {place: record.offset for place, record in self.records.items()}
 
     @property
@@ -66,7 +66,7 @@ class MadeGroup:
         topic_ids: Mapping[str, str] | None = None,
         **registration: Any,
     ) -> Target:
-        """A consumer that is registered and runs what it shall; its session is this store's. What its target is."""
+        """A consumer that is registered and runs what it shall; its session is this store's. Returns its target."""
         running = running or {}
         made = Registration(f"life-of-{consumer}"[:64], topics, **{"host": "exec-1", **registration})
         channel = Channel(made.incarnation, 1, 3, running=running, topics=topic_ids or {})

@@ -64,7 +64,7 @@ class History:
 
     :ivar now: virtual seconds.
     :ivar lives: the newest life of each consumer name.
-    :ivar states: what the coordinator has decided for each group.
+    :ivar states: the coordinator's decision for each group.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class History:
         return self.event("closed", "server", session=session, zxid=self.zxid, why=why, paths=gone)
 
     def hand(self, *operations: Operation) -> Made:
-        """Somebody at zkCli."""
+        """An operator with zkCli."""
         return self.commit("hand", *operations)
 
     # ---- nodes
@@ -257,7 +257,7 @@ class History:
         return life
 
     def register(self, life: MadeLife, incarnation: str, **wants: Any) -> Made:
-        """The one multi of a registration; whoever had the name has lost it."""
+        """The one multi of a registration; the name's previous process is fenced."""
         paths, before = life.paths, self.lives.get(life.name)
         operations: list[Operation] = []
         if before is not None and before.channel.running:
@@ -303,7 +303,7 @@ class History:
         return OffsetRecord(offset, channel.topics.get(part.topic, ""), channel.generation).to_bytes()
 
     def command_of(self, consumer: str) -> str:
-        """The path of the command that stands in a channel."""
+        """The path of the command in a channel."""
         life = self.lives[consumer]
         return max(path for path in self.tree if path.startswith(f"{life.paths.channel(life.name)}/"))
 
@@ -312,7 +312,7 @@ class History:
         return self.commit(life.who, SetData(life.paths.channel(life.name), channel.to_bytes()), *operations)
 
     def obey(self, consumer: str, begins: bool = True) -> Made:
-        """A consumer applies the command in its channel; `begins` says whether it then reads offsets and fetches."""
+        """A consumer applies the command in its channel; with `begins` it then reads offsets and fetches."""
         life, path = self.lives[consumer], self.command_of(consumer)
         command = Command.parse(path, self.tree[path][0].encode())
         name = path.rpartition("/")[2]
@@ -361,7 +361,7 @@ class History:
         )  # fmt: skip
 
     def fetch(self, consumer: str, rows: int, *parts: int, topic: str = "flights") -> list[SealedRange]:
-        """Records of some partitions come."""
+        """Records of some partitions are produced."""
         life = self.lives[consumer]
         found = []
         for number in parts:
@@ -467,4 +467,4 @@ def edited(text: str, **fields: Any) -> str:
 
 
 Happening = Callable[[Any], object]
-"""What a test lets happen to a history at one of its points."""
+"""A test's change of a history at one of its points."""

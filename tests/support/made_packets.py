@@ -47,7 +47,7 @@ def reply(xid: int, zxid: int, error: int = 0, body: bytes = b"") -> bytes:
 
 
 def result(kind: int, body: bytes = b"") -> bytes:
-    """What came of one operation of a multi."""
+    """The result of one operation of a multi."""
     return struct.pack(">i?i", kind, False, 0) + body
 
 

@@ -36,7 +36,7 @@ class MadeMembers:
             made.member(name, dict.fromkeys(topics, 1), region=RegionMembership("r"))
 
     def obey(self, names: Sequence[str] | None = None) -> int:
-        """Acknowledge what stands in the channels of these members, of all when they are not given; how many had
+        """Acknowledge the commands in the channels of these members, of all when they are not given; how many had
         something."""
         some = self.names if names is None else list(names)
         listings = self._store.children_many([self.paths.channel(name) for name in some])
@@ -78,7 +78,7 @@ class MadeMembers:
         return [SetData(path, after.to_bytes(), node.stat.version), *done]
 
     def channel(self, name: str) -> Channel:
-        """What a member runs."""
+        """A member's running partitions."""
         node = self._store.get(self.paths.channel(name))
         assert node is not None
         return parsed_channel(name, node.data)

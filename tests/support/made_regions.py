@@ -1,4 +1,4 @@
-"""A made history of a group in a consistent region: checkpoints, a reset, a member that comes, up to its calm end."""
+"""A made history of a group in a consistent region: checkpoints, a reset, a member that joins, up to its calm end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Key = tuple[str, str, int]
 
 
 class MadeState:
-    """What the application of a member has: of each partition, and as a member."""
+    """The state of a member's application: of each partition, and as a member."""
 
     def __init__(self) -> None:
         self.states: dict[int, Sketch] = {}
@@ -50,7 +50,7 @@ class RegionGroup(History):
     """Group `g` in region `r`: m0 and m1 share a topic, and contribute to checkpoint 1; m2 joins, and the region is
     reset to checkpoint 2; then it is calm.
 
-    :ivar region: as it stands.  :ivar cuts: checkpoint -> name -> contribution, with what the member's application has.
+    :ivar region: its record.  :ivar cuts: checkpoint -> name -> contribution, with what the member's application has.
     """
 
     def __init__(self, point: str = "", happening: Happening | None = None) -> None:
@@ -69,7 +69,7 @@ class RegionGroup(History):
                 break
 
     def point(self, name: str) -> None:
-        """A test's happening comes in here."""
+        """A test's happening is inserted here."""
         self.reached.append(name)
         if name == self._point and self._happening is not None:
             self._happening(self)
@@ -152,7 +152,7 @@ class RegionGroup(History):
         return replace(state, region=GroupRegion("r", ready))
 
     def reset_to(self, shares: Shares) -> None:
-        """A generation: who runs something stops, and all are started from the cut."""
+        """A generation: running members stop, and all are started from the cut."""
         self.generation(shares, self.root(self.after_reset()))
         for name in shares:
             life = self.lives[name]
@@ -187,7 +187,7 @@ class RegionGroup(History):
         return self.commit(self.coordinator, *operations)
 
     def leaves_seat(self, name: str) -> Made:
-        """A static member leaves and keeps its seat; the group goes on without it."""
+        """A static member leaves and keeps its seat; the group continues without it."""
         made = self.leave(name)
         away = GroupRegion("r", self.region.reset, (name,))
         self.fenced("g", replace(self.states["g"], region=away))
@@ -223,7 +223,7 @@ class RegionGroup(History):
         return number
 
     def complete(self) -> Made:
-        """The open checkpoint is complete, and the region stands on it."""
+        """The open checkpoint is complete, and is the region's last one."""
         number = self.region.open
         after = replace(self.region, open=0, sequence=number)
         return self.coordinate(self.root(after), Create(R.end(number, COMPLETED), CheckpointEnd().to_bytes()))
@@ -236,7 +236,7 @@ class RegionGroup(History):
     # ---- members
 
     def claim(self, name: str) -> Made:
-        """A member applies its start, which stands."""
+        """A member applies its start; the command stays."""
         life, path = self.lives[name], self.command_of(name)
         command = Command.parse(path, self.tree[path][0].encode())
         reset = command.region.reset if command.region is not None else 0
@@ -276,14 +276,14 @@ class RegionGroup(History):
         self.ready(name)
 
     def ready(self, name: str) -> Made:
-        """A member says that its state is back: its start is removed."""
+        """A member reports its restored state: its start is removed."""
         life = self.lives[name]
         progress = life.channel.region or Progress()
         after = replace(life.channel, region=progress._replace(ready=progress.reset))
         return self.set_channel(life, after, Delete(G.command(name, life.channel.command)))
 
     def say(self, event: str, name: str, **more: Any) -> Made:
-        """An application says what it is."""
+        """An application reports its kind."""
         life, held = self.lives[name], self.held[name]
         progress = life.channel.region or Progress()
         said = {
@@ -300,7 +300,7 @@ class RegionGroup(History):
         )
 
     def take(self, name: str, number: int, count: int, at: int | None = None) -> Made:
-        """An application takes records in, where it stands or `at` another offset."""
+        """An application takes records in, at its position or `at` another offset."""
         life, held = self.lives[name], self.held[name]
         first = held.next[number] if at is None else at
         some, key = of_range(first, first + count), (TOPIC, self.ids[TOPIC], number)

@@ -1,8 +1,8 @@
 """One whole history in which every invariant holds, with everything in it; and points at which a test may spoil it.
 
 Group `g` has slots that seal, and a query; group `h` plain consumers with a wildcard. One node fails and the other
-takes over, a consumer hangs and is evicted, one loses its name to a newer process, hands scribble, a topic is made
-anew.
+takes over, a consumer hangs and is evicted, one loses its name to a newer process, hands scribble, a topic is
+recreated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Enough(Exception):
 
 
 class StoryHistory(History):
-    """The story, told up to its end."""
+    """The story, up to its end."""
 
     def __init__(self, point: str = "", happening: Happening | None = None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class StoryHistory(History):
                 break
 
     def point(self, name: str) -> None:
-        """A test's happening comes in here."""
+        """A test's happening is inserted here."""
         self.reached.append(name)
         if name == self._point and self._happening is not None:
             self._happening(self)
@@ -311,9 +311,9 @@ class StoryHistory(History):
 
 def story(point: str = "", happening: Happening | None = None) -> list[Made]:
     """The events of the story, with what `happening` does at a point of it."""
-    told = StoryHistory(point, happening)
-    assert not point or point in told.reached, f"there is no point {point}"
-    return told.events
+    history = StoryHistory(point, happening)
+    assert not point or point in history.reached, f"there is no point {point}"
+    return history.events
 
 
 def _fields(event: Made) -> Made:

@@ -1,4 +1,4 @@
-"""What a multi asks for, read from the bytes of its request as a proxy sees them."""
+"""The operations of a multi, read from the bytes of its request as a proxy sees them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NEWS: dict[str, Any] = {
 
 
 def as_next_release(data: bytes) -> bytes:
-    """`data` with a higher `version`, and with unknown fields wherever an object of fields stands.
+    """`data` with a higher `version`, and with unknown fields in every object of fields.
 
     Objects that are maps (`running`, `ownershipMap`, `topics`, ...) have no fields: each of their keys is a name.
     """

@@ -42,7 +42,7 @@ class ProjectProcess:
 
     def pause(self) -> None:
         self.signal(signal.SIGSTOP)
-        eventually(lambda: stands_still(self._process.pid), 10, f"{self.name} stands still")
+        eventually(lambda: stands_still(self._process.pid), 10, f"{self.name} is suspended")
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
@@ -57,11 +57,11 @@ class ProjectProcess:
         return self._process.wait(timeout_s)
 
     def said(self) -> str:
-        """What it has said on stderr so far."""
+        """Its stderr so far."""
         return self.err.read_text(errors="replace")
 
     def lines(self) -> list[str]:
-        """The whole lines that it, and who had its name before, has printed so far."""
+        """The whole lines that it, and earlier processes of its name, have printed so far."""
         return [line for line in self.out.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
     def printed(self) -> list[dict[str, Any]]:

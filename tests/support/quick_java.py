@@ -1,4 +1,4 @@
-"""JVMs of Spark that start in half of the processor time: what they load stands in an archive, which they share.
+"""JVMs of Spark that start in half of the processor time: their classes are in a shared archive.
 
 Class data sharing (JEP 350). A JVM that cannot use the archive, because its class path is another, does without.
 """
@@ -16,7 +16,7 @@ from coordinator.zk.embedded.java import JVM_FLAGS, java
 
 
 def java_options(cache: Path) -> str:
-    """What `JDK_JAVA_OPTIONS` shall be; the archive is made, once for a java and a PySpark, in the folder `cache`.
+    """The value for `JDK_JAVA_OPTIONS`; the archive is made, once for a java and a PySpark, in the folder `cache`.
 
     :raises subprocess.CalledProcessError: when the application whose classes it shall hold fails.
     """

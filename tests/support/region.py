@@ -33,7 +33,7 @@ class Counts:
     """Counts the records of each partition twice: for the partition, and for the member as a whole.
 
     :ivar by_partition: partition -> records of it, the state of the partition.
-    :ivar by_key: partition as text -> records, which this member keeps whoever has the partition later.
+    :ivar by_key: partition as text -> records, which this member keeps after the partition moves.
     """
 
     consumer: Consumer
@@ -58,7 +58,7 @@ class Counts:
             self.by_key.clear()
 
     def on_drain(self) -> None:
-        self._stop.wait(self.drain_s)  # what `poll` has returned takes so long
+        self._stop.wait(self.drain_s)  # processing the polled records takes so long
 
     def on_checkpoint(self, checkpoint: int) -> State:
         if self.fails_to_drain:
@@ -79,7 +79,7 @@ class Counts:
 class Counting(Counts, Callbacks):
     """Counts what it polls, in a thread of the test's.
 
-    :ivar has_finished: what it says when a checkpoint is due.
+    :ivar has_finished: its answer when a checkpoint is due.
     """
 
     def __init__(self, world: World, name: str, log: MemoryLog, **options: Any) -> None:
@@ -136,7 +136,7 @@ class Operating(Counts, Processor):
 
     :ivar gate: while it is clear, as from the beginning with `is_stuck`, `process` does not return.
     :ivar acts: called with each record before it is counted.
-    :ivar seen: the records in the order in which they came.
+    :ivar seen: the records in the order of delivery.
     :ivar drains: called when its state was taken, before the multi.  :ivar restores: when it was given its state back.
     """
 

@@ -29,7 +29,7 @@ class SealedGroup:
         self.channel(Channel(incarnation="abc"))
 
     def channel(self, channel: Channel) -> None:
-        """What consumer `c` says of itself."""
+        """The channel data of consumer `c`."""
         self.store.commit([SetData(self.paths.channel("c"), channel.to_bytes())])
 
     def write(self, rows: int = 10, partition: int = 0, first: int | None = None) -> Segment:
@@ -82,7 +82,7 @@ class SealedGroup:
 
     @property
     def set_of_queries(self) -> int:
-        """The version that stands for the set of queries."""
+        """The version of the set of queries."""
         node = self.store.get(self.paths.queries)
         assert node is not None
         return node.stat.version

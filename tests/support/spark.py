@@ -1,4 +1,4 @@
-"""What tests with real Spark executors share: where Spark runs, data, and what a query has delivered."""
+"""Helpers of tests with real Spark executors: the session, data, and a query's delivered records."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Delivered:
         return sum(len(offsets) for offsets in self.offsets.values())
 
     def has_exactly(self, topic: str, partitions: int, records: int) -> bool:
-        """Whether each partition's records came, each once, in order."""
+        """Whether each partition's records were delivered, each once, in order."""
         found = self.offsets
         return all(found.get((topic, number)) == list(range(records)) for number in range(partitions))
 

@@ -37,7 +37,7 @@ def held(verdicts: Verdicts) -> None:
 
 
 def names(finding: Violation) -> list[str]:
-    """The witness in short: who did what, in order."""
+    """The witness in short: process and event, in order."""
     times = [event["at"] for event in finding.witness]
     assert times == sorted(times)
     return [name_of(event) for event in finding.witness]

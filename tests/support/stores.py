@@ -1,4 +1,4 @@
-"""Stores that stand in front of a real session, for what no proxy can be asked to do at the right moment."""
+"""Stores in front of a real session, for faults that no proxy can inject at the right moment."""
 
 from __future__ import annotations
 

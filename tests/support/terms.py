@@ -14,7 +14,7 @@ from coordinator.zk.lease import Lease
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Store
 
-NO_DELAY: dict[str, Any] = {"zk": "nobody:1", "group_initial_rebalance_delay_ms": 0}
+NO_DELAY: dict[str, Any] = {"zk": "unreachable:1", "group_initial_rebalance_delay_ms": 0}
 
 
 class HeldLease(Lease):

@@ -31,7 +31,7 @@ TICK_S = 0.2
 
 LONGEST_SESSION_S = 60.0
 LONGEST_TEST_S = 900.0
-"""In virtual time; a test that takes longer waits for something that never comes."""
+"""In virtual time; a longer test waits for an event that never happens."""
 
 _SERVICES = ("monotonic", "wall_ms", "sleep", "spawn", "event", "lock", "condition", "queue", "random_id")
 
@@ -39,12 +39,12 @@ _SERVICES = ("monotonic", "wall_ms", "sleep", "spawn", "event", "lock", "conditi
 class VirtualTime:
     """The scheduler, the one process and the one server of a test.
 
-    :ivar crashed: what threads died of that nobody expected.
+    :ivar crashed: unexpected errors that ended threads.
     """
 
     def __init__(self, seed: int) -> None:
         self._scheduler = Scheduler(seed)
-        self._scheduler.started_ms = time.time_ns() // 1_000_000  # what the ages of files are compared with
+        self._scheduler.started_ms = time.time_ns() // 1_000_000  # the ages of files are compared with it
         self._process = self._scheduler.process("test")
         self.ensemble = SimulatedEnsemble(self._scheduler, 1, TICK_S)
         self.ensemble.longest_session_s = LONGEST_SESSION_S

@@ -1,9 +1,9 @@
 """Waiting in tests: with a deadline, and with what was seen last when it passes.
 
-Two kinds of deadline, two functions. `eventually` waits for what must come, and is patient: on a busy machine it waits
-longer. `within` holds a promise: where another way leads to the same end later (an expired session, a lease, a list
-that is read again), the deadline is what the test asserts, and no load makes it longer. Where the interval of such a
-way can be set, it is `FAR_OFF_MS`: longer than any patience.
+Two kinds of deadline, two functions. `eventually` waits for an event that must happen, and is patient: on a busy
+machine it waits longer. `within` holds a promise: where another way leads to the same end later (an expired session,
+a lease, a list that is read again), the deadline is what the test asserts, and no load makes it longer. Where the
+interval of such a way can be set, it is `FAR_OFF_MS`: longer than any patience.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from coordinator.zk.runtime import ThreadRuntime
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
-"""How many times as long what must come may take: scripts/test lets several lanes share the cores."""
+"""The factor of waits for events that must happen: scripts/test lets several lanes share the cores."""
 FAR_OFF_MS = 600_000
-"""For the intervals of what would come to the rescue: the sweep, the next checkpoint, a timeout."""
+"""For the intervals of fallbacks: the sweep, the next checkpoint, a timeout."""
 
 
 class Waiting(Protocol):
@@ -43,7 +43,7 @@ def eventually(
     ignoring: tuple[type[Exception], ...] = (),
     pause_s: float = 0.01,
 ) -> T:
-    """Call `fn` until what it returns is truthy, and return that: it must come, however late.
+    """Call `fn` until what it returns is truthy, and return that: it must happen, with any delay.
 
     A call that raises AssertionError, or one of `ignoring`, counts as not yet.
 
@@ -62,7 +62,7 @@ def within(
     ignoring: tuple[type[Exception], ...] = (),
     pause_s: float = 0.01,
 ) -> T:
-    """The same where `timeout_s` is a promise: it holds on every machine, whatever else that one does.
+    """The same where `timeout_s` is a promise: it holds on every machine under any load.
 
     :raises AssertionError: after `timeout_s`, with what the last call returned or raised.
     """
@@ -70,7 +70,7 @@ def within(
     runtime = ThreadRuntime()
     started = began = runtime.monotonic()
     calls, seen = 0, ""
-    while began - started <= timeout_s:  # what a later call finds comes too late
+    while began - started <= timeout_s:  # a later call's result is too late
         calls += 1
         try:
             result = fn()

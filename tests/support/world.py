@@ -129,7 +129,7 @@ class World:
     def __init__(self, zk: str) -> None:
         self.zk = zk
         self.brokers = Brokers()
-        self.store: Store = open_kazoo(zk, 30_000)  # who looks on outlives those who are looked at
+        self.store: Store = open_kazoo(zk, 30_000)  # the observer's session outlives the observed processes
         self._services: list[tuple[CoordinatorService, Task]] = []
         self._sessions: dict[CoordinatorService, Store] = {}
         self.consumers: list[PollingConsumer] = []
@@ -206,7 +206,7 @@ class World:
     # ---- what an operator, or bad luck, does
 
     def put(self, path: str, data: bytes = b"") -> None:
-        """Make a znode with its parents, or overwrite its data, as somebody with zkCli would."""
+        """Make a znode with its parents, or overwrite its data, as with zkCli."""
         parents = path.split("/")[1:-1]
         ensure(self.store, ["/" + "/".join(parents[: depth + 1]) for depth in range(len(parents))])
         node = self.store.get(path)
@@ -236,7 +236,7 @@ class World:
         return sorted(listing.names) if listing else []
 
     def commands(self, group: str, consumer: str) -> list[Command]:
-        """What stands in a channel, the oldest first."""
+        """The commands in a channel, the oldest first."""
         paths = GroupPaths(group)
         found = [self.data(paths.command(consumer, name)) for name in self.names(paths.channel(consumer))]
         return [Command.parse("command", data) for data in found if data is not None]
@@ -250,7 +250,7 @@ class World:
         return self._ever_created(GroupPaths(group).ids)
 
     def _ever_created(self, path: str) -> int:
-        # cversion counts the children that came and those that went.
+        # cversion counts created and deleted children.
         node = self.store.get(path)
         assert node is not None
         return (node.stat.cversion + node.stat.children) // 2
@@ -282,7 +282,7 @@ class World:
         return wait(look, timeout_s, f"{group} is Stable with {members} members")
 
     def offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Where a group stands: what runs as its channel says, the rest as `offsets/` says.
+        """A group's offsets: of running partitions from the channels, of the others from `offsets/`.
 
         Channels are read first: what ends meanwhile goes from there to `offsets/`, in one multi.
         """
@@ -308,14 +308,14 @@ class World:
                     found[TopicPartition(topic, int(number))] = node.data.decode()
         return found
 
-    def told_once(self, topic: str, partitions: int, end: int, *, again: int = 0) -> None:
+    def delivered_once(self, topic: str, partitions: int, end: int, *, again: int = 0) -> None:
         """S5: of `topic`, every record up to `end` was polled, and none was committed twice.
 
         :param again: so many may have been.
         """
         wanted = {(TopicPartition(topic, number), offset) for number in range(partitions) for offset in range(end)}
         polled = {item for consumer in self.consumers for item in consumer.polled.copy() if item[0].topic == topic}
-        assert wanted - polled == set(), f"{len(wanted - polled)} records never came"
+        assert wanted - polled == set(), f"{len(wanted - polled)} records were never polled"
         committed = Counter(item for c in self.consumers for item in c.records if item[0].topic == topic)
         twice = sorted(item for item, times in committed.items() if times > 1)
         assert len(twice) <= again, f"{len(twice)} records were committed twice: {twice[:5]}"
@@ -332,7 +332,7 @@ class World:
 
 @contextmanager
 def a_world(zk: str) -> Iterator[World]:
-    """A world that is taken down whatever happens."""
+    """A world that is taken down after the test, also after a failure."""
     world = World(zk)
     try:
         yield world
@@ -346,7 +346,7 @@ def parts(topic: str, *numbers: int) -> frozenset[TopicPartition]:
 
 
 def expire(store: Store) -> None:
-    """End a session as the server does when it has not heard from its client for too long."""
+    """End a session as the server does at its timeout."""
     if isinstance(store, SimStore):
         store.expire()
         return

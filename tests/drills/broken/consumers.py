@@ -21,12 +21,12 @@ def _apply(*patches: Patch) -> None:
 
 
 def lease_outlives_its_session() -> None:
-    """Who is cut off goes on fetching when ZooKeeper has given it up."""
+    """A disconnected consumer continues fetching after its session expired."""
     _apply(constant(coordinator.zk.lease, "LEASE_SHARE", 4.0))
 
 
 def stop_forgets_the_epoch() -> None:
-    """After a stop the channel no longer says which coordinator was obeyed last: an older one's command is news."""
+    """After a stop the channel lacks the last obeyed coordinator's epoch: an older one's command is applied."""
 
     def forgetting(original: Any) -> Any:
         def after_command(channel: Any, name: str, command: Any, *refused: Any) -> Any:
@@ -66,7 +66,7 @@ def states_of_the_gone_are_dropped() -> None:
 
 
 def first_record_after_a_reset_counts_twice() -> None:
-    """An application counts one record of the first poll after a reset once more than it says that it took it in."""
+    """An application counts one record of the first poll after a reset once more than it reports."""
 
     def noting(original: Any) -> Any:
         def on_reset(self: Any, *given: Any) -> None:

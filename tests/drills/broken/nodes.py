@@ -48,7 +48,7 @@ def stable_before_it_is() -> None:
 
 
 def last_commit_is_sent_again() -> None:
-    """What a node wrote last goes out once more on its next session, without a fence: kazoo does so with a queue."""
+    """A node's last write is sent again on its next session, without a fence, as from kazoo's queue."""
     sent: list[SetData] = []
 
     def noting(original: Any) -> Any:
@@ -73,7 +73,7 @@ def last_commit_is_sent_again() -> None:
 
 
 def commands_of_the_dead_stay() -> None:
-    """Who is gone is told to stop, and nobody withdraws that."""
+    """Departed members get stop commands, which are not withdrawn."""
 
     def telling(original: Any) -> Any:
         def moves(now: Any) -> Any:
@@ -116,7 +116,7 @@ def starts_are_late() -> None:
     since: dict[tuple[Any, ...], float] = {}
 
     def is_early(name: str, command: Command) -> bool:
-        due = command.generation, name, command.incarnation  # a static member comes back within a generation
+        due = command.generation, name, command.incarnation  # a static member returns within a generation
         return time.monotonic() - since.setdefault(due, time.monotonic()) < STARTS_LATE_S
 
     def late(original: Any) -> Any:
@@ -173,7 +173,7 @@ def region_does_not_look_back() -> None:
 
 
 def region_that_went_back_stays_resetting() -> None:
-    """A region that was reset to an earlier cut than it stood on is never Running again."""
+    """A region that was reset to an earlier cut than its last is never Running again."""
     newest = [0]
 
     def waiting(original: Any) -> Any:
@@ -187,7 +187,7 @@ def region_that_went_back_stays_resetting() -> None:
 
 
 def new_partitions_are_overlooked() -> None:
-    """What a topic's watch tells is lost, and the sweeps that follow do not look at the topic for a while."""
+    """A topic's watch events are lost, and the next sweeps skip the topic for a while."""
     left: dict[str, int] = {}
 
     def deaf(original: Any) -> Any:
@@ -229,7 +229,7 @@ def handler_waits_for_acknowledgements() -> None:
 
 
 def hung_leader_is_waited_for() -> None:
-    """A leader has an hour to answer, whatever `assignment_timeout_ms` says."""
+    """A leader has an hour to answer; `assignment_timeout_ms` is ignored."""
 
     def patient(original: Any) -> Any:
         return lambda snapshot, who, trigger, timeout_s: original(snapshot, who, trigger, 3600.0)
@@ -256,7 +256,7 @@ def dead_leader_is_waited_for() -> None:
 
 
 def failed_leader_is_asked_again() -> None:
-    """The member of longest standing is asked, though it has just failed."""
+    """The oldest member is asked, though it has just failed."""
 
     def forgetful(original: Any) -> Any:
         def leader(group: Any) -> Any:
@@ -270,7 +270,7 @@ def failed_leader_is_asked_again() -> None:
 
 
 def failures_are_not_told() -> None:
-    """Only the first of the members hears that an assignment has failed."""
+    """Only the first member is notified of a failed assignment."""
 
     def silent(original: Any) -> Any:
         return lambda *given: original(*given)[:1]
@@ -279,7 +279,7 @@ def failures_are_not_told() -> None:
 
 
 def asks_of_another_are_made_anew() -> None:
-    """A coordinator goes on with no ask that it has not made itself."""
+    """A coordinator continues only its own asks."""
     made: set[str] = set()
 
     def noting(original: Any) -> Any:

@@ -42,11 +42,11 @@ def counted(asked: dict[str, str]) -> list[dict[str, Any]]:
         columns = (batch.column(name).to_pylist() for name in ("topic", "key", "partition", "offset", "value"))
         for topic, key, partition, offset, value in zip(*columns, strict=True):
             found[topic, key.decode(), partition].append((offset, int(value) if value.isdigit() else None))
-    return [told(*where, pairs) for where, pairs in found.items()]
+    return [summary(*where, pairs) for where, pairs in found.items()]
 
 
-def told(topic: str, topic_id: str, partition: int, pairs: list[tuple[int, int | None]]) -> dict[str, Any]:
-    """What is said of one partition.
+def summary(topic: str, topic_id: str, partition: int, pairs: list[tuple[int, int | None]]) -> dict[str, Any]:
+    """The summary of one partition.
 
     :param pairs: the offset and the number of each record.
     """
@@ -64,5 +64,5 @@ def told(topic: str, topic_id: str, partition: int, pairs: list[tuple[int, int |
 
 
 def answer(values: dict[str, Any]) -> None:
-    """One line to whoever asked."""
+    """One line of reply."""
     print(json.dumps(values), flush=True)

@@ -1,8 +1,8 @@
-"""Breaks the product in the processes that a drill starts: Python reads this first where it stands on PYTHONPATH.
+"""Breaks the product in the processes that a drill starts: Python imports this first from PYTHONPATH.
 
 DRILL_BREAKS is `drill=mutation,drill=mutation`. A mutation is a function of `nodes.py` or of `consumers.py`, called in
 the nodes or in the consumers of its drill and nowhere else: the drill that judges them, and the process that reads its
-DataFrame, are the product as it is. The chroot that a process is started with says of which drill it is.
+DataFrame, are the product as it is. A process's chroot names its drill.
 
 With DRILL_READER=plain what is sealed is read without a Spark.
 """
@@ -34,6 +34,6 @@ if os.environ.get("DRILL_READER") == "plain" and COMMAND.startswith(READER):
 
         main()
         os._exit(0)  # before the module of the command is run
-    except BaseException:  # noqa: BLE001  Python would go on with that module
+    except BaseException:  # noqa: BLE001  Python would continue with that module
         traceback.print_exc()
         os._exit(1)
