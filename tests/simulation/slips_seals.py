@@ -8,7 +8,7 @@ from typing import Any
 import consumer.spark.fetchers.orphan_sweep
 import consumer.spark.source.stream_planner
 import coordinator.retention.segments
-import tests.simulation.world
+import tests.simulation.tuning
 from consumer.sealing.open_segment import OpenSegment
 from consumer.sealing.sealer import Sealer
 from consumer.sealing.segment_commit import SegmentCommit, channel_of
@@ -155,7 +155,7 @@ UNNAMED: tuple[Patch, ...] = (replaced(SegmentCommit, "commit", _unnamed),)
 UNCOMPARED: tuple[Patch, ...] = (replaced(Sealer, "_seal", _uncompared),)
 """Two rules for one case: a segment whose multi has happened is known by its name, or else by the channel's offsets."""
 
-YOUNG_FILES_TOO: tuple[Patch, ...] = (constant(tests.simulation.world, "ORPHAN_AFTER_S", 0.0),)
+YOUNG_FILES_TOO: tuple[Patch, ...] = (constant(tests.simulation.tuning, "ORPHAN_AFTER_S", 0.0),)
 """The sweep goes by the channels alone, and not by a file's age."""
 
 

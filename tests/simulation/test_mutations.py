@@ -27,3 +27,7 @@ def test_every_hole_of_the_draft_has_a_mutation() -> None:
     rules = [rule for mutation in MUTATIONS.values() for rule in mutation.rule.split(", ")]
 
     assert {f"hole {number}" for number in range(1, 13)} <= set(rules)
+
+
+def test_the_second_rule_that_a_mutation_takes_away_is_named() -> None:
+    assert [each.name for each in MUTATIONS.values() if bool(each.also) != bool(each.covered_by)] == []

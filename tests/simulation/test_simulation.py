@@ -29,13 +29,6 @@ SEEDS = 160
 
 FIRST_SEED = 100_000
 
-FOUND_BEFORE = [(91, "calm"), (267, "storm"), (7, "storm"), (73, "storm"), (90, "pauses"), (1040, "pauses")]
-"""Seeds that found something wrong. In the product: ZooKeeper's clock stood still until somebody asked for it; a
-hanging consumer whose channel was destroyed kept its partitions from everybody. In the model: requests were answered
-behind one that was lost. In the checker: a partition was begun by who had not heard that its name was taken. Of
-client-side assignment: nobody watched topics after a bounce of a static leader; a group was Stable for a moment with an
-answer that was outdated when it was adopted."""
-
 PRINT_DIGEST = """
 import hashlib
 from tests.simulation.profile import PROFILES
@@ -145,13 +138,6 @@ def test_runs_in_which_an_invariant_is_hardly_ever_decided_are_no_pass() -> None
     decisions.add({"S1": None, "S9": None})
     decisions.add({"S1": None, "S9": None})
     assert decisions.lacking() == []
-
-
-@pytest.mark.parametrize(("seed", "profile"), FOUND_BEFORE)
-def test_what_a_seed_has_found_before_is_not_there_any_more(seed: int, profile: str) -> None:
-    outcome = simulate(seed, PROFILES[profile])
-
-    assert outcome.passed, said(outcome)
 
 
 def test_unexpected_error_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
