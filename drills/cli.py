@@ -58,7 +58,7 @@ def describe(name: str, output: str) -> None:
     if output != TABLE:
         print_json(one.described())
         return
-    _tell_of(one, one.described())
+    _announce(one, one.described())
 
 
 @drill.command()
@@ -99,7 +99,7 @@ def _run(options: DrillOptions) -> int:
         if not options.execute:
             return _dry_run(chosen, own)
         with own.opened() as store:
-            own.require_nobody(store)
+            own.require_no_members(store)
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     done: list[DrillRun] = []
     verdicts: list[str] = []
@@ -139,18 +139,18 @@ def report(folder: Path) -> None:
 def _dry_run(chosen: Sequence[Drill], ground: NamedGroup) -> int:
     """Print what would be done."""
     for one in chosen:
-        _tell_of(one, one.described(ground.touches))
+        _announce(one, one.described(ground.touches))
         click.echo()
     with ground.opened() as store:
         try:
-            ground.require_nobody(store)
+            ground.require_no_members(store)
             click.echo("dry run: nothing was written; --execute runs the drill")
         except UsageError as refusal:
             click.echo(f"dry run: nothing was written; --execute would be refused: {refusal}")
     return 0
 
 
-def _tell_of(one: Drill, described: dict[str, Any]) -> None:
+def _announce(one: Drill, described: dict[str, Any]) -> None:
     for key, value in described.items():
         click.echo(f"{key.replace('_', ' '):<13} {'; '.join(value) if isinstance(value, list) else value}")
     for promise in one.promises:

@@ -17,7 +17,7 @@ from ..zk.znodes.paths import Brokers
 from ..zk.znodes.records import MAX_TOPIC_BYTES, Topic
 from .topics import ensure_parents
 
-CREATED, GROWN, REPLACED, REMOVED, LEFT_ALONE = "created", "grown", "made anew", "removed", "left alone"
+CREATED, GROWN, REPLACED, REMOVED, LEFT_ALONE = "created", "grown", "recreated", "removed", "left alone"
 CLUSTER = "cluster"
 """The field of a topic's znode with the id of the cluster that it was synced from."""
 

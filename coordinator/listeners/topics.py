@@ -87,5 +87,5 @@ def _what_happened(before: Topic | None, after: Topic | None) -> str:
     if after is None:
         return f"topic {name} deleted"
     if before.id != after.id:
-        return f"topic {name} made anew"
+        return f"topic {name} recreated"
     return f"topic {name} has {len(after.partitions)} partitions"

@@ -221,8 +221,8 @@ def _progress(view: ChannelView) -> Progress:
 def _is_ready(now: Round, name: str, region: Region) -> bool:
     view = now.snapshot.channels[name]
     progress = _progress(view)
-    is_told = (progress.reset, progress.ready) == (region.reset, region.reset)
-    return is_told and view.running == now.want.target[name].partitions
+    is_commanded = (progress.reset, progress.ready) == (region.reset, region.reset)
+    return is_commanded and view.running == now.want.target[name].partitions
 
 
 def _to_revoke(now: Round, name: str, region: Region) -> PartitionSet:
@@ -246,8 +246,8 @@ def _wanted(now: Round, name: str, region: Region) -> Command | None:
         return Command(STOP_FETCHER, epoch, now.generation, target.incarnation, {}, NONE, topics, region=order)
     if region.state == FAILED:
         return None
-    is_told = (progress.reset, progress.ready) == (region.reset, region.reset)
-    if not is_told or view.running != target.partitions:
+    is_commanded = (progress.reset, progress.ready) == (region.reset, region.reset)
+    if not is_commanded or view.running != target.partitions:
         topics = {topic: want.topics[topic] for topic in by_topic(target.partitions)}
         order = _start_order(now, name, region)
         return Command(

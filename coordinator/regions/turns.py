@@ -66,7 +66,7 @@ class RegionTurns:
         self._reader.forget()
         self._timing.forget()
         self._is_retired = False
-        self._told: tuple[int, bool, int] | None = None
+        self._noted: tuple[int, bool, int] | None = None
         self._copies = Copies(self._store, self._paths)
 
     def take_turn(self, wanted: str, held: Collection[str] = ()) -> tuple[float | None, tuple[str, ...]]:
@@ -107,7 +107,7 @@ class RegionTurns:
     def _news(self, region: Region, held: Collection[str]) -> tuple[str, ...]:
         """The groups with work since their last requested turn, by any cause."""
         now = region.reset, region.state == FAILED, region.open
-        before, self._told = self._told, now
+        before, self._noted = self._told, now
         if now == before:
             return ()
         has_only_ended = before is not None and before[:2] == now[:2] and not region.open

@@ -98,7 +98,7 @@ class NamedGroup(Own):
                 ANOTHER if refused.reason == "node-exists" else f"the drill cannot start: {refused}"
             ) from None
 
-    def require_nobody(self, store: Store) -> None:
+    def require_no_members(self, store: Store) -> None:
         """
         :param store: a session at the root.
         :raises UsageError: when the path is in use, so that a drill would interfere, or when the group exists.

@@ -25,7 +25,7 @@ _COMMAND = re.compile(rf"{GROUPS}/[^/]+/channel/([^/]+)/command-\d+")
 
 
 @dataclass(slots=True)
-class AskTold:
+class AskShown:
     """One ask.
 
     :ivar made: its time; `adopted` and `failed` are the times of those changes in `state`.
@@ -108,9 +108,9 @@ def asked(events: Sequence[Event], intervals: Sequence[FetchInterval], fault_at:
     )
 
 
-def asks_of(events: Iterable[Event]) -> list[AskTold]:
+def asks_of(events: Iterable[Event]) -> list[AskShown]:
     """Every ask, in order, with its outcome."""
-    asks: dict[str, AskTold] = {}
+    asks: dict[str, AskShown] = {}
     for event in events:
         at = float(event["at"])
         for op in event.get("ops", ()):
@@ -118,12 +118,12 @@ def asks_of(events: Iterable[Event]) -> list[AskTold]:
     return list(asks.values())
 
 
-def _note(asks: dict[str, AskTold], at: float, op: Event, who: str) -> None:
+def _note(asks: dict[str, AskShown], at: float, op: Event, who: str) -> None:
     path, data = str(op["path"]), str(op.get("data", "")).encode()
     try:
         if op["op"] == "create" and (of := _ASK.fullmatch(path)):
             ask = Ask.parse(path, data)
-            asks[of[1]] = AskTold(of[1], ask.leader, frozenset(ask.members), at)
+            asks[of[1]] = AskShown(of[1], ask.leader, frozenset(ask.members), at)
         elif op["op"] == "create" and (of := _COMMAND.fullmatch(path)):
             command = Command.parse(path, data)
             if command.option == ASSIGNMENT_FAILED and command.ask in asks:
@@ -138,7 +138,7 @@ def _note(asks: dict[str, AskTold], at: float, op: Event, who: str) -> None:
                 each.heard.add(of[1])
 
 
-def _note_state(asks: Mapping[str, AskTold], at: float, state: GroupState) -> None:
+def _note_state(asks: Mapping[str, AskShown], at: float, state: GroupState) -> None:
     client = state.client
     if client is None:
         return
@@ -149,8 +149,8 @@ def _note_state(asks: Mapping[str, AskTold], at: float, state: GroupState) -> No
         failed.failed = at
 
 
-def _rounds(asks: Iterable[AskTold]) -> Iterator[AskRound]:
-    round_asks: list[AskTold] = []
+def _rounds(asks: Iterable[AskShown]) -> Iterator[AskRound]:
+    round_asks: list[AskShown] = []
     for ask in asks:
         round_asks.append(ask)
         if ask.adopted is not None:

@@ -97,7 +97,7 @@ CHANGES = (
         run=_grown,
     ),
     Drill(
-        name="topic-made-anew",
+        name="topic-recreated",
         title="Delete a topic, and create it again",
         proves="A topic that is created again is a new topic: it is read from its beginning.",
         hypothesis="All records of the old topic and of the new one are delivered once.",

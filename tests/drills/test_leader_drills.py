@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from drills.catalog import DRILLS
-from drills.evidence.asks import AskTold, asks_of
+from drills.evidence.asks import AskShown, asks_of
 from drills.scenarios.leaders import LEADERS
 from drills.scenarios.promises import (
     ASKED_ONCE,
@@ -57,7 +57,7 @@ def bitten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
     return found
 
 
-def asks(drill: dict[str, Any]) -> list[AskTold]:
+def asks(drill: dict[str, Any]) -> list[AskShown]:
     """Of the group in a run, since its fault."""
     lines = (Path(drill["folder"]) / "history.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
@@ -93,7 +93,7 @@ def test_a_leader_that_is_killed_leaves_nothing_then_a_part_then_a_whole_answer(
     ends = [ask for ask in asks_of(events) if ask.leader in {who.partition("#")[0] for who in killed}]
     made = {op["path"] for event in events for op in event.get("ops", ()) if op["op"] == "create"}
 
-    def left(ask: AskTold) -> set[str]:
+    def left(ask: AskShown) -> set[str]:
         return {path.partition(f"/{ask.name}/")[2].partition("-")[0] for path in made if f"/{ask.name}/" in path}
 
     without_answer = [left(ask) for ask in ends if ask.adopted is None]

@@ -71,7 +71,7 @@ def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_writte
     make(zk, f"{Brokers().brokers_path}/ids/0")
 
     with ground.opened() as store, pytest.raises(UsageError, match="Kafka"):
-        ground.require_nobody(store)
+        ground.require_no_members(store)
 
 
 def test_whole_group_is_deleted_after_the_drill_and_the_epoch_stays(ground: NamedGroup, zk: str, store: Store) -> None:
@@ -95,7 +95,7 @@ def test_of_two_drills_at_once_the_second_is_refused_and_the_first_keeps_its_gro
             pytest.fail("it has begun")
         make(zk, ORDERS.state)
         with second.opened() as root, pytest.raises(UsageError, match="another drill runs"):
-            second.require_nobody(root)
+            second.require_no_members(root)
         assert store.get(ORDERS.state) is not None
 
     with second.cleared("", False):

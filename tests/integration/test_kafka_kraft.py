@@ -47,7 +47,7 @@ def test_group_follows_synced_topics_when_created_extended_deleted_and_recreated
 
     kraft.delete("orders")
     new = kraft.topic("orders", 1)
-    assert synced(world, kraft) == [("orders", "made anew")]
+    assert synced(world, kraft) == [("orders", "recreated")]
     kraft.write("orders", [b"c"] * 4)
     eventually(lambda: len(consumer.records) == 9, 30, "the new topic is consumed from its first record")
     assert world.channel("g", "c1").topics == {"orders": new}

@@ -29,7 +29,7 @@ RUN: dict[str, Any] = {
     "promises": [
         {"name": "the next coordinator acts", "rule": "session timeout + 2 ticks", "bound": 5.5, "measured": 4.1,
          "held": True},
-        {"name": "nobody writes late", "rule": "lease", "bound": 2.7, "measured": None, "held": None},
+        {"name": "no late write", "rule": "lease", "bound": 2.7, "measured": None, "held": None},
     ],
     "marks": {
         "T0": {"at": 10.0, "what": "fault"},

@@ -275,12 +275,12 @@ class StoryHistory(History):
         self.obey("c2")
         starts = [self.start(name, share) for name, share in shares.items()]
         self.fenced("h", replace(state, state="CompletingRebalance"), *starts)
-        self.point("starts of the topic made anew")
+        self.point("starts of the recreated topic")
         self.obey("c1")
         self.obey("c2")
         self.stable("h")
         self.advance("c1", 2, 0, topic="cities-1")
-        self.point("made anew")
+        self.point("recreated")
         self.to(65.0)
         self.leave("c2")
         share = {"cities-1": "0-1"}

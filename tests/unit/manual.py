@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Forever(AssertionError):
-    """The code under test waits for something that nobody will ever do."""
+    """The code under test waits for what never happens."""
 
 
 class ManualRuntime(Runtime):

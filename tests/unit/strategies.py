@@ -63,7 +63,7 @@ def after(members: Iterable[Subscriber], assignment: Assignment, generation: int
     return [replace(one, running=runs.get(one.consumer, frozenset()), generation=generation) for one in members]
 
 
-def told(members: Iterable[Subscriber], assignment: Assignment) -> list[Subscriber]:
+def holding(members: Iterable[Subscriber], assignment: Assignment) -> list[Subscriber]:
     """The members with the last assignment, of which they may not have carried out anything."""
     return [
         replace(

@@ -1,4 +1,4 @@
-"""Client-side assignment in one turn: whom a coordinator asks, what it adopts, and what it does when nobody answers."""
+"""Client-side assignment in one turn: the leader that is asked, the answer that is adopted, and a missing answer."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_member_of_longest_standing_is_asked_and_its_command_goes_with_the_a
     assert made.members == asked("a", "b")
     assert found.asking.assign == ("b", assign(ASK1, "b"))
     assert (found.state.state, found.state.generation, found.state.target) == ("CompletingRebalance", 0, {})
-    assert found.again_s == 30.0, "whatever else happens, the next turn looks whether it has answered"
+    assert found.again_s == 30.0, "the next turn looks for the answer in any case"
 
 
 def test_ask_name_known_to_a_member_is_not_reused() -> None:

@@ -38,14 +38,14 @@ def broken(point: str, happening: Callable[[LedGroup], object], invariant: str =
 
 
 def among(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> str:
-    """Why an invariant does not hold then, whatever others make of it."""
+    """Why an invariant does not hold then; others are not judged."""
     verdicts = spoilt(point, happening)
     assert verdicts[invariant].findings, verdicts.text()
     return verdicts[invariant].findings[0].why
 
 
 def sound(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> None:
-    """An invariant is not broken, whatever others make of it."""
+    """An invariant is not broken; others are not judged."""
     verdicts = spoilt(point, happening)
     assert not verdicts[invariant].findings, verdicts.text()
 

@@ -272,7 +272,7 @@ def test_partition_under_another_topic_id_starts_over() -> None:
         history.advance("c1", 3, 0, topic="cities-1")
         raise Enough
 
-    finding = only(spoilt("starts of the topic made anew", happen), "S5")
+    finding = only(spoilt("starts of the recreated topic", happen), "S5")
 
     assert "a gap in cities-1-0 of group h: 7 to 10" in finding.why and "nothing was before" in finding.why
 

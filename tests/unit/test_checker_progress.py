@@ -26,7 +26,7 @@ def waits(meanwhile: Callable[[StoryHistory], object], seconds: float) -> Verdic
 
 
 def nothing(history: StoryHistory) -> None:
-    """Nobody does anything."""
+    """No process does anything."""
 
 
 def replace_command(history: StoryHistory) -> None:

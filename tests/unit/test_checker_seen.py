@@ -20,7 +20,7 @@ Change = Callable[[StoryHistory], object]
 
 
 def overlooked(change: Change, seconds: float = 8.0, point: str = "joined") -> Verdicts:
-    """A change, and nobody does anything about it for a while; the bound is 7 s."""
+    """A change without a reaction for a while; the bound is 7 s."""
 
     def happen(history: StoryHistory) -> None:
         change(history)
@@ -55,7 +55,7 @@ CHANGES: list[tuple[str, Change, str, str]] = [
         "flights-0 is assigned, but does not exist", "hand commit topics/flights",
     ),
     (
-        "a topic is made anew", lambda history: history.topic("flights", "T2", 4),
+        "a topic is recreated", lambda history: history.topic("flights", "T2", 4),
         "another topic flights than the one with id T2", "hand commit topics/flights",
     ),
     (

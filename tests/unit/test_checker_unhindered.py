@@ -32,13 +32,13 @@ def waits(begin: Happening, seconds: float = 10.0, point: str = "stuck") -> Verd
 
 
 def grow_h(history: StoryHistory) -> None:
-    """Group h shall run one partition more, and nobody tells it."""
+    """Group h has one partition more, and gets no command."""
     history.topic("cities-1", "C1", 4)
     history.fenced("h", history.rebalance("h", {"c1": {"cities-1": "0-3"}}))
 
 
 def free_one(history: StoryHistory, **more: Any) -> None:
-    """Group g shall run flights-1, which is free, and nobody starts it."""
+    """Group g has flights-1, which is free, and gets no start."""
     history.fenced("g", replace(history.rebalance("g", SHARES), state=PREPARING, **more))
 
 

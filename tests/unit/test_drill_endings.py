@@ -102,7 +102,7 @@ def test_an_ensemble_that_does_not_stand_up_is_inconclusive_and_one_sentence(
     assert done.stderr.splitlines() == [f"error: aborted after 0 drills: {error}"]
 
 
-@pytest.mark.parametrize(("error", "code"), [(ZooKeeperUnreachable("nobody"), 4), (MissingProgram("no java"), 69)])
+@pytest.mark.parametrize(("error", "code"), [(ZooKeeperUnreachable("no server"), 4), (MissingProgram("no java"), 69)])
 def test_what_has_an_exit_code_of_its_own_keeps_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""What drills make in an engine and in the network, and that it goes again whatever goes wrong."""
+"""What drills create in an engine and in the network is removed after every error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a transaction is told from what passed: by its reply, its shape, a session that ended, or as a stranger's."""
+"""How a transaction is identified from packets: by its reply, its shape, a session that ended, or as a stranger's."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Wire:
         link.reply(1, made_packets.reply(xid, zxid, 0, b"".join(results) + (made_packets.DONE if results else b"")))
 
     def tells(self, zxid: int, *changes: str) -> None:
-        """The observer is told of changes, each as `created /a`."""
+        """The observer gets changes, each as `created /a`."""
         for change in changes:
             kind, path = change.split()
             self.observer.reply(1, made_packets.event(zxid, kind, ROOT + path))
@@ -63,7 +63,7 @@ class Wire:
         return observed(self.tap.taken(), WHO, [ROOT], ROOT, 0, 1000)
 
     def done(self) -> list[dict[str, Any]]:
-        """What was done, when all of it could be told."""
+        """The changes, when all were identified."""
         found = self.observed()
         assert found.problem == ""
         return [event for event in found.events if event["event"] in ("commit", "closed")]

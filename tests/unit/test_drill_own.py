@@ -24,7 +24,7 @@ class NoStore:
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
-    """Servers that answer as they are told to."""
+    """Servers with given answers."""
 
     def answer(least_ms: int, most_ms: int, conf: str = "", version: str = "3.9.5") -> None:
         words = {"conf": conf, "srvr": f"Zookeeper version: {version}-abc, built on" if version else ""}

@@ -107,11 +107,11 @@ def test_between_two_who_fetch_a_partition_its_standstill_is_drawn() -> None:
 
 def test_abandoned_partition_stands_still_while_its_group_has_live_members() -> None:
     left = [each for each in history() if not (each["event"] == "begin" and each["at"] == 15.0)]
-    nobody = [each for each in left if each["event"] != "end"]
-    nobody += [event(18.0, "c1#11", "exit", why="left"), event(20.0, "drill", "end")]
+    without_members = [each for each in left if each["event"] != "end"]
+    without_members += [event(18.0, "c1#11", "exit", why="left"), event(20.0, "drill", "end")]
 
     assert bars(lanes_of(left)["t-2"], GAP) == [(10.0, 20.0, "no fetcher")]
-    assert bars(lanes_of(nobody)["t-2"], GAP) == []
+    assert bars(lanes_of(without_members)["t-2"], GAP) == []
 
 
 def test_an_overlap_is_marked_and_its_bars_stand_one_below_the_other() -> None:

@@ -40,7 +40,7 @@ def test_the_report_has_promises_numbers_records_and_how_to_do_it_again() -> Non
     assert ["the next coordinator acts", "session timeout + 2 ticks", "5.5 s", "4.1 s", "held"] in rows(
         text, "Promises"
     )
-    assert ["nobody writes late", "lease", "2.7 s", "not measured", "not measured"] in rows(text, "Promises")
+    assert ["no late write", "lease", "2.7 s", "not measured", "not measured"] in rows(text, "Promises")
     measured = rows(text, "Measurements")
     assert ["partitions that moved", "2"] in measured
     assert ["produced", "12,000"] in measured

@@ -21,7 +21,7 @@ NAME = "coordinator-sigkill"
 
 
 class Away:
-    """An ensemble that serves nobody."""
+    """An ensemble without clients."""
 
     kind = "embedded"
     addresses = ("127.0.0.1:1",)
@@ -50,7 +50,7 @@ class Away:
 
 
 def test_a_drill_that_breaks_off_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
-    reader = cast(DataFrameReader, None)  # nobody comes to ask it
+    reader = cast(DataFrameReader, None)  # it is never asked
     options = DrillOptions((NAME,), runs=tmp_path)
 
     run = run_drill(DRILLS[NAME], cast(Ground, Away()), reader, options, 1, lambda _: None)

@@ -107,7 +107,7 @@ class LogThatBreaks(TimedLog):
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
     ) -> Fetched:
         if partition == 2:
-            raise RuntimeError("nobody expected this")
+            raise RuntimeError("an unexpected error")
         return super().fetch(topic, topic_id, partition, offset, max_bytes, max_records)
 
 

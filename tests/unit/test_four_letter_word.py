@@ -17,7 +17,7 @@ Answers = Callable[[Iterator[bytes]], int]
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
-    """A server that sends to who asks whatever it is given, piece by piece; its port."""
+    """A server that answers each client with the given pieces; its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve(pieces: Iterator[bytes]) -> None:

@@ -86,7 +86,7 @@ def test_a_failed_rebalance_is_unhealthy_at_once_and_says_why() -> None:
         (Rebalance(3, 7, "", LONG_AGO_MS), ["rebalance-stuck"]),
         (Rebalance(3, 7, "", JUST_NOW_MS), []),
         (Rebalance(3, 7, "", JUST_NOW_MS, standing_since_ms=LONG_AGO_MS), ["rebalance-stuck"]),  # replaced ones count
-        (Rebalance(3, 7, "", LONG_AGO_MS, finished_ms=LONG_AGO_MS), []),  # an old one: a failover sends commands anew
+        (Rebalance(3, 7, "", LONG_AGO_MS, finished_ms=LONG_AGO_MS), []),  # an old one: a failover sends commands again
         (None, []),
     ],
 )
@@ -105,9 +105,9 @@ def test_a_rebalance_without_a_record_counts_from_when_its_state_was_written() -
 def test_what_is_left_out_is_unhealthy_one_line_a_reason() -> None:
     left_out = {f"t-{number}": "no room" for number in range(5)} | {"c9": "its registration cannot be read"}
 
-    told = [str(finding) for finding in found(of_group(in_state(left_out=left_out)))]
+    shown = [str(finding) for finding in found(of_group(in_state(left_out=left_out)))]
 
-    assert told == [
+    assert shown == [
         "group g: c9 left out: its registration cannot be read",
         "group g: t-0, t-1, t-2 and 2 more left out: no room",
     ]
@@ -137,10 +137,10 @@ def test_command_is_unhealthy_when_unacknowledged_for_too_long(sent_ms: int, exp
     command = ShownCommand("c1", "command-0000000004", Command(START_FETCHER, 7, 3, "i1"), sent_ms)
     group = replace(GROUP, members=(ShownMember("c1", None, None, (command,)),))
 
-    told = found(of_group(group))
+    reported = found(of_group(group))
 
-    assert [finding.check for finding in told] == expected
-    assert all("c1 has not acknowledged start-fetcher command-0000000004 for 60 s" in str(f) for f in told)
+    assert [finding.check for finding in reported] == expected
+    assert all("c1 has not acknowledged start-fetcher command-0000000004 for 60 s" in str(f) for f in reported)
 
 
 @pytest.mark.parametrize(("since_ms", "expected"), [(LONG_AGO_MS, ["paused"]), (JUST_NOW_MS, [])])

@@ -160,7 +160,7 @@ class Client:
 class Ahead(Client):
     """A client that fetches ahead, as librdkafka does: into one queue, the partitions in turn, five records each.
 
-    What stands in the queue of a partition that is unassigned does not come. The end of one is told when it is reached.
+    Queued records of an unassigned partition are not delivered. The end of a partition is reported when it is reached.
     """
 
     def __init__(self, cluster: Cluster, servers: str) -> None:
@@ -446,7 +446,7 @@ def test_slow_application_fetches_little_extra_despite_a_sparse_second_partition
 
 
 def test_a_partition_that_is_soon_worked_off_gives_way_to_no_other(cluster: Cluster, desk: Desk) -> None:
-    """Whoever has a record now and then has it as soon as the queue has moved on."""
+    """A partition with an occasional record gets it as soon as the queue has moved on."""
     cluster.counts = {("t", 0): 10_000, ("t", IDLE): 0}
     while desk.offsets.get(0, 0) < 10_000:
         cluster.counts["t", IDLE] += 1
@@ -597,7 +597,7 @@ def test_that_the_brokers_went_is_said_also_when_it_comes_beside_records(cluster
     for _ in range(100):
         desk.ask(0)
 
-    assert desk.offsets[0] == 10  # nobody has confirmed the topic of the others
+    assert desk.offsets[0] == 10  # the topic of the others is unconfirmed
     assert desk.log.outages == 1
 
 
@@ -668,7 +668,7 @@ def test_that_brokers_went_which_have_come_back_since_is_not_said(
 def test_brokers_that_are_back_are_noticed_though_nothing_new_has_come(
     cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else they would be looked for every ten seconds, while nobody may fetch, until the next record comes."""
+    """Otherwise they are looked up every ten seconds, without a fetch, until the next record."""
     caplog.set_level(logging.INFO)
     cluster.counts["t", 0] = 10
     while desk.offsets.get(0, 0) < 10:
@@ -991,11 +991,11 @@ def test_a_record_that_is_written_while_its_time_is_asked_for_is_not_passed_over
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.counts["t", 0] = 3
-    told = Client._offset
+    original = Client._offset
 
     def overtaken(client: Client, place: tuple[str, int], what: int) -> int | LogError:
         if what < 0:
-            return told(client, place, what)
+            return original(client, place, what)
         cluster.counts[place] = cluster.counts.get(place, 0) + 1
         return -1
 

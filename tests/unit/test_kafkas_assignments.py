@@ -170,11 +170,11 @@ CLAIMS: dict[str, tuple[list[Subscriber], str, Table]] = {
         "t:3 t2:3 t3:3",
         {"c1": "t:0 t2:0 t3:0", "c2": "t:1 t2:1 t3:1", "c3": "t:2 t2:2 t3:2"},
     ),
-    "a newcomer gets what nobody has": (
+    "a newcomer gets unassigned partitions": (
         claimed("t t1 t2 t3", c1="", c2="t:0 t1:1 t2:2", c3="t:1 t2:0 t3:2", c4="t1:0 t3:1 t:2"), "t:3 t1:3 t2:3 t3:3",
         {"c1": "t1:2 t2:1 t3:0", "c2": "t:0 t1:1 t2:2", "c3": "t:1 t2:0 t3:2", "c4": "t1:0 t3:1 t:2"},
     ),
-    "what two claim in one generation nobody keeps": (
+    "partitions claimed twice in a generation are revoked": (
         claimed("t", c1="t:0-1", c2="t:0,2", c3=""), "t:3", {"c1": "t:1", "c2": "t:2", "c3": "t:0"},
     ),
     "the same with one more": (

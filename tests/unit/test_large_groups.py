@@ -1,4 +1,4 @@
-"""Groups whose holds do not fit into one multi: whoever is interrupted, the next one goes on where it stopped.
+"""Groups whose holds do not fit into one multi: an interrupted process is continued by the next one.
 
 The tree refuses a multi of over 400 operations or 512 kB, and checks after each that no partition runs twice.
 """

@@ -154,7 +154,7 @@ def test_a_session_that_was_just_opened_has_a_lease_from_before_that(server: Ser
         MemoryTree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", server.runtime.now
     )
     server.runtime.now += 0.5
-    assert not lease.is_held, "nobody has read the fence"
+    assert not lease.is_held, "the fence was not read"
 
     lease.renew()
 

@@ -48,6 +48,6 @@ def test_a_group_of_which_nothing_is_known_stands_nowhere() -> None:
 
 
 def test_the_progress_tells_the_ends_and_how_much_is_not_sealed_of_what_can_be_read() -> None:
-    told = progress_of(Half(), {TopicIdPartition("t", "id", number): 90 + 20 * number for number in range(3)})
+    progress = progress_of(Half(), {TopicIdPartition("t", "id", number): 90 + 20 * number for number in range(3)})
 
-    assert told == {"log_end": {"t": {"0": 100, "2": 100}}, "lag": 10}
+    assert progress == {"log_end": {"t": {"0": 100, "2": 100}}, "lag": 10}

@@ -1,4 +1,4 @@
-"""Log lines: the same calls as text and as JSON, whatever stands in the values; and docs/logs.md against the code."""
+"""Log lines: the same calls as text and as JSON, with any values; and docs/logs.md against the code."""
 
 from __future__ import annotations
 

@@ -27,23 +27,23 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Held:
-    """Whoever fetches: it remembers what it was told."""
+    """A fetcher that records its calls."""
 
     def __init__(self) -> None:
         self.starts: dict[TopicPartition, Position] = {}
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
         self.starts |= starts
-        self.told.append("assigned")
+        self.calls.append("assigned")
 
     def revoke(self, partitions: PartitionSet) -> None:
         self._drop(partitions)
-        self.told.append("revoked")
+        self.calls.append("revoked")
 
     def lost(self, partitions: PartitionSet) -> None:
         self._drop(partitions)
-        self.told.append("lost")
+        self.calls.append("lost")
 
     def _drop(self, partitions: PartitionSet) -> None:
         self.starts = {part: start for part, start in self.starts.items() if part not in partitions}
@@ -141,7 +141,7 @@ def test_a_command_that_cannot_be_read_is_removed_and_the_next_one_obeyed(life: 
 
     assert life.commands == []
     assert dict(life.world.channels()["a"].running) == {}
-    assert life.held.told[-1] == "revoked"
+    assert life.held.calls[-1] == "revoked"
 
 
 def test_partition_with_an_existing_owner_znode_is_left_out_and_reported(life: Life) -> None:
@@ -227,7 +227,7 @@ def test_consumer_that_left_rejoins_with_the_next_poll_as_another_incarnation(li
     life.world.tick(10.0)
     life.settle()
 
-    assert life.held.told[1] == "lost"
+    assert life.held.calls[1] == "lost"
     assert set(life.held.starts) == {T0, T1}
     assert incarnation(life) != first
 
@@ -242,7 +242,7 @@ def test_a_consumer_that_waits_to_come_back_lets_the_processor_rest(life: Life) 
     life.poll()
 
     assert life.member.channel is None
-    assert not life.member.wake.is_set(), "whoever waits for something to do waits"
+    assert not life.member.wake.is_set(), "a waiting thread is not woken"
 
 
 def test_a_process_that_lost_its_name_does_not_come_back_under_it(life: Life) -> None:
@@ -268,7 +268,7 @@ def test_leaving_gives_everything_up_in_one_commit(life: Life) -> None:
     assert (channel.ended, dict(channel.running)) == ("left", {})
     assert (life.offset(T0), life.offset(T1)) == (5, 7)
     assert life.world.owners() == frozenset()
-    assert life.held.told[-1] == "revoked"
+    assert life.held.calls[-1] == "revoked"
 
 
 def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life) -> None:
@@ -280,7 +280,7 @@ def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life)
         life.settle()
         life.world.tick(0.5)
 
-    assert "lost" in life.held.told
+    assert "lost" in life.held.calls
     assert set(life.held.starts) == {T0, T1}
 
 
@@ -290,6 +290,6 @@ def test_the_owners_of_a_consumer_that_hangs_go_when_its_channel_was_destroyed()
     assert life.world.owners() == {T0, T1}
     life.world.tree.commit([SetData(PATHS.channel("a"), b"nonsense")], session=0)
 
-    life.keep()  # nobody polls
+    life.keep()  # without a poll
 
     assert life.world.owners() == frozenset(), "they would stand for as long as the process hangs"

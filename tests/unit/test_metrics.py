@@ -95,7 +95,7 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
         ("topic t has the id a, not b", "topic"),
         ("", "other"),
         ("topic", "other"),
-        ("whatever a znode may say", "other"),
+        ("an unknown value of a znode", "other"),
     ],
 )
 def test_what_asked_for_a_rebalance_is_one_of_few_words(trigger: str, kind: str) -> None:
@@ -199,7 +199,7 @@ def test_a_rebalance_that_the_next_one_replaces_counts_as_that() -> None:
 
     assert over(metrics, "joined", "replaced") == (1, 0.4)
     assert over(metrics, "partitions", "completed") == (None, None)
-    assert stops(metrics, "partitions") == (None, None), "nobody had to stop"
+    assert stops(metrics, "partitions") == (None, None), "no member had to stop"
 
 
 def test_a_rebalance_that_followed_one_that_was_over_replaces_nothing() -> None:
@@ -578,9 +578,9 @@ def test_assignment_counts_once_when_adopted_failed_or_outdated() -> None:
 
 def test_the_commands_of_client_side_assignment_are_counted_too() -> None:
     metrics = CoordinatorMetrics()
-    told = Asking(Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),))
+    asked = Asking(Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),))
 
-    metrics.turn_written(snapshot(), Plan(GroupState(), asking=told))
+    metrics.turn_written(snapshot(), Plan(GroupState(), asking=asked))
 
     sent = [value(metrics.registry, "commands_sent_total", group="g", option=o) for o in (ASSIGN, ASSIGNMENT_FAILED)]
     assert sent == [1, 1]

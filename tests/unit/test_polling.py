@@ -389,7 +389,7 @@ def test_records_withheld_by_a_failed_prefetch_are_returned_by_the_next_poll(
     assert desk.poll() == {A: 5}
 
     def broken(*args: Any) -> Any:
-        raise RuntimeError("nobody expected this")
+        raise RuntimeError("an unexpected error")
 
     with monkeypatch.context() as patched:
         patched.setattr(desk.log, "fetch", broken)

@@ -221,7 +221,7 @@ def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat
 
 
 def test_static_member_joining_between_decision_and_commit_keeps_its_seat() -> None:
-    """Also when the seat is made anew by it, and so has the version with which the old one was read."""
+    """Also when it creates the seat again, with the version of the old one."""
     for requests in range(1, 40):
         world = a_world()
         world.start("a", {"t": 1})

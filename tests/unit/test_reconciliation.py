@@ -27,10 +27,10 @@ TABLE = {
 }
 
 
-class Told:
+class Given:
     """Assigns as the table says."""
 
-    name = "told"
+    name = "given"
     is_eager = False
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
@@ -48,7 +48,7 @@ def out(world: GroupWorld) -> dict[str, str]:
 
 
 def settled() -> tuple[GroupWorld, dict[str, MemberProcess]]:
-    world = GroupWorld(Told())
+    world = GroupWorld(Given())
     world.topic("foo", 6)
     world.topic("bar", 3)
     members = {name: world.start(name, WANTS) for name in ("m1", "m2")}
@@ -102,7 +102,7 @@ def steps(world: GroupWorld, generation: int) -> dict[str, str]:
     """Consumer -> the name of its step, as a turn in `generation` decides it."""
     snapshot = world.snapshot()
     who = membership(snapshot, world.assignors, world.rules)
-    want = wanted(snapshot, who.everybody, Told())
+    want = wanted(snapshot, who.everybody, Given())
     found = moves(Round(snapshot, who, want, generation, is_eager=False))
     return {name: type(step).__name__ for name, step in found.steps.items()}
 

@@ -1,4 +1,4 @@
-"""Sealing: every record is in exactly one sealed segment, whatever becomes of files and commits."""
+"""Sealing: every record is in exactly one sealed segment, for every outcome of files and commits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Clock(ThreadRuntime):
-    """Time that passes only when told."""
+    """Time that passes only on request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -349,7 +349,7 @@ def test_a_file_that_does_not_begin_where_the_channel_stands_is_dropped(bench: B
     assert bench.sealer.seal()
     assert bench.member.tried == []
     assert bench.positions() == {P0: 100, P1: 0}
-    assert bench.files.removed == ["g/c1/abc-0000000001.arrow"]  # nobody was told of it
+    assert bench.files.removed == ["g/c1/abc-0000000001.arrow"]  # it was never published
 
 
 def test_a_file_whose_commit_was_sent_is_never_removed(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""What a signal asks for is done, whatever the main thread is in the midst of."""
+"""A signal is handled at any point of the main thread."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_a_start_position_is_for_what_was_there_when_the_group_began(
 @pytest.mark.parametrize(
     ("topic_id", "partition", "is_later"),
     [("id", 0, False), ("id", 3, False), ("id", 4, True), ("another", 0, True)],
-    ids=["there", "there, the last", "added", "made anew"],
+    ids=["there", "there, the last", "added", "recreated"],
 )
 def test_what_the_note_does_not_name_came_later(topic_id: str, partition: int, is_later: bool) -> None:
     note = BegunRecord("id", frozenset(range(4))).to_bytes()

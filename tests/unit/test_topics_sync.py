@@ -29,10 +29,10 @@ def plan(nodes: dict[str, Node], there: dict[str, Topic]) -> list[tuple[str, str
 
 
 def test_what_the_brokers_have_is_made_grown_replaced_and_removed() -> None:
-    nodes = {name: node("id", 2, cluster="mine") for name in ("same", "grown", "anew", "gone")}
-    there = {"same": topic("id", 2), "grown": topic("id", 3), "anew": topic("id-2", 1), "new": topic("id", 1)}
+    nodes = {name: node("id", 2, cluster="mine") for name in ("same", "grown", "again", "gone")}
+    there = {"same": topic("id", 2), "grown": topic("id", 3), "again": topic("id-2", 1), "new": topic("id", 1)}
 
-    assert plan(nodes, there) == [("anew", REPLACED), ("gone", REMOVED), ("grown", GROWN), ("new", CREATED)]
+    assert plan(nodes, there) == [("again", REPLACED), ("gone", REMOVED), ("grown", GROWN), ("new", CREATED)]
 
 
 def test_a_topic_that_no_sync_has_made_is_left_alone() -> None:

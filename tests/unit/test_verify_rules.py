@@ -1,4 +1,4 @@
-"""`groups verify`, what it finds wrong: no owner, an owner that must not be, and whatever the coordinator left out."""
+"""`groups verify`, what it finds wrong: no owner, an owner that must not be, and what the coordinator left out."""
 
 from __future__ import annotations
 

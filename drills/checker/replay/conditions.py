@@ -18,7 +18,7 @@ FOREVER = float("inf")
 STUCK_KINDS = frozenset({"stuck", "hang", "pause"})
 """Faults of processes that live and do nothing."""
 
-_NOBODY = frozenset({"server", "hand"})
+_NO_PROCESS = frozenset({"server", "hand"})
 _NOT_NAMES = frozenset({"at", "event", "kind", "until"})
 
 
@@ -34,7 +34,7 @@ class Fault:
         until = event.get("until")
         self.until: float = self.at if until is None else until
         texts = _texts(value for key, value in event.items() if key not in _NOT_NAMES)
-        self.names = frozenset(texts) - _NOBODY
+        self.names = frozenset(texts) - _NO_PROCESS
 
     def hit(self, *names: str) -> bool:
         """Whether it hit one of them; a process may be named without its life's number."""

@@ -213,13 +213,13 @@ def tell(what: str) -> None:
 def show(found: dict[str, Any], as_json: bool) -> None:
     """Print one line for each figure, and the JSON line."""
     for name, value in found.items():
-        shown = "  ".join(f"{key} {_told(one)}" for key, one in value.items()) if isinstance(value, dict) else value
+        shown = "  ".join(f"{key} {_shown(one)}" for key, one in value.items()) if isinstance(value, dict) else value
         click.echo(f"{name:<30} {shown}")
     if as_json:
         click.echo(json.dumps(found, separators=(",", ":")))
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
