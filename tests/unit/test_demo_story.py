@@ -30,10 +30,10 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def test_a_run_in_which_everything_went_well_has_nothing_amiss(story: Any) -> None:
+def test_a_run_in_which_everything_went_well_has_no_failures(story: Any) -> None:
     story._judge(True)
 
-    assert story.verdict.amiss == []
+    assert story.verdict.failures == []
 
 
 @pytest.mark.parametrize(
@@ -47,18 +47,18 @@ def test_a_run_in_which_everything_went_well_has_nothing_amiss(story: Any) -> No
         ("state", "PreparingRebalance"),
     ],
 )
-def test_each_of_these_is_amiss(story: Any, field: str, value: object) -> None:
+def test_each_of_these_is_a_failure(story: Any, field: str, value: object) -> None:
     setattr(story.verdict, field, value)
 
     story._judge(True)
 
-    assert len(story.verdict.amiss) == 1
+    assert len(story.verdict.failures) == 1
 
 
-def test_a_result_that_differs_is_amiss(story: Any) -> None:
+def test_a_result_that_differs_is_a_failure(story: Any) -> None:
     story._judge(False)
 
-    assert len(story.verdict.amiss) == 1
+    assert len(story.verdict.failures) == 1
 
 
 @pytest.mark.usefixtures("story")

@@ -101,8 +101,8 @@ def _last_words(verdict: Verdict, folder: Path, as_json_line: bool) -> None:
     if as_json_line:
         print(json.dumps(as_json(verdict)))
         return
-    for what in verdict.amiss:
-        print(f"amiss: {what}")
+    for what in verdict.failures:
+        print(f"failed: {what}")
     print(
         f"{verdict.verdict}: {verdict.records:,} records, {verdict.lost} lost, {verdict.duplicated} duplicated; "
         f"coordinator failover {verdict.coordinator_failover_ms} ms, executors killed {verdict.executors_killed}, "

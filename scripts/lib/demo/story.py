@@ -37,7 +37,7 @@ LEAST_REBALANCES = 3
 
 @dataclass
 class Verdict:
-    """The result of the demo. `verdict` is PASS only when `amiss` is empty."""
+    """The result of the demo. `verdict` is PASS only when `failures` is empty."""
 
     verdict: str = "FAIL"
     records: int = 0
@@ -50,7 +50,7 @@ class Verdict:
     generation: int = 0
     seconds: float = 0.0
     state: str = ""
-    amiss: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
 
 class Failed(Exception):
@@ -96,9 +96,9 @@ class Story:
             with self._stack:
                 self._run()
         except Failed as error:
-            self.verdict.amiss.append(str(error))
+            self.verdict.failures.append(str(error))
         self.verdict.seconds = round(time.monotonic() - started, 1)
-        self.verdict.verdict = "FAIL" if self.verdict.amiss else "PASS"
+        self.verdict.verdict = "FAIL" if self.verdict.failures else "PASS"
         return self.verdict
 
     def _run(self) -> None:
@@ -317,24 +317,24 @@ class Story:
     def _judge(self, is_equal: bool) -> None:
         verdict = self.verdict
         if verdict.lost:
-            verdict.amiss.append(f"{verdict.lost} records were lost")
+            verdict.failures.append(f"{verdict.lost} records were lost")
         if verdict.duplicated:
-            verdict.amiss.append(f"{verdict.duplicated} records came more than once")
+            verdict.failures.append(f"{verdict.duplicated} records came more than once")
         if not is_equal:
-            verdict.amiss.append("the streamed result differs from that of the data set")
+            verdict.failures.append("the streamed result differs from that of the data set")
         if verdict.coordinator_failover_ms is None:
-            verdict.amiss.append("no coordinator was elected after the kill")
+            verdict.failures.append("no coordinator was elected after the kill")
         if not verdict.executors_killed:
-            verdict.amiss.append("no executor was killed")
+            verdict.failures.append("no executor was killed")
         if verdict.rebalances < LEAST_REBALANCES:
-            verdict.amiss.append(f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}")
+            verdict.failures.append(f"{verdict.rebalances} rebalances, expected at least {LEAST_REBALANCES}")
         if verdict.state != "Stable":
-            verdict.amiss.append(f"the group is {verdict.state}, not Stable")
+            verdict.failures.append(f"the group is {verdict.state}, not Stable")
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
-    """The verdict's fields; `amiss` only when it is not empty."""
+    """The verdict's fields; `failures` only when it is not empty."""
     values = asdict(verdict)
-    if not values["amiss"]:
-        del values["amiss"]
+    if not values["failures"]:
+        del values["failures"]
     return values
