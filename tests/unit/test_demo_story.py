@@ -30,7 +30,7 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def test_a_run_in_which_everything_went_well_has_nothing_amiss(story: Any) -> None:
+def test_successful_run_has_no_findings(story: Any) -> None:
     story._judge(True)
 
     assert story.verdict.amiss == []
@@ -47,7 +47,7 @@ def test_a_run_in_which_everything_went_well_has_nothing_amiss(story: Any) -> No
         ("state", "PreparingRebalance"),
     ],
 )
-def test_each_of_these_is_amiss(story: Any, field: str, value: object) -> None:
+def test_each_fault_is_a_finding(story: Any, field: str, value: object) -> None:
     setattr(story.verdict, field, value)
 
     story._judge(True)
@@ -55,7 +55,7 @@ def test_each_of_these_is_amiss(story: Any, field: str, value: object) -> None:
     assert len(story.verdict.amiss) == 1
 
 
-def test_a_result_that_differs_is_amiss(story: Any) -> None:
+def test_different_result_is_a_finding(story: Any) -> None:
     story._judge(False)
 
     assert len(story.verdict.amiss) == 1
