@@ -102,7 +102,7 @@ def settled(name: str, part: TopicPartition) -> Channel:
 # ---- whom to ask
 
 
-def test_the_member_of_longest_standing_is_asked_and_its_command_goes_with_the_ask() -> None:
+def test_longest_registered_member_is_asked_and_its_command_is_sent_with_the_ask() -> None:
     found = decided(group("b", "a"))
 
     assert found.asking.made is not None
@@ -132,7 +132,7 @@ def test_a_seat_counts_for_a_static_member_and_not_its_lives() -> None:
     assert found.asking.made[1].members["b"].identity == "seat-5"
 
 
-def test_changes_wait_for_the_answer_of_the_ask_that_is_out() -> None:
+def test_changes_wait_for_the_answer_of_the_pending_ask() -> None:
     view = AskView(ASK1, ask("a", asked("a")))
 
     found = decided(group("a", "b", asks=(view,), commands={"a": (assign(ASK1),)}))
@@ -150,7 +150,7 @@ def test_a_command_of_an_older_epoch_is_withdrawn_and_sent_again_for_the_same_as
     assert found.asking.assign == ("a", assign(ASK1, epoch=2)) and found.asking.made is None
 
 
-def test_an_ask_whose_command_went_with_its_coordinator_is_sent_again() -> None:
+def test_ask_whose_command_was_lost_with_its_coordinator_is_sent_again() -> None:
     view = AskView(ASK1, ask("a", asked("a")))
 
     found = decided(group("a", epoch=2, asks=(view,)))
@@ -200,7 +200,7 @@ def test_failed_leader_is_preferred_to_a_member_that_joined_after_the_last_ask()
 # ---- answers
 
 
-def test_an_answer_is_adopted_whole_for_those_who_are_still_there() -> None:
+def test_answer_is_adopted_whole_for_the_remaining_members() -> None:
     view = AskView(ASK1, ask("a", asked("a", "b"), reason="joined b"), **answer(a=P0, b=P1))
 
     found = decided(group("a", asks=(view,)))
@@ -266,7 +266,7 @@ def test_an_adopted_answer_is_not_adopted_again() -> None:
     assert not found.changes(adopted("a", "b"))
 
 
-def test_no_answer_that_stood_before_a_lost_state_is_adopted() -> None:
+def test_answer_from_before_a_lost_state_is_not_adopted() -> None:
     view = AskView(ASK1, ask("a", asked("a")), **answer(a=P0))
 
     found = decided(group("a", state=GroupState(generation=4, epoch=1, marks=()), asks=(view,)))
@@ -298,7 +298,7 @@ def test_no_answer_that_stood_before_a_lost_state_is_adopted() -> None:
     ],
     ids=["error", "unreadable", "stranger", "half", "no partition", "no topic", "twice", "thread", "thread's number"],
 )
-def test_an_answer_that_cannot_be_run_fails_the_leader_and_changes_nothing(below: dict[str, Any], reason: str) -> None:
+def test_invalid_answer_fails_the_leader_and_changes_nothing(below: dict[str, Any], reason: str) -> None:
     view = AskView(ASK2, ask("a", asked("a", "b")), **below)
     channels = {"a": settled("a", P0), "b": settled("b", P1)}
     state = adopted("a", "b")
@@ -311,7 +311,7 @@ def test_an_answer_that_cannot_be_run_fails_the_leader_and_changes_nothing(below
     assert {name: command.option for name, command in found.asking.notices} == dict.fromkeys("ab", ASSIGNMENT_FAILED)
 
 
-def test_a_topic_that_is_another_one_by_now_is_no_failure_of_the_leader() -> None:
+def test_recreated_topic_is_no_failure_of_the_leader() -> None:
     view = AskView(ASK1, ask("a", asked("a")), **answer(a=P0))
     snapshot = replace(group("a", asks=(view,)), topics={"t": Topic("t", "id-2", (0, 1))})
 
@@ -321,7 +321,7 @@ def test_a_topic_that_is_another_one_by_now_is_no_failure_of_the_leader() -> Non
     assert found.asking.made is not None and (found.asking.made[1].leader, found.asking.made[1].outdated) == ("a", 1)
 
 
-def test_a_leader_whose_answers_are_always_for_other_topics_fails_in_the_end() -> None:
+def test_leader_that_always_answers_for_other_topics_fails_eventually() -> None:
     view = AskView(ASK1, ask("a", asked("a"), outdated=5), **answer(a=P0))
 
     found = decided(replace(group("a", asks=(view,)), topics={}))
@@ -387,7 +387,7 @@ def test_unread_failure_notice_is_sent_again_after_a_failover() -> None:
 # ---- requests, topics, and what goes
 
 
-def test_a_request_of_a_leader_is_answered_by_an_ask_and_goes_with_it() -> None:
+def test_request_of_a_leader_is_answered_by_an_ask_and_removed_with_it() -> None:
     view = AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}})
     request = SyncRequestView(4, "a: topic u has changed")
     channels = {"a": settled("a", P0)}
@@ -476,7 +476,7 @@ def job_ask(name: str, *members: str) -> AskView:
     return AskView(name, ask("a", asked(*members), protocol_type="jobs"), said, "", entries, ("answer",))
 
 
-def test_a_new_answer_stops_everybody_who_runs_an_earlier_one_before_anybody_starts() -> None:
+def test_new_answer_stops_members_with_an_earlier_one_before_any_member_starts() -> None:
     found = decided(
         jobs(
             "a", "b", state=job_state("a", view=ASK1), asks=(job_ask(ASK1, "a"), job_ask(ASK2, "a", "b")),
@@ -501,7 +501,7 @@ def test_start_waits_while_the_lease_of_an_evicted_member_may_run() -> None:
     assert starts.state.target["a"].is_sent
 
 
-def test_a_member_that_is_lost_while_it_runs_something_is_marked_whole() -> None:
+def test_member_lost_while_it_runs_partitions_has_all_of_them_marked() -> None:
     snapshot = jobs("a", "b", state=job_state("a", "b", view=ASK1), asks=(job_ask(ASK1, "a", "b"),),
                     channels={"a": runs("a", ASK1), "b": runs("b", ASK1)})  # fmt: skip
     members = {name: member for name, member in snapshot.members.items() if name != "b"}
@@ -512,7 +512,7 @@ def test_a_member_that_is_lost_while_it_runs_something_is_marked_whole() -> None
 
 
 @pytest.mark.parametrize(("was_sent", "marked"), [(True, ["b"]), (False, [])])
-def test_a_name_that_was_taken_over_is_marked_when_its_older_life_was_sent_a_start(
+def test_name_taken_over_is_marked_if_its_earlier_incarnation_was_sent_a_start(
     was_sent: bool, marked: list[str]
 ) -> None:
     state = job_state("a", "b", view=ASK1)
@@ -555,7 +555,7 @@ def test_member_with_an_unreadable_registration_blocks_every_other_start() -> No
     assert found.starts == ()
 
 
-def test_a_name_that_is_taken_over_while_its_stop_is_out_is_marked() -> None:
+def test_name_taken_over_while_its_stop_is_pending_is_marked() -> None:
     asks = (job_ask(ASK1, "a", "b"), job_ask(ASK2, "a", "b"))
     running = {"a": runs("a", ASK1), "b": runs("b", ASK1)}
     adopting = decided(jobs("a", "b", state=job_state("a", "b", view=ASK1), asks=asks, channels=running))
@@ -572,7 +572,7 @@ def test_a_name_that_is_taken_over_while_its_stop_is_out_is_marked() -> None:
     assert [mark.consumer for mark in found.state.marks] == ["a"] and found.starts == ()
 
 
-def test_what_a_leader_says_of_its_failure_is_cut_to_what_state_may_hold() -> None:
+def test_failure_reason_of_a_leader_is_truncated_to_the_limit_of_the_state() -> None:
     view = AskView(ASK1, ask("a", asked("a")), Answer(error="x" * 4096))
 
     found = decided(group("a", asks=(view,)))
@@ -580,7 +580,7 @@ def test_what_a_leader_says_of_its_failure_is_cut_to_what_state_may_hold() -> No
     assert GroupState.parse("state", found.state.to_bytes()) == found.state
 
 
-def test_a_thread_whose_number_is_beyond_reading_fails_its_leader_only() -> None:
+def test_unreadable_thread_number_fails_its_leader_only() -> None:
     entries = {"a": MemberAnswer({"a-" + "9" * 5000: frozenset({P0})})}
     view = AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": entries})
 
@@ -589,7 +589,7 @@ def test_a_thread_whose_number_is_beyond_reading_fails_its_leader_only() -> None
     assert found.asking.has_failed and "which is no thread of a" in (found.state.reason or "")
 
 
-def test_a_notice_goes_out_again_beside_other_commands_and_beside_another_notice() -> None:
+def test_notice_is_sent_again_beside_other_commands_and_beside_another_notice() -> None:
     notice = Command(ASSIGNMENT_FAILED, 1, 0, "a-1", ask=ASK1, reason="no")
     view = AskView(ASK2, ask("a", asked("a")), Answer(error="again"))
     client = ClientSide("consumer", failed=("a-1",), attempts=1, failed_ask=ASK1)
@@ -616,7 +616,7 @@ def test_an_ask_that_does_not_fit_is_not_made_and_the_rest_of_the_turn_is_writte
     assert [end.view.consumer for end in found.ends] == ["x"]
 
 
-def test_what_a_channel_says_of_asks_decides_no_number() -> None:
+def test_ask_names_in_a_channel_do_not_determine_the_next_number() -> None:
     found = decided(group("a", channels={"a": Channel("a-1", ask="ask-9999999999")}))
 
     assert found.asking.made is not None and found.asking.made[0] == ASK1
@@ -636,7 +636,7 @@ def test_partitions_that_were_added_are_left_to_the_leader_for_a_while() -> None
     assert asks.asking.made is not None and "has the partitions 0-2" in asks.asking.made[1].reason
 
 
-def test_the_numbers_of_asks_go_on_beyond_ten_digits() -> None:
+def test_numbers_of_asks_continue_beyond_ten_digits() -> None:
     view = AskView("ask-9999999999", ask("a", asked("a")), Answer(error="no"))
 
     failing = decided(group("a", asks=(view,)))
@@ -672,7 +672,7 @@ def test_an_answer_whose_start_does_not_fit_beside_the_state_fails_its_leader(co
     assert found.asking.has_failed == (count == 1)
 
 
-def test_what_is_said_of_a_failure_is_cut_by_the_bytes_that_it_takes() -> None:
+def test_failure_reason_is_truncated_by_its_size_in_bytes() -> None:
     found = decided(group("a", asks=(AskView(ASK1, ask("a", asked("a")), Answer(error="\U0001f600" * 1000)),)))
 
     assert found.state.reason is not None and len(json.dumps(found.state.reason)) <= 1002
@@ -732,7 +732,7 @@ def test_member_runs_until_the_first_answer_though_the_old_strategy_is_missing()
     assert found.stops == () and found.asking.made is not None
 
 
-def test_asks_with_more_below_them_than_a_turn_removes_are_removed_in_several() -> None:
+def test_asks_with_more_children_than_a_turn_removes_are_removed_in_several() -> None:
     children = tuple(f"stray-{number:05d}" for number in range(2500))
     view = AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}, "children": children})
     snapshot = group(state=adopted("a"), asks=(view,))
@@ -744,7 +744,7 @@ def test_asks_with_more_below_them_than_a_turn_removes_are_removed_in_several() 
     assert not any(path.endswith(ASK1) for path in removed)
 
 
-def test_who_reads_no_notice_is_not_sent_ever_more_of_them() -> None:
+def test_member_that_reads_no_notice_is_not_sent_an_unbounded_number_of_them() -> None:
     notices = tuple(Command(ASSIGNMENT_FAILED, 1, 0, "a-1", ask=ASK1, reason=f"{n}") for n in range(10))
     view = AskView(ASK2, ask("a", asked("a")), Answer(error="again"))
 

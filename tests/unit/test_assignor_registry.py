@@ -75,7 +75,7 @@ def offered(name: str, what: str) -> EntryPoint:
     return EntryPoint(name, f"{THEIRS}:{what}", ENTRY_POINTS)
 
 
-def test_the_built_in_strategies_are_there_without_any_package() -> None:
+def test_built_in_strategies_are_registered_without_any_package() -> None:
     assert set(registry([]).assignors) == {"range", "round-robin", "sticky", "cooperative-sticky"}
     assert all(name == assignor.name for name, assignor in BUILT_IN.items())
 
@@ -106,7 +106,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_what_cannot_be_used_is_set_aside_with_the_reason_and_the_rest_is_there(
+def test_unusable_strategy_is_ignored_with_the_reason_and_the_rest_is_registered(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, what, reason = UNUSABLE[case]
@@ -123,7 +123,7 @@ def test_what_cannot_be_used_is_set_aside_with_the_reason_and_the_rest_is_there(
     assert f"ignoring unusable strategy: strategy={name} entry_point={THEIRS}:{what} reason=" in line
 
 
-def test_of_two_with_one_name_neither_is_taken_as_nodes_might_choose_differently() -> None:
+def test_two_strategies_with_one_name_are_both_ignored() -> None:
     found = registry([offered("first", "First"), offered("first", "second")])
 
     assert "first" not in found.assignors
@@ -136,7 +136,7 @@ def test_a_package_that_is_found_twice_offers_one_strategy() -> None:
     assert "first" in found.assignors
 
 
-def test_installed_packages_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_packages_are_searched_for_strategies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")

@@ -42,14 +42,14 @@ def test_it_commits_every_interval_counted_from_the_last_commit() -> None:
     assert [commits.polls_after(seconds) for seconds in (4.9, 0.1)] == [3, 4]
 
 
-def test_it_never_commits_unless_it_is_asked_for() -> None:
+def test_auto_commit_is_off_unless_enabled() -> None:
     commits = Commits(enable_auto_commit=False)
     commits.auto.now()
 
     assert commits.polls_after(100) == 0
 
 
-def test_a_commit_that_fails_is_said_and_tried_again_after_the_interval(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_commit_is_logged_and_retried_after_the_interval(caplog: pytest.LogCaptureFixture) -> None:
     commits = Commits()
     commits.fails = True
 

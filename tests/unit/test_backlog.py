@@ -38,7 +38,7 @@ def test_backlog_within_its_bounds_pauses_no_fetcher(segments: int, size: int) -
 
 
 @pytest.mark.parametrize(("segments", "size"), [(101, 0), (1, 1001)])
-def test_a_backlog_over_either_bound_pauses_the_fetchers_and_says_how_much_of_what(segments: int, size: int) -> None:
+def test_backlog_over_either_bound_pauses_the_fetchers_with_the_amount_as_reason(segments: int, size: int) -> None:
     text = directed(FREE, segments, size, q=1).paused
 
     assert text == (
@@ -51,7 +51,7 @@ def test_the_reason_names_the_query_that_is_farthest_behind() -> None:
     assert "query slow has" in str(paused(fast=30, slow=10, tied=10).paused)
 
 
-def test_the_reason_says_that_no_query_is_there() -> None:
+def test_reason_reports_a_missing_query() -> None:
     assert "no query reads the group" in str(paused().paused)
 
 
@@ -62,7 +62,7 @@ def test_the_reason_names_a_query_whose_znode_cannot_be_read() -> None:
 @pytest.mark.parametrize(
     ("segments", "size", "goes_on"), [(81, 0, False), (80, 800, True), (80, 801, False), (0, 0, True)]
 )
-def test_fetchers_go_on_only_when_the_backlog_is_at_four_fifths_of_both_bounds(
+def test_fetchers_resume_only_when_the_backlog_is_at_four_fifths_of_both_bounds(
     segments: int, size: int, goes_on: bool
 ) -> None:
     assert (directed(paused(q=1), segments, size, q=1).paused is None) == goes_on
@@ -76,7 +76,7 @@ def test_no_pause_is_lifted_before_the_bytes_of_all_segments_are_known() -> None
     assert directions(FREE, Backlog(50, 0, unread=10), BOUNDS, {"q": 1}, None) == FREE
 
 
-def test_a_reason_stands_unchanged_while_its_cause_does() -> None:
+def test_reason_is_unchanged_while_its_cause_is() -> None:
     before = paused(101, q=1)
 
     assert directed(before, 108, q=5) == before
@@ -86,7 +86,7 @@ def test_reason_is_updated_when_its_cause_changes() -> None:
     assert "query q has" in str(directed(paused(), 108, q=0).paused)
 
 
-def test_a_pause_by_hand_is_left_alone() -> None:
+def test_manual_pause_is_kept() -> None:
     by_hand = SegmentsRecord(7, paused="the storage is being moved")
 
     assert directed(by_hand, 0, q=1) == by_hand
@@ -108,11 +108,11 @@ def test_a_new_interval_is_published_also_while_fetchers_are_paused() -> None:
     ("readers", "finished"),
     [({}, None), ({"a": 0, "b": 5}, None), ({"a": 3, "b": 5}, 3), ({"a": UNKNOWN, "b": 5}, None)],
 )
-def test_only_what_every_query_has_finished_may_be_collected(readers: dict[str, int], finished: int | None) -> None:
+def test_only_segments_finished_by_every_query_may_be_collected(readers: dict[str, int], finished: int | None) -> None:
     assert finished_by_all(readers) == finished
 
 
-def test_bytes_are_shown_as_people_read_them() -> None:
+def test_bytes_are_shown_with_a_unit() -> None:
     shown = [shown_bytes(size) for size in (0, 1023, 1024, 3 << 30, 5 << 50)]
     assert shown == ["0 bytes", "1023 bytes", "1.0 KiB", "3.0 GiB", "5120.0 TiB"]
 
@@ -120,17 +120,17 @@ def test_bytes_are_shown_as_people_read_them() -> None:
 # ---- how often to seal
 
 
-def test_fetchers_whose_seals_zookeeper_bears_keep_their_own_interval() -> None:
+def test_fetchers_within_the_seal_rate_limit_keep_their_own_interval() -> None:
     assert shortest_interval_ms([200] * 100, 500) == 0
     assert shortest_interval_ms([], 1) == 0
 
 
-def test_over_what_zookeeper_bears_all_share_it() -> None:
+def test_seal_rate_limit_is_shared_when_exceeded() -> None:
     assert shortest_interval_ms([200] * 101, 500) == 210
     assert shortest_interval_ms([200] * 200, 500) == 400
 
 
-def test_a_fetcher_that_seals_seldom_by_itself_leaves_the_others_more() -> None:
+def test_fetcher_that_rarely_seals_leaves_the_others_more() -> None:
     assert shortest_interval_ms([100, 10_000], 5) == 210
 
 

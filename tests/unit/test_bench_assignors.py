@@ -65,7 +65,7 @@ def test_missing_peer_is_null_and_a_slow_peer_is_more_than_its_limit(
     assert list(found["ours_join_cpu_ms_by_partitions"]) == ["60", "120", "240"]
 
 
-def test_a_contender_that_does_not_answer_in_time_is_ended(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_peer_is_killed_after_the_timeout(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", LIBRARY)
     worker = bench.Worker("ours", 2000)
     names = [f"c{number}" for number in range(2)]

@@ -63,7 +63,7 @@ def test_refused_partitions_are_reported_with_the_acknowledgement() -> None:
     assert how(refused) == (ACKNOWLEDGED, "refused, as an owner was in the way: t(7)")
 
 
-def test_a_consumer_that_left_after_it_had_acknowledged_still_did() -> None:
+def test_acknowledgement_counts_although_the_consumer_left_afterwards() -> None:
     assert how(replace(LIVE, command=NAME, ended="left"))[0] == ACKNOWLEDGED
 
 
@@ -105,21 +105,21 @@ def test_command_removed_before_it_was_read_is_reported_from_the_channel() -> No
     assert shown.note is not None and shown.note.startswith(GONE_UNREAD)
 
 
-def test_a_command_that_stood_there_before_has_no_time() -> None:
+def test_command_present_before_the_start_has_no_duration() -> None:
     before = replace(SEEN, since_s=None)
 
     assert sent(before, 1).note == "it was there already"
     assert removed(before, LIVE, 1, 99.0).took_ms is None
 
 
-def test_the_end_of_an_incarnation_says_why() -> None:
+def test_end_of_an_incarnation_has_a_reason() -> None:
     assert ended("c1", "i1", LIVE, 1).note == "its session ended"
     assert ended("c1", "i1", replace(LIVE, ended="left"), 1).note == "left"
     assert ended("c1", "i0", LIVE, 1).note == "another process has registered under its name"
     assert ended("c1", None, None, 1).note == "its channel cannot be read"
 
 
-def test_a_registration_says_what_it_wants() -> None:
+def test_registration_is_reported_with_its_subscription() -> None:
     assert registered("c1", Registration("i1", {"t": 2, "s": 1}, host="exec-3"), None, 1).note == (
         "host exec-3, static s:1, t:2"
     )
@@ -138,13 +138,13 @@ def test_commands_of_client_side_assignment_name_their_ask_and_no_partitions() -
     ]
 
 
-def test_an_answer_acknowledges_the_command_though_the_generation_stays() -> None:
+def test_answer_acknowledges_the_command_without_a_new_generation() -> None:
     asked = replace(SEEN, command=Command(ASSIGN, 7, 3, "i1", ask="ask-0000000002"))
 
     assert removed(asked, replace(LIVE, command=NAME), 1000, 10.5).event == ACKNOWLEDGED
 
 
-def test_a_registration_says_what_it_offers_for_client_side_assignment() -> None:
+def test_registration_is_reported_with_its_client_side_assignors() -> None:
     client = ClientProtocols(("lag", "sticky"), {"lag": "e30="})
 
     assert registered("c1", Registration("i1", {"t": 1}, host="h", client=client), None, 1).note == (

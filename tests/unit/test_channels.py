@@ -126,7 +126,7 @@ def test_a_small_end_is_one_multi_with_fence_offsets_and_owners() -> None:
     assert gone == [Delete(PATHS.owner("t", 0)), Delete(PATHS.owner("t", 1)), Delete(PATHS.id("a"))]
 
 
-def test_an_offset_that_was_never_read_is_left_as_it_stands() -> None:
+def test_unread_offset_is_left_unchanged() -> None:
     channel = Channel("a1", running={TopicPartition("t", 0): None}, topics={"t": "t-1"})
     seen = snapshot(ChannelView("a", 7, channel))
 
@@ -135,7 +135,7 @@ def test_an_offset_that_was_never_read_is_left_as_it_stands() -> None:
     assert not written(only, PATHS.offset("t", 0))
 
 
-def test_a_large_end_moves_the_fence_before_anything_is_written_out() -> None:
+def test_large_end_moves_the_fence_before_offsets_are_written() -> None:
     seen = snapshot(view(3 * PARTITIONS_A_STEP, commands=2))
 
     found = multis(seen, Plan(STATE, ends=(end(seen.channels["a"], evicted=True),)))
@@ -213,7 +213,7 @@ def test_ends_precede_withdrawals_which_precede_stops_which_precede_starts() -> 
     assert [path for path in paths if path in order] == order
 
 
-def test_a_start_brings_the_parents_that_its_claims_need() -> None:
+def test_start_creates_the_parents_of_its_claims() -> None:
     seen = snapshot(offset_parents=frozenset(), owner_parents=frozenset())
 
     (only,) = multis(seen, Plan(STATE, starts=(start("a", TopicPartition("t", 0)),)))
@@ -302,7 +302,7 @@ def test_a_multi_with_a_large_state_and_many_large_commands_stays_within_512_kb(
     assert_within_limits(found)
 
 
-def test_a_state_that_no_znode_can_hold_fails_the_rebalance_with_a_reason() -> None:
+def test_state_over_the_znode_limit_fails_the_rebalance_with_a_reason() -> None:
     topics = {f"{n:04d}-" + "x" * 244: "id" for n in range(2500)}
     step = Step(GroupState(topics=topics), [])
 
@@ -310,7 +310,7 @@ def test_a_state_that_no_znode_can_hold_fails_the_rebalance_with_a_reason() -> N
         with_state(snapshot(), 0, step)
 
 
-def test_a_command_that_no_multi_can_hold_fails_the_rebalance_with_a_reason() -> None:
+def test_command_over_the_multi_limit_fails_the_rebalance_with_a_reason() -> None:
     parts = [TopicPartition(f"{n:04d}-" + "x" * 244, 0) for n in range(1100)]
     every = frozenset(part.topic for part in parts)
     seen = snapshot(offset_parents=every, owner_parents=every)

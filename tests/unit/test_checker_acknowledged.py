@@ -24,7 +24,7 @@ def acknowledges(history: StoryHistory, consumer: str, **more: object) -> str:
     return name
 
 
-def test_a_stop_that_is_acknowledged_while_its_partition_runs_on_breaks_it() -> None:
+def test_acknowledged_stop_whose_partition_still_runs_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         acknowledges(history, "s1")
         raise Enough
@@ -35,7 +35,7 @@ def test_a_stop_that_is_acknowledged_while_its_partition_runs_on_breaks_it() -> 
     assert "a stop, was acknowledged by s1 of group g" in finding.why and "flights-3 still runs" in finding.why
 
 
-def test_a_stop_of_everything_that_leaves_something_running_breaks_it() -> None:
+def test_full_stop_that_leaves_a_partition_running_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         history.fenced("g", history.states["g"], history.stop("s2"))
         acknowledges(history, "s2")
@@ -44,7 +44,7 @@ def test_a_stop_of_everything_that_leaves_something_running_breaks_it() -> None:
     assert "flights-3 still runs" in only(spoilt("joined", happen), "S6").why
 
 
-def test_a_stop_that_is_acknowledged_while_its_partition_is_fetched_breaks_it() -> None:
+def test_acknowledged_stop_whose_partition_is_still_fetched_breaks_it() -> None:
     def forget(events: list[Made]) -> None:
         halt = next(e for e in events if e["event"] == "halt" and e["who"] == "s1#1")
         done = next(e for e in events[events.index(halt) :] if e["event"] == "commit")
@@ -57,7 +57,7 @@ def test_a_stop_that_is_acknowledged_while_its_partition_is_fetched_breaks_it() 
     assert "flights-3 is still fetched by s1#1" in finding.why
 
 
-def test_a_start_that_is_acknowledged_and_does_not_run_breaks_it() -> None:
+def test_acknowledged_start_whose_partition_does_not_run_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         acknowledges(history, "s2")
         raise Enough
@@ -108,7 +108,7 @@ def test_unreadable_command_may_be_removed_unapplied() -> None:
     held(spoilt("joined", happen))
 
 
-def test_a_command_that_was_withdrawn_and_is_applied_breaks_it() -> None:
+def test_withdrawn_command_that_is_applied_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         path = history.command_of("s2")
         history.fenced("g", history.states["g"], Delete(path))
@@ -122,7 +122,7 @@ def test_a_command_that_was_withdrawn_and_is_applied_breaks_it() -> None:
     assert "command-0000000000 of s2 in group g was withdrawn and then applied" in finding.why
 
 
-def test_a_command_may_be_withdrawn_while_it_is_applied_bit_by_bit() -> None:
+def test_command_may_be_withdrawn_while_it_is_applied_in_steps() -> None:
     """The channel names it from its first commit on, and goes on naming it."""
 
     def happen(history: StoryHistory) -> None:
@@ -137,7 +137,7 @@ def test_a_command_may_be_withdrawn_while_it_is_applied_bit_by_bit() -> None:
     held(spoilt("start sent", happen))
 
 
-def test_a_process_that_takes_a_name_removes_what_was_sent_to_the_one_before() -> None:
+def test_process_that_takes_a_name_over_removes_commands_to_the_earlier_process() -> None:
     def happen(history: StoryHistory) -> None:
         history.register(history.consumer("s2#2", "g"), "s2-x")
         raise Enough
@@ -145,7 +145,7 @@ def test_a_process_that_takes_a_name_removes_what_was_sent_to_the_one_before() -
     held(spoilt("start sent", happen))
 
 
-def test_what_a_hand_has_made_or_removed_is_not_judged() -> None:
+def test_manually_created_or_removed_commands_are_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(history.start("s0", {"flights": "0-1"}))
         history.commit("s0#1", Check(G.channel("s0"), 1), Delete(history.command_of("s0")))

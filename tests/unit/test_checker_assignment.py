@@ -50,7 +50,7 @@ def sound(point: str, happening: Callable[[LedGroup], object], invariant: str = 
     assert not verdicts[invariant].findings, verdicts.text()
 
 
-def test_in_a_group_that_a_member_assigns_every_invariant_holds() -> None:
+def test_every_invariant_holds_under_client_side_assignment() -> None:
     verdicts = check(led())
 
     assert {verdict.outcome for verdict in verdicts.verdicts.values()} == {HELD}, verdicts.text()
@@ -59,7 +59,7 @@ def test_in_a_group_that_a_member_assigns_every_invariant_holds() -> None:
 # ---- S9: who is asked
 
 
-def test_an_ask_that_is_out_is_waited_for() -> None:
+def test_second_ask_while_one_is_pending_breaks_s9() -> None:
     def ask_again(history: LedGroup) -> None:
         history.pass_(20)  # longer than it takes to see that nothing has become of the first
         history.ask("m0", "m0", "m1")
@@ -129,7 +129,7 @@ def test_nothing_is_written_below_an_ask_whose_command_was_withdrawn() -> None:
     assert "no `assign` for it stood in its channel" in broken("asked", late)
 
 
-def test_the_answer_is_there_with_the_end_of_its_command_and_not_before() -> None:
+def test_answer_is_written_with_the_removal_of_its_command() -> None:
     def keeps_its_command(history: LedGroup) -> None:
         answer = history.answer_of({"m0": {}}).to_bytes()
         history.commit("m0#1", Create(G.answer(history.name), answer))
@@ -145,7 +145,7 @@ def test_nothing_below_an_ask_changes_after_its_answer() -> None:
     assert "after the answer" in among("answered", change)
 
 
-def test_an_answer_is_not_to_a_command_of_an_epoch_that_is_long_over() -> None:
+def test_answer_to_a_command_of_an_old_epoch_breaks_s9() -> None:
     def old_command(history: LedGroup) -> None:
         history.fenced("g", replace(history.states["g"], epoch=2), Delete(history.command_of("m0")))
         history.fenced("g", history.states["g"], history.assign(epoch=1))
@@ -179,7 +179,7 @@ def test_an_error_is_not_adopted() -> None:
     assert "has an answer that is none" in broken("asked", error)
 
 
-def test_an_ask_that_is_not_there_is_not_adopted() -> None:
+def test_missing_ask_is_not_adopted() -> None:
     assert "and is not there" in broken("answered", adopts(TWO, name="ask-0000000009"))
 
 
@@ -199,7 +199,7 @@ def test_threads_are_those_of_the_answer() -> None:
     assert "m0 has another share than its answer gives it" in broken("answered", other_thread)
 
 
-def test_who_was_not_asked_about_is_not_in_the_target() -> None:
+def test_member_missing_from_the_ask_is_not_in_the_target() -> None:
     def stranger(history: LedGroup) -> None:
         history.member("m2")
         history.adopt({**TWO, "m2": {}})
@@ -207,7 +207,7 @@ def test_who_was_not_asked_about_is_not_in_the_target() -> None:
     assert "with m2, which is no member of the ask" in broken("answered", stranger)
 
 
-def test_another_life_of_a_member_is_not_in_the_target() -> None:
+def test_another_incarnation_of_a_member_is_not_in_the_target() -> None:
     def another_life(history: LedGroup) -> None:
         history.member("m0", 2)
         history.adopt(TWO)
@@ -240,7 +240,7 @@ def test_target_leaves_out_departed_members_only() -> None:
     assert "has nothing for m1" in broken("answered", lambda history: without(history, leaves=False))
 
 
-def test_an_answer_that_gives_a_partition_to_two_is_not_adopted() -> None:
+def test_answer_that_assigns_a_partition_twice_is_not_adopted() -> None:
     both = {"m0": {"flights": "0-2"}, "m1": {"flights": "2-3"}}
 
     def twice(history: LedGroup) -> None:
@@ -250,7 +250,7 @@ def test_an_answer_that_gives_a_partition_to_two_is_not_adopted() -> None:
     assert "gives flights-2 to two" in broken("asked", twice)
 
 
-def test_topics_are_those_of_the_answer_and_those_that_there_are() -> None:
+def test_topics_are_the_existing_ones_of_the_answer() -> None:
     def made_anew(history: LedGroup, waits: float) -> None:
         history.pass_(15)
         history.topic("flights", "T2", 4)
@@ -329,7 +329,7 @@ def test_state_written_by_hand_resets_the_check() -> None:
     held(spoilt("stable", scribble))
 
 
-def test_what_a_hand_has_written_below_an_ask_is_not_judged() -> None:
+def test_manual_writes_below_an_ask_are_not_judged() -> None:
     def scribble(history: LedGroup) -> None:
         history.hand(Create(G.answer(history.name), b"nonsense"))
         history.adopt(TWO)
@@ -340,7 +340,7 @@ def test_what_a_hand_has_written_below_an_ask_is_not_judged() -> None:
 # ---- L5
 
 
-def test_a_group_that_does_not_become_stable_though_it_could_be_assigned_breaks_it() -> None:
+def test_assignable_group_that_does_not_become_stable_breaks_l5() -> None:
     def ask_in_vain(history: Any) -> None:
         history.member("m4")
         history.ask("m0", *sorted({*history.states["g"].target, "m4"}))
@@ -359,7 +359,7 @@ def test_a_group_that_does_not_become_stable_though_it_could_be_assigned_breaks_
     (["m0#1"], [], 22.9, True),
     (["m0#1"], [], 24.2, False),
 ])  # fmt: skip
-def test_a_leader_that_does_not_answer_gives_time_and_each_that_may_follow_it(
+def test_unresponsive_leader_and_each_successor_extend_the_deadline(
     stuck: list[str], broken_ones: list[str], seconds: float, holds: bool
 ) -> None:
     def late(history: Any) -> None:
@@ -385,7 +385,7 @@ def test_a_group_in_which_every_assignor_is_broken_is_not_judged() -> None:
     assert not verdicts["L5"].findings
 
 
-def test_a_leader_that_is_waited_for_has_been_asked() -> None:
+def test_wait_for_a_leader_that_was_not_asked_breaks_l5() -> None:
     def lose_the_command(history: LedGroup) -> None:
         history.fenced("g", history.states["g"], Delete(history.command_of("m0")))
         history.pass_(20)
@@ -400,14 +400,14 @@ def test_a_leader_that_is_waited_for_has_been_asked() -> None:
 # ---- the others
 
 
-def test_what_a_leader_is_asked_changes_neither_what_runs_nor_the_generation() -> None:
+def test_ask_changes_neither_running_partitions_nor_the_generation() -> None:
     def moves_the_generation(history: LedGroup) -> None:
         history.answer(TWO, generation=1)
 
     assert "an assign, was acknowledged by m0" in broken("asked", moves_the_generation, "S6")
 
 
-def test_an_assign_is_no_stop_and_a_notice_neither() -> None:
+def test_assign_and_failure_notice_stop_no_partition() -> None:
     def notice(history: LedGroup) -> None:
         life = history.lives["m0"]
         command = Command(ASSIGNMENT_FAILED, 1, 1, life.channel.incarnation, ask="ask-0000000007", reason="no data")
@@ -417,7 +417,7 @@ def test_an_assign_is_no_stop_and_a_notice_neither() -> None:
     held(spoilt("stable", notice))
 
 
-def test_an_assign_about_an_ask_that_stands_is_not_removed_unapplied() -> None:
+def test_assign_of_an_existing_ask_is_not_removed_unapplied() -> None:
     def removes(history: LedGroup, with_ask: bool) -> None:
         if not with_ask:
             history.fenced("g", history.states["g"], *history.removed(history.name))
@@ -457,7 +457,7 @@ def test_a_leader_s_topics_are_those_of_the_metadata() -> None:
     assert "L2" not in {verdict.invariant for verdict in opaque.broken}
 
 
-def test_what_a_leader_leaves_out_the_state_names() -> None:
+def test_partitions_left_out_by_a_leader_are_named_in_the_state() -> None:
     def leave_out(history: LedGroup, says_why: bool) -> None:
         history.member("m4")
         shares = {"m0": {"flights": "0"}, "m1": {"flights": "2"}, "m2": {"flights": "1"}, "m3": {}, "m4": {}}
@@ -473,7 +473,7 @@ def test_what_a_leader_leaves_out_the_state_names() -> None:
     assert "flights-3 unassigned" in broken("bounced", lambda h: leave_out(h, says_why=False), "S2")
 
 
-def test_no_ask_remains_but_the_one_that_the_target_came_from() -> None:
+def test_only_the_adopted_ask_remains() -> None:
     def keep(history: Any) -> None:
         history.removed = lambda *names: []
 
@@ -493,7 +493,7 @@ def test_no_request_of_a_leader_remains() -> None:
     assert "`sync_request` of group g is dead since" in str(verdicts["S7"].why)
 
 
-def test_witnesses_are_the_events_that_prove_it() -> None:
+def test_witnesses_are_the_events_of_the_violation() -> None:
     def half(history: LedGroup) -> None:
         history.commit("m0#1", *history.entries(TWO))
         history.adopt(TWO)

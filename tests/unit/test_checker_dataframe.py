@@ -43,7 +43,7 @@ def test_a_batch_that_delivers_other_records_breaks_it() -> None:
     assert "delivered 1 to 100 of flights-0 (id T1), and sealed was 0 to 100" in finding.why
 
 
-def test_a_batch_may_be_read_in_pieces() -> None:
+def test_batch_may_be_read_in_several_parts() -> None:
     def halve(batch: Made) -> None:
         whole = batch["rows"].pop(0)
         batch["rows"][:0] = [{**whole, "next": 40}, {**whole, "first": 40}]
@@ -66,7 +66,7 @@ def with_gaps(missing: int, *pieces: tuple[int, int]) -> Verdicts:
 
 
 @pytest.mark.parametrize("pieces", [[(0, 10), (13, 100)], [(0, 97)], [(1, 50), (52, 100)]])
-def test_a_batch_goes_over_the_offsets_without_a_record_of_which_its_segment_tells(
+def test_batch_skips_the_gaps_declared_by_its_segment(
     pieces: list[tuple[int, int]],
 ) -> None:
     held(with_gaps(3, *pieces))
@@ -75,7 +75,7 @@ def test_a_batch_goes_over_the_offsets_without_a_record_of_which_its_segment_tel
 @pytest.mark.parametrize(
     "pieces", [[(0, 10), (14, 100)], [(0, 10), (12, 100)], [(0, 100)], [(0, 60), (20, 57)], [(0, 90), (95, 102)]]
 )
-def test_a_batch_that_leaves_out_more_or_fewer_or_delivers_some_twice_breaks_it(pieces: list[tuple[int, int]]) -> None:
+def test_batch_that_skips_other_offsets_or_repeats_records_breaks_it(pieces: list[tuple[int, int]]) -> None:
     finding = only(with_gaps(3, *pieces), "S5")
 
     assert names(finding) == ["s0#1 commit channel/s0", "q#1 batch"]
@@ -89,7 +89,7 @@ def test_a_batch_without_one_of_its_segments_breaks_it() -> None:
     assert "batch 0 of query q of group g" in finding.why and "leaves out segment-0000000001" in finding.why
 
 
-def test_a_batch_with_a_segment_that_is_not_in_it_or_twice_breaks_it() -> None:
+def test_batch_with_a_foreign_or_repeated_segment_breaks_it() -> None:
     alien = only(with_batch(0, lambda batch: batch["segments"].append("segment-0000000002")), "S5")
     twice = only(with_batch(0, lambda batch: batch["segments"].append("segment-0000000000")), "S5")
 
@@ -113,14 +113,14 @@ def test_a_batch_that_does_not_begin_where_the_one_before_ended_breaks_it() -> N
     assert "batch 2 of query q of group g begins after" in finding.why and "batch 1 ended at" in finding.why
 
 
-def test_a_replay_that_delivers_something_else_than_the_first_time_breaks_it() -> None:
+def test_replay_with_other_records_breaks_it() -> None:
     finding = only(with_batch(2, lambda batch: batch["rows"].pop()), "S5")
 
     assert "batch 1 of query q" in finding.why
     assert finding.witness[-1]["run"] == "r2"
 
 
-def test_a_run_that_begins_again_from_an_old_checkpoint_replaces_what_came_after() -> None:
+def test_run_from_an_old_checkpoint_replaces_later_batches() -> None:
     def happen(history: StoryHistory) -> None:
         history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
         history.query("q#1", "g", "q", "r3", history.finished_by("q"))
@@ -140,7 +140,7 @@ def test_query_with_a_new_run_may_begin_anywhere() -> None:
     held(spoilt("joined", happen))
 
 
-def test_batches_over_what_a_hand_has_removed_are_not_judged() -> None:
+def test_batches_over_manually_removed_segments_are_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(Delete(max(path for path in history.tree if path.startswith(G.segment_prefix))))
         history.batch("q#1", "g", "q", "r2", 2, history.finished_by("q"))
@@ -162,7 +162,7 @@ def test_a_query_that_fails_because_a_segment_has_lost_its_file_breaks_it() -> N
     assert "segment-0000000003 is missing" in finding.why
 
 
-def test_a_query_may_fail_because_it_was_silent_until_its_segments_were_collected() -> None:
+def test_query_may_fail_if_its_segments_were_collected_while_it_was_silent() -> None:
     def fail(events: list[Made]) -> None:
         last = [event for event in events if event["event"] == "batch"][-1]
         why = "segments are gone: collected while query q was silent; the file of segment-0000000003 is missing"

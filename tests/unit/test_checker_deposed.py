@@ -30,7 +30,7 @@ def late(history: StoryHistory, *operations: Operation) -> None:
     raise Enough
 
 
-def test_each_kind_of_thing_that_a_deposed_coordinator_writes_breaks_it() -> None:
+def test_any_write_of_a_deposed_coordinator_breaks_it() -> None:
     def writes(history: StoryHistory) -> dict[str, list[Operation]]:
         life = history.lives["s0"]
         ended = replace(life.channel, ended="evicted")
@@ -59,13 +59,13 @@ def test_each_kind_of_thing_that_a_deposed_coordinator_writes_breaks_it() -> Non
         assert "b#1 wrote as a coordinator" in finding.why and "a#1 raised the epoch to 3" in finding.why
 
 
-def test_what_a_deposed_coordinator_wrote_breaks_nothing_else() -> None:
+def test_writes_of_a_deposed_coordinator_break_no_other_invariant() -> None:
     finding = only(spoilt("joined", lambda h: late(h, SetData(G.state, h.states["g"].to_bytes()))), "S4")
 
     assert names(finding) == [f"b#1 {BUMP}", f"a#1 {BUMP}", "b#1 commit g/state"]
 
 
-def test_a_coordinator_that_is_elected_again_may_write() -> None:
+def test_reelected_coordinator_may_write() -> None:
     def happen(history: StoryHistory) -> None:
         deposed = depose(history)
         history.session(deposed)
@@ -76,7 +76,7 @@ def test_a_coordinator_that_is_elected_again_may_write() -> None:
     held(spoilt("joined", happen))
 
 
-def test_the_old_session_of_a_coordinator_that_is_elected_again_may_not() -> None:
+def test_old_session_of_a_reelected_coordinator_may_not_write() -> None:
     def happen(history: StoryHistory) -> None:
         deposed = depose(history)
         old = history.sessions[deposed]
@@ -101,7 +101,7 @@ def test_state_written_by_a_never_elected_process_breaks_it() -> None:
     assert names(finding) == [f"b#1 {BUMP}", "s0#1 commit g/state"]
 
 
-def test_state_that_is_written_before_anybody_was_elected_breaks_it() -> None:
+def test_state_written_before_the_first_election_breaks_it() -> None:
     def unelect(events: list[dict[str, object]]) -> None:
         bump = next(e for e in events if e["event"] == "commit")
         bump["ops"] = []
@@ -112,7 +112,7 @@ def test_state_that_is_written_before_anybody_was_elected_breaks_it() -> None:
     assert names(verdict.findings[0]) == ["a#1 commit g/state"]
 
 
-def test_a_hand_may_write_what_it_likes_and_moves_no_epoch_of_anybody() -> None:
+def test_manual_write_is_allowed_and_changes_no_known_epoch() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(SetData(G.state, history.states["g"].to_bytes()))
         history.hand(SetData(COORDINATOR_EPOCH, EpochRecord(40).to_bytes()))

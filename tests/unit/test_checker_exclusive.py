@@ -27,14 +27,14 @@ def begins_early(history: StoryHistory) -> None:
     life.channel = replace(life.channel, running={}, topics={})
 
 
-def test_two_processes_that_fetch_a_partition_at_the_same_time_break_it() -> None:
+def test_concurrent_fetches_of_a_partition_break_it() -> None:
     finding = only(spoilt("stop sent", begins_early), "S1")
 
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin"]
     assert "flights-3 of group g was fetched by s1#1" in finding.why and "by s2#1" in finding.why
 
 
-def test_a_partition_may_be_begun_in_the_instant_in_which_its_holder_halts() -> None:
+def test_partition_may_be_started_in_the_instant_in_which_its_holder_halts() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         life.channel = replace(life.channel, topics={"flights": "T1"})
@@ -46,7 +46,7 @@ def test_a_partition_may_be_begun_in_the_instant_in_which_its_holder_halts() -> 
     held(spoilt("stop sent", happen))
 
 
-def test_two_that_meet_in_one_instant_break_it_when_both_fetch_in_it() -> None:
+def test_two_consumers_that_fetch_in_one_instant_break_it() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         life.channel = replace(life.channel, topics={"flights": "T1"})
@@ -62,7 +62,7 @@ def test_two_that_meet_in_one_instant_break_it_when_both_fetch_in_it() -> None:
     assert names(finding) == ["s1#1 begin", "s1#1 lease", "s2#1 lease", "s2#1 begin", "s2#1 fetch", "s1#1 fetch"]
 
 
-def test_records_that_come_to_one_that_has_given_the_partition_up_break_it() -> None:
+def test_records_fetched_after_the_partition_was_released_break_it() -> None:
     def happen(history: StoryHistory) -> None:
         ranges = [SealedRange("flights", "T1", 3, 20, 24)._asdict()]
         history.event("fetch", "s1#1", group="g", consumer="s1", incarnation="s1-a", ranges=ranges)
@@ -134,14 +134,14 @@ def test_a_fetch_that_begins_after_the_lapse_of_its_lease_breaks_it(kind: str) -
     assert "s1#1 (consumer s1 of group g, incarnation s1-a)" in finding.why and "had lapsed at" in finding.why
 
 
-def test_a_second_fetch_after_the_lapse_breaks_it_without_the_time_of_its_begin() -> None:
+def test_second_fetch_after_the_lapse_breaks_it_without_a_begin_time() -> None:
     finding = only(lapsed("fetch", "fetch", "fetch"), "S1")
 
     assert names(finding) == ["s1#1 lease", "s1#1 fetch"]
     assert finding.witness[1]["at"] - finding.witness[0]["until"] > 1
 
 
-def test_a_fetch_after_the_renewal_of_a_lapsed_lease_is_as_any_other() -> None:
+def test_fetch_after_the_renewal_of_a_lapsed_lease_is_judged() -> None:
     held(lapsed("fetch", "returned", renews=True))
 
 
@@ -159,7 +159,7 @@ def test_a_lease_that_is_renewed_after_the_partition_was_handed_on_breaks_it() -
     assert "at 36 s" in finding.why
 
 
-def test_a_lease_that_runs_for_longer_than_the_mark_breaks_it() -> None:
+def test_lease_longer_than_the_mark_breaks_it() -> None:
     def lengthen(events: list[Made]) -> None:
         last = [event for event in events if event["event"] == "lease" and event["who"] == "s1#1"]
         before = [event for event in last if event["at"] < 30]
@@ -179,7 +179,7 @@ def test_killed_process_does_not_fetch_even_under_a_valid_lease() -> None:
     held(spoilt("stop sent", happen))
 
 
-def test_what_begins_after_its_name_was_taken_over_fetches_nothing() -> None:
+def test_start_after_its_name_was_taken_over_counts_as_no_fetch() -> None:
     """The old process has claimed it before, and reads its offset while the new one registers."""
 
     def begin_late(events: list[Made]) -> None:
@@ -247,7 +247,7 @@ def test_two_channels_that_run_a_partition_after_a_commit_break_it() -> None:
     assert "flights-2 of group g is in `running` of s0 and s1" in finding.why
 
 
-def test_an_ended_channel_that_still_runs_a_partition_keeps_it_from_others() -> None:
+def test_partition_in_an_ended_channel_may_not_run_in_another() -> None:
     def happen(history: StoryHistory) -> None:
         torn = replace(history.lives["s1"].channel, ended="evicted")
         history.commit(history.coordinator, SetData(G.channel("s1"), torn.to_bytes()))
@@ -260,7 +260,7 @@ def test_an_ended_channel_that_still_runs_a_partition_keeps_it_from_others() -> 
     assert names(finding) == ["s1#1 commit channel/s1", "s0#1 commit channel/s0"]
 
 
-def test_what_a_hand_has_put_into_a_channel_is_not_judged() -> None:
+def test_manually_edited_channel_is_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s0"]
         running = {**life.channel.running, P2: 7}
@@ -355,7 +355,7 @@ def test_fetches_begun_after_removal_by_hand_are_not_judged_until_reregistration
     assert [verdict.invariant for verdict in check(without).broken] == ["S1"]
 
 
-def test_a_consumer_that_has_left_and_begins_again_breaks_it() -> None:
+def test_fetch_by_a_consumer_that_left_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s1"]
         history.halt(life, frozenset(life.channel.running), "lost")

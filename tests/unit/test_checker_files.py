@@ -54,7 +54,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("line", MALFORMED[1:], ids=lambda line: line[:40])
-def test_a_line_that_cannot_be_read_is_set_aside_and_the_verdicts_say_so(tmp_path: Path, line: str) -> None:
+def test_unreadable_line_is_ignored_and_reported_with_the_verdicts(tmp_path: Path, line: str) -> None:
     events: list[Made | str] = [*story()]
     events.insert(5, line)
     path = write(tmp_path / "history.jsonl", events)
@@ -74,7 +74,7 @@ def test_empty_lines_are_no_events(tmp_path: Path) -> None:
     assert check_file(path).set_aside == 0
 
 
-def test_a_line_that_is_too_long_is_set_aside_and_the_next_one_is_read(
+def test_line_over_the_limit_is_ignored_and_the_next_one_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_files, "LONGEST_LINE", 10_000)
@@ -94,7 +94,7 @@ def test_at_most_ten_problems_are_reported(tmp_path: Path) -> None:
     assert (verdicts.set_aside, len(verdicts.problems)) == (30, 10)
 
 
-def test_what_is_broken_is_broken_though_lines_were_set_aside(tmp_path: Path) -> None:
+def test_violation_is_reported_though_lines_were_ignored(tmp_path: Path) -> None:
     events = [event for event in story() if event["event"] != "halt"]
 
     verdicts = check_file(write(tmp_path / "history.jsonl", [*events, "?"]))
@@ -145,7 +145,7 @@ def test_the_files_of_several_processes_are_merged(tmp_path: Path) -> None:
     assert main(parted(tmp_path, story())) == 0
 
 
-def test_a_commit_that_was_heard_of_late_happened_before_those_that_came_after_it(tmp_path: Path) -> None:
+def test_commit_reported_late_is_ordered_before_its_successors(tmp_path: Path) -> None:
     events = story()
     seals = [e for e in events if e["event"] == "commit" and e["ops"][-1]["path"].startswith(G.segment_prefix)]
     late, after = seals[0], seals[1]
@@ -159,7 +159,7 @@ SAYS = ("restored", "taken", "saved", "state")
 
 
 @pytest.mark.parametrize(("tells", "broken"), [(SAYS, set()), ((), {"S10", "S11"})])
-def test_what_a_process_had_heard_of_had_happened_when_it_said_what_it_is(
+def test_events_known_to_a_process_are_ordered_before_its_report(
     tmp_path: Path, tells: Iterable[str], broken: set[str]
 ) -> None:
     """As on real processes: ZooKeeper's log says of a transaction only in which millisecond it was."""
@@ -178,7 +178,7 @@ def test_what_a_process_had_heard_of_had_happened_when_it_said_what_it_is(
     assert found & {"S10", "S11"} == broken
 
 
-def test_the_command_says_that_everything_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_that_everything_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "history.jsonl", story())
 
     assert main([str(path)]) == 0
@@ -186,9 +186,7 @@ def test_the_command_says_that_everything_held(tmp_path: Path, capsys: pytest.Ca
     assert printed[0].endswith(" events") and printed[1:3] == ["S1 held", "S2 held"] and len(printed) == 18
 
 
-def test_the_command_says_what_was_broken_and_shows_the_witness(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_reports_the_violation_and_its_witness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = story()
     halt = next(event for event in events if event["event"] == "halt" and event["who"] == "s1#1")
     events.remove(halt)
@@ -205,14 +203,14 @@ def test_the_command_says_what_was_broken_and_shows_the_witness(
     assert document["verdicts"][0]["witness"][0]["event"] == "begin"
 
 
-def test_the_command_says_that_it_could_not_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_an_undecided_invariant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "history.jsonl", story()[:-1])
 
     assert main([str(path)]) == 3
     assert "S7 not decided: the history has no `end`" in capsys.readouterr().out
 
 
-def test_a_file_that_is_not_there_is_a_mistake_of_the_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "none.jsonl")]) == 2
     assert "cannot read" in capsys.readouterr().err
     with pytest.raises(SystemExit) as left:
@@ -220,7 +218,7 @@ def test_a_file_that_is_not_there_is_a_mistake_of_the_user(tmp_path: Path, capsy
     assert left.value.code == 2
 
 
-def test_what_a_history_says_cannot_move_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_of_a_history_are_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     events = story()
     for event in events:
         if event["event"] == "halt":

@@ -11,7 +11,7 @@ from tests.support.spoilt import held, names, only, spoilt
 SHARE = {"flights": "0-1"}
 
 
-def test_a_channel_whose_generation_goes_back_breaks_it() -> None:
+def test_channel_with_a_decreasing_generation_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, generation=1))
@@ -23,7 +23,7 @@ def test_a_channel_whose_generation_goes_back_breaks_it() -> None:
     assert "went back from epoch 2, generation 2 to 2, 1" in finding.why
 
 
-def test_a_channel_whose_epoch_goes_back_breaks_it_though_its_generation_rises() -> None:
+def test_channel_with_a_decreasing_epoch_breaks_it_despite_a_higher_generation() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, epoch=1, generation=7))
@@ -34,7 +34,7 @@ def test_a_channel_whose_epoch_goes_back_breaks_it_though_its_generation_rises()
     assert "went back from epoch 2, generation 2 to 1, 7" in finding.why
 
 
-def test_another_incarnation_begins_at_nothing() -> None:
+def test_new_incarnation_begins_without_a_generation() -> None:
     def happen(history: StoryHistory) -> None:
         history.register(history.lives["s2"], "s2-x")
         raise Enough
@@ -75,7 +75,7 @@ def test_a_command_that_takes_several_commits_is_applied_once() -> None:
     held(spoilt("joined", happen))
 
 
-def test_a_command_that_never_stood_in_the_channel_breaks_it() -> None:
+def test_applied_command_that_never_existed_breaks_it() -> None:
     finding = only(spoilt("joined", lambda history: applied(history, "command-0000000077")), "S3")
 
     assert names(finding) == ["s0#1 commit channel/s0"]
@@ -123,7 +123,7 @@ def test_unreadable_command_that_is_applied_breaks_it() -> None:
     assert names(finding) == ["b#1 commit g/state", "s0#1 commit channel/s0"]
 
 
-def test_a_command_that_a_hand_has_made_is_not_judged() -> None:
+def test_manually_created_command_is_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(history.start("s0", SHARE, incarnation="s0-old"))
         history.obey("s0")

@@ -86,7 +86,7 @@ def test_consumer_that_registers_again_restarts_the_wait() -> None:
     assert verdicts["L4"].outcome == "not decided" and not verdicts["L4"].findings
 
 
-def test_a_coordinator_that_was_away_has_its_own_time() -> None:
+def test_elected_coordinator_restarts_the_wait() -> None:
     def fail_over(history: StoryHistory) -> None:
         history.pass_(10)
         history.die("b#1")
@@ -112,7 +112,7 @@ def next_generation(history: StoryHistory) -> None:
     history.fenced("g", replace(state, state=STABLE, generation=state.generation + 1))
 
 
-def test_a_generation_that_begins_without_a_change_long_after_calm_breaks_it() -> None:
+def test_generation_without_a_change_long_after_calm_breaks_it() -> None:
     finding = only(spoilt("collecting", next_generation), "L4")
 
     assert names(finding) == ["b#1 commit g/state", "server calm", "b#1 commit g/state"]

@@ -83,7 +83,7 @@ def test_channel_is_parsed_like_its_record_after_any_previous_one(name: str) -> 
 
 
 @pytest.mark.parametrize("data", ODD, ids=lambda data: repr(data[:40]))
-def test_odd_data_of_a_channel_is_read_as_its_record_does(data: bytes) -> None:
+def test_irregular_channel_data_is_parsed_like_its_record(data: bytes) -> None:
     known = read_channel("p", CHANNEL.to_bytes().decode())
 
     assert shown(read_channel("p", data.decode(), known)) == strictly(data)
@@ -127,14 +127,14 @@ def test_state_is_read_in_every_form() -> None:
     assert read_state("p", text.replace('"0-1"', '"1-0"'), None) is None
 
 
-def test_a_target_that_gives_a_partition_twice_says_which() -> None:
+def test_target_that_assigns_a_partition_twice_is_reported_with_the_partition() -> None:
     twice = replace(STATE, target={**STATE.target, "c2": Target("c2-a", {"c2-0": frozenset({P2})})})
     state = read_state("p", twice.to_bytes().decode(), None)
 
     assert state is not None and state.twice == P2
 
 
-def test_commands_offsets_and_segments_are_read_and_what_is_none_is_not() -> None:
+def test_only_commands_offsets_and_segments_are_read() -> None:
     start = Command(START_FETCHER, 7, 12, "c1-a", {"c1-0": frozenset({P0}), "c1-1": frozenset({P1})})
     stop = Command(STOP_FETCHER, 7, 12, "c1-a", {}, frozenset({P2}))
     segment = Segment("g/c1/f.arrow", "/s", 5, 50, (SealedRange("flights", "T1", 2, 5, 10),), "c1", "c1-a", 3)

@@ -29,7 +29,7 @@ def spoilt(point: str, happening: Happening) -> Verdicts:
     return check(region_story(point, happen))
 
 
-def test_in_a_region_that_is_checkpointed_and_reset_every_invariant_holds() -> None:
+def test_every_invariant_holds_in_a_region_with_checkpoints_and_resets() -> None:
     verdicts = check(region_story())
 
     assert {verdict.outcome for verdict in verdicts.verdicts.values()} == {HELD}, verdicts.text()
@@ -161,7 +161,7 @@ def test_a_state_is_that_of_one_uninterrupted_run(point: str, happening: Happeni
     assert found.witness
 
 
-def test_a_sketch_shows_a_record_that_is_missing_twice_or_another() -> None:
+def test_sketch_detects_a_missing_repeated_or_different_record() -> None:
     whole = of_range(3, 9)
     assert whole == of_range(3, 5).plus(of_range(5, 9)) and of_range(4, 4) == NOTHING
     others = [of_range(3, 8), of_range(4, 9), of_range(2, 8), of_range(3, 9).plus(of_range(8, 9))]
@@ -303,14 +303,14 @@ OF_CUTS = [
 
 
 @pytest.mark.parametrize(("point", "happening", "why"), OF_CUTS, ids=[each[1].__name__ for each in OF_CUTS])
-def test_a_checkpoint_is_what_its_participants_have_taken_in(point: str, happening: Happening, why: str) -> None:
+def test_checkpoint_has_the_offsets_consumed_by_its_participants(point: str, happening: Happening, why: str) -> None:
     found = spoilt(point, happening)["S11"]
 
     assert found.why is not None and why in found.why, found
     assert found.witness
 
 
-def test_a_cut_has_what_the_one_before_has() -> None:
+def test_cut_includes_the_partitions_of_the_previous_cut() -> None:
     found = spoilt("running", goes_back)["S11"]
 
     assert any("has flights-0 of group g at 1, and checkpoint 1 at 5" in each.why for each in found.findings), found
@@ -325,7 +325,7 @@ def test_partition_without_an_owner_is_copied_unchanged() -> None:
     assert not spoilt("running", copies)["S11"].findings
 
 
-def test_a_member_away_from_its_seat_contributes_nothing_and_what_it_has_is_carried() -> None:
+def test_absent_static_member_contributes_nothing_and_its_offsets_are_copied() -> None:
     def goes_on(history: RegionGroup) -> int:
         history.leaves_seat("m1")
         return history.checkpoint("m0")
@@ -344,7 +344,7 @@ def test_a_member_away_from_its_seat_contributes_nothing_and_what_it_has_is_carr
     assert why is not None and "lacks flights-1 of group g, which checkpoint 1 has" in why
 
 
-def test_what_stands_in_a_checkpoint_from_before_a_group_came_is_not_the_group_s() -> None:
+def test_checkpoint_from_before_a_group_joined_has_no_offsets_of_the_group() -> None:
     def comes_again(history: RegionGroup) -> None:
         history.coordinate(history.root(replace(history.region, first={"g": 3})))
         history.hand(Delete(R.initial_offset("g", "flights", 0)), Delete(R.initial_offset("g", "flights", 1)))
@@ -374,7 +374,7 @@ def test_an_operator_may_reset_to_an_older_cut_or_to_the_initial_state() -> None
 # ---- hands
 
 
-def test_what_a_hand_has_done_to_a_checkpoint_or_to_a_region_is_not_judged() -> None:
+def test_manual_edits_of_a_checkpoint_or_a_region_are_not_judged() -> None:
     def scribbles(history: RegionGroup) -> None:
         number = history.begin_checkpoint()
         history.hand(Create(R.contribution(number, "g", "m0"), b"{"))
@@ -387,7 +387,7 @@ def test_what_a_hand_has_done_to_a_checkpoint_or_to_a_region_is_not_judged() -> 
     assert not verdicts["S10"].findings and not verdicts["S11"].findings, verdicts.text()
 
 
-def test_a_stray_below_the_cut_excuses_nothing() -> None:
+def test_unexpected_znode_below_the_cut_excuses_no_violation() -> None:
     def scribbles(history: RegionGroup) -> None:
         history.hand(Create(f"{R.checkpoint(1)}/notes", b"x"))
         removes_the_cut(history)
@@ -413,7 +413,7 @@ def test_a_region_is_running_again_soon_after_its_groups_are_stable() -> None:
     ), found
 
 
-def test_a_region_comes_to_a_new_cut_within_an_interval_and_a_drain() -> None:
+def test_region_completes_a_new_cut_within_an_interval_and_a_drain() -> None:
     def waits(history: RegionGroup) -> None:
         history.to(END_AT)
         history.event("end", "server")

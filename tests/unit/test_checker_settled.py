@@ -44,7 +44,7 @@ def test_a_group_that_does_not_become_stable_breaks_it() -> None:
     assert finding.why.endswith("and had to be at 78.01 s")
 
 
-def test_a_group_has_the_session_timeout_two_ticks_and_a_second() -> None:
+def test_group_has_session_timeout_two_ticks_and_one_second_to_settle() -> None:
     held(until(77.9))
     finding = only(until(78.1), "L1")
 
@@ -68,7 +68,7 @@ def test_a_group_that_does_not_stay_stable_breaks_it() -> None:
     assert names(finding) == ["server calm", "b#1 commit g/state", "b#1 commit g/state"]
 
 
-def test_a_group_that_gives_a_seat_up_has_the_time_again() -> None:
+def test_seat_given_up_restarts_the_deadline() -> None:
     def given_up(seconds: float) -> Verdicts:
         def happen(history: StoryHistory) -> None:
             history.fenced("g", replace(history.states["g"], state=COMPLETING), Delete(G.seat("s9")))
@@ -81,7 +81,7 @@ def test_a_group_that_gives_a_seat_up_has_the_time_again() -> None:
     only(given_up(8.1), "L1")
 
 
-def test_a_seat_that_is_given_up_after_the_group_had_to_be_settled_excuses_nothing() -> None:
+def test_seat_given_up_after_the_deadline_excuses_no_violation() -> None:
     def happen(history: StoryHistory) -> None:
         begin(history)
         history.to(89.0)
@@ -122,7 +122,7 @@ def test_consumer_that_does_not_run_its_target_breaks_it_despite_a_stable_state(
     assert names(finding) == ["b#1 commit g/state", "server calm", "server end"]
 
 
-def test_a_member_that_comes_late_must_be_given_its_part_in_time() -> None:
+def test_late_member_must_get_its_share_in_time() -> None:
     def happen(history: StoryHistory) -> None:
         history.register(history.consumer("s9#1", "g"), "s9-a")
 
@@ -131,7 +131,7 @@ def test_a_member_that_comes_late_must_be_given_its_part_in_time() -> None:
     assert [verdict.invariant for verdict in verdicts.broken] == ["L1", "L2"]
 
 
-def test_without_a_calm_there_is_nothing_to_decide() -> None:
+def test_nothing_is_decided_without_a_calm() -> None:
     verdict = changed(lambda events: events.remove(next(e for e in events if e["event"] == "calm")))["L1"]
 
     assert (verdict.outcome, verdict.why, verdict.is_due) == ("not decided", "there is no `calm` event", False)
@@ -164,11 +164,11 @@ def test_a_paused_group_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("data", [b"?", b'{"state":"PreparingRebalance"}'])
-def test_a_group_is_not_judged_while_its_state_is_as_a_hand_has_left_it(data: bytes) -> None:
+def test_group_is_not_judged_while_its_state_is_a_manual_edit(data: bytes) -> None:
     held(spoilt("before calm", lambda history: history.hand(SetData(G.state, data))))
 
 
-def test_after_a_lost_state_everybody_waits_for_forty_seconds_more() -> None:
+def test_lost_state_extends_the_deadline_by_forty_seconds() -> None:
     def happen(history: StoryHistory) -> None:
         history.to(40.0)
         before = history.states["g"]
@@ -181,7 +181,7 @@ def test_after_a_lost_state_everybody_waits_for_forty_seconds_more() -> None:
     held(spoilt("handed on", happen))
 
 
-def test_a_group_with_a_registration_that_a_hand_has_made_unreadable_is_not_judged() -> None:
+def test_group_with_a_registration_made_unreadable_manually_is_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(SetData(G.id("s3"), b"?"))
         begin(history)

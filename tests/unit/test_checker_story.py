@@ -6,7 +6,7 @@ from drills.checker import HELD, check
 from tests.support.made_story import story
 
 
-def test_in_a_history_in_which_nothing_goes_wrong_every_invariant_holds() -> None:
+def test_every_invariant_holds_in_a_history_without_faults() -> None:
     verdicts = check(story())
 
     assert {name: verdict.outcome for name, verdict in verdicts.verdicts.items()} == dict.fromkeys(

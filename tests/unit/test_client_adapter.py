@@ -40,7 +40,7 @@ def test_a_strategy_keeps_its_name_and_is_cooperative_when_it_is_not_eager(strat
     assert adapted.metadata(ConsumerMetadata({"t": 2})) == ConsumerMetadata({"t": 2}).to_bytes()
 
 
-def test_a_strategy_gets_what_it_gets_on_a_coordinator() -> None:
+def test_strategy_gets_the_same_input_as_on_a_coordinator() -> None:
     noting, part = Noting(), TopicPartition("t", 1)
     held = Held(frozenset({part}), 4, {part: "a-1"}, "i1")
     metadata = ConsumerMetadata({"t": 2, "gone": 1}, user_data="é".encode())
@@ -60,7 +60,7 @@ def test_wildcards_are_resolved_and_empty_or_unsubscribed_topics_are_dropped() -
     assert [one.threads for one in noting.members] == [{"t1": 1, "t2": 1}, {"u": 1}]
 
 
-def test_user_data_that_is_no_text_is_empty_for_a_strategy_that_reads_text() -> None:
+def test_non_text_user_data_is_empty_for_a_strategy_that_reads_text() -> None:
     noting = Noting()
 
     assigned_by(CoordinatorStrategy(noting), "t:1", {"a": ConsumerMetadata({"t": 1}, user_data=b"\xff").to_bytes()})
@@ -80,7 +80,7 @@ def test_a_member_with_unreadable_metadata_gets_nothing_and_is_logged(caplog: py
     assert caplog.messages[0].startswith("ignoring unreadable metadata: consumer='b' protocol=range reason=")
 
 
-def test_every_member_has_an_assignment_also_one_that_is_idle() -> None:
+def test_every_member_has_an_assignment_including_idle_ones() -> None:
     found = assigned_by(CoordinatorStrategy(STRATEGIES["range"]), "t:1", {"a": subscribes("t"), "b": subscribes("t")})
 
     assert found == {"a": Assignment({"a-0": frozenset({TopicPartition("t", 0)})}), "b": Assignment({})}
@@ -93,7 +93,7 @@ def test_a_group_without_members_or_topics_has_an_empty_assignment() -> None:
     assert assigned_by(adapted, "", {"a": subscribes("t")}) == {"a": Assignment({})}
 
 
-def test_a_strategy_that_breaks_its_promise_fails_the_assignment() -> None:
+def test_strategy_that_violates_its_contract_fails_the_assignment() -> None:
     class Forgets(RangeAssignor):
         name = "forgets"
 

@@ -138,7 +138,7 @@ def test_partition_end_is_looked_up_once_and_kept_for_the_whole_assignment() -> 
     assert lookup.asked == [("ends", (T0, T2)), ("ends", (T1,))]
 
 
-def test_offsets_that_the_log_cannot_tell_are_missing() -> None:
+def test_offsets_unknown_to_the_log_are_missing() -> None:
     cluster = Cluster(there("t:2"), {}, KnownOffsets(commits={T0: 1}, beginnings={T1: 0}))
 
     assert cluster.committed([T0, T1]) == {T0: 1}

@@ -35,7 +35,7 @@ def test_its_name_is_lag_and_it_is_cooperative() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf")])
-def test_a_tolerance_that_is_none_is_refused(tolerance: float) -> None:
+def test_invalid_tolerance_is_refused(tolerance: float) -> None:
     with pytest.raises(UsageError, match="tolerance"):
         LagAssignor(tolerance)
 
@@ -98,7 +98,7 @@ def test_two_partitions_are_swapped_where_no_single_move_levels() -> None:
     assert sorted(loads(found, lags).values()) == [160, 160]
 
 
-def test_what_a_member_left_goes_to_the_others_and_nothing_else_moves() -> None:
+def test_only_partitions_of_the_departed_member_move() -> None:
     members = {"a": holding("a-0=t:0-2"), "b": holding("b-0=t:3-5")}
 
     found = assigned_by(LagAssignor(), "t:8", TWO, with_lags({f"t-{n}": 70 for n in range(8)}), members)
@@ -107,7 +107,7 @@ def test_what_a_member_left_goes_to_the_others_and_nothing_else_moves() -> None:
     assert {len(one.partitions) for one in found.values()} == {4}
 
 
-def test_equal_partitions_are_exchanged_back_to_who_has_them() -> None:
+def test_equal_partitions_are_exchanged_back_to_their_holders() -> None:
     members = {"a": holding("a-0=t:0-1"), "b": holding("b-0=t:2-3"), "c": holding("c-0=t:4-9")}
     three = {name: subscribes("t") for name in "abc"}
 
@@ -143,7 +143,7 @@ def test_threads_of_a_member_share_its_records() -> None:
     assert loads(found, lags) == {"a-0": 90, "a-1": 90, "b-0": 90}
 
 
-def test_a_thread_takes_part_only_in_topics_that_have_so_many() -> None:
+def test_thread_is_assigned_only_topics_with_that_many_threads() -> None:
     lags = {"t-0": 100, **{f"u-{n}": 10 for n in range(4)}}
 
     found = assigned_by(LagAssignor(), "t:1 u:4", {"a": subscribes("t u:3")}, with_lags(lags))
@@ -163,7 +163,7 @@ def test_without_a_committed_offset_all_records_are_behind() -> None:
 
 
 @pytest.mark.parametrize("knows_the_end", [False, True])
-def test_a_partition_that_the_log_cannot_tell_counts_as_the_mean_of_the_others(knows_the_end: bool) -> None:
+def test_partition_with_an_unknown_end_counts_as_the_mean_of_the_others(knows_the_end: bool) -> None:
     lags = {"t-1": 300, "t-2": 100, "t-3": 100, "t-4": 100, "t-5": 150}  # in the mean 150
     lookup = with_lags(lags)
     if knows_the_end:
@@ -174,13 +174,13 @@ def test_a_partition_that_the_log_cannot_tell_counts_as_the_mean_of_the_others(k
     assert sorted(loads(found, {"t-0": 150, **lags}).values()) == [450, 450]
 
 
-def test_a_log_that_tells_nothing_leaves_the_numbers_level() -> None:
+def test_partition_counts_are_balanced_when_the_log_has_no_ends() -> None:
     found = assigned_by(LagAssignor(), "t:9", {name: subscribes("t") for name in "abc"})
 
     assert [len(one.partitions) for one in found.values()] == [3, 3, 3]
 
 
-def test_a_commit_beyond_the_end_is_no_negative_lag() -> None:
+def test_commit_beyond_the_end_gives_no_negative_lag() -> None:
     lookup = KnownOffsets(ends={part("t-0"): 5, part("t-1"): 5}, commits={part("t-0"): 500, part("t-1"): 5})
 
     assert texts(assigned_by(LagAssignor(), "t:2", TWO, lookup)) == {"a-0": "t-0", "b-0": "t-1"}
@@ -215,7 +215,7 @@ AGAIN = {
 
 
 @pytest.mark.parametrize("case", AGAIN)
-def test_the_first_assignment_goes_as_far_as_a_second_one_would(case: str) -> None:
+def test_first_assignment_is_as_balanced_as_a_second_one(case: str) -> None:
     topics, subscriptions, lags, before = AGAIN[case]
     metadata = {name: subscribes(text) for name, text in subscriptions.items()}
     lookup = with_lags({f"{topic}-{n}": lag for topic, each in lags.items() for n, lag in enumerate(each)})
@@ -226,7 +226,7 @@ def test_the_first_assignment_goes_as_far_as_a_second_one_would(case: str) -> No
     assert assigned_by(LagAssignor(), topics, metadata, lookup, settled(first, members)) == first
 
 
-def test_what_gains_less_than_the_tolerance_stays_beside_a_hot_partition() -> None:
+def test_partition_stays_beside_a_hot_one_if_its_move_gains_under_the_tolerance() -> None:
     members = {"a": holding("a-0=t:0-1"), "b": holding("b-0=t:2-11")}
     lookup = with_lags({"t-0": 10**6, "t-1": 5, **{f"t-{n}": 100 for n in range(2, 12)}})
 

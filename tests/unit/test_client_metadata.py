@@ -24,7 +24,7 @@ def test_the_format_is_that_of_the_contract_with_the_version_first() -> None:
     )
 
 
-def test_what_is_empty_or_one_thread_is_left_out() -> None:
+def test_empty_values_and_a_single_thread_are_omitted() -> None:
     assert ConsumerMetadata({"t": 1}).to_bytes() == b'{"version":1,"topics":["t"],"pattern":"static"}'
 
 
@@ -45,7 +45,7 @@ def test_metadata_is_read_as_it_was_written(metadata: ConsumerMetadata) -> None:
     assert ConsumerMetadata.parse("here", metadata.to_bytes()) == metadata
 
 
-def test_a_reader_takes_what_it_knows_of_a_higher_version() -> None:
+def test_fields_known_to_the_reader_are_read_from_a_higher_version() -> None:
     found = read(
         {"version": 7, "topics": ["t"], "threads": {"t": 2, "later": "x"}, "weights": {"t": 0.5}, "rack": None}
     )
@@ -84,13 +84,13 @@ MALFORMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_metadata_is_bad_data_that_says_whose_it_is(case: str) -> None:
+def test_malformed_metadata_is_bad_data_named_by_its_member(case: str) -> None:
     with pytest.raises(BadData, match=r"^metadata of a"):
         read(MALFORMED[case])
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"null", b"[" * 60_000, b'{"topics":[' + b"9" * 5000 + b"]}"])
-def test_bytes_that_are_no_metadata_are_bad_data(data: bytes) -> None:
+def test_malformed_bytes_are_bad_data(data: bytes) -> None:
     with pytest.raises(BadData):
         ConsumerMetadata.parse("metadata of a", data)
 

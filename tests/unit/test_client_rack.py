@@ -38,7 +38,7 @@ def test_consumers_get_the_partitions_that_have_a_replica_in_their_rack() -> Non
     assert texts(assigned_by(RackAssignor(), "t:3", RACKS, lookup)) == {"a-0": "t-1", "b-0": "t-2", "c-0": "t-0"}
 
 
-def test_balance_goes_before_racks() -> None:
+def test_balance_takes_precedence_over_racks() -> None:
     lookup = with_racks({f"t-{n}": "r1" for n in range(6)})
 
     found = assigned_by(RackAssignor(), "t:6", RACKS, lookup)
@@ -46,7 +46,7 @@ def test_balance_goes_before_racks() -> None:
     assert [len(one.partitions) for one in found.values()] == [2, 2, 2]
 
 
-def test_who_has_one_partition_more_is_who_matches_it() -> None:
+def test_member_with_a_replica_in_its_rack_gets_the_extra_partition() -> None:
     lookup = with_racks({"t-0": "r2", "t-1": "r2", "t-2": "r1"})
 
     found = assigned_by(RackAssignor(), "t:3", {"a": RACKS["a"], "b": RACKS["b"]}, lookup)
@@ -92,7 +92,7 @@ def test_unowned_partition_is_exchanged_before_one_that_would_have_to_move(racks
     assert texts(found) == {"a-0": "t-2 t-3", "b-0": "t-0 t-1"}
 
 
-def test_in_a_rack_that_shrinks_those_who_lose_nothing_keep_what_they_have() -> None:
+def test_members_that_lose_nothing_in_a_shrinking_rack_keep_their_partitions() -> None:
     metadata = {"a": RACKS["a"], "b": subscribes("t", "r1"), "c": RACKS["b"]}
     members = {"a": holding("a-0=t:0-1"), "b": holding("b-0=t:2-3"), "c": holding("c-0=t:4")}
     lookup = with_racks({"t-0": "r1", "t-1": "r2", "t-2": "r1", "t-3": "r1", "t-4": "r2"})
@@ -102,7 +102,7 @@ def test_in_a_rack_that_shrinks_those_who_lose_nothing_keep_what_they_have() -> 
     assert texts(found) == {"a-0": "t-0", "b-0": "t-2 t-3", "c-0": "t-1 t-4"}
 
 
-def test_what_matches_or_cannot_match_anywhere_stays() -> None:
+def test_partition_that_matches_or_has_no_possible_match_stays() -> None:
     members = {"a": holding("a-0=t:0,3"), "b": holding("b-0=t:1,4"), "c": holding("c-0=t:2,5")}
     lookup = with_racks({"t-0": "r1", "t-1": "r2 r1", "t-2": "r9", "t-3": "", "t-4": "r1", "t-5": "r2"})
 
@@ -116,7 +116,7 @@ def test_what_matches_or_cannot_match_anywhere_stays() -> None:
     }
 
 
-def test_without_racks_the_result_is_that_of_cooperative_sticky() -> None:
+def test_result_without_racks_equals_cooperative_sticky() -> None:
     members = {"a": holding("a-0=t:0-4")}
     no_racks = {name: subscribes("t") for name in "abc"}
     sticky = CoordinatorStrategy(STRATEGIES["cooperative-sticky"])
@@ -126,7 +126,7 @@ def test_without_racks_the_result_is_that_of_cooperative_sticky() -> None:
     assert assigned_by(RackAssignor(), "t:7", no_racks, with_racks({"t-0": "r1"}), members) == wanted
 
 
-def test_a_member_without_a_rack_gets_what_matches_nowhere() -> None:
+def test_member_without_a_rack_gets_partitions_without_a_match() -> None:
     metadata = {"a": subscribes("t"), "b": subscribes("t", "r2")}
 
     found = assigned_by(RackAssignor(), "t:4", metadata, with_racks({"t-0": "r2", "t-2": "r2"}))
@@ -145,7 +145,7 @@ def test_consumers_get_only_partitions_of_topics_that_they_subscribe_to() -> Non
     assert sum(len(one.partitions) for one in found.values()) == 8
 
 
-def test_consumers_of_one_rack_keep_what_they_have() -> None:
+def test_consumers_of_one_rack_keep_their_partitions() -> None:
     metadata = {"a": RACKS["a"], "b": subscribes("t", "r1"), "c": RACKS["c"]}
     members = {"a": holding("a-0=t:0-1"), "b": holding("b-0=t:2-3"), "c": holding("c-0=t:4-5")}
     lookup = with_racks({f"t-{n}": "r3" if n == 3 else "r1" for n in range(6)})

@@ -91,7 +91,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return metadata / "entry_points.txt"
 
 
-def test_the_built_in_assignors_are_there_without_any_package() -> None:
+def test_built_in_assignors_are_registered_without_any_package() -> None:
     found = client_assignors([])
 
     assert set(found) >= BUILT_IN
@@ -120,7 +120,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
-def test_an_unusable_one_is_set_aside_with_the_reason_and_the_rest_is_there(
+def test_unusable_assignor_is_ignored_with_the_reason_and_the_rest_is_registered(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, what, reason = UNUSABLE[case]
@@ -136,7 +136,7 @@ def test_an_unusable_one_is_set_aside_with_the_reason_and_the_rest_is_there(
     assert line.isprintable()
 
 
-def test_of_two_with_one_name_neither_is_taken_as_members_might_choose_differently() -> None:
+def test_two_assignors_with_one_name_are_both_ignored() -> None:
     assert "local" not in client_assignors([offered("local", "Local"), offered("local", "second")])
 
 
@@ -144,7 +144,7 @@ def test_a_package_that_is_found_twice_offers_one_assignor() -> None:
     assert "local" in client_assignors([offered("local", "Local"), offered("local", "Local")])
 
 
-def test_installed_packages_are_asked_for_assignors_of_both_sides(install: Path) -> None:
+def test_installed_packages_are_searched_for_assignors_of_both_sides(install: Path) -> None:
     install.write_text(
         f"[{ENTRY_POINTS}]\nlocal = {THEIRS}:Local\n[{coordinator_side.ENTRY_POINTS}]\ntheirs = {THEIRS}:Theirs\n"
     )
@@ -156,7 +156,7 @@ def test_installed_packages_are_asked_for_assignors_of_both_sides(install: Path)
     assert not found["theirs"].is_cooperative
 
 
-def test_a_packages_client_assignor_goes_before_its_strategy_of_the_same_name(install: Path) -> None:
+def test_client_assignor_of_a_package_precedes_its_strategy_of_the_same_name(install: Path) -> None:
     install.write_text(
         f"[{ENTRY_POINTS}]\ntheirs = {THEIRS}:theirs\n[{coordinator_side.ENTRY_POINTS}]\ntheirs = {THEIRS}:Theirs\n"
     )
@@ -173,18 +173,18 @@ def test_coordinator_side_package_cannot_take_a_built_in_client_assignors_name(
     assert isinstance(client_assignors()["lag"], LagAssignor)
 
 
-def test_assignors_come_in_the_order_of_their_names_once_each() -> None:
+def test_assignors_are_listed_once_each_in_order_of_their_names() -> None:
     assert [each.name for each in named(["rack", "range", "lag", "rack"])] == ["rack", "range", "lag"]
     assert named([]) == ()
 
 
-def test_a_given_assignor_goes_before_an_installed_one() -> None:
+def test_configured_assignor_precedes_an_installed_one() -> None:
     mine, local = LagAssignor(0.5), Local()
 
     assert named(["lag", "local", "range"], [local, mine])[:2] == (mine, local)
 
 
-def test_an_assignor_that_is_not_installed_is_named_with_those_that_are() -> None:
+def test_missing_assignor_is_reported_with_the_installed_ones() -> None:
     with pytest.raises(UsageError) as raised:
         named(["lag", "nearest", "far\n"], [Local()])
 
@@ -194,7 +194,7 @@ def test_an_assignor_that_is_not_installed_is_named_with_those_that_are() -> Non
     )
 
 
-def test_two_given_assignors_with_one_name_are_refused() -> None:
+def test_two_configured_assignors_with_one_name_are_refused() -> None:
     with pytest.raises(UsageError, match="same name"):
         named(["lag"], [LagAssignor(0.1), LagAssignor(0.2)])
 

@@ -38,7 +38,7 @@ def refused(kind: type, options: dict[str, Any], file: Path | None = None, **env
 # ---- where values come from
 
 
-def test_what_is_not_given_keeps_its_default() -> None:
+def test_unset_options_keep_their_defaults() -> None:
     config = coordinator()
 
     assert (config.session_timeout_ms, config.rebalance_handlers, config.max_rebalance_retries) == (10_000, 4, 4)
@@ -60,7 +60,7 @@ def test_a_file_names_options_as_they_are(tmp_path: Path) -> None:
     assert (config.zk, config.session_timeout_ms) == ("zoo:2181/test", 4000)
 
 
-def test_an_option_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_option_overrides_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, "session_timeout_ms = 3000\nsweep_interval_ms = 3000\nrebalance_handlers = 3\n")
     env = {"ZK_GROUP_SESSION_TIMEOUT_MS": "4000", "ZK_GROUP_SWEEP_INTERVAL_MS": "4000"}
 
@@ -69,11 +69,11 @@ def test_an_option_wins_over_the_environment_and_that_over_the_file(tmp_path: Pa
     assert (config.session_timeout_ms, config.sweep_interval_ms, config.rebalance_handlers) == (5000, 4000, 3)
 
 
-def test_an_option_that_was_not_given_hides_nothing() -> None:
+def test_unset_option_hides_no_environment_or_file_value() -> None:
     assert coordinator({"session_timeout_ms": None}, ZK_GROUP_SESSION_TIMEOUT_MS="4000").session_timeout_ms == 4000
 
 
-def test_several_protocols_come_from_the_environment_as_from_a_file(tmp_path: Path) -> None:
+def test_several_protocols_are_read_from_the_environment_as_from_a_file(tmp_path: Path) -> None:
     options = {**ZK, "group": "g", "consumer": "a"}
     file = written(tmp_path, 'protocols = ["cooperative-sticky", "range"]\n')
 
@@ -168,7 +168,7 @@ def test_a_group_and_a_consumer_need_names_that_znodes_may_have(name: str, value
 
 
 @pytest.mark.parametrize("kind", [CoordinatorConfig, ConsumerConfig])
-def test_without_the_servers_the_message_says_how_to_name_them(kind: type) -> None:
+def test_missing_servers_are_reported_with_the_option_to_set(kind: type) -> None:
     options = {"group": "g", "consumer": "a"} if kind is ConsumerConfig else {}
 
     assert "--zk" in refused(kind, {**options, "zk": ""})
@@ -194,7 +194,7 @@ def test_without_the_servers_the_message_says_how_to_name_them(kind: type) -> No
         '"\\u001b[31m" = 1\n',
     ],
 )
-def test_a_file_with_something_wrong_is_refused_with_one_sentence(tmp_path: Path, text: str) -> None:
+def test_invalid_file_is_refused_with_one_sentence(tmp_path: Path, text: str) -> None:
     refused(CoordinatorConfig, {} if text.startswith("zk") else ZK, written(tmp_path, text))
 
 
@@ -225,6 +225,6 @@ def test_unreadable_file_is_reported_with_its_name(tmp_path: Path) -> None:
         ({"(": 1}, "white_list"),
     ],
 )
-def test_a_subscription_that_means_nothing_is_refused(topics: dict[str, int], pattern: str) -> None:
+def test_empty_subscription_is_refused(topics: dict[str, int], pattern: str) -> None:
     with pytest.raises(UsageError):
         Subscription(topics, pattern)

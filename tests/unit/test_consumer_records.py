@@ -26,7 +26,7 @@ def no_time_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     zoneinfo.reset_tzpath()
 
 
-def test_records_are_read_on_a_machine_that_knows_no_time_zones(no_time_zones: None) -> None:
+def test_records_are_read_on_a_machine_without_time_zone_data(no_time_zones: None) -> None:
     with pytest.raises(zoneinfo.ZoneInfoNotFoundError):
         zoneinfo.ZoneInfo("UTC")
     row = {

@@ -128,7 +128,7 @@ def test_new_partition_waits_for_no_other_member() -> None:
     assert group.rebalance(dict.fromkeys(("c1", "c2", "c3"), "t")) == wanted(c1="t:1,3", c2="t:2", c3="t:0")
 
 
-def test_a_consumer_joins_another_leaves_and_only_what_moves_is_stopped() -> None:
+def test_only_moving_partitions_stop_when_consumers_join_and_leave() -> None:
     group = Group("t:3")
     assert group.rebalance({"c1": "t"}) == wanted(c1="t:0-2")
     assert group.rebalance({"c1": "t", "c2": "t"}) == wanted(c1="t:0-1", c2="t:2")
@@ -146,7 +146,7 @@ def test_two_consumers_are_added_and_two_removed_with_two_topics() -> None:
     assert group.rebalance({"c3": "t1 t2", "c4": "t1 t2"}) == wanted(c3="t1:0,2 t2:1,3", c4="t1:1 t2:0,2")
 
 
-def test_topics_stay_evenly_spread_while_consumers_come_and_go() -> None:
+def test_topics_stay_evenly_spread_while_consumers_join_and_leave() -> None:
     group = Group("t1:12 t2:12")
     for count in (1, 2, 4, 2):
         found = group.rebalance({f"c{n}": "t1 t2" for n in range(count)})

@@ -56,7 +56,7 @@ def run(driver: Any, monkeypatch: pytest.MonkeyPatch, *reasons: str | None) -> A
     return driver.run_query(None, {}, stopping)
 
 
-def test_a_query_whose_python_process_came_too_late_is_started_again(
+def test_query_whose_python_process_started_too_late_is_restarted(
     driver: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(driver, monkeypatch, LATE, LATE, None).id == 2

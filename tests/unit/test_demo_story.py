@@ -30,7 +30,7 @@ def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def test_a_run_in_which_everything_went_well_has_no_failures(story: Any) -> None:
+def test_successful_run_has_no_findings(story: Any) -> None:
     story._judge(True)
 
     assert story.verdict.failures == []
@@ -47,7 +47,7 @@ def test_a_run_in_which_everything_went_well_has_no_failures(story: Any) -> None
         ("state", "PreparingRebalance"),
     ],
 )
-def test_each_of_these_is_a_failure(story: Any, field: str, value: object) -> None:
+def test_each_fault_is_a_finding(story: Any, field: str, value: object) -> None:
     setattr(story.verdict, field, value)
 
     story._judge(True)
@@ -55,7 +55,7 @@ def test_each_of_these_is_a_failure(story: Any, field: str, value: object) -> No
     assert len(story.verdict.failures) == 1
 
 
-def test_a_result_that_differs_is_a_failure(story: Any) -> None:
+def test_different_result_is_a_finding(story: Any) -> None:
     story._judge(False)
 
     assert len(story.verdict.failures) == 1

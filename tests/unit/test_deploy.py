@@ -147,7 +147,7 @@ def test_there_is_a_unit_for_nodes_and_one_for_consumers() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("unit", units(), ids=lambda unit: unit.name)
-def test_systemd_finds_nothing_to_say_about_a_unit(unit: Path, tmp_path: Path) -> None:
+def test_systemd_reports_no_problem_with_a_unit(unit: Path, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -180,7 +180,7 @@ def test_unit_command_parses_and_is_not_restarted_after_a_permanent_error(
     assert int(found["Service.TimeoutStopSec"][0]) > 2 * longest_s
 
 
-def test_the_files_of_options_are_read_as_they_are() -> None:
+def test_option_files_are_read_unchanged() -> None:
     config = load(CoordinatorConfig, {}, DEPLOY / "systemd" / "coordinator.toml", env={})
     pairs = (DEPLOY / "systemd" / "consumer.env").read_text().splitlines()
     environment = dict(line.split("=", 1) for line in pairs if line and not line.startswith("#"))
@@ -192,7 +192,7 @@ def test_the_files_of_options_are_read_as_they_are() -> None:
     assert set(environment) - known == {"TOPICS"}
 
 
-def test_what_the_container_runs_parses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_of_the_container_parses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZK_GROUP_ZK", "127.0.0.1:1/x")
     text = (DEPLOY / "Containerfile").read_text()
     (command,) = re.findall(r"^CMD \[(.*)\]$", text, re.MULTILINE)

@@ -86,7 +86,7 @@ def failed() -> list[Made]:
     ]
 
 
-def test_an_ask_and_what_became_of_it(failed: list[Made]) -> None:
+def test_ask_is_reported_with_its_outcome(failed: list[Made]) -> None:
     first, second = asks_of(failed)
 
     assert (first.leader, first.made, first.failed, first.adopted) == ("a", 10.0, 12.0, None)
@@ -102,7 +102,7 @@ def test_the_time_to_an_adoption_is_that_of_every_leader_that_was_asked(failed: 
     assert found.longest_s == pytest.approx(2.5)
 
 
-def test_a_command_that_a_coordinator_withdraws_is_not_acknowledged(failed: list[Made]) -> None:
+def test_withdrawn_command_does_not_count_as_acknowledged(failed: list[Made]) -> None:
     withdrawn = [*failed[:-1], commit(13.0, "n#1", deleted(GROUP.command("a", NOTICE))), failed[-1]]
     acknowledged = [*failed[:-1], commit(13.0, "a#1", deleted(GROUP.command("a", NOTICE))), failed[-1]]
 
@@ -110,7 +110,7 @@ def test_a_command_that_a_coordinator_withdraws_is_not_acknowledged(failed: list
     assert asked(acknowledged, holds(acknowledged), 9.0).unheard == 0
 
 
-def test_silence_is_that_of_members_which_no_ask_is_put_to(failed: list[Made]) -> None:
+def test_silence_is_measured_on_partitions_that_no_leader_fetched(failed: list[Made]) -> None:
     only_first = [each for each in failed if not any(op["path"].endswith(SECOND) for op in each.get("ops", ()))]
 
     found = asked(only_first, holds(only_first), 9.0)
@@ -120,7 +120,7 @@ def test_silence_is_that_of_members_which_no_ask_is_put_to(failed: list[Made]) -
     assert found.adopted == 0
 
 
-def test_what_is_revoked_before_an_adoption_counts_and_what_it_revokes_does_not(failed: list[Made]) -> None:
+def test_partitions_revoked_before_an_adoption_count_and_those_it_revokes_do_not(failed: list[Made]) -> None:
     def halt(at: float) -> Made:
         return event(at, "b#1", "halt", incarnation="b#1", partitions={"t": [1]}, why="revoked")
 
@@ -131,11 +131,11 @@ def test_what_is_revoked_before_an_adoption_counts_and_what_it_revokes_does_not(
     assert [revoked(at) for at in (9.5, 11.0, 12.4999, 12.6)] == [0, 1, 0, 0]
 
 
-def test_without_an_ask_nothing_is_said(failed: list[Made]) -> None:
+def test_nothing_is_reported_without_an_ask(failed: list[Made]) -> None:
     assert asked(failed, holds(failed), 13.0) == NO_ASKS
 
 
-def test_asks_that_cannot_be_read_are_left_out(failed: list[Made]) -> None:
+def test_unreadable_asks_are_left_out(failed: list[Made]) -> None:
     broken = [*failed[:-1], commit(14.0, "hand", created(GROUP.ask("ask-0000000009"), b"no")), failed[-1]]
 
     assert [each.name for each in asks_of(broken)] == [FIRST, SECOND]
@@ -168,13 +168,13 @@ def test_group_is_settled_when_stable_with_all_registered_and_no_dead_members(
 
 
 @pytest.mark.parametrize("after", [("a", "b", "c"), ("b",), ("b", "c", "d")])
-def test_a_group_that_is_never_so_is_not_settled_until_the_end(killed: list[Made], after: tuple[str, ...]) -> None:
+def test_group_that_never_settles_counts_to_the_end_of_the_run(killed: list[Made], after: tuple[str, ...]) -> None:
     killed[-2] = commit(13.0, "n#1", state(STABLE, *after))
 
     assert settled_after_kills_s(killed) == pytest.approx(10.0)
 
 
-def test_a_coordinator_that_is_killed_in_a_group_that_is_stable_leaves_it_settled(killed: list[Made]) -> None:
+def test_killed_coordinator_leaves_a_stable_group_settled(killed: list[Made]) -> None:
     killed[3]["process"] = "node-1#7"
 
     assert settled_after_kills_s(killed[:4]) == 0.0

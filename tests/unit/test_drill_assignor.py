@@ -66,7 +66,7 @@ def shares(found: DrillAssignor) -> dict[str, int]:
     return {name: len(one.partitions) for name, one in found.assign(cluster, metadata).items()}
 
 
-def test_it_is_found_by_an_entry_point_and_assigns_as_the_strategy_that_was_named(gate: Gate) -> None:
+def test_assignor_is_found_by_its_entry_point_and_assigns_as_the_named_strategy(gate: Gate) -> None:
     found = loaded("raises", gate)
 
     assert [point.name for point in entry_points(group=ENTRY_POINTS)].count("drill") == 1
@@ -75,7 +75,7 @@ def test_it_is_found_by_an_entry_point_and_assigns_as_the_strategy_that_was_name
     assert not loaded("raises", gate, "range").is_cooperative
 
 
-def test_it_raises_while_the_gate_is_shut(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_assignor_raises_while_the_gate_is_shut(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     found = loaded("raises", gate)
     gate.opened.clear()
 
@@ -87,7 +87,7 @@ def test_it_raises_while_the_gate_is_shut(gate: Gate, capsys: pytest.CaptureFixt
     assert shares(found) == {"a": 2, "b": 2}
 
 
-def test_it_hangs_until_the_gate_is_open(gate: Gate) -> None:
+def test_assignor_hangs_until_the_gate_is_open(gate: Gate) -> None:
     found, answers = loaded("hangs", gate), list[dict[str, int]]()
     gate.opened.clear()
     leader = threading.Thread(target=lambda: answers.append(shares(found)))
@@ -101,7 +101,7 @@ def test_it_hangs_until_the_gate_is_open(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "misbehaves"), [("no-such", "hangs"), ("range", "sulks")])
-def test_another_strategy_or_misbehaviour_is_a_mistake(gate: Gate, strategy: str, misbehaves: str) -> None:
+def test_unknown_strategy_or_misbehaviour_is_an_error(gate: Gate, strategy: str, misbehaves: str) -> None:
     with pytest.raises(UsageError):
         assignor.install(strategy, gate, misbehaves)  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ def row_of(drill: Drill) -> str:
 
 
 @pytest.mark.parametrize("drill", DRILLS.values(), ids=DRILLS.keys())
-def test_the_page_says_of_each_drill_what_it_does_proves_and_promises(drill: Drill) -> None:
+def test_page_lists_the_action_evidence_and_promises_of_each_drill(drill: Drill) -> None:
     row = row_of(drill)
 
     assert drill.fault in row
@@ -35,7 +35,7 @@ def test_the_page_says_of_each_drill_what_it_does_proves_and_promises(drill: Dri
     assert ("(long)" in row) != drill.is_short
 
 
-def test_the_page_knows_no_other_drill() -> None:
+def test_page_lists_no_other_drill() -> None:
     rows = [line for line in PAGE.splitlines() if line.startswith("| `") and line.count("|") == 5]
 
     assert len(rows) == len(DRILLS)
@@ -50,7 +50,7 @@ def test_every_drill_is_run_by_a_test_or_was_run_before_the_release() -> None:
     assert "`scripts/drill run --all --kafka`" in RELEASE
 
 
-def test_what_a_release_knows_of_a_drill_that_did_not_pass_is_said_below_the_table() -> None:
+def test_drill_that_did_not_pass_has_a_note_below_the_table() -> None:
     not_passed = [name for name, verdict, *_ in re.findall(ROW, RELEASE, re.MULTILINE) if verdict != "PASS"]
 
     assert [name for name in not_passed if f"\n`{name}`: " not in RELEASE] == []

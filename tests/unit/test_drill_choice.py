@@ -12,14 +12,14 @@ NO_ROOM = "zookeeper-leader-cut-off needs servers that can be cut off from each 
 OWN = "zk1:2181/test"
 
 
-def test_a_drill_that_was_named_and_has_no_room_there_is_a_mistake() -> None:
+def test_named_drill_that_cannot_run_in_the_environment_is_a_usage_error() -> None:
     with pytest.raises(UsageError) as mistake:
         DrillOptions(("zookeeper-leader-cut-off",)).chosen()
 
     assert str(mistake.value) == NO_ROOM
 
 
-def test_of_all_drills_those_without_room_are_left_out_and_that_is_said() -> None:
+def test_drills_that_cannot_run_in_the_environment_are_skipped_and_reported() -> None:
     chosen, left_out = DrillOptions(is_all=True, kafka=True).chosen()
 
     assert set(DRILLS) - {one.name for one in chosen} == {"zookeeper-leader-cut-off"}
@@ -27,13 +27,13 @@ def test_of_all_drills_those_without_room_are_left_out_and_that_is_said() -> Non
 
 
 @pytest.mark.parametrize("in_docker", [True, False])
-def test_in_containers_and_in_namespaces_every_drill_has_room(in_docker: bool) -> None:
+def test_every_drill_can_run_in_containers_and_in_namespaces(in_docker: bool) -> None:
     options = DrillOptions(is_all=True, kafka=True, in_docker=in_docker, in_namespaces=not in_docker)
 
     assert options.chosen() == (list(DRILLS.values()), [])
 
 
-def test_where_no_server_may_be_touched_no_drill_that_touches_one_is_run() -> None:
+def test_drills_with_faults_on_servers_are_skipped_where_servers_are_off_limits() -> None:
     chosen, left_out = DrillOptions(is_all=True, zk=OWN).chosen()
 
     assert {name for name in DRILLS if name.startswith(("zookeeper-", "kafka-"))} == {
@@ -43,7 +43,7 @@ def test_where_no_server_may_be_touched_no_drill_that_touches_one_is_run() -> No
 
 
 @pytest.mark.parametrize(("short", "is_all"), [(True, False), (False, True)])
-def test_without_a_broker_the_drills_on_kafka_are_left_out_and_that_is_said(short: bool, is_all: bool) -> None:
+def test_drills_on_kafka_are_skipped_and_reported_without_a_broker(short: bool, is_all: bool) -> None:
     without, left_out = DrillOptions(short=short, is_all=is_all, in_docker=True).chosen()
     with_broker, _ = DrillOptions(short=short, is_all=is_all, in_docker=True, kafka=True).chosen()
 
@@ -51,7 +51,7 @@ def test_without_a_broker_the_drills_on_kafka_are_left_out_and_that_is_said(shor
     assert [*without, DRILLS["kafka-broker-sigkill"]] == with_broker
 
 
-def test_at_the_operators_own_servers_no_broker_is_started() -> None:
+def test_no_broker_is_started_beside_an_external_ensemble() -> None:
     with pytest.raises(UsageError) as mistake:
         DrillOptions(("kafka-broker-sigkill",), zk=OWN).chosen()
 
@@ -68,7 +68,7 @@ def test_at_the_operators_own_servers_no_broker_is_started() -> None:
         ({}, "name the drills to run, or give one of --short and --all (see: drill list)"),
     ],
 )
-def test_options_that_exclude_each_other_are_a_mistake(options: dict[str, object], sentence: str) -> None:
+def test_mutually_exclusive_options_are_a_usage_error(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError) as mistake:
         DrillOptions(**options)  # type: ignore[arg-type]
 

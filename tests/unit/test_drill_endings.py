@@ -90,7 +90,7 @@ def concluding(*verdicts: str, then: Exception | None = None) -> Callable[..., D
      NotReached("not within 60 s: the servers in containers are healthy")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
-def test_an_ensemble_that_does_not_stand_up_is_inconclusive_and_one_sentence(
+def test_failed_ensemble_start_is_inconclusive_and_reported_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
 ) -> None:
     monkeypatch.setattr(cli, "_stand", refusing(error))
@@ -103,7 +103,7 @@ def test_an_ensemble_that_does_not_stand_up_is_inconclusive_and_one_sentence(
 
 
 @pytest.mark.parametrize(("error", "code"), [(ZooKeeperUnreachable("no server"), 4), (MissingProgram("no java"), 69)])
-def test_what_has_an_exit_code_of_its_own_keeps_it(
+def test_error_with_its_own_exit_code_keeps_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int
 ) -> None:
     monkeypatch.setattr(cli, "_stand", refusing(error))
@@ -114,7 +114,7 @@ def test_what_has_an_exit_code_of_its_own_keeps_it(
 
 
 @pytest.mark.parametrize(("first", "verdict", "code"), [("PASS", "INCONCLUSIVE", 3), ("FAIL", "FAIL", 1)])
-def test_a_runs_folder_that_cannot_be_written_ends_the_run_with_what_was_done(
+def test_unwritable_run_folder_ends_the_run_with_the_finished_drills(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: str, verdict: str, code: int
 ) -> None:
     full = OSError(28, "No space left on device")
@@ -130,7 +130,7 @@ def test_a_runs_folder_that_cannot_be_written_ends_the_run_with_what_was_done(
     assert "Traceback" not in done.stderr
 
 
-def test_drills_without_a_docker_engine_miss_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_docker_engine_is_a_missing_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cli, "_stand", STAND)
     monkeypatch.setenv("PATH", str(tmp_path))
 

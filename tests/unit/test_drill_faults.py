@@ -79,7 +79,7 @@ def run(name: str, stage: Recorded) -> None:
         ("zookeeper-quorum-lost", ["zookeeper-away", *(f"{do} {n}" for do in ("kill", "start") for n in range(3))]),
     ],
 )
-def test_a_fault_is_noted_before_it_is_done(name: str, done: list[str]) -> None:
+def test_fault_is_recorded_before_it_is_injected(name: str, done: list[str]) -> None:
     stage = Recorded()
 
     run(name, stage)
@@ -87,7 +87,7 @@ def test_a_fault_is_noted_before_it_is_done(name: str, done: list[str]) -> None:
     assert stage.done == done
 
 
-def test_zookeeper_is_away_for_no_less_than_was_noted() -> None:
+def test_zookeeper_is_down_for_at_least_the_recorded_time() -> None:
     stage = Recorded()
 
     run("zookeeper-quorum-lost", stage)

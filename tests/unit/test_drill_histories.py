@@ -19,7 +19,7 @@ def commit(session: int, who: str = "hand") -> dict[str, Any]:
     return {"at": 3.0, "who": who, "event": "commit", "session": session, "zxid": 9, "ops": [STATE]}
 
 
-def test_a_history_begins_with_its_run_though_zookeeper_remembers_others(tmp_path: Path) -> None:
+def test_history_begins_with_its_run_though_zookeeper_has_earlier_transactions(tmp_path: Path) -> None:
     zookeeper, drill = tmp_path / "zookeeper.jsonl", tmp_path / "drill.jsonl"
     zookeeper.write_text("".join(json.dumps({**commit(NODE), "at": at}) + "\n" for at in (1.0, 3.0, 9.0)))
     begun = {"at": 2.0, "who": "server", "event": "run", "version": 1, "seed": 1, "profile": "drill", "bounds": BOUNDS}
@@ -32,7 +32,7 @@ def test_a_history_begins_with_its_run_though_zookeeper_remembers_others(tmp_pat
     assert problems == []
 
 
-def test_the_drill_itself_is_a_hand_and_a_process_is_itself() -> None:
+def test_writes_of_the_drill_are_manual_and_those_of_processes_have_their_name() -> None:
     events = [commit(NODE, "node-1#1"), commit(DRILL)]
 
     assert with_strangers(events, {NODE, DRILL}) == events
@@ -47,7 +47,7 @@ def test_unreported_session_is_a_stranger() -> None:
     assert closes is closed
 
 
-def test_a_stranger_that_writes_as_a_coordinator_breaks_s4_and_a_hand_does_not() -> None:
+def test_unknown_session_writing_as_coordinator_breaks_s4_unlike_a_manual_edit() -> None:
     [stranger] = with_strangers([commit(NOBODYS)], {NODE, DRILL})
 
     assert [verdict.invariant for verdict in check([stranger]).broken] == ["S4"]

@@ -72,7 +72,7 @@ def test_the_first_signal_interrupts_and_further_ones_are_answered_once(
     assert capfd.readouterr().err == "cleaning up: this takes some seconds, and is not interrupted\n"
 
 
-def test_what_was_ignored_stays_ignored_and_handlers_are_given_back() -> None:
+def test_ignored_signals_stay_ignored_and_handlers_are_restored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     before = {each: signal.getsignal(each) for each in ENDINGS}
 
@@ -83,7 +83,7 @@ def test_what_was_ignored_stays_ignored_and_handlers_are_given_back() -> None:
     assert {each: signal.getsignal(each) for each in ENDINGS} == before
 
 
-def test_a_signal_that_is_held_counts_when_the_last_hold_ends() -> None:
+def test_deferred_signal_takes_effect_when_the_last_hold_ends() -> None:
     done = []
     with taken(), pytest.raises(KeyboardInterrupt), held():
         with held():
@@ -94,7 +94,7 @@ def test_a_signal_that_is_held_counts_when_the_last_hold_ends() -> None:
     assert done == ["inner", "outer"]
 
 
-def test_at_the_end_not_even_the_first_signal_interrupts(capfd: pytest.CaptureFixture[str]) -> None:
+def test_first_signal_does_not_interrupt_the_end(capfd: pytest.CaptureFixture[str]) -> None:
     with taken():
         ignore()
         signal.raise_signal(signal.SIGINT)
@@ -104,7 +104,7 @@ def test_at_the_end_not_even_the_first_signal_interrupts(capfd: pytest.CaptureFi
     assert capfd.readouterr().err.startswith("cleaning up")
 
 
-def test_every_process_is_ended_though_ctrl_c_comes_while_the_first_is_waited_for() -> None:
+def test_every_process_is_ended_despite_ctrl_c_during_the_first_wait() -> None:
     processes = [Ending(), Ending()]
 
     with taken(), pytest.raises(KeyboardInterrupt):
@@ -113,7 +113,7 @@ def test_every_process_is_ended_though_ctrl_c_comes_while_the_first_is_waited_fo
     assert [each.done for each in processes] == [["resume", "terminate", "wait", "kill"]] * 2
 
 
-def test_a_command_has_a_session_of_its_own_which_no_terminal_interrupts() -> None:
+def test_command_runs_in_its_own_session_and_is_not_interrupted_by_the_terminal() -> None:
     done = finished(sys.executable, "-c", "import os; print(os.getsid(0), os.getpid())", timeout_s=30)
 
     session, pid = done.stdout.split()
@@ -121,7 +121,7 @@ def test_a_command_has_a_session_of_its_own_which_no_terminal_interrupts() -> No
     assert int(session) != os.getsid(0)
 
 
-def test_a_command_that_does_not_end_is_killed_with_what_it_has_started() -> None:
+def test_command_that_does_not_end_is_killed_with_its_children() -> None:
     mark = SLEEP.format(os.getpid())
 
     with pytest.raises(subprocess.TimeoutExpired):
@@ -133,6 +133,6 @@ def test_a_command_that_does_not_end_is_killed_with_what_it_has_started() -> Non
     eventually(lambda: not left(), 10, "both are gone")
 
 
-def test_a_program_that_is_not_there_is_said() -> None:
+def test_missing_program_is_reported() -> None:
     with pytest.raises(OSError, match="no-such-program"):
         finished("no-such-program", timeout_s=1.0)

@@ -66,7 +66,7 @@ def test_marks_are_fault_ephemeral_first_stop_last_start_and_all_fetched(
     assert measured(killed, 10.0).marks == {"T0": 10.0, "T1": 12.0, "T3": 12.5, "T4": 12.9, "T5": 13.0}
 
 
-def test_each_partition_stands_still_from_its_end_to_its_new_beginning(killed: list[Made]) -> None:
+def test_standstill_of_a_partition_lasts_from_its_end_to_its_next_begin(killed: list[Made]) -> None:
     found = measured(killed, 10.0)
 
     assert found.standstill == {("t", 0): 3.0, ("t", 1): 3.0, ("t", 2): 0.0, ("t", 3): 0.0}
@@ -80,7 +80,7 @@ def test_partition_not_fetched_in_the_end_leaves_no_t5(killed: list[Made]) -> No
     assert found.standstill["t", 0] == 10.0
 
 
-def test_what_moves_later_does_not_delay_t5(killed: list[Made]) -> None:
+def test_later_move_does_not_delay_t5(killed: list[Made]) -> None:
     later = [
         event(16.0, "b#1", "halt", incarnation="b#1", partitions={"t": [0]}),
         begin(17.0, "a#2", 0),
@@ -92,7 +92,7 @@ def test_what_moves_later_does_not_delay_t5(killed: list[Made]) -> None:
     assert found.standstill["t", 0] == 3.0
 
 
-def test_what_another_had_for_a_while_has_been_passed_on_though_it_came_back(killed: list[Made]) -> None:
+def test_partition_that_returns_after_a_temporary_owner_counts_as_moved(killed: list[Made]) -> None:
     there_and_back = [
         event(15.0, "b#1", "halt", partitions={"t": [0]}, incarnation="b#1"),
         begin(15.1, "a#2", 0),
@@ -104,7 +104,7 @@ def test_what_another_had_for_a_while_has_been_passed_on_though_it_came_back(kil
     assert (found.moved, found.passed_on) == (0, 1)
 
 
-def test_a_partition_of_one_that_hangs_stands_still_although_it_is_held() -> None:
+def test_partition_of_a_hanging_consumer_has_a_standstill_although_it_is_held() -> None:
     events = [
         event(0.0, "server", "run"),
         begin(1.0, "a#1", 0),
@@ -134,7 +134,7 @@ def test_the_next_coordinator_acts_when_it_is_elected_and_holds_its_lease(killed
     assert measured(events, 10.0).marks["T2"] == 12.4
 
 
-def test_a_command_that_is_removed_without_being_obeyed_is_counted(killed: list[Made]) -> None:
+def test_command_removed_unapplied_is_counted(killed: list[Made]) -> None:
     stale = commit(15.0, "b#1", {"op": "delete", "path": f"{GROUP.channel('b')}/command-0000000003"})
 
     assert measured(killed, 10.0).stale == 0
@@ -153,7 +153,7 @@ def test_a_command_that_is_removed_without_being_obeyed_is_counted(killed: list[
         ("aaa", "", 3, 0),
     ],
 )
-def test_as_few_move_as_equal_shares_need(before: str, consumers: str, partitions: int, least: int) -> None:
+def test_minimum_of_moves_is_that_of_equal_shares(before: str, consumers: str, partitions: int, least: int) -> None:
     held = {("t", number): who for number, who in enumerate(before)}
 
     assert least_moved(held, set(consumers), partitions) == least
@@ -190,7 +190,7 @@ def test_fetching_resumes_once_every_partition_had_records_after_broker_return(
     assert measured(broker_away(*later), 10.0).resumed_s == pytest.approx(seconds)
 
 
-def test_where_no_broker_was_away_nothing_is_said_of_its_return(killed: list[Made]) -> None:
+def test_no_broker_return_is_reported_without_a_broker_outage(killed: list[Made]) -> None:
     assert measured(killed, 10.0).resumed_s is None
 
 

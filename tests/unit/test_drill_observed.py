@@ -88,7 +88,7 @@ def created(wire: Wire, link: CapturedLink, path: str, zxid: int, ephemeral: boo
     wire.answers(link, xid, zxid, made(path))
 
 
-def test_a_transaction_is_what_was_asked_for_in_the_request_whose_reply_names_it(wire: Wire) -> None:
+def test_transaction_is_matched_to_its_request_by_the_reply(wire: Wire) -> None:
     xid = wire.asks(wire.a, Create("/c-", b"1", sequential=True), SetData("/s", b"2"), Check("/f", 3))
     wire.tells(10, "created /c-0000000007", "changed /s")
     wire.answers(wire.a, xid, 10, made("/c-0000000007"), was_set(5), made_packets.result(13))
@@ -103,7 +103,7 @@ def test_a_transaction_is_what_was_asked_for_in_the_request_whose_reply_names_it
     ]
 
 
-def test_it_had_happened_when_the_first_packet_passed_that_knows_of_it(wire: Wire) -> None:
+def test_transaction_is_timed_by_the_first_packet_with_its_zxid(wire: Wire) -> None:
     xid = wire.asks(wire.a, Create("/n"))
     wire.b.reply(1, made_packets.reply(-2, 12))
     before = wire.tap.taken().marks[-1][0]
@@ -122,7 +122,7 @@ def test_a_refused_request_is_no_transaction(wire: Wire) -> None:
     assert wire.done() == []
 
 
-def test_a_request_without_a_reply_is_known_by_what_it_would_have_changed(wire: Wire) -> None:
+def test_request_without_a_reply_is_matched_by_its_changes(wire: Wire) -> None:
     wire.asks(wire.a, Create("/c-", b"1", sequential=True), SetData("/s", b"2", 4))
     wire.asks(wire.b, Create("/c-", b"1", sequential=True))
     wire.tells(10, "created /c-0000000001", "changed /s")
@@ -134,7 +134,7 @@ def test_a_request_without_a_reply_is_known_by_what_it_would_have_changed(wire: 
     assert event["ops"][1]["version"] == 5
 
 
-def test_of_two_such_requests_the_one_is_taken_that_wrote_what_was_read(wire: Wire) -> None:
+def test_unanswered_request_is_matched_by_the_data_that_was_read(wire: Wire) -> None:
     wire.asks(wire.a, Create("/coordinator", b"a"))
     wire.asks(wire.b, Create("/coordinator", b"b"))
     wire.tells(10, "created /coordinator")
@@ -143,7 +143,7 @@ def test_of_two_such_requests_the_one_is_taken_that_wrote_what_was_read(wire: Wi
     assert wire.done()[0]["who"] == "b#2"
 
 
-def test_of_two_such_requests_the_one_is_taken_that_knew_the_version(wire: Wire) -> None:
+def test_unanswered_request_is_matched_by_its_expected_version(wire: Wire) -> None:
     created(wire, wire.a, "/fence", 9, ephemeral=False)
     wire.asks(wire.a, SetData("/s", b""), Check("/fence", 1))
     wire.asks(wire.b, SetData("/s", b"", 6), Check("/fence", 0))
@@ -152,7 +152,7 @@ def test_of_two_such_requests_the_one_is_taken_that_knew_the_version(wire: Wire)
     assert wire.done()[1]["who"] == "b#2"
 
 
-def test_two_requests_of_which_either_may_have_been_it_are_said_to_be_unknown(wire: Wire) -> None:
+def test_two_requests_with_the_same_changes_are_reported_as_unknown(wire: Wire) -> None:
     created(wire, wire.a, "/before", 9)
     wire.asks(wire.a, Create("/coordinator", b"a"))
     wire.asks(wire.b, Create("/coordinator", b"b"))
@@ -166,7 +166,7 @@ def test_two_requests_of_which_either_may_have_been_it_are_said_to_be_unknown(wi
     assert found.events[-1]["event"] == "end"
 
 
-def test_a_request_that_was_sent_later_or_is_answered_already_is_not_taken_for_it(wire: Wire) -> None:
+def test_later_or_answered_request_is_not_matched(wire: Wire) -> None:
     wire.answers(wire.a, 999, 10)
     wire.asks(wire.a, Delete("/n"))
     wire.tells(10, "deleted /n")
@@ -176,7 +176,7 @@ def test_a_request_that_was_sent_later_or_is_answered_already_is_not_taken_for_i
     assert [event["who"] for event in wire.done()] == ["hand", "hand"]
 
 
-def test_what_was_sent_before_a_request_that_was_done_cannot_be_done_after_it(wire: Wire) -> None:
+def test_request_sent_before_an_applied_one_is_not_applied_after_it(wire: Wire) -> None:
     wire.asks(wire.a, SetData("/s", b"1"))
     wire.asks(wire.a, SetData("/t", b"2", 0))
     wire.tells(10, "changed /t")
@@ -186,7 +186,7 @@ def test_what_was_sent_before_a_request_that_was_done_cannot_be_done_after_it(wi
     assert [event["who"] for event in wire.done()] == ["a#1", "hand"]
 
 
-def test_all_ephemerals_of_a_session_that_go_at_once_went_with_it(wire: Wire) -> None:
+def test_ephemerals_of_a_session_deleted_at_once_were_deleted_by_its_end(wire: Wire) -> None:
     created(wire, wire.a, "/e", 5)
     created(wire, wire.a, "/f", 6)
     wire.tells(10, "deleted /f", "deleted /e")
@@ -197,7 +197,7 @@ def test_all_ephemerals_of_a_session_that_go_at_once_went_with_it(wire: Wire) ->
     assert event["paths"] == ["/f", "/e"]
 
 
-def test_an_ephemeral_that_goes_while_its_session_lives_was_removed_by_a_hand(wire: Wire) -> None:
+def test_ephemeral_deleted_while_its_session_lives_was_removed_manually(wire: Wire) -> None:
     created(wire, wire.a, "/e", 5)
     created(wire, wire.b, "/f", 6)
     created(wire, wire.b, "/g", 7)
@@ -210,7 +210,7 @@ def test_an_ephemeral_that_goes_while_its_session_lives_was_removed_by_a_hand(wi
     assert [(event["event"], event["who"]) for event in events] == [("commit", "hand")] * 2
 
 
-def test_a_session_that_its_client_ends_is_closed_with_what_it_had(wire: Wire) -> None:
+def test_session_closed_by_its_client_is_closed_with_its_ephemerals(wire: Wire) -> None:
     created(wire, wire.a, "/e", 5)
     xid = wire.closes(wire.a)
     wire.tells(10, "deleted /e")
@@ -232,7 +232,7 @@ def test_unanswered_close_counts_if_nothing_else_could_end_the_session_so_soon(
     assert wire.done()[-1]["why"] == why
 
 
-def test_what_a_stranger_wrote_is_what_was_read_of_it(wire: Wire) -> None:
+def test_write_of_an_unknown_session_has_the_data_that_was_read(wire: Wire) -> None:
     wire.tells(10, "created /n", "changed /m", "deleted /o")
     wire.reads("/n", "new", 10, 0, owner=77)
     wire.reads("/m", "more", 10, 4)
@@ -269,13 +269,13 @@ def test_reply_to_a_change_without_a_watch_event_is_not_believed(wire: Wire) -> 
     assert "do not match the request" in wire.observed().problem
 
 
-def test_a_server_that_names_no_transactions_is_too_old(wire: Wire) -> None:
+def test_server_without_zxids_in_watch_events_is_too_old(wire: Wire) -> None:
     wire.tells(-1, "created /n")
 
     assert "3.9 or newer" in wire.observed().problem
 
 
-def test_a_packet_that_cannot_be_read_ends_what_is_known(wire: Wire) -> None:
+def test_unreadable_packet_ends_the_reconstruction(wire: Wire) -> None:
     created(wire, wire.a, "/e", 5)
     wire.a.reply(1, b"\0\0")
 
@@ -285,7 +285,7 @@ def test_a_packet_that_cannot_be_read_ends_what_is_known(wire: Wire) -> None:
     assert [event["event"] for event in found.events].count("end") == 1
 
 
-def test_foreign_writes_are_named_since_the_checker_excuses_them(wire: Wire) -> None:
+def test_foreign_writes_are_reported_since_the_checker_excuses_them(wire: Wire) -> None:
     created(wire, wire.a, "/mine", 9)
     assert somebody_else(wire.observed().events) == ""
 
@@ -296,7 +296,7 @@ def test_foreign_writes_are_named_since_the_checker_excuses_them(wire: Wire) -> 
     assert somebody_else(wire.observed().events) == "a stranger wrote /m and 1 more"
 
 
-def test_what_an_unknown_session_wrote_past_a_proxy_is_a_strangers_and_not_named(wire: Wire) -> None:
+def test_write_that_bypasses_a_proxy_is_foreign_and_not_reported(wire: Wire) -> None:
     created(wire, wire.link(3), "/n", 9)
 
     assert somebody_else(wire.observed().events) == ""
@@ -322,7 +322,7 @@ def test_observer_capture_has_a_bound_and_the_history_ends_beyond_it(
     assert "end" in [event["event"] for event in found.events]
 
 
-def test_a_write_whose_reply_there_was_no_room_for_is_still_its_processes(
+def test_write_whose_reply_exceeds_the_bound_still_belongs_to_its_process(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     xid = wire.asks(wire.a, Create("/n"))
@@ -335,7 +335,7 @@ def test_a_write_whose_reply_there_was_no_room_for_is_still_its_processes(
     assert event["who"] == "a#1"
 
 
-def test_a_session_says_what_was_asked_for_and_what_was_granted(wire: Wire) -> None:
+def test_session_has_its_requested_and_its_granted_timeout(wire: Wire) -> None:
     sessions = [event for event in wire.observed().events if event["event"] == "session"]
 
     assert {(event["who"], event["asked"], event["timeout"]) for event in sessions} >= {("a#1", 50.0, 40.0)}

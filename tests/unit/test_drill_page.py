@@ -90,14 +90,14 @@ def bars(lane: Lane, kind: str) -> list[tuple[float, float, str]]:
 # ---- what is drawn where: partitions
 
 
-def test_a_partition_is_drawn_from_begin_to_the_exit_of_its_process_and_by_whom() -> None:
+def test_partition_bar_lasts_from_begin_to_exit_and_names_its_process() -> None:
     lanes = lanes_of(history())
 
     assert bars(lanes["t-2"], FETCH) == [(2.0, 10.0, "c2"), (15.0, 20.0, "c1")]
     assert bars(lanes["t-0"], FETCH) == [(2.0, 20.0, "c1")]
 
 
-def test_between_two_who_fetch_a_partition_its_standstill_is_drawn() -> None:
+def test_standstill_of_a_partition_is_drawn_between_two_holders() -> None:
     lanes = lanes_of(history())
 
     assert bars(lanes["t-2"], GAP) == [(10.0, 15.0, "no fetcher")]
@@ -105,7 +105,7 @@ def test_between_two_who_fetch_a_partition_its_standstill_is_drawn() -> None:
     assert bars(lanes["t-0"], GAP) == []
 
 
-def test_abandoned_partition_stands_still_while_its_group_has_live_members() -> None:
+def test_abandoned_partition_has_a_standstill_while_its_group_has_live_members() -> None:
     left = [each for each in history() if not (each["event"] == "begin" and each["at"] == 15.0)]
     without_members = [each for each in left if each["event"] != "end"]
     without_members += [event(18.0, "c1#11", "exit", why="left"), event(20.0, "drill", "end")]
@@ -114,7 +114,7 @@ def test_abandoned_partition_stands_still_while_its_group_has_live_members() -> 
     assert bars(lanes_of(without_members)["t-2"], GAP) == []
 
 
-def test_an_overlap_is_marked_and_its_bars_stand_one_below_the_other() -> None:
+def test_overlap_is_marked_and_its_bars_are_drawn_below_each_other() -> None:
     events = history()
     events[-1:] = [begin(17.0, "c3#13", 0), halt(18.5, "c3#13", 0), event(20.0, "drill", "end")]
 
@@ -142,7 +142,7 @@ def test_recreated_topic_is_no_overlap() -> None:
     assert bars(lanes_of([*history()[:-1], other, event(20.0, "drill", "end")])["t-0"], OVERLAP) == []
 
 
-def test_whose_lease_has_lapsed_does_not_fetch_until_it_is_renewed() -> None:
+def test_consumer_with_a_lapsed_lease_does_not_fetch_until_it_is_renewed() -> None:
     events = history()
     renewals = [
         event(at, "c1#11", "lease", role="consumer", session=11, until=until)
@@ -158,13 +158,13 @@ def test_whose_lease_has_lapsed_does_not_fetch_until_it_is_renewed() -> None:
     assert bars(lanes_of(events, CONSUMER)["c1"], LEASE) == [(2.0, 6.0, ""), (8.0, 20.0, "")]
 
 
-def test_a_session_that_was_killed_ends_what_was_fetched_on_it() -> None:
+def test_killed_session_ends_the_bars_of_its_partitions() -> None:
     events = [*history()[:-1], event(17.0, "server", "closed", session=11, zxid=9, why="killed", paths=[])]
 
     assert bars(lanes_of([*events, event(20.0, "drill", "end")])["t-1"], FETCH) == [(2.0, 17.0, "c1")]
 
 
-def test_records_are_counted_for_whose_they_were() -> None:
+def test_records_are_counted_for_the_consumer_that_fetched_them() -> None:
     lane = lanes_of(history())["t-0"]
 
     assert [bar.note for bar in lane.bars if bar.kind == FETCH] == [
@@ -184,19 +184,19 @@ def test_a_node_is_drawn_as_the_coordinator_from_its_election_to_its_end() -> No
     assert bars(nodes["node-2"], ELECTED) == [(14.1, 20.0, "coordinator, epoch 2")]
 
 
-def test_a_node_whose_session_ends_is_the_coordinator_no_longer() -> None:
+def test_node_whose_session_ends_is_no_longer_the_coordinator() -> None:
     events = [each for each in history() if each["event"] != "exit"]
 
     assert bars(lanes_of(events, NODE)["node-1"], ELECTED) == [(0.5, 14.0, "coordinator, epoch 1")]
 
 
-def test_a_restart_under_the_same_name_is_another_life_on_the_same_lane() -> None:
+def test_restart_under_the_same_name_is_another_incarnation_on_the_same_lane() -> None:
     events = [*history()[:-1], *consumer(16.0, "c2#99", 99), event(20.0, "drill", "end")]
 
     assert bars(lanes_of(events, CONSUMER)["c2"], LIFE) == [(1.0, 10.0, "c2#12"), (16.0, 20.0, "c2#99")]
 
 
-def test_a_pause_is_drawn_on_whom_it_hit_for_as_long_as_it_lasted() -> None:
+def test_pause_is_drawn_on_the_paused_process_for_its_duration() -> None:
     events = history()
     events.insert(-1, event(16.0, "drill", "fault", kind="pause", process="c1#11", until=18.0))
 
@@ -210,7 +210,7 @@ def test_a_pause_is_drawn_on_whom_it_hit_for_as_long_as_it_lasted() -> None:
     ]
 
 
-def test_a_server_is_away_until_it_returns() -> None:
+def test_server_is_drawn_as_down_until_it_returns() -> None:
     events = history()
     away = [event(16.0, "server", "fault", kind="pause-server", server=2)]
     away += [
@@ -250,7 +250,7 @@ def test_overlaps_gaps_and_tracks_of_bars() -> None:
     assert [bar.track for bar in tracked(some)[0]] == [0, 1, 1, 0]
 
 
-def test_the_picture_begins_before_the_fault_and_ends_when_all_is_well_again() -> None:
+def test_timeline_begins_before_the_fault_and_ends_after_recovery() -> None:
     long = [*history()[:-1], event(600.0, "drill", "end")]
     timeline, _ = timeline_of(run(), long)
 
@@ -287,7 +287,7 @@ def test_ticks_are_round_and_far_enough_apart(length: float) -> None:
     assert (found[1] - found[0]) * axis.per_second >= 69
 
 
-def test_what_is_too_narrow_or_too_close_together_becomes_one() -> None:
+def test_narrow_or_adjacent_bars_are_merged() -> None:
     axis = Axis(0, 1000, 1000)
     narrow = [Bar(number / 20, number / 20 + 0.02, FETCH, f"c{number}") for number in range(20_000)]
     marks = [LaneMark(number / 20, "batch") for number in range(20_000)]
@@ -308,7 +308,7 @@ def test_a_pause_in_the_flow_of_records_can_be_seen() -> None:
 # ---- the page
 
 
-def test_the_page_tells_what_happened_in_words_and_shape() -> None:
+def test_page_describes_the_run_in_text_and_shapes() -> None:
     found = Page(page(run(), history()))
 
     said = found.words()
@@ -331,7 +331,7 @@ def test_each_verdict_has_a_shape_of_its_own() -> None:
     assert len(shapes) == 3
 
 
-def test_who_points_at_a_bar_reads_exact_times_from_the_fault() -> None:
+def test_tooltip_of_a_bar_has_exact_times_from_the_fault() -> None:
     titles = Page(page(run(), history())).titles()
 
     assert "t-2 has no fetcher, 0 s to +5 s (5 s)" in titles
@@ -354,7 +354,7 @@ def test_a_gap_is_drawn_between_the_bars_of_its_partition() -> None:
     assert any(abs(x - float(gap["x"] or 0) - float(gap["width"] or 0)) < 0.2 for x in begins)
 
 
-def test_an_overlap_is_framed_and_said() -> None:
+def test_overlap_is_framed_and_described() -> None:
     events = [*history()[:-1], begin(15.5, "c3#13", 0), halt(17.0, "c3#13", 0), event(20.0, "drill", "end")]
     found = Page(page(run(), events))
 
@@ -363,7 +363,7 @@ def test_an_overlap_is_framed_and_said() -> None:
     assert len(found.of("overlap")) > len(Page(page(run(), history())).of("overlap"))
 
 
-def test_a_broken_invariant_shows_its_witness_and_an_undecided_one_says_why() -> None:
+def test_broken_invariant_has_its_witness_and_an_undecided_one_its_reason() -> None:
     broken = run(verdict="FAIL")
     broken["invariants"]["S1"].update(
         outcome="broken", why="t-0 was fetched by two", witness=[begin(15.5, "c3#13", 0), {"event": "odd"}, 5]
@@ -421,7 +421,7 @@ def test_every_text_from_outside_is_escaped() -> None:
         assert not any("alert" in name for _, attrs in found.elements for name in attrs)
 
 
-def test_what_goes_into_an_attribute_or_a_text_is_escaped() -> None:
+def test_attributes_and_texts_are_escaped() -> None:
     some = [words(1, 2, NASTY, NASTY, NASTY), shape("g", NASTY, data=NASTY)]
     template = environment(text).from_string('{% from "picture.html.jinja" import shapes %}{{ shapes(some) }}')
     found = Page(template.render(some=some))
@@ -447,7 +447,7 @@ def test_the_same_run_gives_the_same_page_byte_for_byte() -> None:
     assert page(run(), history()) == page(*again)
 
 
-def test_what_a_run_that_broke_off_lacks_is_said_in_its_place() -> None:
+def test_parts_missing_after_an_aborted_run_are_reported_in_their_place() -> None:
     said = Page(page({}, [])).words()
 
     assert "The run was aborted before it had a verdict." in said
@@ -467,7 +467,7 @@ def strange() -> Iterator[tuple[str, dict[str, Any]]]:
                     yield f"{key}.{inner}={odd!r:.20}", run(**{key: {**value, inner: odd}})
 
 
-def test_a_run_with_anything_in_it_gives_a_page_and_a_report() -> None:
+def test_run_with_arbitrary_values_gives_a_page_and_a_report() -> None:
     events = [each for each in history() if each["event"] in ("run", "fault", "calm", "end")]
     for name, odd in strange():
         try:
@@ -477,7 +477,7 @@ def test_a_run_with_anything_in_it_gives_a_page_and_a_report() -> None:
             raise AssertionError(name) from error
 
 
-def test_events_that_cannot_be_read_are_set_aside_and_counted() -> None:
+def test_unreadable_events_are_ignored_and_counted() -> None:
     odd: list[Any] = [
         5,
         None,
@@ -517,7 +517,7 @@ def test_a_long_history_gives_no_longer_page() -> None:
     assert long < 1.5 * short
 
 
-def test_of_very_many_partitions_those_are_drawn_in_which_something_changed() -> None:
+def test_only_changed_partitions_are_drawn_when_there_are_very_many() -> None:
     events = history()
     events[10:10] = [begin(2.5, "c1#11", *range(100, 400))]
 

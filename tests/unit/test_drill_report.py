@@ -20,7 +20,7 @@ def rows(text: str, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-def test_the_report_says_who_fetched_each_partition_when() -> None:
+def test_report_lists_the_holders_of_each_partition_with_times() -> None:
     found = rows(markdown(run(), history()), "Timeline")
 
     assert ["g", "t-2", f"c2 {MINUS}8 s to 0 s; no fetcher 0 s to +5 s; c1 +5 s to end"] in found
@@ -28,13 +28,13 @@ def test_the_report_says_who_fetched_each_partition_when() -> None:
     assert ["T1", "did not happen", ""] in found
 
 
-def test_an_overlap_stands_out() -> None:
+def test_overlap_is_highlighted() -> None:
     events = [*history()[:-1], begin(15.5, "c3#13", 0), halt(17.0, "c3#13", 0), event(20.0, "drill", "end")]
 
     assert "**two fetchers** +5.5 s to +7 s" in markdown(run(), events)
 
 
-def test_the_report_has_promises_numbers_records_and_how_to_do_it_again() -> None:
+def test_report_has_promises_numbers_records_and_the_command_to_repeat_the_run() -> None:
     text = markdown(run(), history())
 
     assert ["the next coordinator acts", "session timeout + 2 ticks", "5.5 s", "4.1 s", "held"] in rows(
@@ -60,7 +60,7 @@ def test_a_broken_invariant_has_its_witness_below() -> None:
     assert any(row[:3] == ["+5.5 s", "c3\\#13", "begin"] for row in rows(text, "Invariants"))
 
 
-def test_what_a_run_that_broke_off_lacks_is_said_in_its_place() -> None:
+def test_parts_missing_after_an_aborted_run_are_reported_in_their_place() -> None:
     text = markdown({}, [])
 
     assert text.startswith("# INCONCLUSIVE: Unnamed drill\n")
@@ -70,7 +70,7 @@ def test_what_a_run_that_broke_off_lacks_is_said_in_its_place() -> None:
         assert f"Missing: {what}" in text
 
 
-def test_texts_from_outside_make_no_markup_and_no_other_lines() -> None:
+def test_external_texts_add_no_markup_and_no_lines() -> None:
     nasty = "a | b\n# head <script>x</script> [l](u) `c` *d* \x1b[31m\u202e"
     lines = markdown(run(title=nasty, hypothesis=nasty, why=[nasty], drill=nasty), history()).splitlines()
 
@@ -124,7 +124,7 @@ def test_server_fault_is_described_for_the_server() -> None:
     assert sentences(run(), events)[0].startswith("server 2 was cut off from its peers")
 
 
-def test_seconds_and_amounts_are_written_for_people() -> None:
+def test_seconds_and_amounts_are_written_in_readable_units() -> None:
     assert [seconds(value) for value in (0, 0.0421, 4.1, 12.345, 1234.56, -2.0, None)] == [
         "0 s", "0.042 s", "4.1 s", "12.35 s", "1,234.6 s", f"{MINUS}2 s", "not measured",
     ]  # fmt: skip

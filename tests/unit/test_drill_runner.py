@@ -49,7 +49,7 @@ class Away:
         return nullcontext()
 
 
-def test_a_drill_that_breaks_off_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
+def test_aborted_drill_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
     reader = cast(DataFrameReader, None)  # it is never asked
     options = DrillOptions((NAME,), runs=tmp_path)
 
@@ -62,7 +62,7 @@ def test_a_drill_that_breaks_off_has_evidence_and_is_inconclusive(tmp_path: Path
 
 
 @pytest.mark.parametrize(("name", "is_shown"), [("consumer-sigkill", True), ("region-reset-to-initial", False)])
-def test_a_region_s_drill_shows_nothing_where_its_applications_say_nothing(
+def test_region_drill_shows_no_numbers_without_reports_of_its_applications(
     tmp_path: Path, name: str, is_shown: bool
 ) -> None:
     run = DrillRun(DRILLS[name], tmp_path, DRILLS[name].adjust(Settings()), 1)

@@ -30,18 +30,18 @@ def test_a_broken_invariant_fails_it() -> None:
     assert decided(broken, KEPT, WHOLE, []) == (FAIL, ["S1: two fetched t-0"])
 
 
-def test_a_promise_that_was_not_kept_fails_it_and_says_by_how_much() -> None:
+def test_missed_promise_fails_it_with_the_excess() -> None:
     late = [{**KEPT[0], "measured": 3.5, "held": False}]
 
     assert decided(HELD, late, WHOLE, []) == (FAIL, ["it acts: 3.5 s, promised 2 (2 s)"])
 
 
-def test_what_the_drill_itself_has_seen_go_wrong_fails_it() -> None:
+def test_failure_observed_by_the_drill_fails_it() -> None:
     assert decided(HELD, KEPT, WHOLE, [], ["node-1 has ended"]) == (FAIL, ["node-1 has ended"])
 
 
 @pytest.mark.parametrize("what", ["lost", "duplicated", "misplaced"])
-def test_a_record_that_is_lost_or_comes_twice_fails_it(what: str) -> None:
+def test_lost_or_repeated_record_fails_it(what: str) -> None:
     counts = {"lost": 0, "duplicated": 0, "misplaced": 0} | {what: 1}
 
     assert decided(HELD, KEPT, RecordCounts(100, 0, 100, **counts), []) == (FAIL, [f"1 records {what}"])
@@ -57,20 +57,20 @@ def test_a_record_that_is_lost_or_comes_twice_fails_it(what: str) -> None:
     ],
     ids=["no fault", "no number", "no DataFrame", "undecided"],
 )
-def test_what_is_not_known_is_never_a_pass(invariants: Any, promises: Any, records: Any, missing: Any) -> None:
+def test_unknown_value_is_never_a_pass(invariants: Any, promises: Any, records: Any, missing: Any) -> None:
     verdict, why = decided(invariants, promises, records, missing)
 
     assert verdict == INCONCLUSIVE
     assert len(why) == 1
 
 
-def test_what_no_history_of_this_kind_decides_is_no_reason() -> None:
+def test_invariant_undecidable_for_this_kind_of_history_is_no_reason() -> None:
     undecided = {"S7": {"outcome": "not decided", "why": "nothing was due", "is_due": False}}
 
     assert decided(undecided, KEPT, WHOLE, []) == (PASS, [])
 
 
-def test_a_failure_counts_for_more_than_what_is_missing() -> None:
+def test_failure_takes_precedence_over_missing_evidence() -> None:
     late = [{**KEPT[0], "measured": 3.5, "held": False}]
 
     verdict, why = decided(HELD, late, WHOLE, ["no recovery"])
@@ -79,7 +79,7 @@ def test_a_failure_counts_for_more_than_what_is_missing() -> None:
     assert why[-1] == "no recovery"
 
 
-def test_records_are_held_against_what_was_produced() -> None:
+def test_records_are_compared_with_the_produced_ones() -> None:
     produced = {"t": {"i": {"0": 10, "1": 5}}}
 
     found = counted(produced, [row(0, 11, 9, 9), row(1, 5, 5, 4)])
@@ -95,7 +95,7 @@ def test_records_read_by_applications_are_not_lost_and_are_duplicates_if_repeate
     assert (twice.lost, twice.duplicated) == (0, 2)
 
 
-def test_what_one_partition_has_twice_does_not_make_up_for_what_another_has_lost() -> None:
+def test_repeated_record_of_one_partition_does_not_offset_a_lost_one_of_another() -> None:
     produced = {"t": {"i": {"0": 10, "1": 10}}}
 
     found = counted(produced, [row(0, 10, 10, 9), row(1, 6, 6, 9)], elsewhere={("t", 0): 4})
@@ -103,7 +103,7 @@ def test_what_one_partition_has_twice_does_not_make_up_for_what_another_has_lost
     assert (found.lost, found.duplicated) == (4, 4)
 
 
-def test_what_was_still_on_its_way_is_not_lost() -> None:
+def test_record_in_flight_is_not_lost() -> None:
     late = RecordCounts(100, 0, 90, lost=10, duplicated=0, misplaced=0)
 
     assert decided(HELD, KEPT, late, ["not every record was sealed in time"])[0] == INCONCLUSIVE
@@ -122,7 +122,7 @@ def test_unproduced_records_are_misplaced() -> None:
     assert counted({}, [row(0, 3, 3, 2)]).misplaced == 3
 
 
-def test_several_drills_are_as_good_as_the_worst() -> None:
+def test_verdict_of_several_drills_is_the_worst_one() -> None:
     assert together([PASS, PASS]) == PASS
     assert together([PASS, INCONCLUSIVE]) == INCONCLUSIVE
     assert together([INCONCLUSIVE, FAIL, PASS]) == FAIL

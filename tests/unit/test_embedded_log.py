@@ -111,7 +111,7 @@ def test_appended_batch_is_fetched_with_the_columns_of_sparks_kafka_source(tmp_p
     assert (second["key"], second["value"], second["offset"], second["headers"]) == (None, None, 1, None)
 
 
-def test_the_schema_is_what_spark_demands_of_its_sources() -> None:
+def test_schema_is_the_one_that_spark_requires_of_sources() -> None:
     types = pytest.importorskip("pyspark.sql.types")
     convert = pytest.importorskip("pyspark.sql.pandas.types").to_arrow_schema
     header = types.StructType(
@@ -140,7 +140,7 @@ def test_offsets_continue_after_the_last_batch_of_any_appender(tmp_path: Path, l
     assert (log.earliest(TOPIC, ID, 0), log.latest(TOPIC, ID, 0)) == (0, 4)
 
 
-def test_a_reader_at_the_end_sees_what_comes_and_nothing_twice(tmp_path: Path, log: Log) -> None:
+def test_reader_at_the_end_sees_new_records_once(tmp_path: Path, log: Log) -> None:
     appender = Appender(tmp_path, TOPIC, ID, 0)
     offset, seen = 0, []
     for number in range(100):  # more at once than are taken in one by one
@@ -195,7 +195,7 @@ def test_a_topic_without_data_is_unknown_and_so_is_an_old_id_of_its_name(tmp_pat
 
 
 @pytest.mark.parametrize(("topic", "topic_id"), [("..", ID), ("a/b", ID), (TOPIC, ".."), (TOPIC, "../x"), (TOPIC, "")])
-def test_a_name_that_would_lead_elsewhere_is_refused(tmp_path: Path, log: Log, topic: str, topic_id: str) -> None:
+def test_name_that_leaves_the_folder_is_refused(tmp_path: Path, log: Log, topic: str, topic_id: str) -> None:
     with pytest.raises(UsageError):
         log.fetch(topic, topic_id, 0, 0, LARGE, LARGE)
     with pytest.raises(UsageError):
@@ -273,7 +273,7 @@ def test_a_reader_of_many_partitions_keeps_few_files_mapped(tmp_path: Path, log:
     assert 1 <= len(mapped) <= 16
 
 
-def test_records_that_wait_to_be_read_in_an_open_file_take_no_memory(tmp_path: Path, log: Log) -> None:
+def test_unread_records_in_an_open_file_take_no_memory(tmp_path: Path, log: Log) -> None:
     append(tmp_path, *[b"x"] * 100_000)
     before = pa.total_allocated_bytes()
 
@@ -305,7 +305,7 @@ def test_a_timestamp_finds_the_first_record_of_its_time_or_later(tmp_path: Path,
     ]
 
 
-def test_a_record_that_is_written_while_its_time_is_looked_for_is_not_passed_over(tmp_path: Path) -> None:
+def test_record_written_during_a_search_by_time_is_not_skipped(tmp_path: Path) -> None:
     append(tmp_path, b"a", times=[1000])
 
     class Overtaken(EmbeddedLog):
@@ -340,7 +340,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_named_with_its_offset_and_what_stands_around_it_is_read(
+def test_damaged_file_is_reported_with_its_offset_and_its_neighbours_are_read(
     tmp_path: Path, log: Log, damage: str
 ) -> None:
     for value in (b"a", b"b", b"c"):
@@ -377,7 +377,7 @@ def test_leftovers_of_a_dead_producer_are_not_read_and_are_swept_when_they_are_o
     assert (fresh.exists(), old.exists()) == (True, False)
 
 
-def test_removed_data_is_gone_at_once_for_readers_and_producers(tmp_path: Path, log: Log) -> None:
+def test_removed_data_is_unavailable_at_once_to_readers_and_producers(tmp_path: Path, log: Log) -> None:
     appender = Appender(tmp_path, TOPIC, ID, 0)
     appender.append(stored_batches([b"a"]))
     assert values(log, 0) == [b"a"]

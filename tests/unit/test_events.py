@@ -87,7 +87,7 @@ def test_cooperative_consumer_that_keeps_partitions_stays_joined_at_its_offsets(
     assert group_of(*by("a", START)).consumers["a"].state == STARTED
 
 
-def test_what_was_lost_uncommitted_comes_again_elsewhere_and_breaks_no_rule() -> None:
+def test_uncommitted_records_read_again_by_another_consumer_break_no_rule() -> None:
     first = by("a", consumed(0, 0, 9), committed(0, 5), lost(0, 1))
 
     group = group_of(*JOINS, *first, *by("b", START, assigned(0), consumed(0, 5, 9)))
@@ -130,13 +130,13 @@ def test_a_commit_that_fails_moves_nothing() -> None:
         (by("a", ("rebalance_complete", {})), "not known"),
     ],
 )  # fmt: skip
-def test_a_rule_that_is_broken_is_named(events: list[tuple[str, Event]], rule: str) -> None:
+def test_broken_rule_is_named(events: list[tuple[str, Event]], rule: str) -> None:
     with pytest.raises(RuleBroken, match=rule):
         group_of(*events)
 
 
 @pytest.mark.parametrize("total, count, rule", [(3, 10, "cannot add"), (9, 9, "leaves records out")])
-def test_records_that_do_not_add_up_break_a_rule(total: int, count: int, rule: str) -> None:
+def test_inconsistent_record_counts_break_a_rule(total: int, count: int, rule: str) -> None:
     one = {**named(0)[0], "count": count, "minOffset": 0, "maxOffset": 9}
 
     with pytest.raises(RuleBroken, match=rule):

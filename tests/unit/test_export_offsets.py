@@ -38,7 +38,7 @@ def group(*offsets: int | None) -> ShownGroup:
     return ShownGroup("g", GroupState(), (), tuple(partitions))
 
 
-def test_each_offset_that_stands_is_committed_under_the_name_in_kafka() -> None:
+def test_each_existing_offset_is_committed_under_the_name_in_kafka() -> None:
     kafka = Kafka()
 
     rows = export_offsets(kafka, "shadow", group(5, None, 7))
@@ -47,7 +47,7 @@ def test_each_offset_that_stands_is_committed_under_the_name_in_kafka() -> None:
     assert rows == [("shadow", "t", 0, 5, "Successful"), ("shadow", "t", 2, 7, "Successful")]
 
 
-def test_what_is_of_another_topic_is_not_sent_and_what_is_refused_says_why() -> None:
+def test_offsets_of_other_topics_are_not_sent_and_refused_ones_have_a_reason() -> None:
     kafka = Kafka("DEAD")
     kafka.strange, kafka.refused = {("t", 0): "another topic"}, {("t", 1): "no such partition"}
 

@@ -88,7 +88,7 @@ def test_every_assignor_fault_is_reported_with_its_name(fault: str) -> None:
     assert str(failed.value).isprintable()
 
 
-def test_what_it_says_is_cut_where_it_is_too_long() -> None:
+def test_error_message_over_the_limit_is_truncated() -> None:
     with pytest.raises(RebalanceFailed) as failed:
         assigned(Made(raises(ValueError("\x00" * 10_000))), [Subscriber("x1", {"t": 1})], {"t": range(2)})
 
@@ -125,7 +125,7 @@ class Node:
 
 
 @pytest.mark.parametrize("fault", ["an error", "the end of the process", "one of the project's errors", "nothing"])
-def test_only_the_group_of_a_failing_assignor_fails_and_the_others_go_on(fault: str) -> None:
+def test_only_the_group_of_a_failing_assignor_fails(fault: str) -> None:
     assign, reason = FAULTS[fault]
     node = Node(Made(assign), {"bad": "x1", "good": "c1"})
 

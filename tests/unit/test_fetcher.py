@@ -31,7 +31,7 @@ BROKEN, WHOLE = TopicPartition("t", 0), TopicPartition("t", 1)
 @pytest.mark.parametrize(
     ("look_s", "wait_s"), [(0.0, LOOK_FOR_DATA_S), (0.01, 0.09), (60.0, LONGEST_WAIT_S)], ids=["quick", "slow", "hung"]
 )
-def test_an_empty_log_is_looked_at_again_soon_however_long_the_last_look_took(look_s: float, wait_s: float) -> None:
+def test_empty_log_is_fetched_again_soon_despite_a_slow_fetch(look_s: float, wait_s: float) -> None:
     runtime = ManualRuntime()
     looks = Looks(runtime)
     began = runtime.monotonic()
@@ -40,7 +40,7 @@ def test_an_empty_log_is_looked_at_again_soon_however_long_the_last_look_took(lo
     assert looks.wait_s == pytest.approx(wait_s)
 
 
-def test_a_partition_whose_folder_cannot_be_listed_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+def test_unlistable_partition_folder_is_reported_and_blocks_no_other_partition(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, "t", "id")
     folder.mkdir(parents=True)
     (folder / "0").write_text("a file where the partition's folder should be")
@@ -52,7 +52,7 @@ def test_a_partition_whose_folder_cannot_be_listed_is_reported_and_the_others_go
     assert "Not a directory" in fetcher.complaints[BROKEN]
 
 
-def test_a_partition_whose_first_offset_cannot_be_found_waits_and_the_others_do_not() -> None:
+def test_partition_without_a_known_first_offset_delays_no_other_partition() -> None:
     def find(partition: TopicPartition, topic_id: str, came_later: bool) -> StartOffset:
         if partition == BROKEN:
             raise PermissionError("no access")
@@ -128,7 +128,7 @@ def test_records_fetched_before_an_unexpected_error_are_fetched_again() -> None:
 
 @pytest.mark.parametrize(("reset", "after"), [("earliest", 30), ("latest", 50)])
 @pytest.mark.parametrize("before", [10, 60], ids=["removed", "not there any more"])
-def test_an_offset_out_of_range_is_said_counted_and_moved_and_the_others_go_on(
+def test_out_of_range_offset_is_logged_counted_and_reset_without_blocking_others(
     reset: str, after: int, before: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = ConsumerMetrics()
@@ -173,7 +173,7 @@ def test_lost_offset_in_a_region_is_an_error_with_a_remedy_and_never_a_jump(rese
 
 
 @pytest.mark.parametrize("given_up", [True, False], ids=["given up", "somebody has moved it"])
-def test_a_jump_that_was_not_taken_is_forgotten_with_the_position(given_up: bool) -> None:
+def test_pending_jump_is_discarded_with_the_position(given_up: bool) -> None:
     fetcher = Fetcher(TimedLog(end=50, begin=30))
     fetcher.begin({BROKEN: Position("id", 10)})
     fetcher.fetch(100, 1 << 20)
@@ -194,7 +194,7 @@ class LogThatIsAway(TimedLog):
         raise LogError("the log is away")
 
 
-def test_a_log_that_cannot_tell_where_to_go_on_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_without_a_known_beginning_is_queried_again(caplog: pytest.LogCaptureFixture) -> None:
     fetcher = Fetcher(LogThatIsAway(end=50, begin=30))
     fetcher.begin({BROKEN: Position("id", 10)})
 

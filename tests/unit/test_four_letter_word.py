@@ -34,19 +34,19 @@ def answers() -> Iterator[Answers]:
         yield start
 
 
-def test_an_answer_comes_whole(answers: Answers) -> None:
+def test_answer_is_read_whole(answers: Answers) -> None:
     assert (
         four_letter_word("127.0.0.1", answers(iter([b"Zookeeper ", b"version"])), timeout_s=10.0) == "Zookeeper version"
     )
 
 
-def test_an_answer_without_an_end_is_cut_off(answers: Answers) -> None:
+def test_answer_without_an_end_is_truncated(answers: Answers) -> None:
     endless = (b"x" * 10_000 for _ in range(1000))
 
     assert len(four_letter_word("127.0.0.1", answers(endless), timeout_s=10.0)) == LONGEST_ANSWER
 
 
-def test_an_answer_that_trickles_is_waited_for_no_longer_than_was_allowed(answers: Answers) -> None:
+def test_slow_answer_ends_at_the_timeout(answers: Answers) -> None:
     over = threading.Event()
     trickle = (b"x" for _ in range(1000) if not over.wait(0.02))
     began = time.monotonic()

@@ -37,7 +37,7 @@ def sealed(folder: Path, *offsets: int, ranges: tuple[int, int], missing: int) -
     return Segment(file, files.url, len(offsets), size, (SealedRange("t", "id", 0, *ranges),), "c", "abc", 1, some)
 
 
-def test_an_open_segment_counts_what_a_fetch_went_over() -> None:
+def test_open_segment_counts_the_offsets_that_a_fetch_skipped() -> None:
     some = OpenSegment()
     some.add(Fetch(PART, "id", 3, 8, [batch(3, 6)]))
     some.add(Fetch(PART, "id", 8, 9, []))
@@ -48,7 +48,7 @@ def test_an_open_segment_counts_what_a_fetch_went_over() -> None:
     assert some.missing == (Missing("t", 0, 4),)
 
 
-def test_a_segment_tells_it_in_its_znode_and_only_where_there_is_something_to_tell(tmp_path: Path) -> None:
+def test_gaps_of_a_segment_are_in_its_znode_only_when_there_are_any(tmp_path: Path) -> None:
     gap, dense = sealed(tmp_path, 3, 6, ranges=(3, 8), missing=3), sealed(tmp_path, 3, ranges=(3, 4), missing=0)
 
     assert Segment.parse("s", gap.to_bytes()) == gap
@@ -61,7 +61,7 @@ def test_a_segment_tells_it_in_its_znode_and_only_where_there_is_something_to_te
     ("offsets", "bounds", "missing"),
     [((3, 6), (3, 8), 3), ((5, 6), (3, 7), 2), ((), (3, 5), 2), ((3, 4), (3, 5), 0)],
 )
-def test_a_file_with_the_gaps_that_its_segment_tells_is_whole(
+def test_file_with_the_gaps_declared_by_its_segment_is_complete(
     tmp_path: Path, offsets: tuple[int, ...], bounds: tuple[int, int], missing: int
 ) -> None:
     assert SegmentCheck().problem(sealed(tmp_path, *offsets, ranges=bounds, missing=missing)) is None
@@ -80,7 +80,7 @@ def test_a_file_with_other_gaps_is_reported(
     assert problem.kind == "wrong offsets"
 
 
-def test_a_segment_of_a_release_that_does_not_know_gaps_is_read_as_dense(tmp_path: Path) -> None:
+def test_segment_of_a_release_without_gaps_is_read_as_dense(tmp_path: Path) -> None:
     some = replace(sealed(tmp_path, 3, 6, ranges=(3, 7), missing=2), missing=())
 
     assert SegmentCheck().problem(Segment.parse("s", some.to_bytes())) is not None
@@ -98,7 +98,7 @@ def _rest(count: int) -> tuple[list[None], list[bytes], list[tuple[int, int]], l
     return [None] * count, [b"v"] * count, [(1, 5)] * count, [None] * count
 
 
-def test_a_partition_hands_out_what_is_sure_and_goes_over_what_has_no_record() -> None:
+def test_partition_returns_confirmed_records_and_skips_offsets_without_a_record() -> None:
     part = held((1, 2, 5), (8, 9))
     part.end_at(12, 2)
 
@@ -112,7 +112,7 @@ def test_a_partition_hands_out_what_is_sure_and_goes_over_what_has_no_record() -
     assert (second.next_offset, third) == (10, ([], 12))
 
 
-def test_nothing_comes_twice_and_what_is_not_sure_can_be_forgotten() -> None:
+def test_no_record_is_returned_twice_and_unconfirmed_ones_can_be_dropped() -> None:
     part = held((0, 1, 2), (1, 2, 3), (0, 2))
 
     part.drop_after(0)

@@ -32,19 +32,19 @@ assert gc.get_freeze_count() <= frozen
 """
 
 
-def test_a_worker_that_has_read_once_collects_only_what_came_after_its_modules() -> None:
+def test_worker_collects_only_objects_created_after_its_modules_were_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", IN_A_WORKER], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_task_that_reads_spares_the_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_task_excludes_the_modules_from_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
     monkeypatch.setattr(data_source, "spare_modules", lambda: calls.append(None))
     assert not list(data_source.records([], True))
     assert calls == [None]
 
 
-def test_a_slot_collects_more_seldom_and_leaves_the_process_as_it_was() -> None:
+def test_slot_collects_less_often_and_restores_the_process() -> None:
     before = gc.get_threshold()
     with pytest.raises(KeyError), fewer_collections():
         assert gc.get_threshold()[0] >= 20_000

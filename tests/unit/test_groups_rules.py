@@ -45,14 +45,14 @@ def test_states_are_read_in_upper_and_lower_case(text: str, wanted: set[str]) ->
 
 
 @pytest.mark.parametrize("text", ["bad", "bad, wrong", "Stable,bad"])
-def test_a_bad_state_is_the_users_mistake_and_the_valid_ones_are_named(text: str) -> None:
+def test_invalid_state_is_a_usage_error_that_names_the_valid_ones(text: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_states(text)
 
     assert str(raised.value) == f"Invalid state list '{text}'. Valid states are: {', '.join(GROUP_STATES)}"
 
 
-def test_an_assignment_is_written_in_the_order_of_numbers_not_of_digits() -> None:
+def test_assignment_is_ordered_by_number_and_not_by_digits() -> None:
     parts = [TopicPartition("topic2", 2), *(TopicPartition("topic1", number) for number in (10, 2, 0))]
 
     assert assignment_text(parts) == "topic1(0,2,10), topic2(2)"
@@ -89,7 +89,7 @@ def test_members_are_listed_by_partition_count_and_unassigned_partitions_last() 
         (STABLE, None),
     ],
 )
-def test_what_is_said_of_a_group_depends_on_its_state(state: str, message: str | None) -> None:
+def test_description_of_a_group_depends_on_its_state(state: str, message: str | None) -> None:
     assert state_message(ShownGroup("g", GroupState(state, reason="why"), (), ())) == message
 
 
@@ -129,9 +129,7 @@ def test_json_is_one_object_a_line(naps: list[float], capsys: pytest.CaptureFixt
     assert found[0]["notes"] == ["note 0"] and found[0]["at"].endswith("Z")
 
 
-def test_a_connection_that_is_lost_for_a_moment_ends_no_watch(
-    naps: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_brief_connection_loss_does_not_end_watch_mode(naps: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     taken = shots(1, 2)
     is_down = [False, True, False]
 
@@ -160,7 +158,7 @@ def test_a_terminal_shows_the_last_table_in_place(
     assert said.rstrip().removesuffix("\x1b[?25h").rstrip().endswith("note 0")
 
 
-def test_without_watch_it_is_shown_once_with_its_notes_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_is_shown_once_with_notes_on_stderr_without_watch(capsys: pytest.CaptureFixture[str]) -> None:
     taken = shots(1)
 
     show(lambda: next(taken), "table", None, None)
@@ -177,7 +175,7 @@ def test_without_watch_it_is_shown_once_with_its_notes_on_stderr(capsys: pytest.
         ("client", True, "client: lag, sticky"),
     ],
 )
-def test_what_a_member_offers_is_shown_by_side_the_preferred_first(
+def test_protocols_of_a_member_are_shown_by_side_in_order_of_preference(
     pattern: str, is_preferred: bool, wanted: str
 ) -> None:
     client = ClientProtocols(("lag", "sticky"), is_preferred=is_preferred)

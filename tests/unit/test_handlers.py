@@ -34,7 +34,7 @@ def waits_s(acknowledged: str, outstanding: set[str]) -> float:
     return round(runtime.now - began, 6)
 
 
-def test_acknowledgements_that_others_may_follow_make_one_wave() -> None:
+def test_acknowledgements_in_quick_succession_are_handled_in_one_turn() -> None:
     assert waits_s("c1", {"c1", "c2"}) == 0.01
 
 
@@ -71,7 +71,7 @@ class NothingAsked:
 
 
 @pytest.mark.parametrize("error", [LeaseLapsed, RebalanceFailed])
-def test_a_log_record_of_a_turn_that_failed_keeps_nothing_of_the_group(
+def test_log_record_of_a_failed_turn_retains_no_objects_of_the_group(
     error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     handlers = Handlers(a_term(ELSEWHERE, ManualRuntime()), RANGE, print, NothingAsked())  # type: ignore[arg-type]

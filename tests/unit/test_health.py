@@ -63,16 +63,16 @@ def test_missing_coordinator_is_unhealthy() -> None:
     assert the_one(replace(HEALTHY, coordinator=None, coordinator_session=None)) == ("no-coordinator", None)
 
 
-def test_a_coordinators_znode_that_no_session_holds_is_unhealthy() -> None:
+def test_persistent_coordinator_znode_is_unhealthy() -> None:
     assert the_one(replace(HEALTHY, coordinator_session=0)) == ("coordinator-persistent", None)
 
 
 @pytest.mark.parametrize("epoch", [6, 8, None])
-def test_a_coordinator_whose_epoch_is_not_the_one_that_counts_is_unhealthy(epoch: int | None) -> None:
+def test_coordinator_with_an_outdated_epoch_is_unhealthy(epoch: int | None) -> None:
     assert the_one(replace(HEALTHY, epoch=epoch)) == ("coordinator-epoch", None)
 
 
-def test_a_failed_rebalance_is_unhealthy_at_once_and_says_why() -> None:
+def test_failed_rebalance_is_unhealthy_at_once_with_its_reason() -> None:
     (finding,) = found(of_group(in_state(state=FAILED, reason="no plan")))
 
     assert finding.check == "rebalance-failed"
@@ -102,7 +102,7 @@ def test_a_rebalance_without_a_record_counts_from_when_its_state_was_written() -
     assert the_one(of_group(replace(in_state(state=PREPARING), state_ms=LONG_AGO_MS))) == ("rebalance-stuck", "g")
 
 
-def test_what_is_left_out_is_unhealthy_one_line_a_reason() -> None:
+def test_left_out_partitions_are_unhealthy_with_one_line_per_reason() -> None:
     left_out = {f"t-{number}": "no room" for number in range(5)} | {"c9": "its registration cannot be read"}
 
     shown = [str(finding) for finding in found(of_group(in_state(left_out=left_out)))]
@@ -126,7 +126,7 @@ def test_partitions_of_a_recreated_topic_or_an_empty_group_are_not_missing() -> 
     assert found(of_group(in_state(target={}))) == []
 
 
-def test_an_eviction_whose_mark_stands_is_unhealthy() -> None:
+def test_eviction_with_a_remaining_mark_is_unhealthy() -> None:
     mark = Mark("c2", "i2", frozenset([TopicPartition("t", 0)]), 6667, "evicted: it hangs")
 
     assert the_one(of_group(in_state(marks=(mark,)))) == ("eviction", "g")
@@ -144,7 +144,7 @@ def test_command_is_unhealthy_when_unacknowledged_for_too_long(sent_ms: int, exp
 
 
 @pytest.mark.parametrize(("since_ms", "expected"), [(LONG_AGO_MS, ["paused"]), (JUST_NOW_MS, [])])
-def test_a_pause_is_the_operators_will_until_it_is_forgotten(since_ms: int, expected: list[str]) -> None:
+def test_pause_by_an_operator_is_healthy_until_it_lasts_too_long(since_ms: int, expected: list[str]) -> None:
     pause = Pause("ann", since_ms, "a look")
 
     of_one = replace(HEALTHY, paused=PausedRecord(None, {"g": pause}))
@@ -163,11 +163,11 @@ def test_fetchers_that_back_pressure_has_paused_are_unhealthy_with_the_reason() 
 
 
 @pytest.mark.parametrize(("since_ms", "expected"), [(LONG_AGO_MS, ["request"]), (JUST_NOW_MS, [])])
-def test_a_requested_turn_that_does_not_come_is_unhealthy(since_ms: int, expected: list[str]) -> None:
+def test_requested_turn_that_does_not_start_is_unhealthy(since_ms: int, expected: list[str]) -> None:
     assert [f.check for f in found(of_group(request=TurnRequest("ann", since_ms)))] == expected
 
 
-def test_what_cannot_be_read_is_unhealthy_with_its_path() -> None:
+def test_unreadable_znode_is_unhealthy_with_its_path() -> None:
     status = replace(HEALTHY, problems={"/a": "/a holds no JSON", "/b": "its name is none"})
 
     assert [str(finding) for finding in found(status)] == ["/a holds no JSON", "/b: its name is none"]
@@ -185,7 +185,7 @@ def of_region(*ends: str, cut_ms: int | None = NOW_MS, members: int = 1, **chang
     return replace(HEALTHY, regions=(shown,))
 
 
-def test_a_region_that_has_failed_is_unhealthy_and_says_why() -> None:
+def test_failed_region_is_unhealthy_with_its_reason() -> None:
     (finding,) = found(of_region(state="Failed", reason="it has no offset"))
 
     assert (finding.check, finding.region) == ("region-failed", "r")
@@ -213,7 +213,7 @@ def test_unpaused_region_without_a_checkpoint_for_three_intervals_is_unhealthy()
     assert found(replace(late, paused=paused)) == []
 
 
-def test_a_reset_that_takes_long_is_unhealthy_where_anybody_waits_for_it() -> None:
+def test_long_reset_is_unhealthy_if_a_member_waits_for_it() -> None:
     slow = of_region(state="Resetting", since_ms=LONG_AGO_MS)
 
     assert [each.check for each in found(slow)] == ["region-resetting"]

@@ -49,7 +49,7 @@ def test_standstill_lasts_from_the_first_stop_sent_to_the_last_start_acknowledge
     assert history_of(seen(1060, finished, 2), state(STABLE, 2), False, False, "") is None
 
 
-def test_nothing_stands_still_where_nothing_that_ran_had_to_stop() -> None:
+def test_standstill_is_zero_when_no_running_partition_had_to_stop() -> None:
     record = begun(1000, stopping=False)
     finished = history_of(seen(1050, record, 2), state(STABLE, 2), False, False, "")
 
@@ -66,7 +66,7 @@ def test_a_standstill_begins_with_the_first_stop_and_not_with_the_rebalance() ->
     assert finished is not None and finished.standstill_ms == 30
 
 
-def test_rebalances_that_replace_each_other_stand_still_from_the_first_of_them() -> None:
+def test_standstill_of_rebalances_that_replace_each_other_begins_with_the_first() -> None:
     first = begun(1000, stopping=True)
     second = begun(1200, stopping=False, before=first, generation=3)
     third = begun(1300, stopping=True, before=second, generation=4)
@@ -96,7 +96,7 @@ def test_group_that_becomes_empty_has_no_standstill() -> None:
     assert (empty.finished_ms, empty.standstill_ms) == (1100, None)
 
 
-def test_records_of_an_older_release_are_read_and_say_what_replaced_them() -> None:
+def test_records_of_an_older_release_are_read_with_their_replacement() -> None:
     old = {"version": 1, "epoch": 1, "trigger": "joined a", "started_ms": 10}
     data = [{**old, "generation": 13, "stopped_ms": 11, "finished_ms": 15}, {**old, "generation": 12}]
     records = [Rebalance.parse("where", json.dumps(values).encode()) for values in data]
@@ -108,7 +108,7 @@ def test_records_of_an_older_release_are_read_and_say_what_replaced_them() -> No
     assert thirteen.replaced_by is None
 
 
-def test_zkcli_shows_the_numbers_too() -> None:
+def test_zkcli_shows_the_durations() -> None:
     written = json.loads(Rebalance(2, 1, "why", 100, stopped_ms=120, finished_ms=150, standstill_ms=45).to_bytes())
 
     assert (written["to_last_stop_ms"], written["to_last_start_ms"], written["standstill_ms"]) == (20, 50, 45)
@@ -125,7 +125,7 @@ def under_a_leader(generation: int, ask: str = "ask-0000000007") -> GroupState:
     return replace(state(COMPLETING, generation), client=ClientSide("consumer", ask))
 
 
-def test_an_adoption_says_how_long_the_assignment_took_and_how_many_were_needed() -> None:
+def test_adoption_has_the_duration_of_the_assignment_and_the_number_of_asks() -> None:
     record = history_of(asked(1450, attempt=3), under_a_leader(2), True, False, "joined c2")
 
     assert record is not None
@@ -135,13 +135,13 @@ def test_an_adoption_says_how_long_the_assignment_took_and_how_many_were_needed(
     assert Rebalance.parse("where", record.to_bytes()) == record
 
 
-def test_a_generation_of_an_answer_that_was_adopted_before_took_no_assignment() -> None:
+def test_generation_of_a_previously_adopted_answer_has_no_assignment_duration() -> None:
     record = history_of(asked(1450, "ask-0000000007"), under_a_leader(2), True, False, "owners changed")
 
     assert record is not None and (record.assignment_ms, record.attempts) == (None, None)
 
 
-def test_clocks_that_disagree_make_no_negative_assignment() -> None:
+def test_clock_skew_gives_no_negative_assignment_duration() -> None:
     record = history_of(asked(900), under_a_leader(2), True, False, "")
 
     assert record is not None and record.assignment_ms == 0

@@ -59,7 +59,7 @@ def test_joiners_topics_and_wildcards_are_added(interests: Interests) -> None:
     assert interests.groups_of("weather") == {"g"}
 
 
-def test_what_the_last_member_that_wanted_it_takes_along_is_no_longer_of_interest(interests: Interests) -> None:
+def test_topic_of_a_departed_last_subscriber_affects_no_group(interests: Interests) -> None:
     interests.update("g", [static("t"), static("u"), white_list("w.*")])
 
     interests.update("g", [static("u")])
@@ -78,7 +78,7 @@ def test_a_subscription_that_changes_in_place_is_seen(interests: Interests) -> N
     assert (interests.groups_of("t"), interests.groups_of("u")) == (set(), {"g"})
 
 
-def test_a_group_that_is_gone_leaves_nothing_behind(interests: Interests) -> None:
+def test_removed_group_leaves_no_interest_behind(interests: Interests) -> None:
     interests.update("g", [static("t"), white_list(".*")])
 
     interests.forget("g")
@@ -87,7 +87,7 @@ def test_a_group_that_is_gone_leaves_nothing_behind(interests: Interests) -> Non
     assert interests.groups_with_wildcard_topics == {}
 
 
-def test_a_pattern_that_does_not_compile_takes_nothing_from_the_others(interests: Interests) -> None:
+def test_invalid_pattern_does_not_affect_the_others(interests: Interests) -> None:
     interests.update("g", [white_list("("), static("t"), white_list("w.*")])
 
     assert interests.groups_of("t") == {"g"}

@@ -445,7 +445,7 @@ def test_slow_application_fetches_little_extra_despite_a_sparse_second_partition
     assert desk.most <= 410 * RECORD
 
 
-def test_a_partition_that_is_soon_worked_off_gives_way_to_no_other(cluster: Cluster, desk: Desk) -> None:
+def test_nearly_consumed_partition_is_not_paused_for_another(cluster: Cluster, desk: Desk) -> None:
     """A partition with an occasional record gets it as soon as the queue has moved on."""
     cluster.counts = {("t", 0): 10_000, ("t", IDLE): 0}
     while desk.offsets.get(0, 0) < 10_000:
@@ -479,7 +479,7 @@ def test_every_partition_is_served_though_the_first_ones_fill_the_prefetch_queue
     assert desk.most <= 410 * RECORD
 
 
-def test_brokers_are_asked_for_no_ends_again_while_nothing_comes_of_any_partition(cluster: Cluster, desk: Desk) -> None:
+def test_end_offsets_are_not_queried_again_while_all_partitions_are_idle(cluster: Cluster, desk: Desk) -> None:
     """However much has come since the idle one was asked for first: a question about a thousand costs them its time."""
     cluster.counts = {("t", 0): 1000}
     while desk.offsets.get(0, 0) < 1000:
@@ -496,7 +496,7 @@ def test_brokers_are_asked_for_no_ends_again_while_nothing_comes_of_any_partitio
     assert len(cluster.asked) <= 1
 
 
-def test_no_partition_gives_way_to_one_that_is_damaged(cluster: Cluster, desk: Desk) -> None:
+def test_no_partition_is_paused_for_a_damaged_one(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", 0): 4000, ("t", IDLE): 10}
     cluster.damaged = {("t", IDLE)}
     desk.ask(IDLE)
@@ -512,7 +512,7 @@ def test_no_partition_gives_way_to_one_that_is_damaged(cluster: Cluster, desk: D
     assert desk.log._room.size >= 400 * RECORD
 
 
-def test_a_pause_of_the_application_makes_no_partition_unasked(cluster: Cluster, desk: Desk) -> None:
+def test_pause_of_the_application_makes_no_partition_idle(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", partition): 100 for partition in range(3)}
     while desk.returned < 3 * 100:
         for partition in range(3):
@@ -588,7 +588,7 @@ def test_outage_is_noticed_while_a_full_buffer_holds_the_requested_partition(clu
     assert desk.ask(0) == 10
 
 
-def test_that_the_brokers_went_is_said_also_when_it_comes_beside_records(cluster: Cluster, desk: Desk) -> None:
+def test_outage_is_reported_although_records_arrive_with_its_event(cluster: Cluster, desk: Desk) -> None:
     """As it always does while a slow application has a full queue before it."""
     cluster.counts["t", 0] = 15
     desk.ask(0, 1)
@@ -650,7 +650,7 @@ def test_unconfirming_brokers_are_not_reported_down_when_their_lookup_fails(clus
 
 
 @pytest.mark.parametrize("is_mute", [False, True], ids=["back", "gone"])
-def test_that_brokers_went_which_have_come_back_since_is_not_said(
+def test_outage_that_is_over_is_not_reported(
     cluster: Cluster, desk: Desk, is_mute: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.counts["t", 0] = 15
@@ -665,7 +665,7 @@ def test_that_brokers_went_which_have_come_back_since_is_not_said(
     assert ("all Kafka brokers down" in caplog.text, "Kafka brokers available" in caplog.text) == (is_mute, False)
 
 
-def test_brokers_that_are_back_are_noticed_though_nothing_new_has_come(
+def test_returned_brokers_are_noticed_although_no_new_records_arrive(
     cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise they are looked up every ten seconds, without a fetch, until the next record."""
@@ -792,7 +792,7 @@ def test_out_of_range_offset_is_not_reported_for_another_that_is_reached_again(c
     assert str(refused.value).startswith(f"offset {desk.offsets[0]} of t-0 is out of range")
 
 
-def test_a_broker_that_cannot_be_reached_for_long_is_said_once_while_others_answer(
+def test_broker_unreachable_for_long_is_logged_once_while_others_answer(
     cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Partitions that it leads have nothing, and there is no outage."""
@@ -835,7 +835,7 @@ def test_two_disconnections_within_half_a_minute_are_no_unreachable_broker(
     assert "broker unreachable" not in caplog.text
 
 
-def test_a_broker_that_cannot_be_reached_is_not_said_beside_that_all_are_away(
+def test_unreachable_broker_is_not_logged_while_all_brokers_are_down(
     cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.lost, cluster.failures = "1/1 brokers are down", ["a:1/1: Connect failed"]
@@ -937,7 +937,7 @@ def test_released_partition_is_unassigned_at_once_and_buffers_no_records(cluster
         desk.ask(0)
 
 
-def test_a_partition_is_given_up_though_the_log_is_closed_or_has_no_client(cluster: Cluster, desk: Desk) -> None:
+def test_partition_is_released_although_the_log_is_closed_or_has_no_client(cluster: Cluster, desk: Desk) -> None:
     cluster.counts["t", 0] = 10
     desk.ask(0)
     cluster.refuses = True
@@ -952,7 +952,7 @@ def test_a_partition_is_given_up_though_the_log_is_closed_or_has_no_client(clust
     desk.log.released("t", 0)
 
 
-def test_a_topic_that_is_asked_for_no_more_is_not_asked_after_for_ever(cluster: Cluster, desk: Desk) -> None:
+def test_topic_without_requests_is_not_queried_forever(cluster: Cluster, desk: Desk) -> None:
     cluster.unknown = {"gone"}
     with suppress(UnknownTopic):
         for _ in range(3):
@@ -987,7 +987,7 @@ def test_leaderless_topic_blocks_no_other_start_and_is_not_queried_again_at_once
     assert cluster.asked.count({"bad"}) == 1
 
 
-def test_a_record_that_is_written_while_its_time_is_asked_for_is_not_passed_over(
+def test_record_written_during_a_query_by_time_is_not_skipped(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.counts["t", 0] = 3
@@ -1004,7 +1004,7 @@ def test_a_record_that_is_written_while_its_time_is_asked_for_is_not_passed_over
     assert opened().offset_for_timestamp("t", "id", 0, 5) == 3
 
 
-def test_a_topic_that_a_broker_does_not_know_yet_has_no_start_rather_than_one_at_0(cluster: Cluster) -> None:
+def test_topic_unknown_to_a_broker_has_no_start_instead_of_0(cluster: Cluster) -> None:
     """A 0 would be recorded, and be where the group begins for good, once a broker that has just started knows it."""
     cluster.counts["t", 0] = 100
     cluster.unknown = {"t"}

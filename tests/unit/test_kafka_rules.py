@@ -34,7 +34,7 @@ def test_options_pass_through_with_their_prefix_and_from_the_environment() -> No
     assert "zk" not in found
 
 
-def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_secret_may_be_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("from a file\n")
 
@@ -64,7 +64,7 @@ def test_no_secret_is_shown() -> None:
     "name",
     ["sasl.oauthbearer.assertion.private.key.passphrase", "sasl.oauthbearer.assertion.private.key.pem", "ssl.key.pem"],
 )
-def test_every_key_and_what_opens_it_is_a_secret(name: str) -> None:
+def test_every_key_and_its_password_is_a_secret(name: str) -> None:
     assert without_secrets("it was pw-1", {name: "pw-1"}) == "it was ***"
 
 
@@ -91,7 +91,7 @@ def test_a_secret_with_spaces_is_not_shown() -> None:
     assert "sesame" not in str(raised.value)
 
 
-def test_what_is_given_instead_of_a_table_of_options_is_not_repeated() -> None:
+def test_invalid_value_in_place_of_an_option_table_is_not_printed() -> None:
     with pytest.raises(UsageError, match=r"kafka must be a table of names and values$"):
         load(ConsumerConfig, {"kafka": "sasl.password=pw-1", "zk": "zk:2181", "group": "g"})
 
@@ -103,7 +103,7 @@ def test_dotted_names_in_a_file_stay_whole(tmp_path: Path) -> None:
     assert load(ConsumerConfig, {}, file, {}).kafka == {"security.protocol": "ssl", "check.crcs": "false"}
 
 
-def test_servers_stand_in_the_url_or_beside_it() -> None:
+def test_servers_are_read_from_the_url_or_the_option() -> None:
     assert bootstrap_servers("kafka://a:1,b:2") == "a:1,b:2"
     assert bootstrap_servers("kafka:", "a:1") == "a:1"
     assert bootstrap_servers("kafka:") == ""
@@ -121,7 +121,7 @@ BROKER = {
 }
 
 
-def test_a_broker_is_reached_where_it_speaks_the_protocol() -> None:
+def test_broker_address_is_that_of_the_listener_with_the_protocol() -> None:
     data = json.dumps(BROKER).encode()
 
     assert addresses("/brokers/ids/0", data) == ["10.0.0.1:9092", "[::1]:9094"]
@@ -129,7 +129,7 @@ def test_a_broker_is_reached_where_it_speaks_the_protocol() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}x", b'{"endpoints":[7]}', b'{"endpoints":["PLAINTEXT://nowhere"]}'])
-def test_a_brokers_znode_that_says_something_else_is_bad_data(data: bytes) -> None:
+def test_malformed_znode_of_a_broker_is_bad_data(data: bytes) -> None:
     with pytest.raises(BadData, match="/brokers/ids/0"):
         addresses("/brokers/ids/0", data)
 
@@ -152,7 +152,7 @@ def test_columns_are_cut_where_the_topic_or_the_partition_changes() -> None:
     assert [run.batch.column("offset").to_pylist() for run in found] == [[5, 7], [0], [0, 1], [8]]
 
 
-def test_a_time_that_is_no_date_is_none() -> None:
+def test_timestamp_outside_the_range_of_dates_is_none() -> None:
     some = columns(("a", 0, 0), ("a", 0, 1), ("a", 0, 2))._replace(timestamps=[(0, -1), (1, 2**62), (2, 1000)])
     (run,) = runs(some)
 
@@ -160,7 +160,7 @@ def test_a_time_that_is_no_date_is_none() -> None:
     assert run.batch.column("timestampType").to_pylist() == [-1, 0, 1]
 
 
-def test_a_topic_is_its_id_unless_kafka_or_zookeeper_knows_none() -> None:
+def test_topics_are_identified_by_id_if_kafka_and_zookeeper_have_one() -> None:
     some = frozenset({0})
     assert checked("t", "id", Described("id", some)).partitions == some
     assert checked("t", "czxid-1f", Described("id", some)).partitions == some
@@ -208,7 +208,7 @@ def test_unanswered_query_reports_no_topic_and_no_broker() -> None:
     assert results == [([known], 10.0), ([], 10.0), ([known], 30.0)]
 
 
-def test_a_question_that_could_not_be_put_is_put_again() -> None:
+def test_query_that_could_not_be_sent_is_retried() -> None:
     """As where the client for questions cannot be made while a certificate is replaced."""
     there = Described("", frozenset(), "Kafka has no such topic")
     answers = Answers(there)
@@ -229,7 +229,7 @@ def test_a_question_that_could_not_be_put_is_put_again() -> None:
     assert known.missing is not None
 
 
-def test_a_lookup_whose_thread_could_not_be_started_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_whose_thread_could_not_be_started_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -48,7 +48,7 @@ ALIKE: dict[str, tuple[Table, str, Table]] = {
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("case", ALIKE)
-def test_simple_groups_get_the_same_of_every_strategy(strategy: str, case: str) -> None:
+def test_simple_groups_get_the_same_assignment_from_every_strategy(strategy: str, case: str) -> None:
     subscriptions, topics, expected = ALIKE[case]
 
     assert shares(strategy, [member(*one) for one in subscriptions.items()], topics) == wanted(expected)
@@ -104,7 +104,7 @@ EACH: dict[str, tuple[str, list[Subscriber], str, Table]] = {
 
 
 @pytest.mark.parametrize("case", EACH)
-def test_strategies_give_what_kafkas_give(case: str) -> None:
+def test_assignments_equal_those_of_kafkas_assignors(case: str) -> None:
     strategy, members, topics, expected = EACH[case]
 
     assert shares(strategy, members, topics) == wanted(expected)
@@ -188,7 +188,7 @@ CLAIMS: dict[str, tuple[list[Subscriber], str, Table]] = {
 
 @pytest.mark.parametrize("strategy", STICKY)
 @pytest.mark.parametrize("case", CLAIMS)
-def test_sticky_ones_keep_what_is_claimed_as_kafkas_do(strategy: str, case: str) -> None:
+def test_sticky_strategies_keep_claimed_partitions_as_in_kafka(strategy: str, case: str) -> None:
     members, topics, expected = CLAIMS[case]
 
     assert shares(strategy, members, topics) == wanted(expected)
@@ -211,7 +211,7 @@ def test_conflicting_claims_of_three_generations_and_unequal_subscriptions_balan
 
 
 @pytest.mark.parametrize("strategy", STICKY)
-def test_members_of_an_older_generation_keep_only_what_the_newer_ones_did_not_have(strategy: str) -> None:
+def test_claims_of_an_older_generation_count_only_if_no_newer_one_exists(strategy: str) -> None:
     """StickyAssignorTest, ConflictingPreviousGenerations and MultipleGenerations."""
     topics = "t1:4 t2:4 t3:4"
     three = given(strategy, [member(name, "t1 t2 t3") for name in ("c1", "c2", "c3")], numbered(topics))
@@ -261,7 +261,7 @@ def test_two_consumers_are_added_and_two_removed_with_two_topics(strategy: str) 
 
 
 @pytest.mark.parametrize("strategy", STICKY)
-def test_every_topic_stays_evenly_spread_while_consumers_come_and_go(strategy: str) -> None:
+def test_every_topic_stays_evenly_spread_while_consumers_join_and_leave(strategy: str) -> None:
     topics = numbered("t1:12 t2:12")
     four = [member(f"c{n}", BOTH) for n in range(4)]
     found: Assignment = {}
@@ -388,7 +388,7 @@ def test_removed_thread_leaves_its_partitions_to_other_threads_of_its_consumer(s
 
 
 @pytest.mark.parametrize("strategy", STICKY)
-def test_a_member_levels_its_own_threads_before_anybody_else_gets_something(strategy: str) -> None:
+def test_partitions_move_to_other_threads_of_a_member_before_other_members(strategy: str) -> None:
     members = [
         Subscriber("a", {"t": 2}, on_thread=dict.fromkeys(parts("t:0-3"), "a-0")),
         Subscriber("b", {"t": 1, "u": 1}, on_thread=dict.fromkeys(parts("u:0-1"), "b-0")),
@@ -400,7 +400,7 @@ def test_a_member_levels_its_own_threads_before_anybody_else_gets_something(stra
     assert sorted(map(len, found["a"].values())) == [2, 2]
 
 
-def test_round_robin_deals_to_threads_and_skips_those_not_subscribed_to_the_topic() -> None:
+def test_round_robin_alternates_threads_and_skips_those_not_subscribed_to_the_topic() -> None:
     members = [Subscriber("a", {"t": 2, "u": 1}), Subscriber("b", {"t": 1})]
 
     found = given("round-robin", members, numbered("t:4 u:2"))
@@ -409,7 +409,7 @@ def test_round_robin_deals_to_threads_and_skips_those_not_subscribed_to_the_topi
 
 
 @pytest.mark.parametrize("strategy", STICKY)
-def test_new_partitions_go_to_other_members_before_they_go_to_other_threads(strategy: str) -> None:
+def test_new_partitions_are_assigned_to_other_members_before_other_threads(strategy: str) -> None:
     members = [Subscriber("a", {"t": 2}), Subscriber("b", {"t": 2})]
 
     found = by_consumer(given(strategy, members, numbered("t:2")))

@@ -51,7 +51,7 @@ def commits_of_the_end(world: GroupWorld) -> int:
     return len(asked)
 
 
-def test_a_consumer_takes_and_gives_up_more_partitions_than_one_multi_bears() -> None:
+def test_consumer_claims_and_releases_more_partitions_than_one_multi_holds() -> None:
     world = a_large_world()
     world.start("b", {"t": 1})
 
@@ -61,7 +61,7 @@ def test_a_consumer_takes_and_gives_up_more_partitions_than_one_multi_bears() ->
     assert len(channel(world, "a").running) == MANY // 2
 
 
-def test_a_consumer_that_dies_with_more_than_one_multi_bears_is_ended_in_one_turn() -> None:
+def test_dead_consumer_with_more_partitions_than_one_multi_is_ended_in_one_turn() -> None:
     world = a_large_world()
     world.processes[0].expire()
 
@@ -102,7 +102,7 @@ def test_a_large_consumer_that_is_evicted_half_way_keeps_its_partitions_marked()
     assert_everything_is_assigned(world)
 
 
-def test_a_process_that_takes_a_large_name_over_ends_what_was_there() -> None:
+def test_process_that_takes_a_large_name_over_ends_the_earlier_incarnation() -> None:
     world = a_large_world()
     world.start("a", {"t": 1})
 

@@ -264,7 +264,7 @@ def test_time_and_threads_come_from_the_runtime() -> None:
     assert_none([e for e in imports() if e.top in CLOCKS_AND_THREADS and not e.file.startswith(allowed)])
 
 
-def test_nothing_that_decides_imports_anything_that_acts() -> None:
+def test_deciding_modules_import_no_acting_ones() -> None:
     pure = (
         "coordinator/planning/plan.py",
         "coordinator/planning/target.py",
@@ -308,11 +308,11 @@ def test_a_node_loads_nothing_of_drills_and_of_the_checker() -> None:
 
 
 @pytest.mark.parametrize("program", ["import consumer.spark.fetchers.config", "import consumer.cli.rewind"])
-def test_what_prepares_a_slot_and_what_rewinds_a_query_load_no_pyspark(program: str) -> None:
+def test_slot_preparation_and_query_rewind_load_no_pyspark(program: str) -> None:
     assert "pyspark" not in loaded_by(program)
 
 
-def test_a_signal_handler_sets_no_event_that_its_thread_may_just_be_waiting_for() -> None:
+def test_signal_handler_sets_no_event_that_its_thread_may_be_waiting_for() -> None:
     handles = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
@@ -392,14 +392,14 @@ def test_a_folder_opens_with_what_it_has_and_what_it_imports(path: Path) -> None
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_module_opens_with_what_it_is_for(package: str) -> None:
+def test_module_begins_with_a_docstring(package: str) -> None:
     modules = {path.name: nodes_of(path)[0] for path in sources(package) if path.read_text()}
     silent = [name for name, tree in modules.items() if isinstance(tree, ast.Module) and not ast.get_docstring(tree)]
 
     assert silent == []
 
 
-def test_every_file_that_is_no_module_goes_into_the_wheel() -> None:
+def test_every_file_that_is_no_module_is_in_the_wheel() -> None:
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
     data = setup["options.package_data"]

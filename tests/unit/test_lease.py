@@ -55,7 +55,7 @@ def test_a_lease_is_two_thirds_of_the_session_and_renewed_six_times_in_it(server
     assert server.lease.due_s == pytest.approx(1.0)
 
 
-def test_a_renewal_is_in_the_history_before_it_counts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renewal_is_recorded_before_it_takes_effect(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread that acts under it is recorded after it."""
     seen: list[tuple[float, bool]] = []
 
@@ -83,7 +83,7 @@ def test_a_lease_counts_from_when_the_sync_was_sent_not_from_its_answer(server: 
     assert server.lease.left_s == pytest.approx(2.5)
 
 
-def test_an_answer_that_comes_after_the_lease_would_have_lapsed_renews_nothing(server: Server) -> None:
+def test_answer_after_the_lapse_of_the_lease_renews_nothing(server: Server) -> None:
     server.takes_s = 4.0
 
     server.lease.renew()
@@ -126,7 +126,7 @@ def test_a_lease_that_has_lapsed_is_resumed_by_two_renewals(server: Server) -> N
     assert server.lease.left_s == pytest.approx(4.0 - waited_s)
 
 
-def test_a_renewal_counts_from_the_sync_before_it_of_which_the_leader_has_heard(server: Server) -> None:
+def test_renewal_counts_from_the_last_sync_known_to_the_leader(server: Server) -> None:
     server.lease.renew()
     for _ in range(5):
         server.runtime.now += 1.0
@@ -183,7 +183,7 @@ def test_a_fence_that_has_moved_renews_nothing(server: Server) -> None:
     assert not server.lease.is_held
 
 
-def test_a_session_that_is_over_renews_nothing(server: Server) -> None:
+def test_ended_session_renews_nothing(server: Server) -> None:
     server.error = SessionLost("the session is over")
 
     with pytest.raises(SessionLost):

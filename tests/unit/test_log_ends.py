@@ -22,7 +22,7 @@ class Half(MemoryLog):
         return 100
 
 
-def test_a_group_stands_where_channels_say_and_else_where_its_offsets_do() -> None:
+def test_position_of_a_group_is_read_from_channels_before_offsets() -> None:
     tree = MemoryTree()
     for parent in (PATHS.offsets_of("t"), PATHS.channels):
         tree.ensure(parent)
@@ -43,11 +43,11 @@ def test_a_group_stands_where_channels_say_and_else_where_its_offsets_do() -> No
     }
 
 
-def test_a_group_of_which_nothing_is_known_stands_nowhere() -> None:
+def test_unknown_group_has_no_position() -> None:
     assert stands_of(MemoryTree().open(), PATHS) == {}
 
 
-def test_the_progress_tells_the_ends_and_how_much_is_not_sealed_of_what_can_be_read() -> None:
+def test_progress_has_the_readable_log_ends_and_the_unsealed_lag() -> None:
     progress = progress_of(Half(), {TopicIdPartition("t", "id", number): 90 + 20 * number for number in range(3)})
 
     assert progress == {"log_end": {"t": {"0": 100, "2": 100}}, "lag": 10}

@@ -92,7 +92,7 @@ def test_a_constant_of_a_template_is_a_field_as_well() -> None:
     assert (line["group"], line["reason"], line["after"]) == ("g", "reply lost", "5%")
 
 
-def test_a_traceback_stands_in_a_field() -> None:
+def test_traceback_is_logged_in_a_field() -> None:
     try:
         raise ValueError("not\nthis")
     except ValueError:
@@ -122,7 +122,9 @@ def test_a_key_with_the_name_of_a_lines_own_is_not_lost(key: str) -> None:
         ("done: group=%s", (), "done: group=%s"),
     ],
 )
-def test_what_other_libraries_say_is_all_event(message: object, arguments: tuple[object, ...], event: str) -> None:
+def test_messages_of_other_libraries_are_logged_as_the_event(
+    message: object, arguments: tuple[object, ...], event: str
+) -> None:
     line = as_json(message, *arguments)
 
     assert line["event"] == event
@@ -249,7 +251,7 @@ def template_of(call: ast.Call) -> Any:
     return parsed(message.value) if isinstance(message, ast.Constant) and isinstance(message.value, str) else None
 
 
-def test_every_call_says_an_event_and_keys_with_an_argument_for_each() -> None:
+def test_every_log_call_has_an_event_and_one_argument_per_key() -> None:
     wrong = [
         where
         for where, call, _ in calls()

@@ -118,9 +118,7 @@ def incarnation(life: Life) -> str:
     ],
     ids=["another incarnation", "an older epoch", "an older generation"],
 )
-def test_a_command_that_is_not_meant_for_it_is_removed_unapplied(
-    life: Life, change: Callable[[Command], Command]
-) -> None:
+def test_command_for_another_incarnation_is_removed_unapplied(life: Life, change: Callable[[Command], Command]) -> None:
     state = life.world.state
     life.send(change(Command(STOP_FETCHER, state.epoch, state.generation, incarnation(life))))
     before = life.world.channels()["a"]
@@ -132,7 +130,7 @@ def test_a_command_that_is_not_meant_for_it_is_removed_unapplied(
     assert life.member._drain.stale == 1
 
 
-def test_a_command_that_cannot_be_read_is_removed_and_the_next_one_obeyed(life: Life) -> None:
+def test_unreadable_command_is_removed_and_the_next_one_applied(life: Life) -> None:
     life.world.tree.commit([Create(PATHS.command_prefix("a"), b"{", sequential=True)], 0)
     state = life.world.state
     life.send(Command(STOP_FETCHER, state.epoch, state.generation, incarnation(life)))
@@ -179,7 +177,7 @@ def test_unpublished_offset_is_published_next_time_though_it_has_not_moved(life:
 # ---- the end of an incarnation
 
 
-def test_a_consumer_that_is_not_polled_leaves_by_itself(life: Life) -> None:
+def test_unpolled_consumer_leaves(life: Life) -> None:
     life.member.advance({T0: 5})
 
     life.keep()
@@ -232,7 +230,7 @@ def test_consumer_that_left_rejoins_with_the_next_poll_as_another_incarnation(li
     assert incarnation(life) != first
 
 
-def test_a_consumer_that_waits_to_come_back_lets_the_processor_rest(life: Life) -> None:
+def test_consumer_waiting_to_rejoin_does_not_spin(life: Life) -> None:
     while life.member.channel is not None:
         life.world.tree.put(PATHS.channel("a"), b"nonsense")
         with pytest.raises(IncarnationOver):
@@ -245,7 +243,7 @@ def test_a_consumer_that_waits_to_come_back_lets_the_processor_rest(life: Life) 
     assert not life.member.wake.is_set(), "a waiting thread is not woken"
 
 
-def test_a_process_that_lost_its_name_does_not_come_back_under_it(life: Life) -> None:
+def test_process_that_lost_its_name_does_not_rejoin_under_it(life: Life) -> None:
     newer = life.another("a", Held())
     life.poll(newer)
 
@@ -259,7 +257,7 @@ def test_a_process_that_lost_its_name_does_not_come_back_under_it(life: Life) ->
     assert life.held.starts == {}
 
 
-def test_leaving_gives_everything_up_in_one_commit(life: Life) -> None:
+def test_leave_releases_all_partitions_in_one_commit(life: Life) -> None:
     life.member.advance({T0: 5, T1: 7})
 
     life.member.close()
@@ -284,7 +282,7 @@ def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life)
     assert set(life.held.starts) == {T0, T1}
 
 
-def test_the_owners_of_a_consumer_that_hangs_go_when_its_channel_was_destroyed() -> None:
+def test_owners_of_a_hanging_consumer_are_removed_after_its_channel_was_destroyed() -> None:
     life = Life()
     life.settle()
     assert life.world.owners() == {T0, T1}

@@ -100,7 +100,7 @@ def test_newcomer_without_a_common_strategy_is_refused_and_the_group_continues()
     assert "'range'" in choice.refused["b"]
 
 
-def test_of_newcomers_that_share_no_strategy_the_first_to_come_is_in() -> None:
+def test_first_of_newcomers_without_a_common_strategy_is_admitted() -> None:
     late, early = member("a", "range", rank=NEWCOMER, czxid=9), member("b", "sticky", rank=NEWCOMER)
 
     choice = choose([late, early], "", KNOWN)
@@ -121,7 +121,7 @@ def test_node_without_the_groups_strategy_refuses_no_existing_member() -> None:
         choose([member("a", "custom"), member("b", "custom")], "custom", KNOWN)
 
 
-def test_who_is_refused_takes_no_place_from_who_could_come_in() -> None:
+def test_refused_newcomer_takes_no_place_of_an_admissible_one() -> None:
     choice = choose(
         [member("a", "range"), member("b", "sticky", rank=NEWCOMER), member("c", "range", rank=NEWCOMER, czxid=1)],
         "range",
@@ -132,13 +132,13 @@ def test_who_is_refused_takes_no_place_from_who_could_come_in() -> None:
     assert (list(choice.refused), choice.too_many) == (["b"], ())
 
 
-def test_a_member_that_fits_no_more_is_put_out_and_does_not_stop_the_group() -> None:
+def test_incompatible_member_is_removed_without_stopping_the_group() -> None:
     choice = choose([member("a", "range"), member("b", "mine", czxid=1)], "range", KNOWN)
 
     assert (choice.name, list(choice.refused)) == ("range", ["b"])
 
 
-def test_a_static_member_that_comes_back_goes_before_who_came_while_it_was_away() -> None:
+def test_returning_static_member_precedes_newcomers_that_joined_during_its_absence() -> None:
     choice = choose(
         [
             member("a", "range", "sticky"),
@@ -204,7 +204,7 @@ def test_switch_to_a_cooperative_strategy_stops_only_partitions_that_move() -> N
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
 
 
-def test_who_keeps_what_it_has_in_a_cooperative_generation_hears_nothing() -> None:
+def test_member_with_unchanged_partitions_gets_no_cooperative_command() -> None:
     world = GroupWorld(CooperativeRange())
     world.topic("t", 2)
     world.topic("u", 2)
@@ -265,7 +265,7 @@ def test_full_group_refuses_newcomers_and_keeps_its_members() -> None:
     assert running(world) == {"b": [0, 1], "c": [2, 3]}
 
 
-def test_a_smaller_limit_puts_out_those_that_came_last_and_waits_for_their_lease() -> None:
+def test_smaller_limit_removes_the_last_joined_members_and_waits_for_their_lease() -> None:
     world = a_world()
     last = [world.start(name, T) for name in "bca"][-1]
     settle(world)
@@ -387,7 +387,7 @@ def test_reclaimed_seat_survives_a_turn_that_saw_it_empty() -> None:
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
 
 
-def test_a_seat_that_is_removed_by_hand_is_taken_from_who_has_it() -> None:
+def test_manual_removal_of_a_seat_takes_it_from_its_member() -> None:
     world, _, _ = two_static()
     path = PATHS.seat("a")
     seat = Seat.parse(path, world.tree.data(path) or b"")
@@ -400,7 +400,7 @@ def test_a_seat_that_is_removed_by_hand_is_taken_from_who_has_it() -> None:
     assert [mark.consumer for mark in world.state.marks] == ["a"]  # its fetchers may run until its lease is over
 
 
-def test_a_group_whose_members_are_all_away_is_not_empty() -> None:
+def test_group_with_only_absent_static_members_is_not_empty() -> None:
     world, first, second = two_static()
     first.leave()
     second.leave()
@@ -470,7 +470,7 @@ def test_a_static_member_that_restarts_keeps_its_place_in_a_full_group() -> None
 
 
 @pytest.mark.parametrize("nth", range(1, 16))
-def test_a_turn_in_the_midst_of_a_static_members_restart_takes_nothing_from_it(nth: int) -> None:
+def test_turn_during_a_restart_of_a_static_member_keeps_its_partitions(nth: int) -> None:
     world, first, second = two_static()
     generation = world.state.generation
     first.leave()
@@ -486,7 +486,7 @@ def test_a_turn_in_the_midst_of_a_static_members_restart_takes_nothing_from_it(n
     assert "b" in running(world)
 
 
-def test_a_seat_that_the_group_has_nothing_for_is_no_reason_for_a_generation() -> None:
+def test_seat_without_partitions_triggers_no_generation() -> None:
     """As a coordinator of an earlier release leaves one, which knows no seats."""
     world, _, second = two_static()
     generation = world.state.generation

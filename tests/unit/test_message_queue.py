@@ -46,7 +46,7 @@ def test_a_partitions_offset_is_that_after_the_last_record_that_was_processed() 
     assert queue.offsets == {P0: 8, P1: 0}
 
 
-def test_it_has_room_for_another_poll_or_it_has_not() -> None:
+def test_queue_has_space_for_another_poll_or_is_full() -> None:
     queue = a_queue(capacity=3)
     queue.put({P0: records(P0, 3, 4)})
 

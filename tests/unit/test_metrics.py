@@ -98,7 +98,7 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
         ("an unknown value of a znode", "other"),
     ],
 )
-def test_what_asked_for_a_rebalance_is_one_of_few_words(trigger: str, kind: str) -> None:
+def test_trigger_of_a_rebalance_is_one_of_a_few_words(trigger: str, kind: str) -> None:
     assert trigger_kind(trigger) == kind
     assert kind in TRIGGERS
 
@@ -189,7 +189,7 @@ def test_a_rebalance_counts_once_when_it_is_over_with_its_durations() -> None:
     assert stops(metrics, "joined") == (1, 0.25)
 
 
-def test_a_rebalance_that_the_next_one_replaces_counts_as_that() -> None:
+def test_rebalance_superseded_by_the_next_one_counts_as_replaced() -> None:
     metrics = CoordinatorMetrics()
     first = Rebalance(3, 7, "joined c2", started_ms=1000)
     second = Rebalance(4, 7, "topic t has 5 partitions", started_ms=1400, stopped_ms=1400)
@@ -202,7 +202,7 @@ def test_a_rebalance_that_the_next_one_replaces_counts_as_that() -> None:
     assert stops(metrics, "partitions") == (None, None), "no member had to stop"
 
 
-def test_a_rebalance_that_followed_one_that_was_over_replaces_nothing() -> None:
+def test_rebalance_after_a_finished_one_replaces_none() -> None:
     metrics = CoordinatorMetrics()
     first = Rebalance(3, 7, "joined c2", 1000, stopped_ms=1100, finished_ms=1200)
 
@@ -212,7 +212,7 @@ def test_a_rebalance_that_followed_one_that_was_over_replaces_nothing() -> None:
     assert over(metrics, "joined", "replaced") == (None, None)
 
 
-def test_clocks_that_disagree_make_no_negative_duration() -> None:
+def test_clock_skew_gives_no_negative_duration() -> None:
     metrics = CoordinatorMetrics()
     done = Rebalance(3, 7, "sweep", 1000, stopped_ms=900, finished_ms=900)
 
@@ -237,7 +237,7 @@ def state_of(name: str) -> GroupState:
     return GroupState(name, generation=5, target=target)
 
 
-def test_the_elected_node_says_so_with_its_epoch_and_what_it_may_still_do() -> None:
+def test_elected_node_exports_its_epoch_and_its_remaining_lease() -> None:
     idle = CoordinatorMetrics().registry
     metrics, _, _ = elected()
 
@@ -263,7 +263,7 @@ def test_the_queue_shows_its_size_and_how_long_the_oldest_request_has_been_due()
     assert value(metrics.registry, "event_queue_age_seconds") == 0
 
 
-def test_a_turn_shows_what_the_group_is_like() -> None:
+def test_turn_exports_the_metrics_of_the_group() -> None:
     metrics, _, _ = elected()
 
     metrics.turn_taken("g", 0.02, state_of(STABLE))
@@ -292,7 +292,7 @@ def test_a_failed_group_is_shown_until_a_turn_succeeds() -> None:
     assert over(metrics, "joined", "failed") == (1, 15.5)
 
 
-def test_nothing_is_left_of_a_group_that_is_gone() -> None:
+def test_removed_group_leaves_no_metrics_behind() -> None:
     metrics, _, _ = elected()
     for group in ("g", "h"):
         metrics.turn_taken(group, 0.02, state_of(STABLE))
@@ -330,7 +330,7 @@ def test_resigned_node_exports_no_group_metrics_and_restarts_them_when_reelected
     assert value(metrics.registry, "coordinator_elections_total") == 2
 
 
-def test_bad_data_is_counted_when_it_is_found_and_shown_until_it_is_mended() -> None:
+def test_bad_data_is_counted_when_found_and_exported_until_it_is_repaired() -> None:
     metrics = CoordinatorMetrics()
     findings = Findings(Problems(ManualRuntime(), metrics))
 
@@ -350,7 +350,7 @@ def test_bad_data_is_counted_when_it_is_found_and_shown_until_it_is_mended() -> 
 # ---- consumers
 
 
-def test_what_a_consumer_holds_is_shown_and_a_generation_counts_once() -> None:
+def test_partitions_of_a_consumer_are_exported_and_a_generation_counts_once() -> None:
     metrics = ConsumerMetrics()
     meter = metrics.of("g", "c1")
 
@@ -363,7 +363,7 @@ def test_what_a_consumer_holds_is_shown_and_a_generation_counts_once() -> None:
     assert [value(metrics.registry, f"consumer_{name}", **LABELS) for name in names] == [0, 0, 0, 2]
 
 
-def test_several_consumers_share_one_registry_and_one_that_is_gone_is_shown_no_more() -> None:
+def test_consumers_share_one_registry_and_a_closed_one_is_no_longer_exported() -> None:
     metrics = ConsumerMetrics()
     one, two = metrics.of("g", "c1"), metrics.of("g", "c2")
     for meter in (one, two):
@@ -396,7 +396,7 @@ class LogWithEnds(MemoryLog):
         return self.ends[partition]
 
 
-def test_the_lag_is_read_when_asked_for_and_not_again_for_a_while() -> None:
+def test_lag_is_read_on_demand_and_cached_for_a_while() -> None:
     log, runtime = LogWithEnds({0: 100, 1: 40, 2: 5}), ManualRuntime()
     fetcher = Fetcher(log)
     lag = Lag(log, fetcher, runtime)
@@ -413,7 +413,7 @@ def test_the_lag_is_read_when_asked_for_and_not_again_for_a_while() -> None:
     assert (lag.total, lag.most) == (30, 30)
 
 
-def test_each_partition_has_its_lag_while_it_is_held_and_only_so_many_have() -> None:
+def test_lag_is_exported_per_held_partition_up_to_a_limit() -> None:
     ends = {number: 10 + number for number in range(MOST_PARTITIONS + 2)}
     log, runtime, metrics = LogWithEnds(ends), ManualRuntime(), ConsumerMetrics()
     fetcher, meter = Fetcher(log), metrics.of("g", "c1")
@@ -485,7 +485,7 @@ def test_unavailable_metrics_address_is_reported_in_one_sentence(port: int, host
     assert caught.value.exit_code == 1
 
 
-def test_a_slot_whose_port_is_taken_goes_on_and_tries_again(port: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_slot_whose_port_is_in_use_continues_and_retries(port: int, caplog: pytest.LogCaptureFixture) -> None:
     runtime = ManualRuntime()
     predecessor, slot = server(port), server(port, runtime)
     predecessor.start()
@@ -510,7 +510,7 @@ def test_a_slot_whose_port_is_taken_goes_on_and_tries_again(port: int, caplog: p
     slot.close()
 
 
-def test_a_reader_that_goes_away_is_no_traceback_on_stderr(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_disconnecting_reader_causes_no_traceback_on_stderr(port: int, capfd: pytest.CaptureFixture[str]) -> None:
     with server(port) as served:
         served._server.handle_error(None, ("127.0.0.1", 1))
         with socket.create_connection(("127.0.0.1", port)) as reader:
@@ -586,7 +586,7 @@ def test_the_commands_of_client_side_assignment_are_counted_too() -> None:
     assert sent == [1, 1]
 
 
-def test_a_leader_counts_its_answers_and_every_member_the_failures_that_it_hears_of() -> None:
+def test_leader_counts_its_answers_and_each_member_its_failure_notices() -> None:
     metrics = ConsumerMetrics()
     meter = metrics.of("g", "c1")
 

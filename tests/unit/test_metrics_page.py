@@ -47,7 +47,7 @@ def test_the_page_lists_every_metric_with_its_type_and_labels_and_no_other(title
 
 
 @pytest.mark.parametrize("title", sorted(REGISTRIES))
-def test_names_say_their_unit_as_prometheus_asks(title: str) -> None:
+def test_names_end_with_their_unit_as_prometheus_recommends(title: str) -> None:
     for name, kind, _, unit, _, _ in ROW.findall(section(title)):
         assert (unit.strip() == "seconds") == name.endswith("_seconds"), name
         assert (kind == "counter") == name.endswith("_total"), name
@@ -62,7 +62,7 @@ def test_the_page_names_every_value_that_a_label_may_have() -> None:
     assert {"taken", "put_off", "failed", "completed", "replaced", "stop-fetcher", "start-fetcher"} - named == set()
 
 
-def test_the_alerts_ask_for_metrics_that_there_are_and_say_what_to_do() -> None:
+def test_alerts_query_existing_metrics_and_have_a_remedy() -> None:
     known = {name for registry in REGISTRIES.values() for name in served(registry)}
     rules = re.findall(
         r"- alert: (\w+)\n\s+expr: (.*)\n(?:\s+for: \w+\n)?\s+annotations:\n\s+do: \S", section("Alerts")

@@ -62,7 +62,7 @@ def test_a_scope_is_a_topic_or_some_of_its_partitions(text: str, scope: Scope) -
 
 
 @pytest.mark.parametrize("text", ["", ":0", "t:", "t:x", "t:-1", "t:1,", "t:0,0", "a/b", "..", "t:1:2", "t:99999999"])
-def test_what_is_no_scope_is_the_users_mistake(text: str) -> None:
+def test_invalid_scope_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="names no"):
         parse_scope(text)
 
@@ -84,7 +84,7 @@ def test_a_topic_means_all_its_partitions_and_several_scopes_are_joined_in_order
         (Scope("empty", frozenset([0])), "topic empty has no partition 0"),
     ],
 )
-def test_a_partition_that_does_not_exist_is_the_users_mistake(scope: Scope, words: str) -> None:
+def test_missing_partition_is_a_usage_error(scope: Scope, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         chosen([Scope("t"), scope], TOPICS)
 
@@ -114,7 +114,7 @@ def test_a_duration_is_iso_8601(text: str, wanted: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "P", "PT", "P1DT", "1D", "P1M", "P1Y", "P1W", "PT1.5H", "P-1D", "PT1S1M", "PT.5S"]
 )
-def test_what_is_no_duration_is_the_users_mistake(text: str) -> None:
+def test_invalid_duration_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="is no duration"):
         parse_duration(text)
 
@@ -140,7 +140,7 @@ def test_a_time_is_utc_unless_it_names_its_zone(text: str, wanted: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "now", "2026-11-21", "2026-13-01T00:00:00", "21.11.2026 10:00", "2026-11-21 10:00:00", "1795246697597"]
 )
-def test_what_is_no_time_is_the_users_mistake(text: str) -> None:
+def test_invalid_time_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="is no date and time"):
         parse_datetime(text)
 
@@ -165,7 +165,7 @@ def test_what_is_no_time_is_the_users_mistake(text: str) -> None:
         ({"by_duration": "P1000D", "now_ms": 5000}, Scenario(BY_DURATION, timestamp_ms=0)),
     ],
 )
-def test_one_scenario_says_where_to(options: dict[str, Any], wanted: Scenario) -> None:
+def test_one_scenario_determines_the_offset(options: dict[str, Any], wanted: Scenario) -> None:
     assert request(**options).to == wanted
 
 
@@ -181,7 +181,7 @@ def request(**options: Any) -> ResetRequest:
         ({"to_earliest": True, "to_latest": True, "from_file": "f"}, "--to-earliest and --to-latest and --from-file"),
     ],
 )
-def test_none_or_several_scenarios_are_the_users_mistake(options: dict[str, Any], words: str) -> None:
+def test_zero_or_several_scenarios_are_a_usage_error(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words) as raised:
         request(**options)
 
@@ -197,14 +197,12 @@ def test_none_or_several_scenarios_are_the_users_mistake(options: dict[str, Any]
         ({"topics": ("t",), "dry_run": True, "execute": True}, "contradict each other"),
     ],
 )
-def test_options_of_a_reset_that_contradict_each_other_are_the_users_mistake(
-    options: dict[str, Any], words: str
-) -> None:
+def test_contradictory_options_of_a_reset_are_a_usage_error(options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         ResetRequest(to_latest=True, **options)
 
 
-def test_a_file_says_itself_which_partitions() -> None:
+def test_file_determines_the_partitions() -> None:
     with pytest.raises(UsageError, match="neither --topic nor --all-topics"):
         ResetRequest(from_file=Path("plan.csv"), all_topics=True)
 
@@ -241,13 +239,13 @@ def test_rows_of_groups_that_were_not_named_are_passed_over() -> None:
         ("TOPIC,PARTITION,NEW-OFFSET\n", ["g"], "line 1 names no topic"),
     ],
 )
-def test_a_file_of_another_form_is_the_users_mistake(text: str, groups: list[str], words: str) -> None:
+def test_malformed_file_is_a_usage_error(text: str, groups: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_plans(text, groups)
 
 
 @pytest.mark.parametrize("with_group", [True, False])
-def test_what_is_exported_can_be_read_again(with_group: bool) -> None:
+def test_exported_offsets_can_be_read_again(with_group: bool) -> None:
     rows = [("g", T0, 5), ("g", TopicPartition("u", 12), 2**62)]
 
     text = to_csv(rows, with_group)
@@ -309,12 +307,12 @@ def test_a_time_after_the_last_record_is_the_end_of_the_log_with_a_warning(at: i
     assert new.warning == "Partition 0 from topic t is empty. Falling back to latest known offset."
 
 
-def test_what_stands_nowhere_cannot_be_shifted() -> None:
+def test_partition_without_an_offset_cannot_be_shifted() -> None:
     with pytest.raises(CoordinatorError, match="Cannot shift offset for partition t-0 since there is no current"):
         planned(Scenario(SHIFT_BY, 1), known(current=None))
 
 
-def test_a_file_says_where_each_partition_goes_and_is_bounded_too() -> None:
+def test_file_sets_the_offset_of_each_partition_within_the_bounds_of_the_log() -> None:
     to = Scenario(FROM_FILE)
 
     assert planned(to, known(), {T0: 77}) == NewOffset(known(), 77)

@@ -42,7 +42,7 @@ def test_known_offsets_are_written_and_never_read_ones_are_left() -> None:
     ]
 
 
-def test_giving_up_writes_offsets_first_and_removes_the_owners_that_there_are() -> None:
+def test_release_writes_offsets_first_and_removes_existing_owners() -> None:
     found = release_operations(PATHS, RUNNING, [T0, T1], known=frozenset([T0]), owned=frozenset([T1, U0]))
 
     assert found == [
@@ -51,7 +51,7 @@ def test_giving_up_writes_offsets_first_and_removes_the_owners_that_there_are() 
     ]
 
 
-def test_what_a_channel_no_longer_runs_goes_with_its_topics_id() -> None:
+def test_topic_id_leaves_the_channel_with_its_last_partition() -> None:
     after = RUNNING.without([T0, T1])
 
     assert dict(after.running) == {U0: 7}
@@ -59,7 +59,7 @@ def test_what_a_channel_no_longer_runs_goes_with_its_topics_id() -> None:
     assert dict(RUNNING.running) == {T0: 10, T1: None, U0: 7}
 
 
-def test_what_was_claimed_runs_from_an_offset_that_is_not_known_yet() -> None:
+def test_claimed_partition_runs_from_an_offset_that_is_not_known_yet() -> None:
     after = with_claimed(Channel("a1", running={U0: 7}, topics={"u": "u-1"}), [T0], {"t": "t-1", "u": "u-1"})
 
     assert dict(after.running) == {U0: 7, T0: None}

@@ -33,11 +33,11 @@ G = GroupPaths("flights")
         (G.query("q"), "/consumers/groups/flights/queries/q"),
     ],
 )
-def test_a_path_is_where_the_contract_says(path: str, expected: str) -> None:
+def test_path_is_the_documented_one(path: str, expected: str) -> None:
     assert path == expected
 
 
-def test_the_parents_of_a_group_come_in_the_order_in_which_they_are_made() -> None:
+def test_parents_of_a_group_are_in_order_of_creation() -> None:
     made = set("/")
     for path in G.skeleton:
         assert (path.rsplit("/", 1)[0] or "/") in made

@@ -84,7 +84,7 @@ def test_max_records_of_one_poll_bounds_it_further_and_never_less() -> None:
     assert [desk.poll(20), desk.poll(1000)] == [{A: 20}, {A: 300}]
 
 
-def test_a_poll_that_has_nothing_to_return_looks_and_says_when_to_look_again() -> None:
+def test_empty_poll_fetches_and_returns_the_time_of_the_next_fetch() -> None:
     desk = Desk(A)
 
     assert desk.poll() == {}
@@ -124,7 +124,7 @@ def test_kip_41_poll_of_300_returns_one_partition_or_100_of_each(
     assert [desk.poll() for _ in range(4)] == polls
 
 
-def test_what_one_partition_has_not_goes_to_the_others_in_proportion() -> None:
+def test_unused_share_of_a_partition_is_divided_among_the_others() -> None:
     desk = Desk(max_poll_records=300, poll_order="proportional")
     desk.log.append(0, 1000)
     desk.log.append(1, 1000)
@@ -132,7 +132,7 @@ def test_what_one_partition_has_not_goes_to_the_others_in_proportion() -> None:
     assert desk.poll() == {A: 150, B: 150}
 
 
-def test_greedy_goes_on_in_the_partition_in_which_the_last_poll_left_off() -> None:
+def test_greedy_resumes_in_the_last_partition_of_the_previous_poll() -> None:
     desk = Desk(max_poll_records=300, prefetch="total")
     for number, count in enumerate((100, 400, 400)):
         desk.log.append(number, count)
@@ -206,7 +206,7 @@ def test_fetch_from_a_slow_log_ends_with_its_first_records_and_resumes_there() -
 # ---- memory
 
 
-def test_a_fetch_brings_of_each_partition_and_of_all_together_what_the_bounds_say() -> None:
+def test_fetch_stays_within_the_bounds_per_partition_and_in_total() -> None:
     desk = Desk(max_poll_records=-1, max_partition_fetch_bytes=30_000, fetch_max_bytes=50_000)
     for number in range(3):
         desk.log.append(number, 100, 1000)
@@ -217,7 +217,7 @@ def test_a_fetch_brings_of_each_partition_and_of_all_together_what_the_bounds_sa
     assert 45 <= sum(polled.values()) + desk.retained <= 51, "but for one record"
 
 
-def test_what_waits_stays_within_the_buffer_however_many_partitions_there_are() -> None:
+def test_waiting_records_stay_within_the_buffer_for_any_number_of_partitions() -> None:
     partitions = [TopicPartition("t", number) for number in range(100)]
     desk = Desk(*partitions, max_poll_records=1, buffer_memory=200_000)
     for number in range(100):
@@ -260,7 +260,7 @@ def test_poll_returns_at_most_fetch_max_bytes_and_resumes_with_the_truncated_one
     assert all(B in first or B in second for first, second in pairwise(polls))
 
 
-def test_what_a_poll_leaves_is_cut_loose_from_what_the_log_gave() -> None:
+def test_leftover_records_are_copied_out_of_the_fetched_batch() -> None:
     desk = Desk(A, max_poll_records=1, max_partition_fetch_bytes=20_000)
     desk.log.append(0, 2000, 1000)  # the log gives a piece of 20 kB of a batch of 2 MB
     before = allocated_bytes()
@@ -271,7 +271,7 @@ def test_what_a_poll_leaves_is_cut_loose_from_what_the_log_gave() -> None:
     assert allocated_bytes() - before < 30_000
 
 
-def test_what_waits_costs_what_it_says_and_nothing_of_what_it_was_cut_from() -> None:
+def test_waiting_records_take_their_own_size_and_not_that_of_their_batch() -> None:
     whole = batch_of("t", 0, 0, [b"x" * 100] * 100_000)
     buffer = Buffer()
     buffer.begin({A: Position("id", 0)})
@@ -283,7 +283,7 @@ def test_what_waits_costs_what_it_says_and_nothing_of_what_it_was_cut_from() -> 
     assert buffer.nbytes < 5000
 
 
-def test_records_are_the_same_after_they_have_waited() -> None:
+def test_waiting_records_are_returned_unchanged() -> None:
     rows = [
         {"key": None, "value": b"v", "timestamp": 1_000_000, "headers": [{"key": "h", "value": b"x"}]},
         {"key": b"k", "value": None, "timestamp": None, "headers": None},
@@ -303,7 +303,7 @@ def test_records_are_the_same_after_they_have_waited() -> None:
 # ---- positions, pauses, seeks
 
 
-def test_positions_follow_what_was_returned_and_not_what_was_fetched() -> None:
+def test_positions_follow_returned_records_and_not_fetched_ones() -> None:
     desk = Desk(A, max_poll_records=300)
     desk.log.append(0, 1000)
 
@@ -314,7 +314,7 @@ def test_positions_follow_what_was_returned_and_not_what_was_fetched() -> None:
     assert desk.polling.positions[A].offset == 600
 
 
-def test_offsets_that_hold_no_record_are_passed_over() -> None:
+def test_offsets_without_a_record_are_skipped() -> None:
     buffer = Buffer()
     buffer.begin({A: Position("id", 0), B: Position("id", 0)})
     buffer.add(Fetch(A, "id", 0, 5, [batch_of("t", 0, 0, [b"1", b"2"])]))
@@ -327,7 +327,7 @@ def test_offsets_that_hold_no_record_are_passed_over() -> None:
     assert buffer.positions[A].offset == 5, "what follows the last record is no record"
 
 
-def test_what_waits_of_a_paused_partition_is_kept_and_returned_when_it_is_resumed() -> None:
+def test_waiting_records_of_a_paused_partition_are_returned_when_it_is_resumed() -> None:
     desk = Desk(A, B, max_poll_records=100)
     desk.log.append(0, 250)
     desk.poll()
@@ -354,7 +354,7 @@ def test_a_paused_partition_that_fills_the_buffer_does_not_stop_the_others() -> 
     assert [desk.poll() for _ in range(6)] == [{A: 1}] * 5 + [{}]
 
 
-def test_what_waits_of_a_partition_that_is_given_up_is_dropped_and_so_is_its_pause() -> None:
+def test_waiting_records_and_pause_of_a_released_partition_are_dropped() -> None:
     desk = Desk(A, B, max_poll_records=100)
     desk.log.append(0, 250)
     desk.poll()
@@ -368,7 +368,7 @@ def test_what_waits_of_a_partition_that_is_given_up_is_dropped_and_so_is_its_pau
     assert desk.polling.positions[A].offset == 200
 
 
-def test_a_seek_drops_what_waits_and_the_next_poll_begins_there() -> None:
+def test_seek_drops_waiting_records_and_sets_the_position_of_the_next_poll() -> None:
     desk = Desk(A, max_poll_records=10)
     desk.log.append(0, 250)
     desk.poll()
@@ -418,7 +418,7 @@ def test_buffered_records_are_returned_before_a_partition_skips_a_gap_in_the_log
     assert desk.jumps == [{A: Jump("id", 250, 400)}]
 
 
-def test_with_none_what_waits_is_returned_before_the_error() -> None:
+def test_waiting_records_are_returned_before_the_error_of_reset_none() -> None:
     desk = Desk(A, max_poll_records=100, auto_offset_reset="none")
     desk.log.append(0, 250)
     assert desk.poll() == {A: 100}

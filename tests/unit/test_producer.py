@@ -110,7 +110,7 @@ def test_a_record_keeps_its_key_time_and_headers(tmp_path: Path) -> None:
     assert full["headers"] == [{"key": "trace", "value": b"7"}, {"key": "empty", "value": None}]
 
 
-def test_whole_columns_are_written_behind_what_was_collected(tmp_path: Path) -> None:
+def test_whole_columns_are_written_after_collected_records(tmp_path: Path) -> None:
     with Producer(tmp_path, TOPICS) as producer:
         producer.send("flights", b"first", partition=0)
         chunked = pa.chunked_array([["second"], ["third"]], pa.string())
@@ -141,7 +141,7 @@ def test_columns_that_do_not_fit_are_refused_whole(tmp_path: Path, columns: dict
     assert values(tmp_path, 0) == []
 
 
-def test_what_cannot_be_a_record_is_refused_and_the_rest_is_written(tmp_path: Path) -> None:
+def test_invalid_record_is_refused_and_the_rest_is_written(tmp_path: Path) -> None:
     with Producer(tmp_path, TOPICS) as producer:
         producer.send("flights", b"good", partition=0)
         with pytest.raises(UsageError, match="there is no topic 'trains'"):
@@ -186,9 +186,7 @@ def _full_disk(descriptor: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_file_system_without_hard_links_is_said_to_be_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_hard_links_are_reported_as_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(source: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -211,7 +209,7 @@ def test_a_link_whose_answer_was_lost_is_not_made_twice(tmp_path: Path, monkeypa
     assert values(tmp_path, 0) == [b"x"]
 
 
-def test_something_in_the_way_of_the_next_file_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
+def test_blocked_path_of_the_next_file_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
     appender = Appender(tmp_path, "flights", ID, 0)
     for _ in range(2):  # the second time it knows where the log ends, and lists the folder no more
         appender.append(stored_batches([b"x"]))

@@ -135,7 +135,7 @@ def test_lost_state_hands_no_partition_on_while_earlier_evictions_are_unknown() 
     assert "unknown" not in {mark.consumer for mark in plan(after, world.assignors).state.marks}
 
 
-def test_what_a_channel_runs_without_an_owner_znode_is_not_handed_on() -> None:
+def test_partition_running_without_an_owner_znode_is_not_reassigned() -> None:
     world = a_world()
     held = sorted(world.channels()["a"].running)
     world.tree.commit([Delete(PATHS.owner(*partition)) for partition in held], 0)
@@ -150,7 +150,7 @@ def test_what_a_channel_runs_without_an_owner_znode_is_not_handed_on() -> None:
     assert not set(world.channels()["b"].running) & set(held)
 
 
-def test_names_that_no_name_may_have_are_set_aside() -> None:
+def test_invalid_names_are_ignored() -> None:
     world = a_world()
     world.tree.put(f"{PATHS.channels}/with space", b"{}")
     world.tree.put(f"{PATHS.ids}/with space", b"{}")

@@ -65,7 +65,7 @@ def starts(world: GroupWorld, name: str, is_static: bool = True) -> Callable[[],
 # ---- one member's trouble (L3)
 
 
-def test_a_registration_that_cannot_be_read_delays_only_what_its_member_runs() -> None:
+def test_unreadable_registration_delays_only_partitions_of_its_member() -> None:
     world = a_world()
     world.start("a", {"t": 1})
     world.start("b", {"t": 1})
@@ -94,7 +94,7 @@ def test_orphaned_owner_znode_delays_only_its_partition() -> None:
     assert world.state.reason == "a waits for t-2 to become free"
 
 
-def test_a_partition_whose_owner_znode_was_in_the_way_is_started_once_it_is_gone() -> None:
+def test_partition_blocked_by_an_owner_znode_starts_after_its_removal() -> None:
     world = a_world()
     world.tree.ensure(PATHS.owners_of("t"))
     world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
@@ -107,7 +107,7 @@ def test_a_partition_whose_owner_znode_was_in_the_way_is_started_once_it_is_gone
     assert_everything_is_assigned(world)
 
 
-def test_a_channel_that_cannot_be_read_leaves_its_member_out_and_the_group_goes_on() -> None:
+def test_unreadable_channel_leaves_only_its_member_out() -> None:
     world = a_world()
     world.start("a", {"t": 1}).deaf = True
     world.tree.put(PATHS.channel("a"), b"[")
@@ -292,7 +292,7 @@ def test_a_record_of_history_that_is_written_again_is_not_removed_in_the_same_mu
     assert 1 not in decided.forgotten
 
 
-def test_an_eviction_names_what_to_change() -> None:
+def test_eviction_names_the_option_to_change() -> None:
     view = ChannelView("a", 1, Channel("a1", running={T0: 1}, topics={"t": "t-1"}), idle_s=300.0)
 
     decided = plan(snapshot([view], GroupState()), RANGE)
@@ -308,7 +308,7 @@ def test_an_eviction_names_what_to_change() -> None:
 
 
 @pytest.mark.parametrize("age_s", [0.0, 1.9])
-def test_what_an_eviction_marks_waits_for_the_lease(age_s: float) -> None:
+def test_partitions_marked_by_an_eviction_wait_for_the_lease(age_s: float) -> None:
     mark = Mark("x", "x1", frozenset([T0]), 2000, "evicted")
     seen = snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("x", "x1"): age_s})
 
@@ -320,7 +320,7 @@ def test_what_an_eviction_marks_waits_for_the_lease(age_s: float) -> None:
     assert decided.again_s == pytest.approx(min(2.0 - age_s, 1.0))
 
 
-def test_what_an_eviction_marked_is_free_when_the_lease_is_over() -> None:
+def test_partitions_marked_by_an_eviction_are_free_after_the_lease() -> None:
     mark = Mark("x", "x1", frozenset([T0]), 2000, "evicted")
     seen = snapshot([ChannelView("a", 1, Channel("a1"))], GroupState(marks=(mark,)), mark_age_s={("x", "x1"): 2.0})
 
@@ -356,7 +356,7 @@ def test_the_mark_of_an_incarnation_before_the_one_that_lives_is_kept() -> None:
     assert command.started == {T1}
 
 
-def test_a_stop_that_is_still_right_is_left_alone_and_a_second_one_is_withdrawn() -> None:
+def test_valid_stop_is_kept_and_a_second_one_is_withdrawn() -> None:
     stop = Command(STOP_FETCHER, 5, 3, "a1", topics={"t": "t-1"})
     sent = (SentCommand("command-0000000001", stop), SentCommand("command-0000000002", stop))
     view = ChannelView("a", 1, Channel("a1", 5, 2, running={T0: 1}, topics={"t": "t-1"}), sent)
@@ -370,7 +370,7 @@ def test_a_stop_that_is_still_right_is_left_alone_and_a_second_one_is_withdrawn(
     assert decided.starts == ()
 
 
-def test_a_stop_that_is_obeyed_in_several_commits_is_left_alone_meanwhile() -> None:
+def test_stop_applied_in_several_commits_is_kept_meanwhile() -> None:
     stop = Command(STOP_FETCHER, 5, 3, "a1", partitions=frozenset([T1, T2]), topics={"t": "t-1"})
     # Of T1 and T2, the second has been given up by now.
     view = ChannelView(
@@ -402,7 +402,7 @@ def test_a_rebalance_that_a_dead_coordinator_had_finished_but_not_closed_is_clos
     assert not decided.is_new_generation
 
 
-def test_a_group_that_waits_for_an_acknowledgement_says_whose() -> None:
+def test_waiting_group_names_the_member_without_an_acknowledgement() -> None:
     command = Command(START_FETCHER, 5, 1, "a1")
     state = GroupState(state=COMPLETING, generation=1, epoch=5, strategy="range", target={"a": Target("a1", {})})
     waiting = ChannelView("a", 1, Channel("a1"), (SentCommand("command-0000000000", command, age_s=0.6),))

@@ -107,7 +107,7 @@ def steps(world: GroupWorld, generation: int) -> dict[str, str]:
     return {name: type(step).__name__ for name, step in found.steps.items()}
 
 
-def test_a_member_goes_step_by_step_from_what_it_runs_to_what_it_shall_run() -> None:
+def test_member_moves_step_by_step_from_its_running_partitions_to_its_target() -> None:
     world, members = settled()
     assert steps(world, 1) == {"m1": "Settled", "m2": "Settled"}
 

@@ -107,7 +107,7 @@ def app() -> App:
 
 
 @pytest.mark.parametrize("word", sorted(CLASSES))
-def test_the_word_in_an_ended_channel_is_the_class_and_its_reason_the_message(word: str) -> None:
+def test_error_name_in_an_ended_channel_is_the_class_and_its_reason_the_message(word: str) -> None:
     refusal = refusal_in(Channel("life", ended="for a reason", error=word))
 
     assert (type(refusal), str(refusal)) == (CLASSES[word], "for a reason")
@@ -115,7 +115,7 @@ def test_the_word_in_an_ended_channel_is_the_class_and_its_reason_the_message(wo
 
 
 @pytest.mark.parametrize("word", ["", "RebalanceInProgress"], ids=["none", "of another release"])
-def test_an_end_without_a_word_that_is_known_means_that_it_is_no_member_any_more(word: str) -> None:
+def test_end_without_a_known_error_name_is_an_unknown_member(word: str) -> None:
     assert type(refusal_in(Channel("life", ended="evicted", error=word))) is UnknownMemberId
 
 
@@ -123,7 +123,7 @@ def test_an_end_without_a_word_that_is_known_means_that_it_is_no_member_any_more
 
 
 @pytest.mark.parametrize("word", sorted(CLASSES))
-def test_a_commit_of_a_consumer_that_was_ended_fails_with_the_word_and_the_reason(app: App, word: str) -> None:
+def test_commit_of_an_ended_consumer_fails_with_its_error_and_reason(app: App, word: str) -> None:
     app.is_ended(word, "the reason")
 
     with pytest.raises(CommitFailed, match=rf"^{word}: the reason; the offsets were not committed$") as failed:
@@ -142,7 +142,7 @@ def test_a_commit_after_a_newer_process_took_the_name_is_fenced(app: App) -> Non
     assert type(failed.value.__cause__) is FencedInstanceId
 
 
-def test_a_commit_after_the_session_ended_does_not_know_what_became_of_it(app: App) -> None:
+def test_commit_after_the_end_of_the_session_has_an_unknown_outcome(app: App) -> None:
     store = app.consumer.member.store
     assert store is not None
     store.close()
@@ -153,7 +153,7 @@ def test_a_commit_after_the_session_ended_does_not_know_what_became_of_it(app: A
     assert type(failed.value.__cause__) is UnknownMemberId
 
 
-def test_a_commit_into_a_channel_that_was_destroyed_says_so(app: App) -> None:
+def test_commit_into_a_destroyed_channel_reports_it(app: App) -> None:
     app.world.tree.commit([SetData(PATHS.channel("a"), b"nonsense")], session=0)
 
     with pytest.raises(CommitFailed, match=r"^ChannelGone: ") as failed:
@@ -189,7 +189,7 @@ def test_unpolled_consumer_leaves_as_an_unknown_member_with_both_remedies(app: A
     assert type(failed.value.__cause__) is UnknownMemberId
 
 
-def test_a_consumer_that_leaves_of_its_own_accord_has_no_word(app: App) -> None:
+def test_consumer_that_leaves_voluntarily_has_no_error(app: App) -> None:
     app.consumer.close()
 
     assert (app.channel.ended, app.channel.error) == ("left", "")

@@ -214,7 +214,7 @@ def test_absent_static_member_is_no_participant_and_is_named_for_copying() -> No
     assert Checkpoint.parse("w", begun.to_bytes()) == begun
 
 
-def test_an_end_that_a_hand_has_put_below_the_open_checkpoint_aborts_it() -> None:
+def test_manually_created_end_aborts_the_open_checkpoint() -> None:
     region = replace(RUNNING, open=3, next_sequence=4)
     checkpoint = Checkpoint("periodic", 1, 0, {"g": {"c1": "i1"}})
 
@@ -264,7 +264,7 @@ def turns(tree: MemoryTree, runtime: ManualRuntime, store: Store | None = None) 
     return RegionTurns(a_term(store or tree.open(), runtime, 1, node.stat.version), "r", RULES, lambda group: False)
 
 
-def test_what_is_kept_no_more_is_removed_in_several_turns_until_all_is_gone() -> None:
+def test_expired_checkpoints_are_removed_over_several_turns() -> None:
     runtime = ManualRuntime()
     tree = a_tree(replace(RUNNING, sequence=3, next_sequence=4))
     for number in (1, 2, 3):
@@ -283,7 +283,7 @@ def test_what_is_kept_no_more_is_removed_in_several_turns_until_all_is_gone() ->
     assert tree.children(PATHS.checkpoints) == [PATHS.checkpoint(3).rsplit("/", 1)[1]]
 
 
-def test_a_request_that_is_no_use_any_more_is_removed() -> None:
+def test_obsolete_request_is_removed() -> None:
     tree = a_tree(replace(RUNNING, reset=2))
     tree.put(PATHS.request, RegionRequest("reset", "c1", reset=1).to_bytes())
 
@@ -394,7 +394,7 @@ def test_a_checkpoint_that_does_not_fit_into_a_znode_does_not_begin() -> None:
     assert found.begun is None and "shorten consumers' names" in (found.region.reason or "")
 
 
-def test_what_stands_in_levels_below_a_request_does_not_hold_the_region_up() -> None:
+def test_nested_znodes_below_a_request_do_not_block_the_region() -> None:
     tree = a_tree(RUNNING)
     tree.put(PATHS.request, RegionRequest("reset", "ann").to_bytes())
     tree.ensure(f"{PATHS.request}/a/b/c")
@@ -416,7 +416,7 @@ def test_checkpoint_made_by_hand_is_skipped_with_any_number() -> None:
     assert (region.open, region.next_sequence) == (6, 7)
 
 
-def test_a_region_made_again_under_a_name_is_another_one_with_the_same_numbers() -> None:
+def test_recreated_region_is_another_one_with_the_same_numbers() -> None:
     runtime = ManualRuntime()
     tree = a_tree(replace(RUNNING, sequence=1, next_sequence=2))
     completed(tree, 1)
@@ -440,7 +440,7 @@ def test_a_region_made_again_under_a_name_is_another_one_with_the_same_numbers()
     assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 1, "it was aborted in this one"
 
 
-def test_a_region_has_so_many_groups_at_most() -> None:
+def test_number_of_groups_in_a_region_is_limited() -> None:
     full = replace(RUNNING, groups=tuple(f"o{n}" for n in range(MAX_GROUPS)))
     snapshot = of_two()
     assert snapshot.region is not None

@@ -40,7 +40,7 @@ def test_requests_of_a_group_become_one_with_every_reason_once_in_order() -> Non
     assert len(queue) == 0
 
 
-def test_the_group_that_has_been_due_longest_comes_first() -> None:
+def test_group_due_for_the_longest_time_is_handed_out_first() -> None:
     runtime = ManualRuntime()
     queue = RequestQueue(runtime)
     queue.request("late", "x", 2.0)
@@ -70,7 +70,7 @@ def test_of_several_requests_the_earliest_counts() -> None:
     assert runtime.now == pytest.approx(10.2)
 
 
-def test_a_request_that_comes_sooner_wakes_who_waits_for_a_later_one(pool: ThreadPoolExecutor) -> None:
+def test_earlier_request_wakes_a_handler_that_waits_for_a_later_one(pool: ThreadPoolExecutor) -> None:
     queue = RequestQueue(ThreadRuntime())
     queue.request("g", "much later", 3600.0)
     taken = pool.submit(queue.take)
@@ -115,7 +115,7 @@ def test_rebalancing_group_delays_no_other_group() -> None:
     assert queue.take() == Request("other", ("x",))
 
 
-def test_a_group_that_is_forgotten_is_not_handed_out() -> None:
+def test_removed_group_is_not_handed_out() -> None:
     queue = RequestQueue(ManualRuntime())
     queue.request("gone", "x")
 

@@ -194,7 +194,7 @@ def test_a_fetcher_that_seals_less_often_by_itself_keeps_its_own_interval(bench:
 # ---- paused
 
 
-def test_while_paused_nothing_is_fetched_or_sealed_and_what_is_open_is_kept(bench: Bench) -> None:
+def test_paused_fetcher_neither_fetches_nor_seals_and_keeps_its_open_segment(bench: Bench) -> None:
     bench.sealer.fetch()
     bench.sealer.paused = "the backlog is full"
     bench.clock.now += 10
@@ -240,7 +240,7 @@ def test_a_full_segment_is_sealed_at_once_and_nothing_is_fetched_into_it(tmp_pat
 
 
 @pytest.mark.parametrize("fates", [["happened"], ["unsent"], ["unsent", "happened"], ["refused"], ["happened"] * 3])
-def test_a_seal_whose_outcome_was_not_heard_is_neither_done_twice_nor_lost(bench: Bench, fates: list[str]) -> None:
+def test_seal_with_an_unknown_outcome_is_neither_repeated_nor_lost(bench: Bench, fates: list[str]) -> None:
     bench.member.fates = fates
     for _ in range(10):
         bench.sealer.fetch()
@@ -258,7 +258,7 @@ def test_the_same_file_is_tried_again(bench: Bench) -> None:
     assert bench.member.sealed[0].rows == 500
 
 
-def test_a_full_disk_seals_nothing_loses_nothing_and_is_said_once(
+def test_full_disk_seals_nothing_loses_nothing_and_is_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.files.is_full = True
@@ -277,7 +277,7 @@ def test_a_full_disk_seals_nothing_loses_nothing_and_is_said_once(
     bench.assert_once()
 
 
-def test_what_fails_is_tried_again_ever_more_slowly(bench: Bench) -> None:
+def test_failed_seals_are_retried_with_increasing_backoff(bench: Bench) -> None:
     bench.files.is_full = True
     bench.fetch_all()
     bench.clock.now += 1
@@ -288,14 +288,14 @@ def test_what_fails_is_tried_again_ever_more_slowly(bench: Bench) -> None:
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
 
 
-def test_revoking_seals_everything_that_is_open(bench: Bench) -> None:
+def test_revoking_seals_the_open_segment(bench: Bench) -> None:
     bench.fetch_all()
     bench.sealer.revoke(frozenset({P0}))
     assert bench.member.sealed[0].rows == 500
     assert bench.positions() == {P1: 250}
 
 
-def test_revoking_with_a_full_disk_drops_what_is_open_and_the_rest_is_fetched_again(bench: Bench) -> None:
+def test_revoking_with_a_full_disk_drops_the_open_segment_and_refetches_the_rest(bench: Bench) -> None:
     bench.fetch_all()
     bench.files.is_full = True
     bench.sealer.revoke(frozenset({P0}))
@@ -326,7 +326,7 @@ def test_revoking_ends_although_every_seal_is_refused(bench: Bench) -> None:
     assert not bench.sealer.is_open
 
 
-def test_what_is_lost_is_dropped_and_the_rest_begins_again_where_the_channel_stands(bench: Bench) -> None:
+def test_lost_partitions_are_dropped_and_the_rest_resumes_at_the_channel_offsets(bench: Bench) -> None:
     bench.fetch_all()
     bench.sealer.lost(frozenset({P0}))
     assert bench.positions() == {P1: 0}
@@ -334,7 +334,7 @@ def test_what_is_lost_is_dropped_and_the_rest_begins_again_where_the_channel_sta
     assert bench.member.tried == []
 
 
-def test_an_incarnation_that_is_over_seals_nothing_more(bench: Bench) -> None:
+def test_ended_incarnation_seals_nothing(bench: Bench) -> None:
     bench.fetch_all()
     bench.member.fates = ["over"]
     assert not bench.sealer.seal()
@@ -343,7 +343,7 @@ def test_an_incarnation_that_is_over_seals_nothing_more(bench: Bench) -> None:
     assert not bench.sealer.is_open
 
 
-def test_a_file_that_does_not_begin_where_the_channel_stands_is_dropped(bench: Bench) -> None:
+def test_file_that_does_not_begin_at_the_channel_offsets_is_dropped(bench: Bench) -> None:
     bench.fetch_all()
     bench.member.truth = bench.member.channel = replace(bench.member.truth, running={P0: 100, P1: 0})
     assert bench.sealer.seal()
@@ -444,7 +444,7 @@ def test_a_write_that_fails_leaves_nothing_under_the_name(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("file", ["../g/c/a.arrow", "/etc/passwd", "g//a.arrow", "g/c/.."])
-def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, file: str) -> None:
+def test_path_outside_the_folder_is_refused(tmp_path: Path, file: str) -> None:
     with pytest.raises(SegmentError, match="no path of a segment"):
         list(SegmentFolder(str(tmp_path)).read(file, 1, 1))
 
@@ -466,7 +466,7 @@ def test_a_damaged_file_is_refused_and_named(tmp_path: Path) -> None:
         list(folder.read(file, size, 3))
 
 
-def test_a_files_name_tells_its_incarnation() -> None:
+def test_file_name_contains_its_incarnation() -> None:
     assert incarnation_of(segment_file("g", "c-1", "0a1b", 7)) == "0a1b"
     assert incarnation_of("g/c/.tmp-0a1b-0000000007.arrow") == "0a1b"
     assert incarnation_of("g/c/notes.txt") is None
@@ -505,7 +505,7 @@ def test_no_fetch_begins_when_the_lease_has_lapsed_while_the_channel_skipped_a_g
     assert bench.sealer.fetch() == 200
 
 
-def test_a_gap_whose_move_is_refused_is_moved_over_later(tmp_path: Path) -> None:
+def test_gap_whose_move_is_refused_is_skipped_later(tmp_path: Path) -> None:
     log = TimedLog(end=250, begin=150)
     bench = Bench(tmp_path, log=log)
     bench.member.fates = ["refused"]

@@ -20,7 +20,7 @@ print(ended.wait(10))
 """
 
 
-def test_a_signal_that_comes_while_the_event_that_it_sets_is_locked_stops_nothing() -> None:
+def test_signal_during_a_lock_of_its_event_blocks_nothing() -> None:
     root = Path(__file__).parents[2]
 
     done = subprocess.run(

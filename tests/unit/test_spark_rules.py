@@ -64,7 +64,7 @@ def context(master: str, **conf: str) -> Any:
         (context("spark://h:7077", spark_executor_instances="2"), SparkCluster(0, 2, 4, 1)),
     ],
 )
-def test_what_an_application_runs_on_is_read_from_its_configuration(sc: Any, cluster: SparkCluster) -> None:
+def test_environment_of_an_application_is_read_from_its_configuration(sc: Any, cluster: SparkCluster) -> None:
     assert cluster_of(sc) == cluster
 
 
@@ -132,7 +132,7 @@ def test_options_of_a_source_are_read_and_checked() -> None:
             source_config(options | {name: value})
 
 
-def test_an_offset_says_the_same_after_a_checkpoint() -> None:
+def test_offset_is_unchanged_after_a_checkpoint() -> None:
     offset = SourceOffset(2**40, 7, "q", "segment-0000000001")
     assert SourceOffset.parse(offset.to_dict()) == offset
     assert SourceOffset.parse({"version": 1, "czxid": 5, "root": 1, "query": "q"}).segment == ""
@@ -141,7 +141,7 @@ def test_an_offset_says_the_same_after_a_checkpoint() -> None:
             SourceOffset.parse(wrong)
 
 
-def test_numbers_of_segments_go_on_after_two_to_the_31() -> None:
+def test_numbers_of_segments_continue_after_two_to_the_31() -> None:
     def sealed(name: str) -> Sealed:
         return Sealed(1, name, Segment("f", "d", 1, 1, (), "c", "i", 1))
 
@@ -190,7 +190,7 @@ def test_where_a_query_starts_and_ends_is_read_and_checked() -> None:
         (check_batch, {"alignCheckpoints": "true"}, "alignCheckpoints is for streams"),
     ],
 )
-def test_a_start_or_end_that_makes_no_sense_is_refused(check: Any, options: dict[str, str], why: str) -> None:
+def test_invalid_start_or_end_is_refused(check: Any, options: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         check(source_config({"zk": "h:1", "group": "g"} | options))
     assert check(source_config({"zk": "h:1", "group": "g"}))

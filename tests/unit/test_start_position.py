@@ -65,7 +65,7 @@ def test_a_start_position_is_a_word_a_time_or_a_number_of_milliseconds(
         "٣",
     ],
 )
-def test_what_is_no_start_position_is_refused_with_what_it_may_be(text: str) -> None:
+def test_invalid_start_position_is_refused_with_the_valid_ones(text: str) -> None:
     with pytest.raises(UsageError, match="start_position must be beginning, end, committed, or a time: 2026-"):
         StartRule.parse(text, "earliest")
 
@@ -87,7 +87,7 @@ def test_an_auto_offset_reset_that_kafka_does_not_have_is_refused() -> None:
         ("1000", "latest", OffsetSpec("timestamp", 1000), BEGINNING),
     ],
 )
-def test_a_start_position_is_for_what_was_there_when_the_group_began(
+def test_start_position_applies_to_partitions_present_at_the_start_of_the_group(
     position: str, reset: str, at_first: OffsetSpec | None, later: OffsetSpec | None
 ) -> None:
     rule = StartRule.parse(position, reset)
@@ -100,7 +100,7 @@ def test_a_start_position_is_for_what_was_there_when_the_group_began(
     [("id", 0, False), ("id", 3, False), ("id", 4, True), ("another", 0, True)],
     ids=["there", "there, the last", "added", "recreated"],
 )
-def test_what_the_note_does_not_name_came_later(topic_id: str, partition: int, is_later: bool) -> None:
+def test_partitions_missing_from_the_note_were_created_later(topic_id: str, partition: int, is_later: bool) -> None:
     note = BegunRecord("id", frozenset(range(4))).to_bytes()
 
     assert came_later("where", node(note), topic_id, partition) is is_later
@@ -130,7 +130,7 @@ def test_a_place_is_found_in_the_log(position: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("position", ["beginning", "end", "1000"])
-def test_a_topic_that_nothing_was_written_to_begins_at_its_first_record(tmp_path: Path, position: str) -> None:
+def test_unwritten_topic_begins_at_its_first_record(tmp_path: Path, position: str) -> None:
     from consumer.logs import open_log
 
     starts = Starts(open_log(str(tmp_path)), StartRule.parse(position, "earliest"))
@@ -138,7 +138,7 @@ def test_a_topic_that_nothing_was_written_to_begins_at_its_first_record(tmp_path
     assert starts.find(T0, "id", came_later=False).offset == 0
 
 
-def test_no_offset_and_no_reset_is_an_error_that_says_what_to_do() -> None:
+def test_missing_offset_without_a_reset_is_an_error_with_a_remedy() -> None:
     starts = Starts(MemoryLog(), StartRule.parse("committed", "none"))
 
     with pytest.raises(NoOffsetForPartition, match="no offset for t-0, and auto_offset_reset is none: set one with"):
@@ -149,12 +149,12 @@ def test_no_offset_and_no_reset_is_an_error_that_says_what_to_do() -> None:
         in_a_region.find(T0, "id", came_later=False)
 
 
-def test_a_time_is_recorded_as_people_read_it() -> None:
+def test_time_is_recorded_in_a_readable_format() -> None:
     assert StartOffset(3, OffsetSpec("timestamp", NOON_MS)).place.text == "2026-11-21T12:00:00.000Z"
     assert as_text(10**18) == "1000000000000000000"
 
 
-def test_a_start_position_comes_from_an_option_the_environment_or_a_file(tmp_path: Path) -> None:
+def test_start_position_is_read_from_an_option_the_environment_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "consumer.toml"
     file.write_text(f'zk = "h:1"\ngroup = "g"\nstart_position = {NOON_MS}\n')
 

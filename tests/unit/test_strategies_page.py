@@ -34,7 +34,7 @@ FIRST, JOINED, MIXED = tables()
 
 
 @pytest.mark.parametrize("strategy", JOINED)
-def test_the_examples_are_what_comes_out(strategy: str) -> None:
+def test_examples_are_the_assignments_of_the_strategies(strategy: str) -> None:
     three = [member(name, "flights hotels") for name in ("c1", "c2", "c3")]
     mixed = [member("c1", "flights"), member("c2", "flights hotels"), member("c3", "flights")]
     topics = numbered("flights:3 hotels:3")
@@ -64,7 +64,7 @@ def ran(nth: int) -> dict[str, Any]:
     return made
 
 
-def test_the_strategy_of_the_page_keeps_its_promise() -> None:
+def test_strategy_of_the_page_fulfils_its_contract() -> None:
     made = ran(0)
     members = [Subscriber("a", {"t": 1}), Subscriber("b", {"t": 1, "u": 2})]
 
@@ -73,7 +73,7 @@ def test_the_strategy_of_the_page_keeps_its_promise() -> None:
     assert found == {"a": {"a-0": parts("t:0-1")}, "b": {"b-0": parts("u:0")}}
 
 
-def test_the_client_assignor_of_the_page_goes_by_the_cores_that_each_member_tells() -> None:
+def test_client_assignor_of_the_page_uses_the_cores_that_each_member_declares() -> None:
     assignor = ran(1)["CoresAssignor"]()
     (given,) = named(["cores"], [assignor])
     topics = {"t": Topic("t", "id", tuple(range(6))), "other": Topic("other", "id", (0,))}

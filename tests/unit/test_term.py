@@ -31,7 +31,7 @@ def elected(tree: MemoryTree) -> Term:
     return a_term(tree.open(), ManualRuntime(), 1, node.stat.version)
 
 
-def test_a_commit_is_done_while_the_epoch_is_the_terms() -> None:
+def test_commit_succeeds_while_the_epoch_is_that_of_the_term() -> None:
     tree = a_tree()
 
     elected(tree).commit([Create(PATH, b"x")])
@@ -58,7 +58,7 @@ class Overloaded(FrontStore):
         raise Refused(0, COORDINATOR_EPOCH, "ThrottledOpException")
 
 
-def test_refusal_of_a_whole_multi_does_not_end_a_term_whose_epoch_stands() -> None:
+def test_refusal_of_a_whole_multi_does_not_end_a_term_with_a_valid_epoch() -> None:
     tree = a_tree()
     term = elected(tree)
     term.store.commit([Create(COORDINATOR, b"", ephemeral=True)])
@@ -72,7 +72,7 @@ def test_refusal_of_a_whole_multi_does_not_end_a_term_whose_epoch_stands() -> No
         overloaded.commit([Create(PATH, b"x")])
 
 
-def test_another_refusal_is_the_callers_and_makes_a_collector_wait() -> None:
+def test_other_refusal_is_raised_to_the_caller_and_delays_a_collector() -> None:
     tree = a_tree()
     term = elected(tree)
     tree.put(PATH, b"x")

@@ -28,14 +28,14 @@ def plan(nodes: dict[str, Node], there: dict[str, Topic]) -> list[tuple[str, str
     return [(change.topic, change.what) for change in planned(nodes, there, "mine", Brokers())]
 
 
-def test_what_the_brokers_have_is_made_grown_replaced_and_removed() -> None:
+def test_topics_of_the_brokers_are_created_extended_replaced_and_removed() -> None:
     nodes = {name: node("id", 2, cluster="mine") for name in ("same", "grown", "again", "gone")}
     there = {"same": topic("id", 2), "grown": topic("id", 3), "again": topic("id-2", 1), "new": topic("id", 1)}
 
     assert plan(nodes, there) == [("again", REPLACED), ("gone", REMOVED), ("grown", GROWN), ("new", CREATED)]
 
 
-def test_a_topic_that_no_sync_has_made_is_left_alone() -> None:
+def test_topic_not_created_by_sync_is_unchanged() -> None:
     nodes = {"embedded": node("id", 2), "both": node("id", 2), "odd": Node(b"{", STAT)}
 
     assert plan(nodes, {"both": topic("other", 5), "odd": topic("id", 1)}) == [

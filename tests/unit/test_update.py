@@ -48,7 +48,7 @@ def counted(node: Node | None) -> Change[int]:
     return Change([SetData(PATH, str(number).encode(), node.stat.version)], number)
 
 
-def test_a_znode_that_somebody_else_has_changed_is_read_again() -> None:
+def test_znode_changed_by_another_client_is_read_again() -> None:
     tree = a_tree()
 
     def disturb(nth: int) -> None:

@@ -34,11 +34,11 @@ def wrong(group: ShownGroup, topics: dict[str, Topic] = TOPICS) -> list[str]:
     return [str(problem) for problem in problems(group, topics)]
 
 
-def test_a_group_whose_every_partition_has_its_owner_is_as_it_should_be() -> None:
+def test_group_with_an_owner_for_every_partition_is_correct() -> None:
     assert wrong(WHOLE) == []
 
 
-def test_a_group_without_members_has_nothing_that_could_be_wrong() -> None:
+def test_group_without_members_has_no_findings() -> None:
     assert wrong(ShownGroup("g", GroupState(), (), (ShownPartition(T0, "id", None, None, 5),))) == []
 
 
@@ -52,11 +52,11 @@ def test_a_group_without_members_has_nothing_that_could_be_wrong() -> None:
         (owned(T1, "other"), "its owner other is not among the 2 threads that c registered"),
     ],
 )
-def test_an_owner_that_must_not_be_is_wrong(partition: ShownPartition, words: str) -> None:
+def test_unexpected_owner_is_a_finding(partition: ShownPartition, words: str) -> None:
     assert wrong(replace(WHOLE, partitions=(owned(T0), partition))) == [f"t-1: {words}"]
 
 
-def test_an_owner_that_has_not_subscribed_is_wrong() -> None:
+def test_unsubscribed_owner_is_a_finding() -> None:
     other = member("d", T1, topic="u")
     group = ShownGroup("g", GroupState(STABLE), (member("c", T0), other), (owned(T0), owned(T1, "d-0", "d")))
 
@@ -66,21 +66,21 @@ def test_an_owner_that_has_not_subscribed_is_wrong() -> None:
     ]
 
 
-def test_an_owner_that_does_not_run_its_partition_is_wrong() -> None:
+def test_owner_that_does_not_run_its_partition_is_a_finding() -> None:
     assert wrong(replace(WHOLE, members=(member("c", T0),))) == ["t-1: its owner c-1 does not run it"]
 
 
-def test_a_partition_of_an_earlier_topic_of_the_name_is_wrong() -> None:
+def test_partition_of_an_earlier_topic_of_the_name_is_a_finding() -> None:
     found = wrong(WHOLE, {"t": Topic("t", "new", (0, 1))})
 
     assert found == [f"t-{n}: its owner c-{n} runs it with another topic id" for n in (0, 1)]
 
 
-def test_new_partitions_without_an_owner_are_wrong() -> None:
+def test_new_partition_without_an_owner_is_a_finding() -> None:
     assert wrong(WHOLE, {"t": Topic("t", "id", (0, 1, 2))}) == ["t-2: no owner"]
 
 
-def test_a_wildcard_means_the_topics_that_there_are() -> None:
+def test_wildcard_selects_existing_topics() -> None:
     registration = Registration("life", {"t.*": 2}, WHITE_LIST)
     group = replace(WHOLE, members=(replace(WHOLE.members[0], registration=registration),))
 
@@ -88,7 +88,7 @@ def test_a_wildcard_means_the_topics_that_there_are() -> None:
     assert wrong(group, {**TOPICS, "tt": Topic("tt", "id", (0,)), "u": Topic("u", "id", (0,))}) == ["tt-0: no owner"]
 
 
-def test_what_the_coordinator_has_left_out_is_said_with_its_reason() -> None:
+def test_partition_left_out_by_the_coordinator_is_reported_with_its_reason() -> None:
     state = GroupState(
         STABLE, left_out={"t-1": "its consumer's session holds all", "u": "no such topic (yet)", "d": "evicted: stuck"}
     )
@@ -99,14 +99,14 @@ def test_what_the_coordinator_has_left_out_is_said_with_its_reason() -> None:
     assert found == ["t-1: its consumer's session holds all", "u: no such topic (yet)", "d: evicted: stuck"]
 
 
-def test_a_partition_without_an_owner_says_whom_it_is_assigned_to() -> None:
+def test_partition_without_an_owner_is_reported_with_its_assigned_member() -> None:
     target = {"c": Target("life", {"c-0": frozenset([T0])}), "away": Target("life", {"away-0": frozenset([T1])})}
     group = ShownGroup("g", GroupState(STABLE, target=target), (member("c", T0),), (owned(T0),))
 
     assert wrong(group) == ["t-1: no owner: it is assigned to away"]
 
 
-def test_a_partition_that_waits_for_a_lease_says_whose() -> None:
+def test_partition_that_waits_for_a_lease_is_reported_with_its_holder() -> None:
     mark = Mark("d", "life", frozenset([T1]), 500, "evicted: stuck")
     group = ShownGroup("g", GroupState(STABLE, marks=(mark,)), (member("c", T0),), (owned(T0),))
 
@@ -121,13 +121,13 @@ def test_a_partition_that_waits_for_a_lease_says_whose() -> None:
         (Channel("other"), "it is registered, but its channel is another incarnation's"),
     ],
 )
-def test_a_member_without_a_living_channel_is_wrong(channel: Channel | None, words: str) -> None:
+def test_member_without_a_live_channel_is_a_finding(channel: Channel | None, words: str) -> None:
     group = replace(WHOLE, members=(*WHOLE.members, replace(member("d"), channel=channel)))
 
     assert wrong(group) == [f"d: {words}"]
 
 
-def test_a_pattern_that_cannot_be_read_is_wrong() -> None:
+def test_unreadable_pattern_is_a_finding() -> None:
     bad = replace(member("d"), registration=Registration("life", {"(": 1}, WHITE_LIST))
 
     (found,) = wrong(replace(WHOLE, members=(*WHOLE.members, bad)))
@@ -135,7 +135,7 @@ def test_a_pattern_that_cannot_be_read_is_wrong() -> None:
     assert found.startswith("d: the pattern '(' does not compile")
 
 
-def test_an_owner_beside_every_subscription_is_wrong() -> None:
+def test_owner_outside_all_subscriptions_is_a_finding() -> None:
     group = replace(WHOLE, partitions=(*WHOLE.partitions, owned(TopicPartition("t", 9)), owned(TopicPartition("u", 0))))
 
     assert wrong(group) == [
@@ -152,7 +152,7 @@ def led(left_out: dict[str, str] | None = None, target: frozenset[TopicPartition
     )  # fmt: skip
 
 
-def test_under_client_side_assignment_the_leader_says_what_the_group_consumes() -> None:
+def test_topics_under_client_side_assignment_are_those_of_the_leader() -> None:
     wildcard = ShownMember("c", Registration("life", {}, CLIENT), WHOLE.members[0].channel, ())
     group = replace(WHOLE, state=led(target=frozenset([T0, T1])), members=(wildcard,))
 
@@ -163,7 +163,7 @@ def test_under_client_side_assignment_the_leader_says_what_the_group_consumes() 
     ]
 
 
-def test_what_a_leader_has_left_out_is_wrong_and_the_coordinator_says_so() -> None:
+def test_partition_left_out_by_a_leader_is_a_finding_with_the_coordinators_reason() -> None:
     why = "leader c assigns partitions 1 to no member (lag)"
     group = replace(WHOLE, state=led({"t": why}, frozenset([T0])), partitions=(owned(T0),))
 

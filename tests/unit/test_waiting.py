@@ -15,27 +15,27 @@ def comes_after(delay_s: float, waits: Waiting, timeout_s: float) -> bool:
     return waits(lambda: time.monotonic() - begun >= delay_s, timeout_s, "it has come")
 
 
-def test_what_must_come_may_come_later_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_event_has_a_longer_deadline_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait, "PATIENCE", 50.0)
 
     assert comes_after(0.1, eventually, 0.05)
 
 
-def test_a_promise_is_not_stretched_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_of_a_promise_is_not_extended_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wait, "PATIENCE", 50.0)
 
     with pytest.raises(AssertionError, match=r"not within 0\.05 s: it has come; the last of .* returned False"):
         comes_after(0.1, within, 0.05)
 
 
-def test_what_is_found_after_its_deadline_is_too_late() -> None:
+def test_result_found_after_its_deadline_is_too_late() -> None:
     found = iter([False, True])
 
     with pytest.raises(AssertionError, match="the last of 1 calls returned False"):
         within(lambda: next(found), 0.01, "it has come", pause_s=0.05)
 
 
-def test_an_error_counts_as_not_yet_where_it_may_come() -> None:
+def test_allowed_error_counts_as_pending() -> None:
     def refuses() -> bool:
         raise OSError("refused")
 

@@ -251,7 +251,7 @@ def test_every_path_is_in_the_documents_table(path: str) -> None:
     assert f"| `{shown}` |" in DOCUMENT
 
 
-def test_the_examples_are_what_zkcli_shows_one_line_of_json_each() -> None:
+def test_examples_equal_the_output_of_zkcli_with_one_line_of_json_each() -> None:
     examples = [line.strip() for line in DOCUMENT.splitlines() if line.startswith('    {"version"')]
 
     assert len(examples) >= 15
@@ -277,7 +277,7 @@ def test_the_sizes_of_client_side_assignment_are_the_codes_own() -> None:
     ]  # fmt: skip
 
 
-def test_the_examples_of_client_side_assignment_are_what_the_code_reads() -> None:
+def test_examples_of_client_side_assignment_are_readable_by_the_code() -> None:
     ids = [json.loads(line) for line in section("ids/[consumer]").splitlines() if '"client":{' in line]
     offer = Registration.parse("ids", json.dumps(ids[0]).encode()).client
     assert offer is not None

@@ -79,7 +79,7 @@ CHANGES: list[tuple[str, Change, str, str]] = [
 
 
 @pytest.mark.parametrize(("change", "why", "event"), [each[1:] for each in CHANGES], ids=[each[0] for each in CHANGES])
-def test_a_change_that_is_not_in_the_target_in_time_breaks_it(change: Change, why: str, event: str) -> None:
+def test_change_missing_from_the_target_after_the_deadline_breaks_it(change: Change, why: str, event: str) -> None:
     finding = only(overlooked(change), "L2")
 
     assert why in finding.why
@@ -87,7 +87,7 @@ def test_a_change_that_is_not_in_the_target_in_time_breaks_it(change: Change, wh
     held(overlooked(change, seconds=6.5))
 
 
-def test_a_static_member_that_has_left_may_keep_its_part_for_a_session_timeout_more() -> None:
+def test_static_member_that_left_may_keep_its_share_for_one_more_session_timeout() -> None:
     def change(history: StoryHistory) -> None:
         history.commit("s2#1", Create(G.seat("s2"), b"{}"))
         leaves(history)
@@ -98,7 +98,7 @@ def test_a_static_member_that_has_left_may_keep_its_part_for_a_session_timeout_m
     held(overlooked(change, seconds=12.5))
 
 
-def test_a_static_member_whose_session_ended_has_no_more_time_than_others() -> None:
+def test_static_member_with_an_ended_session_gets_no_extra_time() -> None:
     def change(history: StoryHistory) -> None:
         history.commit("s2#1", Create(G.seat("s2"), b"{}"))
         history.close("s2#1")
@@ -106,7 +106,7 @@ def test_a_static_member_whose_session_ended_has_no_more_time_than_others() -> N
     only(overlooked(change), "L2")
 
 
-def test_a_seat_that_is_left_over_excuses_nothing_that_is_not_its_members() -> None:
+def test_leftover_seat_excuses_only_changes_of_its_member() -> None:
     left = Channel(incarnation="s8-a", ended="left").to_bytes()
 
     def change(history: StoryHistory) -> None:
@@ -116,14 +116,14 @@ def test_a_seat_that_is_left_over_excuses_nothing_that_is_not_its_members() -> N
     assert "L2" in [verdict.invariant for verdict in overlooked(change).broken]
 
 
-def test_a_group_that_gets_no_state_at_all_breaks_it() -> None:
+def test_group_without_a_state_breaks_it() -> None:
     finding = only(overlooked(lambda history: history.register(history.consumer("n1#1", "new"), "n1-a")), "L2")
 
     assert finding.why.startswith("there is no state, group new")
     assert names(finding) == ["n1#1 commit channel/n1"]
 
 
-def test_a_change_is_overlooked_though_others_are_seen_meanwhile() -> None:
+def test_overlooked_change_breaks_it_though_other_changes_are_seen() -> None:
     def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.pass_(4)
@@ -135,7 +135,7 @@ def test_a_change_is_overlooked_though_others_are_seen_meanwhile() -> None:
     assert "flights-4 is unassigned, group g: so since 15.09 s" in finding.why
 
 
-def test_each_change_has_its_own_time() -> None:
+def test_each_change_has_its_own_deadline() -> None:
     def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.pass_(4)
@@ -154,7 +154,7 @@ def test_each_change_has_its_own_time() -> None:
         ("the coordinator hangs", {"kind": "pause", "process": "b#1", "until": 30.0}),
     ],
 )
-def test_while_a_fault_lasts_nothing_is_judged(name: str, fault: Made) -> None:
+def test_nothing_is_judged_during_a_fault(name: str, fault: Made) -> None:
     def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.event("fault", "server", **fault)
@@ -163,7 +163,7 @@ def test_while_a_fault_lasts_nothing_is_judged(name: str, fault: Made) -> None:
     assert only(overlooked(change, seconds=30), "L2"), f"{name}: after it, the time counts"
 
 
-def test_while_a_consumer_hangs_everything_is_judged() -> None:
+def test_everything_is_judged_while_a_consumer_hangs() -> None:
     def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.event("fault", "server", kind="pause", process="s1#1", until=30.0)
@@ -171,7 +171,7 @@ def test_while_a_consumer_hangs_everything_is_judged() -> None:
     only(overlooked(change), "L2")
 
 
-def test_while_there_is_no_coordinator_nothing_is_judged() -> None:
+def test_nothing_is_judged_without_a_coordinator() -> None:
     def change(history: StoryHistory) -> None:
         more_partitions(history)
         del history.roles["b#1"]
@@ -179,7 +179,7 @@ def test_while_there_is_no_coordinator_nothing_is_judged() -> None:
     held(overlooked(change, seconds=20))
 
 
-def test_who_is_elected_later_has_the_session_timeout_more() -> None:
+def test_later_elected_coordinator_has_one_more_session_timeout() -> None:
     def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.close("b#1")
@@ -191,7 +191,7 @@ def test_who_is_elected_later_has_the_session_timeout_more() -> None:
     only(overlooked(change, seconds=14.5), "L2")
 
 
-def test_while_a_group_is_paused_it_is_not_judged() -> None:
+def test_changes_are_not_judged_while_the_group_is_paused() -> None:
     def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.hand(Create(PAUSED, PausedRecord(groups={"g": Pause("ann", 0)}).to_bytes()))
@@ -206,7 +206,7 @@ def test_while_a_group_is_paused_it_is_not_judged() -> None:
     only(overlooked(resumed, seconds=14), "L2")
 
 
-def test_after_calm_no_fault_excuses_anything() -> None:
+def test_no_fault_excuses_a_missed_change_after_calm() -> None:
     def change(history: StoryHistory) -> None:
         history.event("fault", "server", kind="partition", servers=["1"], until=200.0)
         history.topic("flights", "T1", 5)
@@ -217,18 +217,18 @@ def test_after_calm_no_fault_excuses_anything() -> None:
     assert "flights-4 is unassigned" in finding.why
 
 
-def test_a_target_that_a_hand_has_written_is_not_judged() -> None:
+def test_manually_written_target_is_not_judged() -> None:
     def change(history: StoryHistory) -> None:
         history.hand(SetData(G.state, replace(history.states["g"], target={}).to_bytes()))
 
     held(overlooked(change))
 
 
-def test_a_topic_that_a_hand_has_made_unreadable_is_as_it_was() -> None:
+def test_topic_made_unreadable_manually_keeps_its_last_readable_data() -> None:
     held(overlooked(lambda history: history.hand(SetData(Brokers().topic("flights"), b"?"))))
 
 
-def test_changes_that_are_not_due_yet_when_the_history_ends_are_said() -> None:
+def test_changes_not_due_at_the_end_of_the_history_are_reported() -> None:
     def happen(history: StoryHistory) -> None:
         history.to(105)
         history.topic("flights", "T1", 5)

@@ -29,7 +29,7 @@ def give_up(history: StoryHistory, **more: str) -> None:
 """What runs after the eviction."""
 
 
-def test_a_partition_that_two_get_breaks_it() -> None:
+def test_partition_assigned_to_two_consumers_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2-3"}, "s2": {"flights": "3"}}
         history.fenced("g", history.rebalance("g", shares))
@@ -42,7 +42,7 @@ def test_a_partition_that_two_get_breaks_it() -> None:
     assert names(finding) == ["b#1 commit g/state"]
 
 
-def test_a_partition_that_two_threads_of_one_consumer_get_breaks_it() -> None:
+def test_partition_assigned_to_two_threads_of_one_consumer_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         state = history.states["g"]
         share = state.target["s0"]
@@ -68,7 +68,7 @@ def test_partition_may_stay_unassigned_when_the_state_gives_a_reason() -> None:
     held(spoilt("joined", lambda history: give_up(history, flights="the topic has no partitions")))
 
 
-def test_a_partition_that_has_just_come_need_not_have_been_seen() -> None:
+def test_recently_created_partition_may_be_unassigned() -> None:
     def happen(history: StoryHistory) -> None:
         history.topic("flights", "T1", 5)
         history.fenced("g", history.rebalance("g", SHARES))
@@ -94,7 +94,7 @@ def test_partition_created_long_before_must_be_seen_unless_faults_continued() ->
     held(spoilt("handed on", lambda history: happen(history, 11, fault=True)))
 
 
-def test_a_subscription_by_wildcard_counts() -> None:
+def test_wildcard_subscription_counts() -> None:
     def happen(history: StoryHistory) -> None:
         history.topic("cities-2", "C9", 1)
         history.pass_(14)
@@ -141,7 +141,7 @@ def raise_stable(history: StoryHistory) -> None:
     raise Enough
 
 
-def test_what_a_consumer_was_refused_it_need_not_run() -> None:
+def test_refused_partition_need_not_run() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.set_channel(life, replace(life.channel, generation=2, epoch=2, refused=frozenset({P3})))
@@ -151,7 +151,7 @@ def test_what_a_consumer_was_refused_it_need_not_run() -> None:
     held(spoilt("stop obeyed", happen))
 
 
-def test_a_state_that_a_hand_makes_stable_is_not_judged() -> None:
+def test_state_manually_set_to_stable_is_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         state = replace(history.states["g"], state="Stable", generation=9, target={})
         history.hand(SetData(G.state, state.to_bytes()))
@@ -160,7 +160,7 @@ def test_a_state_that_a_hand_makes_stable_is_not_judged() -> None:
     held(spoilt("joined", happen))
 
 
-def test_a_topic_that_is_gone_or_cannot_be_read_needs_no_cover() -> None:
+def test_removed_or_unreadable_topic_needs_no_coverage() -> None:
     for operation in (Delete(Brokers().topic("flights")), SetData(Brokers().topic("flights"), b"?")):
 
         def happen(history: StoryHistory, operation: Delete | SetData = operation) -> None:

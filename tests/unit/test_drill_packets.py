@@ -39,7 +39,7 @@ EVENT = made_packets.event(0x100000002, "deleted", "/a")
 READ = made_packets.reply(3, 50, 0, made_packets.text("data") + made_packets.stat(mzxid=41, version=2, owner=77))
 
 
-def test_a_multi_is_what_its_sender_asked_for() -> None:
+def test_multi_is_parsed_into_its_operations() -> None:
     assert (packets.xid(REQUEST), packets.op_code(REQUEST)) == (7, packets.MULTI)
     assert packets.parts_of(REQUEST) == (
         Part("create", "/é", "\\xff", ephemeral=True),
@@ -50,7 +50,7 @@ def test_a_multi_is_what_its_sender_asked_for() -> None:
     )
 
 
-def test_the_reply_to_a_multi_has_the_paths_and_versions_that_came_of_it() -> None:
+def test_reply_to_a_multi_has_the_resulting_paths_and_versions() -> None:
     assert packets.head(REPLY) == Head(7, 99, 0)
     assert packets.results_of(REQUEST, REPLY) == (
         OperationResult("/é"), OperationResult("/b/c-0000000004", 0), OperationResult("", 4), OperationResult(),
@@ -83,27 +83,27 @@ def test_a_refused_multi_has_no_results(reply: bytes) -> None:
         (2, made_packets.text("/a") + struct.pack(">i", -1), Part("delete", "/a")),
     ],
 )  # fmt: skip
-def test_an_operation_alone_is_read_as_one_part(code: int, body: bytes, part: Part) -> None:
+def test_single_operation_is_parsed_as_one_part(code: int, body: bytes, part: Part) -> None:
     assert packets.parts_of(struct.pack(">ii", 1, code) + body) == (part,)
 
 
-def test_the_end_of_a_session_asks_for_nothing_and_gives_nothing() -> None:
+def test_close_request_and_its_reply_have_no_body() -> None:
     assert packets.parts_of(made_packets.close(4)) == ()
     assert packets.results_of(made_packets.close(4), made_packets.reply(4, 12)) == ()
 
 
-def test_a_connection_is_for_a_session_or_for_one_that_is_over() -> None:
+def test_connection_is_for_a_live_or_an_ended_session() -> None:
     assert packets.opened(made_packets.connected(0x1234, 4000)) == Opened(0x1234, 4000)
     assert packets.opened(made_packets.connected(0, 0)) is None
 
 
-def test_a_watch_event_names_its_transaction_unless_it_is_of_no_znodes_data() -> None:
+def test_watch_event_has_its_zxid_unless_it_concerns_no_znode_data() -> None:
     assert packets.watch_event_of(EVENT) == WatchEvent(0x100000002, "deleted", "/a")
     assert packets.watch_event_of(made_packets.event(-1, "created", "/a")) == WatchEvent(-1, "created", "/a")
     assert packets.watch_event_of(made_packets.event(5, "children", "/a")) is None
 
 
-def test_a_read_has_the_transaction_that_wrote_what_it_found() -> None:
+def test_read_has_the_zxid_of_the_data_that_it_returned() -> None:
     assert packets.asked_path(made_packets.get(3, "/a")) == "/a"
     assert packets.found(READ) == ReadZnode("data", 41, 2, 77)
     assert packets.found(made_packets.reply(3, 50, -101)) is None
@@ -128,7 +128,7 @@ def test_a_packet_that_is_cut_short_is_refused_wherever_it_is_cut(
 
 
 @pytest.mark.parametrize(("parse", "packet"), PARSERS.values(), ids=PARSERS.keys())
-def test_a_packet_with_any_bytes_in_it_is_read_or_refused(parse: Callable[[bytes], object], packet: bytes) -> None:
+def test_packet_with_arbitrary_bytes_is_read_or_refused(parse: Callable[[bytes], object], packet: bytes) -> None:
     chance = random.Random(1)
     refused = 0
     for _ in range(3000):

@@ -49,7 +49,7 @@ def test_a_registration_that_outlives_its_session_breaks_it() -> None:
     assert "the registration of x in group g" in only(spoilt("before calm", happen), "S7").why
 
 
-def test_an_owner_of_an_incarnation_that_is_over_breaks_it() -> None:
+def test_owner_of_an_ended_incarnation_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         owner = OwnerRecord("s1-0", "s1", "s1-a", 3).to_bytes()
         history.commit("s0#1", Create(G.owner("flights", 9), owner, ephemeral=True))
@@ -59,7 +59,7 @@ def test_an_owner_of_an_incarnation_that_is_over_breaks_it() -> None:
     assert names(finding) == ["s0#1 commit flights/9", "server end"]
 
 
-def test_a_command_for_an_incarnation_that_is_over_breaks_it() -> None:
+def test_command_for_an_ended_incarnation_breaks_it() -> None:
     """The one that is withdrawn when its consumer is evicted stays."""
     command = f"{G.channel('s1')}/command-0000000002"
 
@@ -76,21 +76,21 @@ def keep_running(events: list[Made]) -> None:
     left["ops"][0]["data"] = edited(left["ops"][0]["data"], running={"old": {"0": 5}})
 
 
-def test_a_channel_that_has_ended_and_runs_something_breaks_it() -> None:
+def test_ended_channel_with_a_running_partition_breaks_it() -> None:
     finding = only(changed(keep_running), "S7")
 
     assert names(finding) == ["c2#1 commit channel/c2", "server end"]
     assert "old-0 in `running` of c2, ended, in group h" in finding.why
 
 
-def test_the_channel_of_a_consumer_that_is_long_gone_breaks_it() -> None:
+def test_channel_of_a_consumer_removed_long_ago_breaks_it() -> None:
     finding = only(changed(without(H.channel("c2"))), "S7")
 
     assert names(finding) == ["c2#1 commit channel/c2", "server end"]
     assert "the channel of c2 in group h is dead since 65.01 s" in finding.why
 
 
-def test_a_segment_that_every_query_has_finished_breaks_it() -> None:
+def test_segment_finished_by_every_query_breaks_it() -> None:
     segment = G.segment("segment-0000000003")
 
     finding = only(changed(without(segment)), "S7")
@@ -99,7 +99,7 @@ def test_a_segment_that_every_query_has_finished_breaks_it() -> None:
     assert "segment-0000000003 of group g, finished by every query, is dead since 3.06 s" in finding.why
 
 
-def test_a_segment_that_one_query_has_not_finished_may_stay() -> None:
+def test_segment_unfinished_by_one_query_may_remain() -> None:
     def happen(history: StoryHistory) -> None:
         history.query("p#1", "g", "p", "r1", 0)
 
@@ -121,7 +121,7 @@ def test_uncollectable_znodes_are_reported_as_not_decided() -> None:
     assert verdict.why == "the channel of c2 in group h remains, and no coordinator could act for long enough"
 
 
-def test_what_only_a_turn_clears_away_may_stay_while_the_group_is_paused() -> None:
+def test_znodes_removed_by_turns_may_remain_while_the_group_is_paused() -> None:
     def happen(history: StoryHistory) -> None:
         pause = PausedRecord(groups={"h": Pause("ann", 0)})
         history.hand(Create(PAUSED, pause.to_bytes()))
@@ -136,13 +136,13 @@ def test_what_only_a_turn_clears_away_may_stay_while_the_group_is_paused() -> No
     )  # fmt: skip
 
 
-def test_a_history_that_does_not_end_tells_nothing_of_what_remains() -> None:
+def test_history_without_an_end_decides_nothing_about_leftovers() -> None:
     verdict = changed(lambda events: events.pop())["S7"]
 
     assert (verdict.outcome, verdict.why, verdict.is_due) == ("not decided", "the history has no `end`", True)
 
 
-def test_what_a_hand_has_put_there_may_stay() -> None:
+def test_manually_created_znodes_may_remain() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(Create(f"{H.channel('c2')}/command-0000000088", json.dumps({"option": "dance"}).encode()))
 

@@ -23,26 +23,26 @@ def group(channel: Channel, *commands: Command, owner: str | None = None) -> Sho
     return ShownGroup("g", GroupState(), (ShownMember("c1", None, channel, sent),), owned)
 
 
-def test_who_lives_leaves_nothing() -> None:
+def test_live_consumer_has_no_leftovers() -> None:
     assert remnants(group(LIVE, STOP, owner="c1")) == []
 
 
-def test_who_has_ended_in_order_leaves_nothing() -> None:
+def test_consumer_that_left_has_no_leftovers() -> None:
     assert remnants(group(OVER)) == []
 
 
-def test_a_command_for_one_that_has_ended_is_left() -> None:
+def test_command_for_an_ended_consumer_is_a_leftover() -> None:
     assert remnants(group(OVER, STOP)) == ["command-0 for c1"]
 
 
-def test_a_command_for_an_earlier_life_is_left() -> None:
+def test_command_for_an_earlier_incarnation_is_a_leftover() -> None:
     assert remnants(group(LIVE, STOP, replace(STOP, incarnation="i1"))) == ["command-1 for c1"]
 
 
-def test_what_one_that_has_ended_still_says_it_runs_is_left() -> None:
+def test_running_partition_in_an_ended_channel_is_a_leftover() -> None:
     assert remnants(group(replace(LIVE, ended="evicted"))) == ["t-0 in `running` of c1"]
 
 
-def test_an_owner_that_does_not_run_its_partition_is_left() -> None:
+def test_owner_of_a_partition_that_it_does_not_run_is_a_leftover() -> None:
     assert remnants(group(OVER, owner="c1")) == ["owner t-0 of c1"]
     assert remnants(group(LIVE, owner="c2")) == ["owner t-0 of c2"]

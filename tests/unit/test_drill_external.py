@@ -43,7 +43,9 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
         ("[::1]:2181", [("::1", 2181)], ""),
     ],
 )
-def test_zk_names_servers_and_maybe_a_chroot(hosts: str, addresses: list[tuple[str, int]], chroot: str) -> None:
+def test_zk_option_names_servers_and_an_optional_chroot(
+    hosts: str, addresses: list[tuple[str, int]], chroot: str
+) -> None:
     assert parsed_hosts(hosts) == (addresses, chroot)
 
 
@@ -54,14 +56,14 @@ def test_zk_names_servers_and_maybe_a_chroot(hosts: str, addresses: list[tuple[s
         "zk1:2181/a/../b", "zk1:2181/zookeeper/x", "user@zk1:2181", "zk1:2181/a\nb", "zk1:99999999999",
     ],
 )  # fmt: skip
-def test_what_names_no_servers_is_refused_in_one_sentence(hosts: str) -> None:
+def test_value_without_servers_is_refused_in_one_sentence(hosts: str) -> None:
     with pytest.raises(UsageError) as refused:
         parsed_hosts(hosts)
 
     assert "--zk" in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_the_tick_is_what_the_server_says(servers: Servers) -> None:
+def test_tick_is_read_from_the_server(servers: Servers) -> None:
     servers(400, 60_000, conf="clientPort=2181\ntickTime=250\nmaxClientCnxns=60\n")
 
     ground = Own("zk1:2181", 2000)
@@ -88,7 +90,7 @@ def test_configured_bounds_give_promises_the_shorter_tick_and_sessions_the_longe
     assert str(ground.details["tick"]).startswith("assumed")
 
 
-def test_what_is_granted_is_what_a_drill_is_measured_by(servers: Servers) -> None:
+def test_promises_are_derived_from_the_granted_session_timeout(servers: Servers) -> None:
     servers(4000, 40_000)
 
     ground = Own("zk1:2181/x", 2000)
@@ -101,28 +103,28 @@ def test_what_is_granted_is_what_a_drill_is_measured_by(servers: Servers) -> Non
 
 
 @pytest.mark.parametrize("version", ["3.8.4", "3.6.0"])
-def test_a_zookeeper_whose_watches_tell_no_zxid_is_refused(servers: Servers, version: str) -> None:
+def test_zookeeper_without_zxids_in_watch_events_is_refused(servers: Servers, version: str) -> None:
     servers(400, 4000, version=version)
 
     with pytest.raises(UsageError, match=r"3\.9 or newer"):
         Own("zk1:2181", 2000)
 
 
-def test_sessions_that_are_too_long_to_wait_for_are_refused(servers: Servers) -> None:
+def test_session_timeouts_over_the_limit_are_refused(servers: Servers) -> None:
     servers(30_000, 300_000)
 
     with pytest.raises(UsageError, match="minSessionTimeout"):
         Own("zk1:2181", 2000)
 
 
-def test_an_ensemble_that_does_not_answer_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_ensemble_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "granted_ms", lambda address, asked_ms: None)
 
     with pytest.raises(ZooKeeperUnreachable):
         Own("zk1:2181", 2000)
 
 
-def test_no_drill_that_touches_servers_has_room_there() -> None:
+def test_drills_with_faults_on_servers_cannot_run_on_an_external_ensemble() -> None:
     assert {one.name for one in DRILLS.values() if one.lacks(Own.can)} == SERVERS
 
 

@@ -41,7 +41,7 @@ def test_a_hold_ends_with_its_process() -> None:
     assert spans(events) == [("a", 1.0, 4.0)]
 
 
-def test_a_hold_ends_when_its_own_process_has_left_although_its_application_hangs() -> None:
+def test_hold_ends_when_its_process_has_left_although_its_application_hangs() -> None:
     ended = '{"incarnation":"life-1","running":{},"ended":"left by itself: poll was not called"}'
     op = {"op": "set", "path": "/consumers/groups/g/channel/a", "data": ended, "version": 4}
     left = {"at": 4.0, "who": "a#1", "event": "commit", "ops": [op]}
@@ -53,7 +53,7 @@ def test_a_hold_ends_when_its_own_process_has_left_although_its_application_hang
     assert spans(evicted)[0] == ("a", 1.0, 6.0), "whom a coordinator ends may fetch until its lease lapses"
 
 
-def test_a_hold_ends_when_its_lease_lapses_although_its_process_says_so_later() -> None:
+def test_hold_ends_when_its_lease_lapses_although_its_process_reports_it_later() -> None:
     events = [
         lease(1.0, "a#1", 2.5),
         begin(1.1, "a#1", "x", 0),
@@ -71,7 +71,7 @@ def test_hold_pauses_while_its_lease_has_expired_and_resumes_on_renewal() -> Non
     assert gaps(holds(events), 2.0, 8.0) == {("t", 0): [(2.5, 6.0)]}
 
 
-def test_a_hold_goes_on_while_its_lease_is_renewed_in_time() -> None:
+def test_hold_continues_while_its_lease_is_renewed_in_time() -> None:
     events = [
         begin(1.0, "a#1", "x", 0),
         *(lease(at, "a#1", at + 1.5) for at in (1.0, 2.0, 3.0)),
@@ -98,13 +98,13 @@ def test_gaps_are_the_times_without_a_fetching_consumer() -> None:
     assert gaps(holds(events), 1.0, 5.0) == {("t", 0): [(2.0, 2.5)], ("t", 1): []}
 
 
-def test_abandoned_partition_stands_still_to_the_end() -> None:
+def test_abandoned_partition_has_a_standstill_to_the_end() -> None:
     events = [begin(0.0, "a#1", "x", 0), halt(2.0, "a#1", "x", 0)]
 
     assert gaps(holds(events), 1.0, 5.0) == {("t", 0): [(2.0, 5.0)]}
 
 
-def test_the_time_in_which_two_fetched_is_counted() -> None:
+def test_time_with_two_fetching_consumers_is_counted() -> None:
     events = [begin(0.0, "a#1", "x", 0), begin(1.5, "b#1", "z", 0), halt(2.0, "a#1", "x", 0)]
 
     assert doubly_held_s(holds(events)) == 0.5
@@ -119,7 +119,7 @@ def test_holders_are_those_of_a_moment() -> None:
     assert holders(found, 3.0) == {("t", 0): "b", ("t", 1): "a"}
 
 
-def test_who_was_the_last_to_fetch_is_known_though_the_lease_has_lapsed_just_then() -> None:
+def test_last_holder_is_known_though_its_lease_has_just_lapsed() -> None:
     """On a busy machine a fault may come while a lease is not renewed; its partitions have changed no owner by that."""
     found = holds(
         [begin(0.0, "a#1", "x", 0), lease(0.0, "a#1", 2.0), lease(3.0, "a#1", 9.0), begin(9.5, "b#1", "z", 0)]
@@ -130,7 +130,7 @@ def test_who_was_the_last_to_fetch_is_known_though_the_lease_has_lapsed_just_the
     assert last_holders(found, 9.5) == {("t", 0): "b"}
 
 
-def test_what_an_application_has_read_is_what_the_next_one_begins_behind() -> None:
+def test_offsets_read_by_an_application_end_where_the_next_one_begins() -> None:
     events = [
         begin(0.0, "a#1", "x", 0, first=10),
         begin(1.0, "app#1", "y", 0, first=25),

@@ -79,7 +79,7 @@ def test_first_error_is_raised_and_a_failed_removal_is_logged(
     assert caplog.messages == [f"Compose project {made.project} is not removed: another"]
 
 
-def test_a_container_without_a_network_is_healed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_container_without_a_network_is_reconnected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = answering(monkeypatch, lambda words: "created" if words.startswith("docker inspect") else "id")
 
     Containers(tmp_path).heal()
@@ -100,7 +100,7 @@ def test_unresponsive_engine_is_reported_in_one_sentence(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("surprise", [subprocess.TimeoutExpired(["ip"], 20.0), OSError("no more processes")])
-def test_namespaces_are_removed_though_one_ip_is_a_surprise(
+def test_namespaces_are_removed_though_one_ip_command_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, surprise: Exception
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
@@ -124,7 +124,7 @@ def test_namespaces_are_removed_though_one_ip_is_a_surprise(
     assert caplog.messages == [f"not removed: {surprise}"]
 
 
-def test_nothing_is_removed_under_numbers_that_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespaces_of_other_runs_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda _: "ip")
     asked: list[str] = []
@@ -143,7 +143,7 @@ def test_nothing_is_removed_under_numbers_that_others_have(monkeypatch: pytest.M
     assert not any("delete" in words for words in asked)
 
 
-def test_the_routes_of_a_vpn_to_everywhere_take_no_network_and_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_routes_of_a_vpn_occupy_no_network_and_other_routes_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("shutil.which", lambda _: "ip")
     routes = [{"dst": each} for each in ("default", "0.0.0.0/1", "128.0.0.0/1", "198.18.0.0/20", "198.18.16.7")]

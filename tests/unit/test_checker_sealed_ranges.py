@@ -56,7 +56,7 @@ def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it() -> None:
     assert "went from 120 to 140" in finding.why and "its segment has 130 to 140" in finding.why
 
 
-def test_a_segment_that_does_not_say_what_its_commit_advances_breaks_it() -> None:
+def test_segment_with_another_range_than_its_commit_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120)], to=[part(2, 100, 150)])
         raise Enough
@@ -128,7 +128,7 @@ def test_first_seal_of_a_partition_after_its_beginning_breaks_it() -> None:
     assert names(finding) == ["s1#1 commit channel/s1"]
 
 
-def test_the_first_seal_of_a_partition_may_begin_where_the_log_does() -> None:
+def test_first_seal_of_a_partition_may_begin_at_the_log_start() -> None:
     def happen(history: StoryHistory) -> None:
         history.event("earliest", "server", topic="flights", topic_id="T1", partition=2, offset=4)
         history.sealed("s1", [part(2, 4, 20)])
@@ -159,7 +159,7 @@ def back(history: StoryHistory, offset: int, to: int) -> None:
     raise Enough
 
 
-def test_a_plain_consumer_whose_application_seeks_may_go_back_to_where_it_said() -> None:
+def test_consumer_without_sealing_may_rewind_to_the_position_of_a_seek() -> None:
     held(spoilt("grown", lambda history: back(history, 5, 5)))
 
     finding = only(spoilt("grown", lambda history: back(history, 4, 5)), "S5")
@@ -168,7 +168,7 @@ def test_a_plain_consumer_whose_application_seeks_may_go_back_to_where_it_said()
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(9, "a gap"), (5, "an overlap")])
-def test_a_plain_consumer_that_goes_on_elsewhere_breaks_it(offset: int, kind: str) -> None:
+def test_consumer_without_sealing_that_skips_offsets_breaks_it(offset: int, kind: str) -> None:
     held(spoilt("grown", lambda history: again(history, 7)))
 
     finding = only(spoilt("grown", lambda history: again(history, offset)), "S5")
@@ -177,7 +177,7 @@ def test_a_plain_consumer_that_goes_on_elsewhere_breaks_it(offset: int, kind: st
     assert names(finding) == ["c1#1 commit channel/c1", "c1#1 commit channel/c1"]
 
 
-def test_a_plain_consumer_that_goes_back_breaks_it() -> None:
+def test_consumer_without_sealing_that_rewinds_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["c1"]
         history.set_channel(life, replace(life.channel, running={**life.channel.running, CITIES: 5}))
@@ -209,7 +209,7 @@ JUMPED = "jump", {"topic": "cities-1", "topic_id": "C1", "partition": 0, "before
 EMPTY = records("fetch", 10, 12, records=0)
 
 
-def test_commit_of_what_was_fetched_and_not_returned_breaks_it() -> None:
+def test_commit_of_fetched_records_that_were_not_returned_breaks_it() -> None:
     held(spoilt("grown", lambda history: commits(history, 10, FETCHED, RETURNED)))
 
     finding = only(spoilt("grown", lambda history: commits(history, 11, FETCHED, RETURNED)), "S5")
@@ -220,7 +220,7 @@ def test_commit_of_what_was_fetched_and_not_returned_breaks_it() -> None:
 
 
 @pytest.mark.parametrize("passed", [SOUGHT, JUMPED, EMPTY], ids=["sought", "jump", "no record"])
-def test_a_commit_may_pass_what_the_application_was_never_to_get(passed: tuple[str, dict[str, Any]]) -> None:
+def test_commit_may_skip_offsets_that_hold_no_record(passed: tuple[str, dict[str, Any]]) -> None:
     held(spoilt("grown", lambda history: commits(history, 12, RETURNED, passed)))
 
     only(spoilt("grown", lambda history: commits(history, 13, RETURNED, passed)), "S5")
@@ -233,7 +233,7 @@ def test_offsets_without_a_record_are_passed_unless_something_is_buffered() -> N
     held(spoilt("grown", lambda history: commits(history, 14, FETCHED, behind, records("returned", 7, 14))))
 
 
-def test_a_process_that_does_not_record_what_it_returns_is_not_judged_by_it() -> None:
+def test_process_that_records_no_returned_offsets_is_not_judged_by_them() -> None:
     held(spoilt("grown", lambda history: commits(history, 12, FETCHED)))
 
 
@@ -251,7 +251,7 @@ def test_a_hold_that_ends_without_its_offset_breaks_it() -> None:
     assert names(finding) == ["b#1 commit channel/s1"]
 
 
-def test_an_offset_that_is_written_wrong_breaks_it() -> None:
+def test_incorrectly_written_offset_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         data = OffsetRecord(99, "T1", 2).to_bytes()
         history.commit("s1#1", Create(G.offset("flights", 2), data))
@@ -277,7 +277,7 @@ def test_partition_under_another_topic_id_starts_over() -> None:
     assert "a gap in cities-1-0 of group h: 7 to 10" in finding.why and "nothing was before" in finding.why
 
 
-def test_what_a_hand_has_made_of_an_offset_is_where_it_goes_on_from() -> None:
+def test_manually_set_offset_is_the_new_position() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s1"]
         history.halt(life, frozenset(life.channel.running), "lost")
@@ -320,7 +320,7 @@ def test_a_segment_that_is_collected_while_no_query_reads_the_group_breaks_it() 
     assert findings[0].why.endswith("and no query reads the group")
 
 
-def test_a_query_that_cannot_be_read_holds_everything_back() -> None:
+def test_unreadable_query_retains_every_segment() -> None:
     def happen(history: StoryHistory) -> None:
         history.hand(SetData(G.query("q"), b"?"))
         history.collect("g", history.zxid)
@@ -332,7 +332,7 @@ def test_a_query_that_cannot_be_read_holds_everything_back() -> None:
     assert "query q cannot be read" in finding.why
 
 
-def test_an_expired_query_holds_nothing_back() -> None:
+def test_expired_query_retains_no_segment() -> None:
     def happen(history: StoryHistory) -> None:
         history.query("p#1", "g", "p", "r9", 0)
         expired = Query("r9", 0, 0, 1).to_bytes()
@@ -341,7 +341,7 @@ def test_an_expired_query_holds_nothing_back() -> None:
     held(spoilt("finished", happen))
 
 
-def test_what_a_hand_removes_of_the_segments_is_not_judged() -> None:
+def test_manual_removal_of_segments_is_not_judged() -> None:
     def happen(history: StoryHistory) -> None:
         first = min(path for path in history.tree if path.startswith(G.segment_prefix))
         history.hand(Delete(first))
@@ -363,7 +363,7 @@ def begins_at(
     history.commit("s1#1", history.put(G.offset("flights", 2), OffsetRecord(offset, "T1", 2, start).to_bytes()))
 
 
-def test_a_partition_that_was_there_may_begin_where_its_start_was_recorded() -> None:
+def test_existing_partition_may_begin_at_its_recorded_start() -> None:
     def happen(history: StoryHistory) -> None:
         begins_at(history, 40)
         history.sealed("s1", [part(2, 40, 60)])
@@ -383,7 +383,7 @@ def test_a_start_that_is_resolved_again_breaks_it() -> None:
     assert "`offsets` of flights-2 in group g was set to 60" in finding.why and "40 was reached" in finding.why
 
 
-def test_a_partition_that_begins_elsewhere_than_its_start_breaks_it() -> None:
+def test_partition_with_another_first_offset_than_its_start_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         begins_at(history, 40)
         history.sealed("s1", [part(2, 60, 70)])
@@ -404,7 +404,7 @@ def test_start_after_records_that_were_not_deliberately_skipped_breaks_it(start:
 
 
 @pytest.mark.parametrize("is_said", [True, False], ids=["said", "silent"])
-def test_a_gap_in_the_log_may_be_gone_over_when_it_is_said(is_said: bool) -> None:
+def test_gap_in_the_log_may_be_skipped_when_it_is_recorded(is_said: bool) -> None:
     def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120)])
         life = history.lives["s1"]

@@ -42,7 +42,7 @@ def free_one(history: StoryHistory, **more: Any) -> None:
     history.fenced("g", replace(history.rebalance("g", SHARES), state=PREPARING, **more))
 
 
-def test_another_group_that_waits_while_a_consumer_is_stuck_breaks_it() -> None:
+def test_other_group_delayed_by_a_stuck_consumer_breaks_it() -> None:
     finding = only(waits(grow_h), "L3")
 
     assert names(finding) == ["server fault", "b#1 commit h/state"]
@@ -50,7 +50,7 @@ def test_another_group_that_waits_while_a_consumer_is_stuck_breaks_it() -> None:
     held(waits(grow_h, seconds=7.5))
 
 
-def test_a_free_partition_of_the_same_group_that_waits_breaks_it() -> None:
+def test_delayed_free_partition_of_the_same_group_breaks_it() -> None:
     finding = only(waits(free_one), "L3")
 
     assert names(finding) == ["server fault", "b#1 commit g/state"]
@@ -58,7 +58,7 @@ def test_a_free_partition_of_the_same_group_that_waits_breaks_it() -> None:
     held(waits(free_one, seconds=7.5))
 
 
-def test_what_the_stuck_one_has_may_wait() -> None:
+def test_partition_of_the_stuck_consumer_may_wait() -> None:
     """flights-2 too goes to s3, which runs flights-1 by then."""
 
     def begin(history: StoryHistory) -> None:
@@ -69,13 +69,13 @@ def test_what_the_stuck_one_has_may_wait() -> None:
     held(waits(begin))
 
 
-def test_what_a_mark_covers_may_wait() -> None:
+def test_marked_partition_may_wait() -> None:
     mark = Mark("s8", "s8-a", parted({"flights": "1"}), 4000, "evicted")
 
     held(waits(lambda history: free_one(history, marks=(mark,))))
 
 
-def test_what_a_command_to_another_names_may_wait() -> None:
+def test_partition_in_a_command_to_another_consumer_may_wait() -> None:
     def begin(history: StoryHistory) -> None:
         free_one(history)
         history.fenced("g", history.states["g"], history.start("s0", {"flights": "0-1"}))
@@ -84,7 +84,7 @@ def test_what_a_command_to_another_names_may_wait() -> None:
 
 
 @pytest.mark.parametrize("begin", [grow_h, free_one])
-def test_while_something_else_goes_on_nothing_is_judged(begin: Happening) -> None:
+def test_nothing_is_judged_during_another_fault(begin: Happening) -> None:
     def with_another(history: StoryHistory) -> None:
         begin(history)
         history.event("fault", "server", kind="drop", servers=["1"])
@@ -101,11 +101,11 @@ def test_invariant_does_not_apply_without_a_stuck_consumer(begin: Happening) -> 
     assert waits(recover)["L3"].outcome == "held"
 
 
-def test_the_own_group_of_the_stuck_one_may_wait_for_it() -> None:
+def test_group_of_the_stuck_consumer_may_wait_for_it() -> None:
     held(waits(lambda history: None, seconds=10))
 
 
-def test_a_stuck_node_is_no_stuck_consumer() -> None:
+def test_stuck_node_does_not_count_as_a_stuck_consumer() -> None:
     def begin(history: StoryHistory) -> None:
         grow_h(history)
         history.event("fault", "server", kind="hang", process="a#1", until=45.0)
