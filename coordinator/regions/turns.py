@@ -107,7 +107,7 @@ class RegionTurns:
     def _news(self, region: Region, held: Collection[str]) -> tuple[str, ...]:
         """The groups with work since their last requested turn, by any cause."""
         now = region.reset, region.state == FAILED, region.open
-        before, self._noted = self._told, now
+        before, self._noted = self._noted, now
         if now == before:
             return ()
         has_only_ended = before is not None and before[:2] == now[:2] and not region.open
