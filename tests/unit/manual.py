@@ -1,4 +1,4 @@
-"""A runtime whose clock stands still until a test moves it, for one thread of control."""
+"""A runtime for one thread of control, whose clock is advanced by the test only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Forever(AssertionError):
-    """The code under test waits for something that nobody will ever do."""
+    """The code under test waits for an event that never happens."""
 
 
 class ManualRuntime(Runtime):

@@ -1,4 +1,4 @@
-"""When `enable_auto_commit` commits, and what a commit that fails does."""
+"""Times of commits under `enable_auto_commit`, and failed commits."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None
 
 
 def acts(history: StoryHistory, *kinds: str, checked: float | None = None) -> None:
-    """s1, whose lease has lapsed meanwhile, fetches or returns what it has, a second apart."""
+    """s1, whose lease has lapsed meanwhile, fetches or returns its records, a second apart."""
     for kind in kinds:
         ranges = [SealedRange("flights", "T1", 2, 100, 104)._asdict()]
         more = {} if checked is None else {"checked": checked}
@@ -103,7 +103,7 @@ def acts(history: StoryHistory, *kinds: str, checked: float | None = None) -> No
 
 def lapsed(*kinds: str, is_late: bool | None = None, renews: bool = False) -> Verdicts:
     """
-    :param is_late: whether the lease is said to have been checked after its lapse; None: that is not said.
+    :param is_late: whether the lease was recorded as checked after its lapse; None: not recorded.
     """
 
     def happen(history: StoryHistory) -> None:
@@ -271,7 +271,7 @@ def test_manually_edited_channel_is_not_judged() -> None:
 
 
 def test_fetches_after_a_registration_was_removed_by_hand_are_not_judged() -> None:
-    """It is ended as if its session had: the coordinator cannot know that its lease runs on."""
+    """It is ended like its session: the coordinator cannot know that its lease is still valid."""
 
     def happen(history: StoryHistory) -> None:
         history.hand(Delete(G.id("s1")))

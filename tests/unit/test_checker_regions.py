@@ -1,4 +1,4 @@
-"""Consistent regions: S10, S11 and L6, and what the other invariants make of drains, resets and states."""
+"""Consistent regions: S10, S11 and L6, and the other invariants over drains, resets and states."""
 
 from __future__ import annotations
 
@@ -371,7 +371,7 @@ def test_an_operator_may_reset_to_an_older_cut_or_to_the_initial_state() -> None
     assert not verdicts["S10"].findings and not verdicts["S11"].findings, verdicts.text()
 
 
-# ---- hands
+# ---- manual edits
 
 
 def test_manual_edits_of_a_checkpoint_or_a_region_are_not_judged() -> None:

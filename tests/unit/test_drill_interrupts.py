@@ -1,4 +1,4 @@
-"""Ctrl-C and its like while drills run: the first ends them, the others change nothing, and no process is forgotten."""
+"""Signals while drills run: the first ends them, later ones are ignored, and every process is ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from drills.base.processes import Process, end_all
 from drills.base.signals import ENDINGS, finished, held, ignore, taken
 from tests.support.wait import eventually
 
-NOBODY = 1 << 30
+UNUSED_PID = 1 << 30
 """No process id."""
 STUBBORN = "import time, subprocess, sys; subprocess.Popen([sys.executable, '-c', {!r}]); time.sleep(60)"
 SLEEP = "import time; time.sleep(60)  # of {}"
@@ -26,7 +26,7 @@ SLEEP = "import time; time.sleep(60)  # of {}"
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     before = {each: signal.getsignal(each) for each in ENDINGS}
-    for each in ENDINGS:  # whoever runs this with nohup has SIGHUP ignored, which is left alone
+    for each in ENDINGS:  # under nohup SIGHUP is ignored, and remains so
         signal.signal(each, signal.SIG_DFL if each is not signal.SIGINT else signal.default_int_handler)
     yield
     for each, handler in before.items():
@@ -34,10 +34,10 @@ def as_before() -> Iterator[None]:
 
 
 class Ending(Process):
-    """A process that ends when it is told to; while it is waited for, somebody presses Ctrl-C."""
+    """A process that ends on SIGTERM; Ctrl-C is pressed during the wait for it."""
 
     def __init__(self) -> None:
-        self.pid = NOBODY
+        self.pid = UNUSED_PID
         self.done: list[str] = []
 
     @property

@@ -1,4 +1,4 @@
-"""What a drill reads from its history: T0 to T5, standstill, and who moved."""
+"""Measurements of a drill's history: T0 to T5, standstill, and moves."""
 
 from __future__ import annotations
 

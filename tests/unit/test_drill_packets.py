@@ -1,4 +1,4 @@
-"""Packets are parsed from bytes, and all bytes that are no packet are refused."""
+"""Packets are parsed from bytes, and malformed bytes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a drill: what is drawn where, and that it can be shown to anybody."""
+"""The page of a drill: its drawing, and the escaping of texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
 class Page(HTMLParser):
-    """Checks that elements are closed in their order, and keeps what they are."""
+    """Checks that elements are closed in their order, and records them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def bars(lane: Lane, kind: str) -> list[tuple[float, float, str]]:
     return [(bar.start, bar.end, bar.label) for bar in lane.bars if bar.kind == kind]
 
 
-# ---- what is drawn where: partitions
+# ---- drawing: partitions
 
 
 def test_partition_bar_lasts_from_begin_to_exit_and_names_its_process() -> None:
@@ -107,11 +107,11 @@ def test_standstill_of_a_partition_is_drawn_between_two_holders() -> None:
 
 def test_abandoned_partition_has_a_standstill_while_its_group_has_live_members() -> None:
     left = [each for each in history() if not (each["event"] == "begin" and each["at"] == 15.0)]
-    nobody = [each for each in left if each["event"] != "end"]
-    nobody += [event(18.0, "c1#11", "exit", why="left"), event(20.0, "drill", "end")]
+    without_members = [each for each in left if each["event"] != "end"]
+    without_members += [event(18.0, "c1#11", "exit", why="left"), event(20.0, "drill", "end")]
 
     assert bars(lanes_of(left)["t-2"], GAP) == [(10.0, 20.0, "no fetcher")]
-    assert bars(lanes_of(nobody)["t-2"], GAP) == []
+    assert bars(lanes_of(without_members)["t-2"], GAP) == []
 
 
 def test_overlap_is_marked_and_its_bars_are_drawn_below_each_other() -> None:
@@ -173,7 +173,7 @@ def test_records_are_counted_for_the_consumer_that_fetched_them() -> None:
     assert sum(each.records for each in lane.flow) == 85
 
 
-# ---- what is drawn where: processes
+# ---- drawing: processes
 
 
 def test_a_node_is_drawn_as_the_coordinator_from_its_election_to_its_end() -> None:
@@ -381,7 +381,7 @@ def test_broken_invariant_has_its_witness_and_an_undecided_one_its_reason() -> N
 
 
 def everywhere(value: Any, nasty: str) -> Any:
-    """The same with every text in it another."""
+    """The same with every text replaced."""
     if isinstance(value, dict):
         return {key: everywhere(each, nasty) for key, each in value.items()}
     if isinstance(value, list):
@@ -458,7 +458,7 @@ def test_parts_missing_after_an_aborted_run_are_reported_in_their_place() -> Non
 
 
 def strange() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The run, each of its values (also inside) another thing."""
+    """The run with each of its values, also nested ones, replaced."""
     for odd in (None, [[]], {"T0": 5}, "x", -1, 10**400, math.nan, math.inf):
         for key, value in run().items():
             yield f"{key}={odd!r:.20}", run(**{key: odd})
@@ -501,7 +501,7 @@ def test_a_history_cut_off_anywhere_gives_a_page() -> None:
 
 
 def many(count: int) -> list[dict[str, Any]]:
-    """Partitions that go to and fro, and records all the time."""
+    """Partitions that move between consumers, and a continuous flow of records."""
     events = history()[:-1]
     for number in range(count):
         at = 16 + number * 100 / count
