@@ -59,7 +59,7 @@ CHANGES: list[tuple[str, Change, str, str]] = [
         "another topic flights than the one with id T2", "hand commit topics/flights",
     ),
     (
-        "a topic comes that a wildcard means", lambda history: history.topic("cities-2", "C9", 1),
+        "a topic of a wildcard is created", lambda history: history.topic("cities-2", "C9", 1),
         "cities-2-0 is unassigned, group h", "hand commit topics/cities-2",
     ),
     (

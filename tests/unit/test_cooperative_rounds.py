@@ -98,7 +98,7 @@ class Group:
         given = {name: command.started - self.running[name] for name, command in decided.starts}
         for name, gets in given.items():
             for other, loses in revoked.items():
-                assert not gets & loses, f"{name} is given what {other} gives up in this round"
+                assert not gets & loses, f"{name} is assigned partitions that {other} releases in this round"
         assert not revoked.keys() & given.keys()
         for name, loses in revoked.items():
             self.running[name] -= loses

@@ -74,7 +74,7 @@ def test_first_error_is_raised_and_a_failed_removal_is_logged(
     made = Containers(tmp_path)
 
     with pytest.raises(EngineError, match="the first"), made:
-        raise AssertionError("it does not stand up")
+        raise AssertionError("it does not start")
 
     assert caplog.messages == [f"Compose project {made.project} is not removed: another"]
 

@@ -1,4 +1,4 @@
-"""Where a log ends, as a query's progress tells it."""
+"""Log ends in the progress of a query."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def test_unknown_group_has_no_position() -> None:
 
 
 def test_progress_has_the_readable_log_ends_and_the_unsealed_lag() -> None:
-    told = progress_of(Half(), {TopicIdPartition("t", "id", number): 90 + 20 * number for number in range(3)})
+    progress = progress_of(Half(), {TopicIdPartition("t", "id", number): 90 + 20 * number for number in range(3)})
 
-    assert told == {"log_end": {"t": {"0": 100, "2": 100}}, "lag": 10}
+    assert progress == {"log_end": {"t": {"0": 100, "2": 100}}, "lag": 10}

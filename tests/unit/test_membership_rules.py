@@ -1,4 +1,4 @@
-"""Who has a part in a group: which strategy all support, static members, newcomers, and how a group starts."""
+"""Membership of a group: common strategy, static members, newcomers, and the start of a group."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def running(world: GroupWorld) -> dict[str, list[int]]:
 
 
 def go_on(world: GroupWorld, turns: int = 3) -> None:
-    """Some turns in no time, with everybody polling."""
+    """Some turns in no time, in which every member polls."""
     for _ in range(turns):
         world.turn()
         for process in list(world.processes):
@@ -61,7 +61,7 @@ def ended(world: GroupWorld, name: str) -> tuple[str, str]:
     return channel.error, channel.ended or ""
 
 
-# ---- which strategy
+# ---- choice of the strategy
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_idle_member_gets_one_empty_start() -> None:
     assert running(world) == {"a": [0], "b": []}
 
 
-# ---- how many
+# ---- size limit
 
 
 def test_full_group_refuses_newcomers_and_keeps_its_members() -> None:
@@ -346,7 +346,7 @@ def test_a_seat_outlives_the_coordinators_failover() -> None:
     world.elect()
     go_on(world)
 
-    world.tick(SESSION_S - 0.1)  # the new coordinator has seen it away only since it is there itself
+    world.tick(SESSION_S - 0.1)  # for the new coordinator its absence begins with its own election
     world.start("a", T, is_static=True)
     go_on(world)
 
@@ -435,7 +435,7 @@ def test_a_dynamic_member_takes_the_seat_away_with_the_name() -> None:
     settle(world)
 
     assert world.tree.children(PATHS.seats) == ["b"]
-    assert running(world) == {"a": [2, 3], "b": [0, 1]}, "static members come first"
+    assert running(world) == {"a": [2, 3], "b": [0, 1]}, "static members are first in order"
 
 
 def test_a_static_member_that_hangs_is_evicted_and_loses_its_seat() -> None:
@@ -487,7 +487,7 @@ def test_turn_during_a_restart_of_a_static_member_keeps_its_partitions(nth: int)
 
 
 def test_seat_without_partitions_triggers_no_generation() -> None:
-    """As a coordinator of an earlier release leaves one, which knows no seats."""
+    """As left by a coordinator of an earlier release without seats."""
     world, _, second = two_static()
     generation = world.state.generation
     data = world.tree.data(PATHS.seat("a")) or b""
@@ -503,7 +503,7 @@ def test_seat_without_partitions_triggers_no_generation() -> None:
 
 
 def act_at(world: GroupWorld, nth: int, act: Callable[[], object]) -> None:
-    """Do something before the nth request from now."""
+    """Runs an action before the nth request from now."""
     requests = [0]
 
     def meddle(world: GroupWorld) -> None:

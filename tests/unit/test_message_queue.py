@@ -1,4 +1,4 @@
-"""The message queue of a consumer operator: one permit, the offset manager, and when a cut may be taken."""
+"""The message queue of a consumer operator: one permit, the offset manager, and the conditions of a cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one trouble does to the rest of a group: as little as can be. Real turns, on a tree without time."""
+"""Isolation of one member's fault from the rest of its group. Real turns, on a tree without time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_world(partitions: int = 4) -> GroupWorld:
 
 
 def go_on(world: GroupWorld, seconds: float = 5.0) -> None:
-    """Turns, as they come, with everybody who is well polling."""
+    """Due turns, with polls of every healthy member."""
     for _ in range(round(seconds / 0.1)):
         world.turn()
         for process in list(world.processes):
@@ -46,7 +46,7 @@ def running(world: GroupWorld, name: str) -> set[TopicPartition]:
 
 
 def meddle_between(world: GroupWorld, requests: int, act: Callable[[], object]) -> Callable[[], bool]:
-    """Let `act` be called after so many requests from now; whether it has been."""
+    """Has `act` called after so many requests from now; returns whether it was."""
     left = [requests]
 
     def meddle(world: GroupWorld) -> None:
@@ -62,7 +62,7 @@ def starts(world: GroupWorld, name: str, is_static: bool = True) -> Callable[[],
     return lambda: world.start(name, {"t": 1}, is_static=is_static)
 
 
-# ---- one member's trouble (L3)
+# ---- one member's fault (L3)
 
 
 def test_unreadable_registration_delays_only_partitions_of_its_member() -> None:
@@ -157,7 +157,7 @@ def test_churn_does_not_postpone_the_eviction_of_one_that_acknowledges_nothing(r
     if runs_something:
         settle(world)
 
-    for number in range(3 * MAX_POLL_MS // 500):  # it gives signs of life, and never obeys
+    for number in range(3 * MAX_POLL_MS // 500):  # it gives signs of life, and applies no command
         world.topic("t", 7 + number % 2)
         world.turn()
         world.tick(0.5)
@@ -170,7 +170,7 @@ def test_churn_does_not_postpone_the_eviction_of_one_that_acknowledges_nothing(r
     assert "evicted: it acknowledged no command" in (world.channels()["a"].ended or "")
 
 
-# ---- what is read at slightly different moments
+# ---- reads at slightly different times
 
 
 def test_session_ending_between_the_reads_of_ids_and_owners_adds_no_generation() -> None:
@@ -221,7 +221,7 @@ def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat
 
 
 def test_static_member_joining_between_decision_and_commit_keeps_its_seat() -> None:
-    """Also when the seat is made anew by it, and so has the version with which the old one was read."""
+    """Also when it recreates the seat, which then has the version of the old one that was read."""
     for requests in range(1, 40):
         world = a_world()
         world.start("a", {"t": 1})

@@ -1,4 +1,4 @@
-"""What a signal asks for is done, whatever the main thread is in the midst of."""
+"""The action of a signal is done in any state of the main thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start positions: what they are written as, and what they decide. Pure."""
+"""Start positions: their syntax, and their decisions. Pure."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_start_position_applies_to_partitions_present_at_the_start_of_the_group(
 @pytest.mark.parametrize(
     ("topic_id", "partition", "is_later"),
     [("id", 0, False), ("id", 3, False), ("id", 4, True), ("another", 0, True)],
-    ids=["there", "there, the last", "added", "made anew"],
+    ids=["there", "there, the last", "added", "recreated"],
 )
 def test_partitions_missing_from_the_note_were_created_later(topic_id: str, partition: int, is_later: bool) -> None:
     note = BegunRecord("id", frozenset(range(4))).to_bytes()

@@ -20,7 +20,7 @@ PATH = "/counter"
 
 
 class Disturbed(MemoryTreeStore):
-    """Calls `disturb` with its number before each commit; what that raises comes after the commit."""
+    """Calls `disturb` with its number before each commit; its errors are raised after the commit."""
 
     def __init__(self, tree: MemoryTree, disturb: Callable[[int], Exception | None]) -> None:
         super().__init__(tree, 1, lambda: None, 3.0)
