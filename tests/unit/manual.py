@@ -18,7 +18,7 @@ class Forever(AssertionError):
 
 
 class ManualRuntime(Runtime):
-    """Waiting moves the clock; waiting without an end raises `Forever`; what is spawned is kept, not run.
+    """A wait advances the clock; a wait without an end raises `Forever`; spawned threads are recorded, not run.
 
     :ivar now: the clock, in seconds.
     """

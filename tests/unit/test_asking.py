@@ -357,7 +357,7 @@ def test_when_all_have_failed_the_first_is_asked_again() -> None:
     assert found.state.client == replace(client, failed=())
 
 
-def test_a_request_whose_ask_failed_is_not_forgotten() -> None:
+def test_request_whose_ask_failed_is_kept() -> None:
     client = {"failed": ("a-1",), "attempts": 1, "failed_ask": ASK2}
     asks = (
         AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}}),

@@ -33,7 +33,7 @@ class Commits:
         return self.count
 
 
-def test_it_commits_every_interval_counted_from_the_last_commit() -> None:
+def test_auto_commit_runs_every_interval_since_the_last_commit() -> None:
     commits = Commits()
 
     assert [commits.polls_after(seconds) for seconds in (0, 4.9, 0.1, 4.9, 0.1)] == [0, 0, 1, 1, 2]

@@ -319,7 +319,7 @@ def test_command_over_the_multi_limit_fails_the_rebalance_with_a_reason() -> Non
         list(steps(seen, Plan(STATE, starts=(start("a", *parts),))))
 
 
-def test_history_writes_one_record_and_removes_those_forgotten() -> None:
+def test_history_writes_one_record_and_removes_expired_ones() -> None:
     seen = snapshot(history=(1, 2))
     record = Rebalance(2, 5, "test", 1)
 

@@ -320,7 +320,7 @@ def test_the_generation_stays_unless_an_owner_was_lost() -> None:
     held(spoilt("stable", lambda history: move(history, is_lost=True)))
 
 
-def test_state_written_by_hand_resets_the_check() -> None:
+def test_manually_written_state_resets_the_check() -> None:
     def scribble(history: LedGroup) -> None:
         state = history.states["g"]
         history.hand(SetData(G.state, b"{"))
@@ -437,7 +437,7 @@ def test_a_channel_names_the_ask_of_the_start_that_it_has_applied() -> None:
     assert "and its channel names none" in broken("adopted", forgets, "S6")
 
 
-def test_a_leader_s_topics_are_those_of_the_metadata() -> None:
+def test_topics_of_a_leader_are_those_of_the_metadata() -> None:
     def resubscribe(history: Any, topics: tuple[str, ...], pattern: str) -> None:
         history.topic("cities", "C1", 1)
         registration = edited(history.tree[G.id("m0")][0], client=offer(*topics, pattern=pattern).to_json())

@@ -270,7 +270,7 @@ def test_manually_edited_channel_is_not_judged() -> None:
     held(spoilt("joined", happen))
 
 
-def test_fetches_after_a_registration_was_removed_by_hand_are_not_judged() -> None:
+def test_fetches_after_manual_removal_of_a_registration_are_not_judged() -> None:
     """It is ended like its session: the coordinator cannot know that its lease is still valid."""
 
     def happen(history: StoryHistory) -> None:
@@ -323,7 +323,7 @@ def test_an_expired_session_is_no_excuse_for_fetching_within_a_lease() -> None:
     assert names(finding) == ["a#1 lease", "a#1 begin", "b#1 lease", "b#1 begin"]
 
 
-def test_fetches_begun_after_removal_by_hand_are_not_judged_until_reregistration() -> None:
+def test_fetches_begun_after_manual_removal_are_not_judged_until_reregistration() -> None:
     ids = "/consumers/groups/g/ids/a"
     made = {"at": 0.85, "who": "a#1", "event": "commit", "session": 1, "zxid": 2,
             "ops": [{"op": "create", "path": ids, "data": "{}", "ephemeral": True}]}  # fmt: skip

@@ -132,7 +132,7 @@ def test_manually_created_command_is_not_judged() -> None:
     held(spoilt("joined", happen))
 
 
-def test_channel_set_back_by_hand_is_not_judged_until_the_next_incarnation() -> None:
+def test_manually_reset_channel_is_not_judged_until_the_next_incarnation() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.hand(SetData(G.channel("s2"), replace(life.channel, generation=99).to_bytes()))

@@ -64,7 +64,7 @@ def leaves_out(history: RegionGroup) -> None:
     history.take("m0", 0, 2, at=8)
 
 
-def says_something_else(history: RegionGroup) -> None:
+def reports_another_state(history: RegionGroup) -> None:
     history.say("state", "m0", member=[])
 
 
@@ -138,7 +138,7 @@ OF_STATES = [
     ("resetting", takes_in_before_its_state_is_back, "its state of reset 2 was not back"),
     ("running", takes_in_twice, "took in flights-0 from 6 at"),
     ("running", leaves_out, "took in flights-0 from 8 at"),
-    ("running", says_something_else, "the state 0 records"),
+    ("running", reports_another_state, "the state 0 records"),
     ("resetting", forgets_its_own_state, "the members of group g were given back 0 records"),
     ("resetting", is_given_what_another_has, "the members of group g were given back 14 records"),
     ("resetting", is_given_nothing, "m2 of group g was given no state in it"),

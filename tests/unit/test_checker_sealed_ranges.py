@@ -226,7 +226,7 @@ def test_commit_may_skip_offsets_that_hold_no_record(passed: tuple[str, dict[str
     only(spoilt("grown", lambda history: commits(history, 13, RETURNED, passed)), "S5")
 
 
-def test_offsets_without_a_record_are_passed_unless_something_is_buffered() -> None:
+def test_offsets_without_a_record_are_committed_unless_records_are_buffered() -> None:
     behind = records("fetch", 12, 14, records=0)
 
     only(spoilt("grown", lambda history: commits(history, 14, FETCHED, behind, RETURNED)), "S5")

@@ -27,7 +27,7 @@ Wants = Mapping[str, str]
 
 
 class Group:
-    """Members that obey at once: each round is one plan, carried out to the end.
+    """Members that apply commands at once: each round is one complete plan.
 
     :ivar running: what each runs.  :ivar disturbed: members that a round has stopped or started.
     """
@@ -209,7 +209,7 @@ def test_consumer_that_returns_unnoticed_gets_its_partitions_back() -> None:
 
 @pytest.mark.parametrize("assignor", [StickyAssignor(), CooperativeStickyAssignor()], ids=["eager", "cooperative"])
 def test_a_turn_amid_a_rebalance_keeps_its_generation(assignor: Assignor) -> None:
-    """Otherwise every acknowledged stop would begin another one: what runs is no longer what ran."""
+    """Otherwise every acknowledged stop would begin another one: the running partitions have changed."""
     group = Group("t:6", assignor)
     group.rebalance({"c1": "t", "c2": "t"})
     group.wants = {"c0": "t", "c1": "t", "c2": "t"}
@@ -224,7 +224,7 @@ def test_a_turn_amid_a_rebalance_keeps_its_generation(assignor: Assignor) -> Non
     assert second.state.target == first.state.target
 
 
-def test_sessions_at_their_limit_give_up_no_partition_for_those_others_left(
+def test_sessions_at_their_limit_release_no_partition_for_departed_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor does the next turn compute another target, and begin a generation for it."""

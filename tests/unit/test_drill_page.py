@@ -510,7 +510,7 @@ def many(count: int) -> list[dict[str, Any]]:
     return [*events, event(117.0, "drill", "end")]
 
 
-def test_a_long_history_gives_no_longer_page() -> None:
+def test_long_history_does_not_lengthen_the_page() -> None:
     short, long = len(page(run(), many(1_000))), len(page(run(), many(4_000)))
 
     assert long < 500_000

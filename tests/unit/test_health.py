@@ -182,7 +182,7 @@ RUNNING_REGION = Region(state="Running", sequence=7, groups=("g",), since_ms=0, 
 
 
 def of_region(*ends: str, cut_ms: int | None = NOW_MS, members: int = 1, **changes: Any) -> Status:
-    """A status with one region, whose checkpoints have ended so, the oldest first."""
+    """A status with one region, whose checkpoints have these outcomes, the oldest first."""
     checkpoints = [ShownCheckpoint(n, how, None, CheckpointEnd(reason=f"why {n}"), ()) for n, how in enumerate(ends, 1)]
     shown = ShownRegion("r", replace(RUNNING_REGION, **changes), {"g": members}, checkpoints, cut_ms)
     return replace(HEALTHY, regions=(shown,))

@@ -101,7 +101,7 @@ class Answered:
 
 
 class Client:
-    """What `KafkaClient` does: each poll brings up to five records of each partition that is assigned."""
+    """In place of `KafkaClient`: each poll returns up to five records of each assigned partition."""
 
     def __init__(self, cluster: Cluster, servers: str) -> None:
         self.servers = servers

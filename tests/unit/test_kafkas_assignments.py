@@ -366,7 +366,7 @@ def test_random_subscriptions_that_change_and_many_that_leave_end_in_balance(str
 
 @pytest.mark.parametrize("strategy", STICKY)
 def test_a_partition_stays_on_its_thread(strategy: str) -> None:
-    """Of what a member keeps, nothing changes its thread, where its threads lose as much as each other."""
+    """Partitions that a member keeps stay on their threads, where its threads lose equally many."""
     was = {"a-0": parts("t:0,3,5"), "a-1": parts("t:1,2,4")}
     on_thread = {part: thread for thread, has in was.items() for part in has}
     members = [

@@ -48,7 +48,7 @@ def running(world: GroupWorld) -> dict[str, list[int]]:
     }
 
 
-def go_on(world: GroupWorld, turns: int = 3) -> None:
+def run_turns(world: GroupWorld, turns: int = 3) -> None:
     """Some turns in no time, in which every member polls."""
     for _ in range(turns):
         world.turn()
@@ -78,7 +78,7 @@ def ended(world: GroupWorld, name: str) -> tuple[str, str]:
         ([("unheard-of", "sticky", "range"), ("range", "sticky"), ("sticky",)], "range", "sticky"),
     ],
 )
-def test_the_strategy_that_most_prefer_of_those_that_all_support_is_chosen(
+def test_most_preferred_strategy_supported_by_all_members_is_chosen(
     protocols: list[tuple[str, ...]], current: str, chosen: str
 ) -> None:
     members = [member(f"c{number}", *each) for number, each in enumerate(protocols)]
@@ -159,7 +159,7 @@ def test_refused_newcomer_gets_the_reason_and_no_other_member_is_notified() -> N
     generation = world.state.generation
     world.start("b", T, protocols=("other",))
 
-    go_on(world, 1)
+    run_turns(world, 1)
 
     error, reason = ended(world, "b")
     assert error == INCONSISTENT_GROUP_PROTOCOL
@@ -197,7 +197,7 @@ def test_switch_to_a_cooperative_strategy_stops_only_partitions_that_move() -> N
     for process in (first, second):
         process.leave()
         world.start(process.name, T, protocols=("cooperative-range",), is_static=True)
-        go_on(world)
+        run_turns(world)
     assert world.state.strategy == "cooperative-range"
 
     assert [each.stopped for each in world.processes if not each.gone] == [[], []]
@@ -257,7 +257,7 @@ def test_full_group_refuses_newcomers_and_keeps_its_members() -> None:
     settle(world)
     world.start("a", T)
 
-    go_on(world, 1)
+    run_turns(world, 1)
 
     error, reason = ended(world, "a")
     assert error == GROUP_MAX_SIZE_REACHED
@@ -295,12 +295,12 @@ def test_restarted_static_member_gets_its_partitions_back_without_a_rebalance() 
     world, first, second = two_static()
     generation, command = world.state.generation, world.channels()["b"].command
     first.leave()
-    go_on(world)
+    run_turns(world)
     assert running(world) == {"b": [2, 3]}
     assert world.state.state == STABLE
 
     world.start("a", T, is_static=True)
-    go_on(world)
+    run_turns(world)
 
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
     assert world.state.generation == generation
@@ -315,7 +315,7 @@ def test_fenced_static_member_hands_all_partitions_to_the_newer_process() -> Non
 
     world.start("a", T, is_static=True)
     first.tend()
-    go_on(world)
+    run_turns(world)
 
     assert first.gone
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
@@ -344,17 +344,17 @@ def test_a_seat_outlives_the_coordinators_failover() -> None:
     world.turn()
     world.tick(SESSION_S - 0.1)
     world.elect()
-    go_on(world)
+    run_turns(world)
 
     world.tick(SESSION_S - 0.1)  # for the new coordinator its absence begins with its own election
     world.start("a", T, is_static=True)
-    go_on(world)
+    run_turns(world)
 
     assert world.state.generation == generation
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
 
 
-def test_a_static_member_whose_session_ends_has_no_seat_any_more() -> None:
+def test_static_member_whose_session_ends_loses_its_seat() -> None:
     world, first, _ = two_static()
     first.expire()
 
@@ -404,7 +404,7 @@ def test_group_with_only_absent_static_members_is_not_empty() -> None:
     world, first, second = two_static()
     first.leave()
     second.leave()
-    go_on(world)
+    run_turns(world)
     assert world.state.state == STABLE
 
     world.tick(SESSION_S)
@@ -427,7 +427,7 @@ def test_static_member_returning_with_another_subscription_makes_a_generation() 
     assert running(world) == {"a": [0, 0, 1], "b": [2, 3]}
 
 
-def test_a_dynamic_member_takes_the_seat_away_with_the_name() -> None:
+def test_dynamic_member_with_the_name_of_a_static_one_removes_its_seat() -> None:
     world, first, _ = two_static()
     first.leave()
     world.start("a", T)
@@ -461,7 +461,7 @@ def test_a_static_member_that_restarts_keeps_its_place_in_a_full_group() -> None
     late = world.start("x", T)
     world.start("s", T, is_static=True)
 
-    go_on(world)
+    run_turns(world)
     late.expire()
     settle(world)
 
@@ -479,7 +479,7 @@ def test_turn_during_a_restart_of_a_static_member_keeps_its_partitions(nth: int)
     world.turn()
     world.meddle = lambda world: None
 
-    go_on(world)
+    run_turns(world)
 
     assert sorted(world.tree.children(PATHS.seats)) == ["a", "b"]
     assert (world.state.generation, second.stopped) == (generation, [])
@@ -493,7 +493,7 @@ def test_seat_without_partitions_triggers_no_generation() -> None:
     data = world.tree.data(PATHS.seat("a")) or b""
     world.tree.put(PATHS.seat("z"), data)
 
-    go_on(world)
+    run_turns(world)
 
     assert sorted(world.tree.children(PATHS.seats)) == ["a", "b"]
     assert (world.state.generation, second.stopped) == (generation, [])

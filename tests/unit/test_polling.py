@@ -171,7 +171,7 @@ def test_kip_41_total_prefetch_keeps_one_fetch_and_share_one_per_partition() -> 
         desk.poll()
         kept[prefetch] = desk.retained
 
-    assert kept == {"total": 996, "share": 1996}, "roughly twice as many, as the document says"
+    assert kept == {"total": 996, "share": 1996}, "roughly twice as many, as in KIP-41"
 
 
 def test_idle_partitions_are_fetched_now_and_then_while_other_records_wait() -> None:

@@ -196,7 +196,7 @@ def test_missing_hard_links_are_reported_as_the_reason(tmp_path: Path, monkeypat
         Appender(tmp_path, "flights", ID, 0).append(stored_batches([b"x"]))
 
 
-def test_a_link_whose_answer_was_lost_is_not_made_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_with_a_lost_reply_is_not_created_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
     def link_and_forget(source: Path, target: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners() -
     assert at(f"data {PATHS.id('b')}") < at(f"children {PATHS.owners_of('t')}")
 
 
-def test_a_coordinator_counts_from_when_it_first_saw_a_command() -> None:
+def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator() -> None:
     world = a_world()
     some = reader(world)
     read(world, some)
@@ -91,7 +91,7 @@ def test_a_coordinator_counts_from_when_it_first_saw_a_command() -> None:
     assert sent.age_s == 0.0  # another coordinator, another epoch: every member gets the whole time again
 
 
-def test_a_sign_of_life_counts_from_when_the_channel_was_seen_to_change() -> None:
+def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel() -> None:
     world = a_world()
     some = reader(world)
     read(world, some)

@@ -157,7 +157,7 @@ def test_participant_leaving_its_seat_ends_the_checkpoint_and_delays_no_later_on
     assert (ended.aborted, ended.reason, ended.is_late) == (1, "c2 of group g has left", False)
 
 
-def test_checkpoint_does_not_begin_while_a_group_is_paused_unrestored_or_away() -> None:
+def test_checkpoint_does_not_begin_while_a_group_is_paused_unrestored_or_absent() -> None:
     unready = {"g": replace(STATE, region=GroupRegion("r", 0))}
     away = {"g": replace(STATE, region=GroupRegion("r", 1, ("c1",)))}
 
@@ -392,7 +392,7 @@ def test_nested_znodes_below_a_request_do_not_block_the_region() -> None:
     assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
 
 
-def test_checkpoint_made_by_hand_is_skipped_with_any_number() -> None:
+def test_manually_created_checkpoint_is_skipped_with_any_number() -> None:
     tree = a_tree(replace(RUNNING, next_sequence=4))
     for number in (4, 5, 9_999_999_999):
         tree.put(PATHS.checkpoint(number), b"")
@@ -437,7 +437,7 @@ def test_number_of_groups_in_a_region_is_limited() -> None:
         plan(snapshot, {"range": RangeAssignor()})
 
 
-def test_group_removed_from_its_region_by_hand_is_bound_again_with_its_checkpoint() -> None:
+def test_group_manually_removed_from_its_region_is_bound_again_with_its_checkpoint() -> None:
     torn = replace(RUNNING, groups=("h",), sequence=3, next_sequence=4)
     found = decided(record=torn).region
 

@@ -307,7 +307,7 @@ def test_revoking_with_a_full_disk_drops_the_open_segment_and_refetches_the_rest
     assert bench.sealer.counts.refetched == 500
 
 
-def test_revoking_without_an_answer_holds_on_until_the_outcome_is_known(bench: Bench) -> None:
+def test_revoking_waits_until_an_unknown_outcome_is_resolved(bench: Bench) -> None:
     bench.fetch_all()
     bench.member.fates = ["happened"]
     with pytest.raises(OutcomeUnknown):

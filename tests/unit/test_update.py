@@ -87,7 +87,7 @@ def test_a_znode_that_keeps_changing_ends_the_update() -> None:
     assert store.commits == TRIES
 
 
-def test_nothing_is_committed_where_nothing_is_to_be_changed() -> None:
+def test_update_without_a_change_commits_nothing() -> None:
     store = Disturbed(a_tree(), lambda nth: None)
 
     assert update(store, PATH, lambda node: Change((), node is not None))
