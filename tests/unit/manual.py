@@ -1,4 +1,4 @@
-"""A runtime whose clock stands still until a test moves it, for one thread of control."""
+"""A runtime for one thread of control, whose clock is advanced by the test only."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 
 class Forever(AssertionError):
-    """The code under test waits for what never happens."""
+    """The code under test waits for an event that never happens."""
 
 
 class ManualRuntime(Runtime):
-    """Waiting moves the clock; waiting without an end raises `Forever`; what is spawned is kept, not run.
+    """A wait advances the clock; a wait without an end raises `Forever`; spawned threads are recorded, not run.
 
     :ivar now: the clock, in seconds.
     """

@@ -35,13 +35,13 @@ def numbered(topics: str) -> dict[str, range]:
 
 
 def known_to(members: Iterable[Subscriber], topics: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    """What the coordinator hands in: only topics that somebody wants."""
+    """The topics that the coordinator passes to a strategy: subscribed ones only."""
     wanted = {topic for each in members for topic, threads in each.threads.items() if threads}
     return {topic: numbers for topic, numbers in topics.items() if topic in wanted}
 
 
 def given(strategy: str, members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
-    """The assignment of a strategy, which has kept its promise."""
+    """The assignment of a strategy, checked against its contract."""
     known = known_to(members, topics)
     there = [replace(one, threads={t: n for t, n in one.threads.items() if t in known}) for one in members]
     return assigned(STRATEGIES[strategy], there, known)
@@ -58,13 +58,13 @@ def shares(strategy: str, members: Sequence[Subscriber], topics: str) -> dict[st
 
 
 def after(members: Iterable[Subscriber], assignment: Assignment, generation: int = 1) -> list[Subscriber]:
-    """The members once they run what they were given, as another coordinator finds them that knows no last target."""
+    """The members once they run their assignment, as read by a coordinator without a last target."""
     runs = by_consumer(assignment)
     return [replace(one, running=runs.get(one.consumer, frozenset()), generation=generation) for one in members]
 
 
-def holding(members: Iterable[Subscriber], assignment: Assignment) -> list[Subscriber]:
-    """The members with the last assignment, of which they may not have carried out anything."""
+def told(members: Iterable[Subscriber], assignment: Assignment) -> list[Subscriber]:
+    """The members with the last assignment, which may not be running yet."""
     return [
         replace(
             one, on_thread={part: thread for thread, has in assignment.get(one.consumer, {}).items() for part in has}

@@ -1,4 +1,4 @@
-"""Client-side assignment in one turn: the leader that is asked, the answer that is adopted, and a missing answer."""
+"""Client-side assignment in one turn: choice of the leader, adoption of its answer, and missing answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ask(leader: str, members: Mapping[str, AskMember], **options: Any) -> Ask:
 
 
 def answer(**shares: TopicPartition) -> dict[str, Any]:
-    """What is below an ask once its leader gave each of these a partition."""
+    """The children of an ask once its leader assigned a partition to each of these."""
     entries = {name: MemberAnswer({f"{name}-0": frozenset({part})}) for name, part in shares.items()}
     said = Answer(tuple(sorted(shares)), {"t": "id-t"}, {"t": frozenset(TOPIC.partitions)})
     return {"answer": said, "entries": entries, "children": ("answer", *(f"member-{name}" for name in shares))}
@@ -54,7 +54,7 @@ def assign(name: str, leader: str = "a", epoch: int = 1, generation: int = 0) ->
 
 
 def group(*names: str, epoch: int = 1, **options: Any) -> Snapshot:
-    """A group of members that live, each with what its channel says and the commands that stand in it."""
+    """A group of live members, each with its channel's data and pending commands."""
     commands: Mapping[str, tuple[Command, ...]] = options.pop("commands", {})
     channels: Mapping[str, Channel] = options.pop("channels", {})
     registered: Mapping[str, Registration] = options.pop("registered", {})
@@ -99,7 +99,7 @@ def settled(name: str, part: TopicPartition) -> Channel:
     return Channel(f"{name}-1", 1, 1, "command-x", {part: 5}, {"t": "id-t"}, ask=ASK1)
 
 
-# ---- whom to ask
+# ---- choice of the leader
 
 
 def test_longest_registered_member_is_asked_and_its_command_is_sent_with_the_ask() -> None:
@@ -111,7 +111,7 @@ def test_longest_registered_member_is_asked_and_its_command_is_sent_with_the_ask
     assert made.members == asked("a", "b")
     assert found.asking.assign == ("b", assign(ASK1, "b"))
     assert (found.state.state, found.state.generation, found.state.target) == ("CompletingRebalance", 0, {})
-    assert found.again_s == 30.0, "the next turn looks for the answer in any case"
+    assert found.again_s == 30.0, "the next turn checks for its answer in any case"
 
 
 def test_ask_name_known_to_a_member_is_not_reused() -> None:
@@ -271,7 +271,7 @@ def test_answer_from_before_a_lost_state_is_not_adopted() -> None:
 
     found = decided(group("a", state=GroupState(generation=4, epoch=1, marks=()), asks=(view,)))
 
-    # The group has not been assigned by a leader, as far as `state` says: this may be anybody's old answer.
+    # The group has no leader's assignment, according to `state`: this may be an answer of any earlier leader.
     assert not found.is_new_generation
     assert found.asking.made is not None and found.asking.made[0] == ASK2
     assert found.state.client is not None and found.state.client.floor == ASK1
@@ -357,7 +357,7 @@ def test_when_all_have_failed_the_first_is_asked_again() -> None:
     assert found.state.client == replace(client, failed=())
 
 
-def test_a_request_whose_ask_failed_is_not_forgotten() -> None:
+def test_request_whose_ask_failed_is_kept() -> None:
     client = {"failed": ("a-1",), "attempts": 1, "failed_ask": ASK2}
     asks = (
         AskView(ASK1, ask("a", asked("a")), **{**answer(a=P0), "entries": {}}),
@@ -384,7 +384,7 @@ def test_unread_failure_notice_is_sent_again_after_a_failover() -> None:
     assert found.asking.notices == (("a", replace(notice, epoch=2)),)
 
 
-# ---- requests, topics, and what goes
+# ---- requests, topics, and removals
 
 
 def test_request_of_a_leader_is_answered_by_an_ask_and_removed_with_it() -> None:
@@ -710,7 +710,7 @@ def test_evicted_member_with_no_declared_lease_is_waited_for_the_longest_lease()
 def test_name_taken_over_from_a_member_with_an_unreadable_registration_is_marked(
     others: tuple[str, ...],
 ) -> None:
-    """What it was sent before is not forgotten when an answer without it is adopted, or everybody else has gone."""
+    """Its earlier commands are kept when an answer without it is adopted, or all other members have left."""
     asks = (job_ask(ASK1, "a", "b"), *((job_ask(ASK2, "b"),) if others else ()))
     state = job_state("a", *others, view=ASK1)
     snapshot = jobs("a", *others, state=state, asks=asks, channels={"a": runs("a", ASK1)})

@@ -1,4 +1,4 @@
-"""Which strategies there are: the built-in ones, and what installed packages offer."""
+"""The registered strategies: built-in ones, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Leaves(First):
 
 @pytest.fixture(autouse=True)
 def theirs() -> Iterator[None]:
-    """A module as a package would bring it."""
+    """A module as an installed package has it."""
     module = ModuleType(THEIRS)
     for name, made in {
         "First": First,

@@ -1,4 +1,4 @@
-"""When `enable_auto_commit` commits, and what a commit that fails does."""
+"""Times of commits under `enable_auto_commit`, and failed commits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Commits:
         return self.count
 
 
-def test_it_commits_every_interval_counted_from_the_last_commit() -> None:
+def test_auto_commit_runs_every_interval_since_the_last_commit() -> None:
     commits = Commits()
 
     assert [commits.polls_after(seconds) for seconds in (0, 4.9, 0.1, 4.9, 0.1)] == [0, 0, 1, 1, 2]

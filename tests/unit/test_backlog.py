@@ -1,4 +1,4 @@
-"""Back-pressure is decided from what stands in the znodes alone: when to pause and go on, and how often to seal."""
+"""Back-pressure, decided from the znodes alone: pause, resume, and seal interval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scripts/bench assignors`: peers that are not there, and peers that take too long."""
+"""`scripts/bench assignors`: missing peers, and slow ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 class Worker:
-    """Ours, in this process; a peer that is too slow when somebody joins."""
+    """Our own in this process, and a peer that is too slow when a consumer joins."""
 
     def __init__(self, module: Any, name: str, partitions: int) -> None:
         self._module, self._name = module, name

@@ -1,4 +1,4 @@
-"""How a command ended, as shown by the data of its channel."""
+"""Outcome of a command, derived from the data of its channel."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LIVE = Channel("i1", 7, 2, "command-0000000003")
 
 
 def how(channel: Channel | None, seen: SeenCommand = SEEN) -> tuple[str, str | None]:
-    shown = removed(seen, channel, 1000, 10.0125)
-    return shown.event, shown.note
+    reported = removed(seen, channel, 1000, 10.0125)
+    return reported.event, reported.note
 
 
 def test_command_is_reported_with_all_its_fields() -> None:
-    shown = sent(SEEN, 1000).to_json("g")
+    reported = sent(SEEN, 1000).to_json("g")
 
-    assert shown == {
+    assert reported == {
         "event": COMMAND, "at_ms": 1000, "group": "g", "consumer": "c1", "command": NAME, "option": START_FETCHER,
         "epoch": 7, "generation": 3, "incarnation": "i1", "partitions": {"t": "0-2,7"}, "took_ms": None, "note": None,
         "ask": None, "reason": None,
@@ -52,9 +52,9 @@ def test_full_stop_names_no_partitions_and_an_idle_start_names_an_empty_set() ->
 
 
 def test_a_command_that_the_channel_names_as_the_last_one_applied_was_acknowledged() -> None:
-    shown = removed(SEEN, replace(LIVE, generation=3, command=NAME), 1000, 10.0125)
+    reported = removed(SEEN, replace(LIVE, generation=3, command=NAME), 1000, 10.0125)
 
-    assert (shown.event, shown.took_ms, shown.note) == (ACKNOWLEDGED, 12.5, None)
+    assert (reported.event, reported.took_ms, reported.note) == (ACKNOWLEDGED, 12.5, None)
 
 
 def test_refused_partitions_are_reported_with_the_acknowledgement() -> None:
@@ -97,12 +97,12 @@ def test_command_removed_before_it_was_read_is_reported_from_the_channel() -> No
     unread = SeenCommand("c1", NAME, None, 10.0, GONE_UNREAD)
     channel = Channel("i1", 7, 3, NAME, {TopicPartition("t", 1): 5}, {"t": "t-1"})
 
-    shown = removed(unread, channel, 1000, 10.0125)
+    reported = removed(unread, channel, 1000, 10.0125)
 
     assert sent(unread, 1).note == GONE_UNREAD
-    assert (shown.event, shown.epoch, shown.generation, shown.incarnation) == (ACKNOWLEDGED, 7, 3, "i1")
-    assert shown.partitions == {"t": "1"} and shown.took_ms is None
-    assert shown.note is not None and shown.note.startswith(GONE_UNREAD)
+    assert (reported.event, reported.epoch, reported.generation, reported.incarnation) == (ACKNOWLEDGED, 7, 3, "i1")
+    assert reported.partitions == {"t": "1"} and reported.took_ms is None
+    assert reported.note is not None and reported.note.startswith(GONE_UNREAD)
 
 
 def test_command_present_before_the_start_has_no_duration() -> None:
@@ -130,9 +130,9 @@ def test_commands_of_client_side_assignment_name_their_ask_and_no_partitions() -
     asked = replace(SEEN, command=Command(ASSIGN, 7, 3, "i1", ask="ask-0000000002"))
     failed = replace(SEEN, command=Command(ASSIGNMENT_FAILED, 7, 3, "i1", ask="ask-0000000002", reason="no data"))
 
-    shown = [sent(each, 1).to_json("g") for each in (asked, failed)]
+    reported = [sent(each, 1).to_json("g") for each in (asked, failed)]
 
-    assert [(each["option"], each["partitions"], each["ask"], each["reason"]) for each in shown] == [
+    assert [(each["option"], each["partitions"], each["ask"], each["reason"]) for each in reported] == [
         ("assign", None, "ask-0000000002", None),
         ("assignment-failed", None, "ask-0000000002", "no data"),
     ]

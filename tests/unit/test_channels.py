@@ -1,4 +1,4 @@
-"""A plan as multis: what is in each, in which order, and how large."""
+"""A plan as multis: their operations, order and sizes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def snapshot(*views: ChannelView, **fields: object) -> Snapshot:
 
 
 class Committed(MemoryTreeStore):
-    """Keeps what is committed, and does nothing of it."""
+    """Records commits without applying them."""
 
     def __init__(self) -> None:
         super().__init__(MemoryTree(), 1, lambda: None, 3.0)
@@ -66,7 +66,7 @@ class Committed(MemoryTreeStore):
 
 
 def multis(seen: Snapshot, plan: Plan) -> list[list[Operation]]:
-    """What a term commits for the plan."""
+    """The multis that a term commits for the plan."""
     store = Committed()
     term = a_term(store, ManualRuntime(), seen.epoch, 9)
     for nth, step in enumerate(steps(seen, plan)):
@@ -319,7 +319,7 @@ def test_command_over_the_multi_limit_fails_the_rebalance_with_a_reason() -> Non
         list(steps(seen, Plan(STATE, starts=(start("a", *parts),))))
 
 
-def test_history_writes_one_record_and_removes_those_forgotten() -> None:
+def test_history_writes_one_record_and_removes_expired_ones() -> None:
     seen = snapshot(history=(1, 2))
     record = Rebalance(2, 5, "test", 1)
 

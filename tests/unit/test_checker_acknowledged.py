@@ -15,7 +15,7 @@ P3 = TopicPartition("flights", 3)
 
 
 def acknowledges(history: StoryHistory, consumer: str, **more: object) -> str:
-    """A consumer removes the command in its channel and names it, but does nothing else than `more`; gives its name."""
+    """A consumer removes the command in its channel and names it, with only the changes `more`; returns its name."""
     life, path = history.lives[consumer], history.command_of(consumer)
     command = Command.parse(path, history.tree[path][0].encode())
     name = path.rpartition("/")[2]
@@ -123,7 +123,7 @@ def test_withdrawn_command_that_is_applied_breaks_it() -> None:
 
 
 def test_command_may_be_withdrawn_while_it_is_applied_in_steps() -> None:
-    """The channel names it from its first commit on, and goes on naming it."""
+    """The channel names it from its first commit on."""
 
     def happen(history: StoryHistory) -> None:
         path = history.command_of("s2")

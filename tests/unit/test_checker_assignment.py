@@ -1,4 +1,4 @@
-"""Client-side assignment: S9 and L5, and what the other invariants make of asks, answers and a leader's target."""
+"""Client-side assignment: S9 and L5, and the other invariants over asks, answers and a leader's target."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def spoilt(point: str, happening: Callable[[LedGroup], object]) -> Verdicts:
 
 
 def broken(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> str:
-    """Why one invariant, and no other, does not hold then."""
+    """The reason why one invariant, and no other, is violated."""
     return only(spoilt(point, happening), invariant).why
 
 
 def among(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> str:
-    """Why an invariant does not hold then; others are not judged."""
+    """The reason why an invariant is violated, regardless of other invariants."""
     verdicts = spoilt(point, happening)
     assert verdicts[invariant].findings, verdicts.text()
     return verdicts[invariant].findings[0].why
 
 
 def sound(point: str, happening: Callable[[LedGroup], object], invariant: str = "S9") -> None:
-    """An invariant is not broken; others are not judged."""
+    """An invariant holds, regardless of other invariants."""
     verdicts = spoilt(point, happening)
     assert not verdicts[invariant].findings, verdicts.text()
 
@@ -56,12 +56,12 @@ def test_every_invariant_holds_under_client_side_assignment() -> None:
     assert {verdict.outcome for verdict in verdicts.verdicts.values()} == {HELD}, verdicts.text()
 
 
-# ---- S9: who is asked
+# ---- S9: the asked leader
 
 
 def test_second_ask_while_one_is_pending_breaks_s9() -> None:
     def ask_again(history: LedGroup) -> None:
-        history.pass_(20)  # longer than it takes to see that nothing has become of the first
+        history.pass_(20)  # longer than the failure of the first takes to be detected
         history.ask("m0", "m0", "m1")
 
     assert "ask-0000000002 of group g was made" in among("asked", ask_again)
@@ -103,7 +103,7 @@ def test_an_ask_never_changes() -> None:
     assert "ask-0000000001 of group g was changed" in broken("asked", change)
 
 
-# ---- S9: who answers
+# ---- S9: the answering leader
 
 
 def test_only_the_leader_writes_below_an_ask() -> None:
@@ -155,11 +155,11 @@ def test_answer_to_a_command_of_an_old_epoch_breaks_s9() -> None:
     assert "of epoch 1, and the group has had turns of epoch 2" in broken("asked again", old_command)
 
 
-# ---- S9: what is adopted
+# ---- S9: the adopted answer
 
 
 def adopts(shares: dict[str, dict[str, str]], **more: Any) -> Callable[[LedGroup], object]:
-    """The adoption of something else than what was answered."""
+    """The adoption of another assignment than the answered one."""
     return lambda history: history.adopt(shares, **more)
 
 
@@ -320,7 +320,7 @@ def test_the_generation_stays_unless_an_owner_was_lost() -> None:
     held(spoilt("stable", lambda history: move(history, is_lost=True)))
 
 
-def test_state_written_by_hand_resets_the_check() -> None:
+def test_manually_written_state_resets_the_check() -> None:
     def scribble(history: LedGroup) -> None:
         state = history.states["g"]
         history.hand(SetData(G.state, b"{"))
@@ -437,7 +437,7 @@ def test_a_channel_names_the_ask_of_the_start_that_it_has_applied() -> None:
     assert "and its channel names none" in broken("adopted", forgets, "S6")
 
 
-def test_a_leader_s_topics_are_those_of_the_metadata() -> None:
+def test_topics_of_a_leader_are_those_of_the_metadata() -> None:
     def resubscribe(history: Any, topics: tuple[str, ...], pattern: str) -> None:
         history.topic("cities", "C1", 1)
         registration = edited(history.tree[G.id("m0")][0], client=offer(*topics, pattern=pattern).to_json())

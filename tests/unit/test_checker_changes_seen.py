@@ -35,7 +35,7 @@ def more_partitions(history: StoryHistory) -> None:
 
 
 def leaves(history: StoryHistory) -> None:
-    """s2 is gone; what it ran has been written out."""
+    """s2 has left; the offsets of its partitions have been written."""
     life = history.lives["s2"]
     ended = replace(life.channel, running={}, topics={}, ended="left")
     history.halt(life, frozenset(life.channel.running), "revoked")
@@ -43,7 +43,7 @@ def leaves(history: StoryHistory) -> None:
 
 
 def subscribes(history: StoryHistory) -> None:
-    """s0 wants another topic, in place."""
+    """s0 changes its subscription in place."""
     registration = Registration("s0-a", {"flights": 1, "cities-1": 1}, lease_ms=4000, max_poll_interval_ms=9000)
     history.commit("s0#1", SetData(G.id("s0"), registration.to_bytes()))
 
@@ -59,7 +59,7 @@ CHANGES: list[tuple[str, Change, str, str]] = [
         "another topic flights than the one with id T2", "hand commit topics/flights",
     ),
     (
-        "a topic comes that a wildcard means", lambda history: history.topic("cities-2", "C9", 1),
+        "a topic of a wildcard is created", lambda history: history.topic("cities-2", "C9", 1),
         "cities-2-0 is unassigned, group h", "hand commit topics/cities-2",
     ),
     (

@@ -17,7 +17,7 @@ SHARES = {"s0": {"flights": "0"}, "s2": {"flights": "3"}, "s3": {"flights": "1-2
 
 
 def give_up(history: StoryHistory, **more: str) -> None:
-    """s2 gives up its partitions, which stay unassigned; `more` is added to the state."""
+    """s2 releases its partitions, which are not reassigned; `more` has the state's fields about them."""
     shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {}}
     state = replace(history.rebalance("g", shares), topics={"flights": "T1"}, left_out=more)
     history.fenced("g", state, history.stop("s2"))

@@ -1,4 +1,4 @@
-"""S5, second half: the DataFrame of a query holds exactly what was sealed."""
+"""S5, second half: the DataFrame of a query holds exactly the sealed records."""
 
 from __future__ import annotations
 

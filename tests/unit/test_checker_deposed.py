@@ -15,7 +15,7 @@ BUMP = "commit consumers/coordinator"
 
 
 def depose(history: StoryHistory) -> str:
-    """The other node is elected though this one lives; gives the name of the one that is deposed."""
+    """The other node is elected though this one lives; returns the name of the deposed one."""
     history.session("a#1")
     deposed = history.coordinator
     history.tree.pop(COORDINATOR, None)

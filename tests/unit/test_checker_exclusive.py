@@ -93,7 +93,7 @@ def test_late_records_of_a_consumer_without_name_or_lease_do_not_count() -> None
 
 
 def acts(history: StoryHistory, *kinds: str, checked: float | None = None) -> None:
-    """s1, whose lease has lapsed meanwhile, fetches or returns what it has, a second apart."""
+    """s1, whose lease has lapsed meanwhile, fetches or returns its records, a second apart."""
     for kind in kinds:
         ranges = [SealedRange("flights", "T1", 2, 100, 104)._asdict()]
         more = {} if checked is None else {"checked": checked}
@@ -103,7 +103,7 @@ def acts(history: StoryHistory, *kinds: str, checked: float | None = None) -> No
 
 def lapsed(*kinds: str, is_late: bool | None = None, renews: bool = False) -> Verdicts:
     """
-    :param is_late: whether the lease is said to have been checked after its lapse; None: that is not said.
+    :param is_late: whether the lease was recorded as checked after its lapse; None: not recorded.
     """
 
     def happen(history: StoryHistory) -> None:
@@ -270,8 +270,8 @@ def test_manually_edited_channel_is_not_judged() -> None:
     held(spoilt("joined", happen))
 
 
-def test_fetches_after_a_registration_was_removed_by_hand_are_not_judged() -> None:
-    """It is ended as if its session had: the coordinator cannot know that its lease runs on."""
+def test_fetches_after_manual_removal_of_a_registration_are_not_judged() -> None:
+    """It is ended like its session: the coordinator cannot know that its lease is still valid."""
 
     def happen(history: StoryHistory) -> None:
         history.hand(Delete(G.id("s1")))
@@ -341,7 +341,7 @@ def test_no_lease_outlasts_its_session(role: str, invariant: str) -> None:
         assert finding.why == f"a#1 ({role}) had a lease until 5.1 s, and its session expired at 5 s"
 
 
-def test_fetches_begun_after_removal_by_hand_are_not_judged_until_reregistration() -> None:
+def test_fetches_begun_after_manual_removal_are_not_judged_until_reregistration() -> None:
     ids = "/consumers/groups/g/ids/a"
     made = {"at": 0.85, "who": "a#1", "event": "commit", "session": 1, "zxid": 2,
             "ops": [{"op": "create", "path": ids, "data": "{}", "ephemeral": True}]}  # fmt: skip

@@ -158,11 +158,11 @@ def test_commit_reported_late_is_ordered_before_its_successors(tmp_path: Path) -
 SAYS = ("restored", "taken", "saved", "state")
 
 
-@pytest.mark.parametrize(("tells", "broken"), [(SAYS, set()), ((), {"S10", "S11"})])
+@pytest.mark.parametrize(("reporting", "broken"), [(SAYS, set()), ((), {"S10", "S11"})])
 def test_events_known_to_a_process_are_ordered_before_its_report(
-    tmp_path: Path, tells: Iterable[str], broken: set[str]
+    tmp_path: Path, reporting: Iterable[str], broken: set[str]
 ) -> None:
-    """As on real processes: ZooKeeper's log says of a transaction only in which millisecond it was."""
+    """As on real processes: ZooKeeper's log has the time of a transaction in milliseconds."""
     zookeeper, processes, heard = [], [], 0
     for number, event in enumerate(region_story()):
         event["at"] += number * 1e-6
@@ -170,7 +170,7 @@ def test_events_known_to_a_process_are_ordered_before_its_report(
             zookeeper.append({**event, "at": event["at"] + 0.001})
             heard = event["zxid"]
         else:
-            processes.append({**event, "heard": heard} if event["event"] in tells else event)
+            processes.append({**event, "heard": heard} if event["event"] in reporting else event)
     files = [write(tmp_path / f"{number}.jsonl", events) for number, events in enumerate((processes, zookeeper))]
 
     found = {verdict.invariant for verdict in check(merged([history_files.Lines(file) for file in files])).broken}

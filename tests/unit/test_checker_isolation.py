@@ -21,7 +21,7 @@ SHARES = {"s0": {"flights": "0"}, "s1": {}, "s2": {"flights": "3"}, "s3": {"flig
 
 
 def waits(begin: Happening, seconds: float = 10.0, point: str = "stuck") -> Verdicts:
-    """Something is begun while s1 hangs, and left alone; 8 s are allowed, and a second for the checker to look."""
+    """A change is begun while s1 hangs, and not finished; 8 s are allowed, and a second for the check."""
 
     def happen(history: StoryHistory) -> None:
         begin(history)
@@ -32,13 +32,13 @@ def waits(begin: Happening, seconds: float = 10.0, point: str = "stuck") -> Verd
 
 
 def grow_h(history: StoryHistory) -> None:
-    """Group h has one partition more, and gets no command."""
+    """Group h has one partition more in its target, and gets no command."""
     history.topic("cities-1", "C1", 4)
     history.fenced("h", history.rebalance("h", {"c1": {"cities-1": "0-3"}}))
 
 
 def free_one(history: StoryHistory, **more: Any) -> None:
-    """Group g has flights-1, which is free, and gets no start."""
+    """Group g has flights-1, which is free, in its target, and no start is sent."""
     history.fenced("g", replace(history.rebalance("g", SHARES), state=PREPARING, **more))
 
 
@@ -59,7 +59,7 @@ def test_delayed_free_partition_of_the_same_group_breaks_it() -> None:
 
 
 def test_partition_of_the_stuck_consumer_may_wait() -> None:
-    """flights-2 too goes to s3, which runs flights-1 by then."""
+    """flights-2 too is assigned to s3, which runs flights-1 by then."""
 
     def begin(history: StoryHistory) -> None:
         free_one(history)

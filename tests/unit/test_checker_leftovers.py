@@ -1,4 +1,4 @@
-"""S7: nothing of the dead remains after the collection period."""
+"""S7: no znodes of ended incarnations remain after the collection period."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_owner_of_an_ended_incarnation_breaks_it() -> None:
 
 
 def test_command_for_an_ended_incarnation_breaks_it() -> None:
-    """The one that is withdrawn when its consumer is evicted stays."""
+    """The command withdrawn at the eviction of its consumer remains."""
     command = f"{G.channel('s1')}/command-0000000002"
 
     finding = only(changed(without(command)), "S7")

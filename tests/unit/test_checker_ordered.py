@@ -1,4 +1,4 @@
-"""S3: (epoch, generation) never goes back within an incarnation; no command is applied twice."""
+"""S3: (epoch, generation) never decreases within an incarnation; no command is applied twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_new_incarnation_begins_without_a_generation() -> None:
 
 
 def applied(history: StoryHistory, name: str, **fields: object) -> None:
-    """s0's channel comes to name a command."""
+    """s0's channel names a command."""
     life = history.lives["s0"]
     history.set_channel(life, replace(life.channel, command=name, **fields))  # type: ignore[arg-type]
     raise Enough
@@ -132,7 +132,7 @@ def test_manually_created_command_is_not_judged() -> None:
     held(spoilt("joined", happen))
 
 
-def test_channel_set_back_by_hand_is_not_judged_until_the_next_incarnation() -> None:
+def test_manually_reset_channel_is_not_judged_until_the_next_incarnation() -> None:
     def happen(history: StoryHistory) -> None:
         life = history.lives["s2"]
         history.hand(SetData(G.channel("s2"), replace(life.channel, generation=99).to_bytes()))

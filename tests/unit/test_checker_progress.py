@@ -26,11 +26,11 @@ def waits(meanwhile: Callable[[StoryHistory], object], seconds: float) -> Verdic
 
 
 def nothing(history: StoryHistory) -> None:
-    """No process does anything."""
+    """No events."""
 
 
 def replace_command(history: StoryHistory) -> None:
-    """A turn withdraws what s1 was sent; the next sends another."""
+    """A turn withdraws the command of s1; the next sends another."""
     history.fenced("g", history.states["g"], Delete(history.command_of("s1")))
     history.pass_(0.3)
     history.fenced("g", history.states["g"], history.stop("s1"))

@@ -1,4 +1,4 @@
-"""Znode data as the checker reads it: what is read fast is what the strict records read."""
+"""Znode data as the checker reads it: the fast parser agrees with the strict records."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ STATE = GroupState(
 )  # fmt: skip
 
 
-def fields_of(state: StateData | None) -> object:
+def fields(state: StateData | None) -> object:
     assert state is not None
     target = {name: (share.incarnation, share.partitions) for name, share in state.target.items()}
     return (
@@ -118,11 +118,11 @@ def test_state_is_read_in_every_form() -> None:
     text = STATE.to_bytes().decode()
     whole = read_state("p", text, None)
 
-    assert fields_of(whole) == wanted
-    assert fields_of(read_state("p", text.replace('"Stable"', '"Empty"'), whole))[1:] == wanted[1:]  # type: ignore[index]
-    assert fields_of(read_state("p", text.replace('"reason":null,', "").replace('"version":1,', ""), None)) == wanted
-    assert fields_of(read_state("p", '{"generation":3}', whole))[:2] == ("Empty", 3)  # type: ignore[index]
-    assert fields_of(read_state("p", text.replace('"left_out"', '"left"'), None))[4] == wanted[4]  # type: ignore[index]
+    assert fields(whole) == wanted
+    assert fields(read_state("p", text.replace('"Stable"', '"Empty"'), whole))[1:] == wanted[1:]  # type: ignore[index]
+    assert fields(read_state("p", text.replace('"reason":null,', "").replace('"version":1,', ""), None)) == wanted
+    assert fields(read_state("p", '{"generation":3}', whole))[:2] == ("Empty", 3)  # type: ignore[index]
+    assert fields(read_state("p", text.replace('"left_out"', '"left"'), None))[4] == wanted[4]  # type: ignore[index]
     assert read_state("p", "?", whole) is None
     assert read_state("p", text.replace('"0-1"', '"1-0"'), None) is None
 

@@ -1,4 +1,4 @@
-"""Consistent regions: S10, S11 and L6, and what the other invariants make of drains, resets and states."""
+"""Consistent regions: S10, S11 and L6, and the other invariants over drains, resets and states."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def leaves_out(history: RegionGroup) -> None:
     history.take("m0", 0, 2, at=8)
 
 
-def says_something_else(history: RegionGroup) -> None:
+def reports_another_state(history: RegionGroup) -> None:
     history.say("state", "m0", member=[])
 
 
@@ -138,7 +138,7 @@ OF_STATES = [
     ("resetting", takes_in_before_its_state_is_back, "its state of reset 2 was not back"),
     ("running", takes_in_twice, "took in flights-0 from 6 at"),
     ("running", leaves_out, "took in flights-0 from 8 at"),
-    ("running", says_something_else, "the state 0 records"),
+    ("running", reports_another_state, "the state 0 records"),
     ("resetting", forgets_its_own_state, "the members of group g were given back 0 records"),
     ("resetting", is_given_what_another_has, "the members of group g were given back 14 records"),
     ("resetting", is_given_nothing, "m2 of group g was given no state in it"),
@@ -371,7 +371,7 @@ def test_an_operator_may_reset_to_an_older_cut_or_to_the_initial_state() -> None
     assert not verdicts["S10"].findings and not verdicts["S11"].findings, verdicts.text()
 
 
-# ---- hands
+# ---- manual edits
 
 
 def test_manual_edits_of_a_checkpoint_or_a_region_are_not_judged() -> None:

@@ -23,14 +23,14 @@ def part(number: int, first: int, following: int, topic_id: str = "T1") -> Seale
 
 
 def stands(history: StoryHistory, consumer: str, partition: TopicPartition, offset: int | None) -> None:
-    """What a consumer believes of its own position."""
+    """The offsets that a consumer reports as its position."""
     life = history.lives[consumer]
     life.channel = replace(life.channel, running={**life.channel.running, partition: offset})
 
 
 @pytest.mark.parametrize(("first", "kind"), [(120, "a gap in flights-2"), (90, "an overlap in flights-2")])
 def test_a_seal_by_the_next_holder_that_does_not_join_breaks_it(first: int, kind: str) -> None:
-    """s1 has sealed flights-2 up to 100; s3, which has it after the eviction, goes on elsewhere."""
+    """s1 has sealed flights-2 up to 100; s3, which owns it after the eviction, continues at another offset."""
 
     def happen(history: StoryHistory) -> None:
         history.sealed("s3", [part(2, first, first + 5)])
@@ -138,7 +138,7 @@ def test_first_seal_of_a_partition_may_begin_at_the_log_start() -> None:
 
 
 def again(history: StoryHistory, offset: int) -> None:
-    """c1 gives up what it has, gets it again, and begins at an offset; it stood at 7."""
+    """c1, at offset 7, releases its partition, gets it again, and begins at another offset."""
     share = {"cities-1": "0-2"}
     history.fenced("h", history.states["h"], history.stop("c1"))
     history.obey("c1")
@@ -150,7 +150,7 @@ def again(history: StoryHistory, offset: int) -> None:
 
 
 def back(history: StoryHistory, offset: int, to: int) -> None:
-    """c1, which stood at 7, says that it will commit an offset, and commits another, or the same."""
+    """c1, at offset 7, announces the commit of an offset, and commits that or another one."""
     life = history.lives["c1"]
     own = {"group": "h", "consumer": "c1", "incarnation": life.channel.incarnation}
     history.event("sought", "c1#1", **own, partitions={"cities-1": {"0": offset}})
@@ -189,7 +189,7 @@ def test_consumer_without_sealing_that_rewinds_breaks_it() -> None:
 
 
 def commits(history: StoryHistory, to: int, *events: tuple[str, dict[str, Any]]) -> None:
-    """c1 stands at 7, records these events, and commits."""
+    """c1, at offset 7, records these events and commits."""
     life = history.lives["c1"]
     own = {"group": "h", "consumer": "c1", "incarnation": life.channel.incarnation}
     for kind, fields in events:
@@ -226,7 +226,7 @@ def test_commit_may_skip_offsets_that_hold_no_record(passed: tuple[str, dict[str
     only(spoilt("grown", lambda history: commits(history, 13, RETURNED, passed)), "S5")
 
 
-def test_offsets_without_a_record_are_passed_unless_something_is_buffered() -> None:
+def test_offsets_without_a_record_are_committed_unless_records_are_buffered() -> None:
     behind = records("fetch", 12, 14, records=0)
 
     only(spoilt("grown", lambda history: commits(history, 14, FETCHED, behind, RETURNED)), "S5")
@@ -264,7 +264,7 @@ def test_incorrectly_written_offset_breaks_it() -> None:
 
 
 def test_partition_under_another_topic_id_starts_over() -> None:
-    """In the story it does; here it goes on where the old topic was."""
+    """In the story it does; here it continues at the offset of the old topic."""
 
     def happen(history: StoryHistory) -> None:
         history.obey("c1", begins=False)
@@ -352,13 +352,13 @@ def test_manual_removal_of_segments_is_not_judged() -> None:
     held(spoilt("sealed", happen))
 
 
-# ---- where a group begins
+# ---- start offsets of a group
 
 
 def begins_at(
     history: StoryHistory, offset: int, start: str = "end", there: frozenset[int] = frozenset({0, 1, 2})
 ) -> None:
-    """s1 records where the group begins with flights-2; the coordinator has noted what was there before."""
+    """s1 records the group's start offset of flights-2; the coordinator has recorded the partitions before that."""
     history.commit(history.coordinator, history.put(G.offsets_of("flights"), BegunRecord("T1", there).to_bytes()))
     history.commit("s1#1", history.put(G.offset("flights", 2), OffsetRecord(offset, "T1", 2, start).to_bytes()))
 

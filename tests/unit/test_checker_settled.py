@@ -1,4 +1,4 @@
-"""L1: after the last fault the group is Stable in time, and stays so."""
+"""L1: after the last fault the group becomes Stable in time, and remains Stable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P3 = TopicPartition("flights", 3)
 
 
 def begin(history: StoryHistory) -> None:
-    """Something is begun, and not finished."""
+    """A change is begun, and not finished."""
     history.fenced("g", replace(history.states["g"], state=COMPLETING))
 
 

@@ -20,7 +20,7 @@ from tests.unit.test_client_cluster import assigned_by, subscribes, texts
 
 
 class Noting(RangeAssignor):
-    """Notes what it is asked."""
+    """Records its input."""
 
     def __init__(self) -> None:
         self.members: list[Subscriber] = []

@@ -1,4 +1,4 @@
-"""What a client assignor sees of the group and its logs; and groups in a line each, for tests of client assignors."""
+"""The view of group and logs that a client assignor gets; and groups in a line each, for its tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Racks = Mapping[TopicPartition, frozenset[str]]
 
 @dataclass
 class KnownOffsets:
-    """A lookup in tables; `asked` is what it was asked."""
+    """A lookup in tables; `asked` has its requests."""
 
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     commits: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def subscribes(topics: str, rack: str = "") -> bytes:
 
 
 def holding(threads: str) -> Held:
-    """`a-0=t:0-2 a-1=t:3` as what the last target gave."""
+    """`a-0=t:0-2 a-1=t:3` as shares of the last target."""
     found = {
         thread: parts(text.replace(";", " ")) for thread, _, text in (one.partition("=") for one in threads.split())
     }
@@ -87,7 +87,7 @@ def holds(assignment: Assignment, instance_id: str = "") -> Held:
 
 
 def settled(found: Mapping[str, Assignment], members: Mapping[str, Held]) -> dict[str, Held]:
-    """The members once they run what they were given."""
+    """The members once they run their assignment."""
     return {name: holds(found[name], held.instance_id) for name, held in members.items()}
 
 

@@ -167,7 +167,7 @@ def test_partition_with_an_unknown_end_counts_as_the_mean_of_the_others(knows_th
     lags = {"t-1": 300, "t-2": 100, "t-3": 100, "t-4": 100, "t-5": 150}  # in the mean 150
     lookup = with_lags(lags)
     if knows_the_end:
-        lookup.ends = {**lookup.ends, part("t-0"): 10**9}  # of a log that tells neither commit nor beginning
+        lookup.ends = {**lookup.ends, part("t-0"): 10**9}  # of a log without a commit or a beginning
 
     found = assigned_by(LagAssignor(), "t:6", TWO, lookup)
 

@@ -64,7 +64,7 @@ def test_a_match_that_takes_an_exchange_among_three_racks_is_found() -> None:
 
 
 def test_a_rack_grows_for_a_match_while_another_one_shrinks() -> None:
-    """The match goes to r3, the room for it comes from r2, and a partition of r2 takes the place of the match."""
+    """The match moves to r3, whose quota r2 gives up, and a partition of r2 takes the place of the match."""
     metadata = {"a": subscribes("t"), "b": subscribes("t"), "c": subscribes("t", "r3"), "d": subscribes("t", "r2")}
     members = {"a": holding("a-0=t:0,2,3,4"), "d": holding("d-0=t:1")}
     lookup = with_racks({"t-2": "r2", "t-3": "r3", "t-4": "r3"})

@@ -1,4 +1,4 @@
-"""Which client assignors there are: built-in ones, coordinator-side strategies, and what installed packages offer."""
+"""The registered client assignors: built-in ones, coordinator-side strategies, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Theirs(RangeAssignor):
 
 @pytest.fixture(autouse=True)
 def theirs() -> Iterator[None]:
-    """A module as a package would bring it."""
+    """A module as an installed package has it."""
     module = ModuleType(THEIRS)
     for name, made in {
         "Local": Local,
@@ -83,7 +83,7 @@ def offered(name: str, what: str) -> EntryPoint:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where `entry_points.txt` of an installed package stands."""
+    """The folder of `entry_points.txt` of an installed package."""
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")

@@ -35,7 +35,7 @@ def refused(kind: type, options: dict[str, Any], file: Path | None = None, **env
     return message
 
 
-# ---- where values come from
+# ---- sources of values
 
 
 def test_unset_options_keep_their_defaults() -> None:

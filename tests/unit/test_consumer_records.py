@@ -1,4 +1,4 @@
-"""What a fetch's rows become for an application."""
+"""Rows of a fetch as records for an application."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A cooperative rebalance, in rounds as Kafka counts them: what a turn's plan stops, and what it starts.
+"""A cooperative rebalance in rounds as Kafka counts them: the stops and starts of a turn's plan.
 
 CooperativeStickyAssignorTest: nothing is given to one member in the round in which it is taken from another, and after
-four rounds at most nothing is taken from anybody any more.
+four rounds at most no partition is revoked any more.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Wants = Mapping[str, str]
 
 
 class Group:
-    """Members that obey at once: each round is one plan, carried out to the end.
+    """Members that apply commands at once: each round is one complete plan.
 
-    :ivar running: what each runs.  :ivar disturbed: whom a round has stopped or started.
+    :ivar running: what each runs.  :ivar disturbed: members that a round has stopped or started.
     """
 
     def __init__(self, topics: str, assignor: Assignor | None = None) -> None:
@@ -42,13 +42,13 @@ class Group:
         self.topics = topics
 
     def run(self, **owned: str) -> None:
-        """What they run, of one generation, as a coordinator finds it that knows no target."""
+        """Their running partitions, of one generation, as read by a coordinator without a target."""
         self.running = {name: parts(text) for name, text in owned.items()}
         self.generations = dict.fromkeys(owned, 1)
         self._state = GroupState(generation=1)
 
     def rebalance(self, wants: Wants, topics: str = "") -> dict[str, PartitionSet]:
-        """Rounds until nothing is revoked, and what is run then."""
+        """Rounds until no partition is revoked; returns the running partitions."""
         self.wants, self.topics = wants, topics or self.topics
         self.running = {name: self.running.get(name, NONE) for name in wants}
         self.disturbed = set()
@@ -57,11 +57,11 @@ class Group:
             revoked = self.carry_out(decided)
             if not revoked and self._state.state == STABLE:
                 return self.running
-            assert number < MOST_ROUNDS, "it goes on and on"
+            assert number < MOST_ROUNDS, "it never ends"
         raise AssertionError
 
     def plan(self) -> Plan:
-        """What the next turn decides."""
+        """The plan of the next turn."""
         return plan(self._snapshot(), only(self._assignor))
 
     def _snapshot(self) -> Snapshot:
@@ -91,14 +91,14 @@ class Group:
         )
 
     def carry_out(self, decided: Plan) -> PartitionSet:
-        """Everybody obeys; what was revoked."""
+        """Every member applies its commands; returns the revoked partitions."""
         revoked: dict[str, PartitionSet] = {}
         for name, command in decided.stops:
             revoked[name] = command.partitions or self.running[name]
         given = {name: command.started - self.running[name] for name, command in decided.starts}
         for name, gets in given.items():
             for other, loses in revoked.items():
-                assert not gets & loses, f"{name} is given what {other} gives up in this round"
+                assert not gets & loses, f"{name} is assigned partitions that {other} releases in this round"
         assert not revoked.keys() & given.keys()
         for name, loses in revoked.items():
             self.running[name] -= loses
@@ -209,7 +209,7 @@ def test_consumer_that_returns_unnoticed_gets_its_partitions_back() -> None:
 
 @pytest.mark.parametrize("assignor", [StickyAssignor(), CooperativeStickyAssignor()], ids=["eager", "cooperative"])
 def test_a_turn_amid_a_rebalance_keeps_its_generation(assignor: Assignor) -> None:
-    """Otherwise every acknowledged stop would begin another one: what runs is no longer what ran."""
+    """Otherwise every acknowledged stop would begin another one: the running partitions have changed."""
     group = Group("t:6", assignor)
     group.rebalance({"c1": "t", "c2": "t"})
     group.wants = {"c0": "t", "c1": "t", "c2": "t"}
@@ -224,10 +224,10 @@ def test_a_turn_amid_a_rebalance_keeps_its_generation(assignor: Assignor) -> Non
     assert second.state.target == first.state.target
 
 
-def test_sessions_at_their_limit_give_up_no_partition_for_those_others_left(
+def test_sessions_at_their_limit_release_no_partition_for_departed_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor does the next turn come to another end, and begin a generation for it."""
+    """Nor does the next turn compute another target, and begin a generation for it."""
     monkeypatch.setattr("coordinator.planning.target.OWNER_PATHS_A_SESSION", 200)
     group = Group("t:40")
     group.rebalance({"c1": "t", "c2": "t", "c3": "t"})

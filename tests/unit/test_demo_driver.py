@@ -1,4 +1,4 @@
-"""What the demo's Spark application does about its query, without Spark."""
+"""Restarts of a query by the demo's Spark application, without Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def queries(*reasons: str | None) -> Iterator[Any]:
         yield SimpleNamespace(id=number, isActive=reason is None, exception=lambda reason=reason: reason)
 
 
-def printed(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
+def printed_events(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return [(event["event"], event.get("reason", "")) for event in events]
 
@@ -60,7 +60,7 @@ def test_query_whose_python_process_started_too_late_is_restarted(
     driver: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(driver, monkeypatch, LATE, LATE, None).id == 2
-    assert printed(capsys) == [("query", ""), ("again", LATE), ("query", ""), ("again", LATE), ("query", "")]
+    assert printed_events(capsys) == [("query", ""), ("again", LATE), ("query", ""), ("again", LATE), ("query", "")]
 
 
 @pytest.mark.parametrize("reasons", [["out of memory"], [LATE] * 5], ids=["another reason", "too often"])
@@ -68,7 +68,7 @@ def test_failing_query_is_reported_and_not_restarted_forever(
     reasons: list[str], driver: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(driver, monkeypatch, *reasons)
-    events = printed(capsys)
+    events = printed_events(capsys)
     assert events[-1] == ("failed", reasons[-1])
     assert [event for event, _ in events].count("query") == len(reasons)
 
@@ -84,4 +84,4 @@ def test_the_pool_is_resized_until_the_application_is_stopped(
 
     assert sizes == [6, 4]
     assert stopping.is_set()
-    assert printed(capsys) == [("resized", ""), ("resized", "")]
+    assert printed_events(capsys) == [("resized", ""), ("resized", "")]

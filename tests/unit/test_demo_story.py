@@ -16,7 +16,7 @@ LIBRARY = Path(__file__).resolve().parent.parent.parent / "scripts" / "lib"
 
 @pytest.fixture
 def story(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A run in which everything went well."""
+    """A successful run."""
     monkeypatch.syspath_prepend(str(LIBRARY))
     from demo.story import Story
 

@@ -1,4 +1,4 @@
-"""docs/deploy.md and deploy/: what they name exists, what they show parses, and their figures are the code's."""
+"""docs/deploy.md and deploy/: named objects exist, commands parse, and figures are the code's."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_systemd_reports_no_problem_with_a_unit(unit: Path, tmp_path: Path) -> N
         ["systemd-analyze", "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60, check=False
     )
 
-    # It says what it ignores, and exits with 0 all the same; what stands for other units of this machine is theirs.
+    # It reports ignored lines, and exits with 0 nevertheless; lines about other units of this machine do not count.
     assert [line for line in (done.stdout + done.stderr).splitlines() if unit.stem.rstrip("@") in line] == []
     assert done.returncode == 0, done.stderr
 

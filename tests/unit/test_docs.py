@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs/: what they name exists, what they show parses, and they stay as short as they are."""
+"""README, CONTRIBUTING and docs/: named objects exist, commands parse, and lengths are limited."""
 
 from __future__ import annotations
 

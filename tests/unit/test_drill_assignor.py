@@ -1,4 +1,4 @@
-"""The drill's own assignor: found as a package's is, and misbehaving only on request."""
+"""The drill's own assignor: registered like a package's, with faults only on request."""
 
 from __future__ import annotations
 

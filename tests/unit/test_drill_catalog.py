@@ -1,4 +1,4 @@
-"""The drills, and what docs/drills.md says of them."""
+"""The drills, compared with docs/drills.md."""
 
 from __future__ import annotations
 

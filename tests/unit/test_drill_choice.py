@@ -1,4 +1,4 @@
-"""Which drills run where: what they do to servers, and what a ground lets them do."""
+"""Choice of drills: their faults on servers, and the faults that an environment permits."""
 
 from __future__ import annotations
 

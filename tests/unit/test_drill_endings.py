@@ -1,4 +1,4 @@
-"""How `drill run` ends when something goes wrong that has nothing to do with the product."""
+"""Endings of `drill run` after errors outside of the product."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ TIMED_OUT = subprocess.TimeoutExpired(["docker", "compose", "up"], 120.0)
 
 
 class Standing(Embedded):
-    """An ensemble that stands without any process."""
+    """A running ensemble without any process."""
 
     def __init__(self) -> None:
         """Without a folder."""
 
 
 class NoReader:
-    """Stands where the Spark would stand that reads."""
+    """In place of the reading Spark application."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,7 +55,7 @@ def standing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusing(error: Exception) -> Callable[..., AbstractContextManager[None]]:
-    """An ensemble that does not stand up."""
+    """An ensemble that does not start."""
 
     def stand(*_: object) -> AbstractContextManager[None]:
         raise error
@@ -68,7 +68,7 @@ def ran(runs: Path, *words: str) -> Result:
 
 
 def concluding(*verdicts: str, then: Exception | None = None) -> Callable[..., DrillRun]:
-    """A `run_drill` that comes to these verdicts, and raises in the end."""
+    """A `run_drill` that returns these verdicts, and raises in the end."""
     left: Iterator[str] = iter(verdicts)
 
     def run_drill(
@@ -102,7 +102,7 @@ def test_failed_ensemble_start_is_inconclusive_and_reported_in_one_sentence(
     assert done.stderr.splitlines() == [f"error: aborted after 0 drills: {error}"]
 
 
-@pytest.mark.parametrize(("error", "code"), [(ZooKeeperUnreachable("no server"), 4), (MissingProgram("no java"), 69)])
+@pytest.mark.parametrize(("error", "code"), [(ZooKeeperUnreachable("no answer"), 4), (MissingProgram("no java"), 69)])
 def test_error_with_its_own_exit_code_keeps_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int
 ) -> None:
@@ -119,7 +119,7 @@ def test_unwritable_run_folder_ends_the_run_with_the_finished_drills(
 ) -> None:
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(cli, "run_drill", concluding(first, then=full))
-    (tmp_path / NAME).write_text("")  # so that a folder for what was broken off cannot be made either
+    (tmp_path / NAME).write_text("")  # so that the folder of the aborted run cannot be made either
 
     done = ran(tmp_path, "--repeat", "3")
 

@@ -1,4 +1,4 @@
-"""What drills create in an engine and in the network is removed after every error."""
+"""Containers and namespaces of drills, and their removal after any error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Answer = Callable[[str], str]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What an engine is asked, which answers nothing."""
+    """The commands sent to an engine that returns nothing."""
     return answering(monkeypatch, lambda _: "")
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[str]:
-    """An engine; what it is asked."""
+    """An engine; returns the commands sent to it."""
     heard: list[str] = []
 
     def run(_containers: Containers, *command: str, **_: object) -> str:
@@ -74,7 +74,7 @@ def test_first_error_is_raised_and_a_failed_removal_is_logged(
     made = Containers(tmp_path)
 
     with pytest.raises(EngineError, match="the first"), made:
-        raise AssertionError("it does not stand up")
+        raise AssertionError("it does not start")
 
     assert caplog.messages == [f"Compose project {made.project} is not removed: another"]
 

@@ -1,4 +1,4 @@
-"""Drills on one's own ensemble: what is taken from `--zk` and from what servers grant, and which drills are refused."""
+"""Drills on an external ensemble: `--zk`, bounds granted by the servers, and refused drills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NoStore:
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
-    """Servers with given answers."""
+    """Servers with configurable answers."""
 
     def answer(least_ms: int, most_ms: int, conf: str = "", version: str = "3.9.5") -> None:
         words = {"conf": conf, "srvr": f"Zookeeper version: {version}-abc, built on" if version else ""}

@@ -1,4 +1,4 @@
-"""What drills do to ZooKeeper: it is noted before it is done, and given back though it was half done."""
+"""Faults of drills on ZooKeeper: recorded before the injection, and undone even when incomplete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SESSION_S = 0.2
 
 
 class Ground:
-    """Three servers, of which 0 leads until something is done to it. `refuses` has what cannot be done."""
+    """Three servers, of which 0 leads until a fault on it. `refuses` has the faults that fail."""
 
     addresses = ("one", "two", "three")
 
@@ -43,7 +43,7 @@ class Ground:
 
 
 class Recorded:
-    """Stands for a stage; what was done on it, in order."""
+    """In place of a stage; its faults, in order."""
 
     bounds = {"session_timeout": SESSION_S}
 

@@ -1,4 +1,4 @@
-"""Who fetched what, as a drill's report and its numbers see it."""
+"""Fetch intervals of consumers, for a drill's report and its numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_hold_ends_when_its_process_has_left_although_its_application_hangs() ->
     assert spans(events) == [("a", 1.0, 4.0), ("b", 4.2, FOREVER)]
     assert doubly_held_s(holds(events)) == 0.0
     evicted = [{**left, "who": "node-1#1"} if event is left else event for event in events]
-    assert spans(evicted)[0] == ("a", 1.0, 6.0), "whom a coordinator ends may fetch until its lease lapses"
+    assert spans(evicted)[0] == ("a", 1.0, 6.0), "an evicted consumer may fetch until its lease lapses"
 
 
 def test_hold_ends_when_its_lease_lapses_although_its_process_reports_it_later() -> None:
@@ -120,7 +120,7 @@ def test_holders_are_those_of_a_moment() -> None:
 
 
 def test_last_holder_is_known_though_its_lease_has_just_lapsed() -> None:
-    """On a busy machine a fault may come while a lease is not renewed; its partitions have changed no owner by that."""
+    """On a busy machine a fault may occur while a lease is not renewed; its partitions keep their owner."""
     found = holds(
         [begin(0.0, "a#1", "x", 0), lease(0.0, "a#1", 2.0), lease(3.0, "a#1", 9.0), begin(9.5, "b#1", "z", 0)]
     )

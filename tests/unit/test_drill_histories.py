@@ -1,4 +1,4 @@
-"""Who wrote what, as a drill knows it."""
+"""Authors of transactions in a drill's history."""
 
 from __future__ import annotations
 

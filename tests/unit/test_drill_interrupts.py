@@ -1,4 +1,4 @@
-"""Ctrl-C and its like while drills run: the first ends them, the others change nothing, and no process is forgotten."""
+"""Signals while drills run: the first ends them, later ones are ignored, and every process is ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLEEP = "import time; time.sleep(60)  # of {}"
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
     before = {each: signal.getsignal(each) for each in ENDINGS}
-    for each in ENDINGS:  # under nohup SIGHUP is ignored, and stays so
+    for each in ENDINGS:  # under nohup SIGHUP is ignored, and remains so
         signal.signal(each, signal.SIG_DFL if each is not signal.SIGINT else signal.default_int_handler)
     yield
     for each, handler in before.items():
@@ -34,7 +34,7 @@ def as_before() -> Iterator[None]:
 
 
 class Ending(Process):
-    """A process that ends on a signal; Ctrl-C is pressed while it is waited for."""
+    """A process that ends on SIGTERM; Ctrl-C is pressed during the wait for it."""
 
     def __init__(self) -> None:
         self.pid = UNUSED_PID

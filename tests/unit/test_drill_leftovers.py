@@ -1,4 +1,4 @@
-"""What a drill takes for left behind by the dead."""
+"""Leftovers of ended consumers, as a drill finds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drill reads from its history: T0 to T5, standstill, and who moved."""
+"""Measurements of a drill's history: T0 to T5, standstill, and moves."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_later_move_does_not_delay_t5(killed: list[Made]) -> None:
     assert found.standstill["t", 0] == 3.0
 
 
-def test_partition_that_returns_after_a_temporary_owner_counts_as_moved(killed: list[Made]) -> None:
+def test_partition_that_returns_after_a_temporary_owner_counts_as_passed_on(killed: list[Made]) -> None:
     there_and_back = [
         event(15.0, "b#1", "halt", partitions={"t": [0]}, incarnation="b#1"),
         begin(15.1, "a#2", 0),

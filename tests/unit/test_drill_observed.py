@@ -1,4 +1,4 @@
-"""How a transaction is identified from packets: by its reply, its shape, a session that ended, or as a stranger's."""
+"""Matching of transactions to captured packets: by reply, by shape, by an ended session, or as foreign ones."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Wire:
     def answers(self, link: CapturedLink, xid: int, zxid: int, *results: bytes) -> None:
         link.reply(1, made_packets.reply(xid, zxid, 0, b"".join(results) + (made_packets.DONE if results else b"")))
 
-    def tells(self, zxid: int, *changes: str) -> None:
-        """The observer gets changes, each as `created /a`."""
+    def notifies(self, zxid: int, *changes: str) -> None:
+        """The observer gets watch events, each as `created /a`."""
         for change in changes:
             kind, path = change.split()
             self.observer.reply(1, made_packets.event(zxid, kind, ROOT + path))
@@ -63,7 +63,7 @@ class Wire:
         return observed(self.tap.taken(), WHO, [ROOT], ROOT, 0, 1000)
 
     def done(self) -> list[dict[str, Any]]:
-        """The changes, when all were identified."""
+        """The reconstructed events, when none is unknown."""
         found = self.observed()
         assert found.problem == ""
         return [event for event in found.events if event["event"] in ("commit", "closed")]
@@ -84,13 +84,13 @@ def wire() -> Wire:
 
 def created(wire: Wire, link: CapturedLink, path: str, zxid: int, ephemeral: bool = True) -> None:
     xid = wire.asks(link, Create(path, b"x", ephemeral=ephemeral))
-    wire.tells(zxid, f"created {path}")
+    wire.notifies(zxid, f"created {path}")
     wire.answers(link, xid, zxid, made(path))
 
 
 def test_transaction_is_matched_to_its_request_by_the_reply(wire: Wire) -> None:
     xid = wire.asks(wire.a, Create("/c-", b"1", sequential=True), SetData("/s", b"2"), Check("/f", 3))
-    wire.tells(10, "created /c-0000000007", "changed /s")
+    wire.notifies(10, "created /c-0000000007", "changed /s")
     wire.answers(wire.a, xid, 10, made("/c-0000000007"), was_set(5), made_packets.result(13))
 
     (event,) = wire.done()
@@ -107,7 +107,7 @@ def test_transaction_is_timed_by_the_first_packet_with_its_zxid(wire: Wire) -> N
     xid = wire.asks(wire.a, Create("/n"))
     wire.b.reply(1, made_packets.reply(-2, 12))
     before = wire.tap.taken().marks[-1][0]
-    wire.tells(11, "created /n")
+    wire.notifies(11, "created /n")
     wire.answers(wire.a, xid, 11, made("/n"))
 
     (event,) = wire.done()
@@ -125,7 +125,7 @@ def test_a_refused_request_is_no_transaction(wire: Wire) -> None:
 def test_request_without_a_reply_is_matched_by_its_changes(wire: Wire) -> None:
     wire.asks(wire.a, Create("/c-", b"1", sequential=True), SetData("/s", b"2", 4))
     wire.asks(wire.b, Create("/c-", b"1", sequential=True))
-    wire.tells(10, "created /c-0000000001", "changed /s")
+    wire.notifies(10, "created /c-0000000001", "changed /s")
 
     (event,) = wire.done()
 
@@ -137,7 +137,7 @@ def test_request_without_a_reply_is_matched_by_its_changes(wire: Wire) -> None:
 def test_unanswered_request_is_matched_by_the_data_that_was_read(wire: Wire) -> None:
     wire.asks(wire.a, Create("/coordinator", b"a"))
     wire.asks(wire.b, Create("/coordinator", b"b"))
-    wire.tells(10, "created /coordinator")
+    wire.notifies(10, "created /coordinator")
     wire.reads("/coordinator", "b", 10)
 
     assert wire.done()[0]["who"] == "b#2"
@@ -147,7 +147,7 @@ def test_unanswered_request_is_matched_by_its_expected_version(wire: Wire) -> No
     created(wire, wire.a, "/fence", 9, ephemeral=False)
     wire.asks(wire.a, SetData("/s", b""), Check("/fence", 1))
     wire.asks(wire.b, SetData("/s", b"", 6), Check("/fence", 0))
-    wire.tells(10, "changed /s")
+    wire.notifies(10, "changed /s")
 
     assert wire.done()[1]["who"] == "b#2"
 
@@ -156,7 +156,7 @@ def test_two_requests_with_the_same_changes_are_reported_as_unknown(wire: Wire) 
     created(wire, wire.a, "/before", 9)
     wire.asks(wire.a, Create("/coordinator", b"a"))
     wire.asks(wire.b, Create("/coordinator", b"b"))
-    wire.tells(10, "created /coordinator")
+    wire.notifies(10, "created /coordinator")
     created(wire, wire.a, "/after", 11)
 
     found = wire.observed()
@@ -169,8 +169,8 @@ def test_two_requests_with_the_same_changes_are_reported_as_unknown(wire: Wire) 
 def test_later_or_answered_request_is_not_matched(wire: Wire) -> None:
     wire.answers(wire.a, 999, 10)
     wire.asks(wire.a, Delete("/n"))
-    wire.tells(10, "deleted /n")
-    wire.tells(12, "deleted /m")
+    wire.notifies(10, "deleted /n")
+    wire.notifies(12, "deleted /m")
     wire.asks(wire.b, Delete("/m"))
 
     assert [event["who"] for event in wire.done()] == ["hand", "hand"]
@@ -179,8 +179,8 @@ def test_later_or_answered_request_is_not_matched(wire: Wire) -> None:
 def test_request_sent_before_an_applied_one_is_not_applied_after_it(wire: Wire) -> None:
     wire.asks(wire.a, SetData("/s", b"1"))
     wire.asks(wire.a, SetData("/t", b"2", 0))
-    wire.tells(10, "changed /t")
-    wire.tells(11, "changed /s")
+    wire.notifies(10, "changed /t")
+    wire.notifies(11, "changed /s")
     wire.reads("/s", "1", 11, 8)
 
     assert [event["who"] for event in wire.done()] == ["a#1", "hand"]
@@ -189,7 +189,7 @@ def test_request_sent_before_an_applied_one_is_not_applied_after_it(wire: Wire) 
 def test_ephemerals_of_a_session_deleted_at_once_were_deleted_by_its_end(wire: Wire) -> None:
     created(wire, wire.a, "/e", 5)
     created(wire, wire.a, "/f", 6)
-    wire.tells(10, "deleted /f", "deleted /e")
+    wire.notifies(10, "deleted /f", "deleted /e")
 
     event = wire.done()[-1]
 
@@ -201,8 +201,8 @@ def test_ephemeral_deleted_while_its_session_lives_was_removed_manually(wire: Wi
     created(wire, wire.a, "/e", 5)
     created(wire, wire.b, "/f", 6)
     created(wire, wire.b, "/g", 7)
-    wire.tells(10, "deleted /e")
-    wire.tells(11, "deleted /f")
+    wire.notifies(10, "deleted /e")
+    wire.notifies(11, "deleted /f")
     wire.a.reply(1, made_packets.reply(500, 12))
 
     events = wire.done()[-2:]
@@ -213,7 +213,7 @@ def test_ephemeral_deleted_while_its_session_lives_was_removed_manually(wire: Wi
 def test_session_closed_by_its_client_is_closed_with_its_ephemerals(wire: Wire) -> None:
     created(wire, wire.a, "/e", 5)
     xid = wire.closes(wire.a)
-    wire.tells(10, "deleted /e")
+    wire.notifies(10, "deleted /e")
     wire.answers(wire.a, xid, 10)
 
     assert (wire.done()[-1]["why"], wire.done()[-1]["paths"]) == ("closed", ["/e"])
@@ -227,13 +227,13 @@ def test_unanswered_close_counts_if_nothing_else_could_end_the_session_so_soon(
     wire.closes(wire.a)
     for _ in range(late_s):
         wire.b.reply(1, made_packets.reply(-2, 6 + _))
-    wire.tells(100, "deleted /e")
+    wire.notifies(100, "deleted /e")
 
     assert wire.done()[-1]["why"] == why
 
 
 def test_write_of_an_unknown_session_has_the_data_that_was_read(wire: Wire) -> None:
-    wire.tells(10, "created /n", "changed /m", "deleted /o")
+    wire.notifies(10, "created /n", "changed /m", "deleted /o")
     wire.reads("/n", "new", 10, 0, owner=77)
     wire.reads("/m", "more", 10, 4)
 
@@ -256,7 +256,7 @@ def test_write_of_an_unknown_session_has_the_data_that_was_read(wire: Wire) -> N
 )
 def test_observer_notified_of_another_change_than_requested_is_not_believed(wire: Wire, change: str, why: str) -> None:
     xid = wire.asks(wire.a, Create("/n"))
-    wire.tells(10, change)
+    wire.notifies(10, change)
     wire.answers(wire.a, xid, 10, made("/n"))
 
     assert why in wire.observed().problem
@@ -270,7 +270,7 @@ def test_reply_to_a_change_without_a_watch_event_is_not_believed(wire: Wire) -> 
 
 
 def test_server_without_zxids_in_watch_events_is_too_old(wire: Wire) -> None:
-    wire.tells(-1, "created /n")
+    wire.notifies(-1, "created /n")
 
     assert "3.9 or newer" in wire.observed().problem
 
@@ -289,8 +289,8 @@ def test_foreign_writes_are_reported_since_the_checker_excuses_them(wire: Wire) 
     created(wire, wire.a, "/mine", 9)
     assert somebody_else(wire.observed().events) == ""
 
-    wire.tells(10, "deleted /mine")
-    wire.tells(11, "changed /m", "deleted /o")
+    wire.notifies(10, "deleted /mine")
+    wire.notifies(11, "changed /m", "deleted /o")
     wire.reads("/m", "more", 11, 4)
 
     assert somebody_else(wire.observed().events) == "a stranger wrote /m and 1 more"
@@ -311,7 +311,7 @@ def test_observer_capture_has_a_bound_and_the_history_ends_beyond_it(
         if what == "marks":
             wire.a.reply(1, made_packets.reply(-2, zxid))
         elif what == "observed":
-            wire.tells(10, "created /n")
+            wire.notifies(10, "created /n")
         else:
             wire.reads("/n", "new", zxid)
 
@@ -326,7 +326,7 @@ def test_write_whose_reply_exceeds_the_bound_still_belongs_to_its_process(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     xid = wire.asks(wire.a, Create("/n"))
-    wire.tells(10, "created /n")
+    wire.notifies(10, "created /n")
     monkeypatch.setattr(traffic_capture, "MOST_BYTES", 0)
     wire.answers(wire.a, xid, 10, made("/n"))
 

@@ -1,4 +1,4 @@
-"""Packets are parsed from bytes, and all bytes that are no packet are refused."""
+"""Packets are parsed from bytes, and malformed bytes are refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_close_request_and_its_reply_have_no_body() -> None:
     assert packets.results_of(made_packets.close(4), made_packets.reply(4, 12)) == ()
 
 
-def test_connection_is_for_a_live_or_an_ended_session() -> None:
+def test_connect_reply_has_a_session_unless_the_session_has_ended() -> None:
     assert packets.opened(made_packets.connected(0x1234, 4000)) == Opened(0x1234, 4000)
     assert packets.opened(made_packets.connected(0, 0)) is None
 

@@ -1,4 +1,4 @@
-"""The page of a drill: what is drawn where, and that it can be shown to anybody."""
+"""The page of a drill: its drawing, and the escaping of texts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
 class Page(HTMLParser):
-    """Checks that elements are closed in their order, and keeps what they are."""
+    """Checks that elements are closed in their order, and records them."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def bars(lane: Lane, kind: str) -> list[tuple[float, float, str]]:
     return [(bar.start, bar.end, bar.label) for bar in lane.bars if bar.kind == kind]
 
 
-# ---- what is drawn where: partitions
+# ---- drawing: partitions
 
 
 def test_partition_bar_lasts_from_begin_to_exit_and_names_its_process() -> None:
@@ -173,7 +173,7 @@ def test_records_are_counted_for_the_consumer_that_fetched_them() -> None:
     assert sum(each.records for each in lane.flow) == 85
 
 
-# ---- what is drawn where: processes
+# ---- drawing: processes
 
 
 def test_a_node_is_drawn_as_the_coordinator_from_its_election_to_its_end() -> None:
@@ -381,7 +381,7 @@ def test_broken_invariant_has_its_witness_and_an_undecided_one_its_reason() -> N
 
 
 def everywhere(value: Any, nasty: str) -> Any:
-    """The same with every text in it another."""
+    """The same with every text replaced."""
     if isinstance(value, dict):
         return {key: everywhere(each, nasty) for key, each in value.items()}
     if isinstance(value, list):
@@ -458,7 +458,7 @@ def test_parts_missing_after_an_aborted_run_are_reported_in_their_place() -> Non
 
 
 def strange() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The run, each of its values (also inside) another thing."""
+    """The run with each of its values, also nested ones, replaced."""
     for odd in (None, [[]], {"T0": 5}, "x", -1, 10**400, math.nan, math.inf):
         for key, value in run().items():
             yield f"{key}={odd!r:.20}", run(**{key: odd})
@@ -501,7 +501,7 @@ def test_a_history_cut_off_anywhere_gives_a_page() -> None:
 
 
 def many(count: int) -> list[dict[str, Any]]:
-    """Partitions that go to and fro, and records all the time."""
+    """Partitions that move between consumers, and a continuous flow of records."""
     events = history()[:-1]
     for number in range(count):
         at = 16 + number * 100 / count
@@ -510,7 +510,7 @@ def many(count: int) -> list[dict[str, Any]]:
     return [*events, event(117.0, "drill", "end")]
 
 
-def test_a_long_history_gives_no_longer_page() -> None:
+def test_long_history_does_not_lengthen_the_page() -> None:
     short, long = len(page(run(), many(1_000))), len(page(run(), many(4_000)))
 
     assert long < 500_000

@@ -1,4 +1,4 @@
-"""Running a drill where nothing can be run."""
+"""A drill in an environment without processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "coordinator-sigkill"
 
 
 class Away:
-    """An ensemble without clients."""
+    """An ensemble without connections."""
 
     kind = "embedded"
     addresses = ("127.0.0.1:1",)
@@ -50,7 +50,7 @@ class Away:
 
 
 def test_aborted_drill_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
-    reader = cast(DataFrameReader, None)  # it is never asked
+    reader = cast(DataFrameReader, None)  # it gets no requests
     options = DrillOptions((NAME,), runs=tmp_path)
 
     run = run_drill(DRILLS[NAME], cast(Ground, Away()), reader, options, 1, lambda _: None)

@@ -20,7 +20,7 @@ def row(partition: int, rows: int, distinct: int, most: int, misplaced: int = 0,
     }  # fmt: skip
 
 
-def test_a_drill_in_which_everything_held_passes() -> None:
+def test_drill_without_violations_passes() -> None:
     assert decided(HELD, KEPT, WHOLE, []) == (PASS, [])
 
 

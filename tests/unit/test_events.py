@@ -1,4 +1,4 @@
-"""The lines of `zk-consumer run --events`: what is printed, and the rules that a reader holds them against."""
+"""The lines of `zk-consumer run --events`, and the rules by which a reader checks them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def committed(number: int, offset: int) -> Event:
     return "offsets_committed", {"offsets": [{**named(number)[0], "offset": offset}], "success": True}
 
 
-def group_of(*events: tuple[str, Event]) -> GroupEvents:
+def group_after(*events: tuple[str, Event]) -> GroupEvents:
     group = GroupEvents()
     for at, (consumer, (name, fields)) in enumerate(events):
         group.take(consumer, json.dumps({"timestamp": at, "name": name, **fields}))
@@ -66,11 +66,11 @@ JOINS = by("a", START, assigned(0, 1))
 
 def test_a_consumer_that_joins_consumes_commits_and_leaves_keeps_the_rules() -> None:
     life = [*JOINS, *by("a", consumed(0, 0, 9), committed(0, 10), consumed(0, 10, 14), committed(0, 12))]
-    group = group_of(*life)
+    group = group_after(*life)
     seen = group.consumers["a"]
     assert (seen.state, seen.position, group.committed, group.consumed) == (JOINED, {T0: 15}, {T0: 12}, 15)
 
-    group = group_of(*life, *by("a", revoked(0, 1), END))
+    group = group_after(*life, *by("a", revoked(0, 1), END))
 
     seen = group.consumers["a"]
     assert (seen.state, seen.assigned, seen.revoked, seen.assignment) == (DEAD, 1, 1, set())
@@ -78,19 +78,21 @@ def test_a_consumer_that_joins_consumes_commits_and_leaves_keeps_the_rules() -> 
 
 
 def test_cooperative_consumer_that_keeps_partitions_stays_joined_at_its_offsets() -> None:
-    group = group_of(*JOINS, *by("a", consumed(1, 0, 4), revoked(0), consumed(1, 5, 6)), *by("b", START, assigned(0)))
+    group = group_after(
+        *JOINS, *by("a", consumed(1, 0, 4), revoked(0), consumed(1, 5, 6)), *by("b", START, assigned(0))
+    )
 
     assert group.owners() == {T0: ["b"], T1: ["a"]}
     assert group.owners(of=["a"]) == {T1: ["a"]}
     assert group.joined() == {"a", "b"}
-    assert group_of(*JOINS, *by("a", revoked(0, 1))).consumers["a"].state == REBALANCING
-    assert group_of(*by("a", START)).consumers["a"].state == STARTED
+    assert group_after(*JOINS, *by("a", revoked(0, 1))).consumers["a"].state == REBALANCING
+    assert group_after(*by("a", START)).consumers["a"].state == STARTED
 
 
 def test_uncommitted_records_read_again_by_another_consumer_break_no_rule() -> None:
     first = by("a", consumed(0, 0, 9), committed(0, 5), lost(0, 1))
 
-    group = group_of(*JOINS, *first, *by("b", START, assigned(0), consumed(0, 5, 9)))
+    group = group_after(*JOINS, *first, *by("b", START, assigned(0), consumed(0, 5, 9)))
 
     assert (group.consumed, group.position) == (15, {T0: 10})
     assert (group.consumers["a"].lost, group.consumers["a"].revoked) == (1, 1)
@@ -99,7 +101,7 @@ def test_uncommitted_records_read_again_by_another_consumer_break_no_rule() -> N
 def test_a_commit_that_fails_moves_nothing() -> None:
     failed: Event = ("offsets_committed", {"offsets": [{**named(0)[0], "offset": 99}], "success": False, "error": "no"})
 
-    assert group_of(*JOINS, *by("a", failed)).committed == {}
+    assert group_after(*JOINS, *by("a", failed)).committed == {}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_a_commit_that_fails_moves_nothing() -> None:
 )  # fmt: skip
 def test_broken_rule_is_named(events: list[tuple[str, Event]], rule: str) -> None:
     with pytest.raises(RuleBroken, match=rule):
-        group_of(*events)
+        group_after(*events)
 
 
 @pytest.mark.parametrize("total, count, rule", [(3, 10, "cannot add"), (9, 9, "leaves records out")])
@@ -140,7 +142,7 @@ def test_inconsistent_record_counts_break_a_rule(total: int, count: int, rule: s
     one = {**named(0)[0], "count": count, "minOffset": 0, "maxOffset": 9}
 
     with pytest.raises(RuleBroken, match=rule):
-        group_of(*JOINS, ("a", ("records_consumed", {"count": total, "partitions": [one]})))
+        group_after(*JOINS, ("a", ("records_consumed", {"count": total, "partitions": [one]})))
 
 
 def test_the_lines_of_several_consumers_are_read_in_the_order_of_time() -> None:
@@ -155,7 +157,7 @@ def test_the_lines_of_several_consumers_are_read_in_the_order_of_time() -> None:
     assert (group.consumed, group.committed, group.owners()) == (13, {T0: 13}, {T0: ["two"]})
 
 
-# ---- what is printed
+# ---- printed lines
 
 
 def record(partition: int, offset: int, key: bytes | None = None, value: bytes | None = b"v") -> Record:

@@ -1,4 +1,4 @@
-"""`groups export-offsets`, what it decides: which offsets Kafka is given, and what becomes of each."""
+"""Decisions of `groups export-offsets`: the offsets committed to Kafka, and the outcome of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy that fails: its group says so, with the strategy's name and the reason, and every other group goes on."""
+"""A failing strategy: its group reports the strategy's name and the reason; every other group continues."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_error_message_over_the_limit_is_truncated() -> None:
     assert len(str(failed.value)) < LONGEST_FAULT + 100
 
 
-# ---- one group's, and the others
+# ---- one group's failure, and the other groups
 
 
 class Node:

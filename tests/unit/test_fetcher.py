@@ -101,13 +101,13 @@ def test_slow_start_lookups_are_split_into_steps_between_which_the_consumer_runs
 
 
 class LogThatBreaks(TimedLog):
-    """Its partition 2 raises what no log should."""
+    """Its partition 2 raises an unexpected error."""
 
     def fetch(
         self, topic: str, topic_id: str, partition: int, offset: int, max_bytes: int, max_records: int
     ) -> Fetched:
         if partition == 2:
-            raise RuntimeError("an unexpected error")
+            raise RuntimeError("unexpected")
         return super().fetch(topic, topic_id, partition, offset, max_bytes, max_records)
 
 
@@ -172,7 +172,7 @@ def test_lost_offset_in_a_region_is_an_error_with_a_remedy_and_never_a_jump(rese
     assert "auto_offset_reset" not in str(raised.value)
 
 
-@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "somebody has moved it"])
+@pytest.mark.parametrize("given_up", [True, False], ids=["given up", "moved by a seek"])
 def test_pending_jump_is_discarded_with_the_position(given_up: bool) -> None:
     fetcher = Fetcher(TimedLog(end=50, begin=30))
     fetcher.begin({BROKEN: Position("id", 10)})
@@ -188,7 +188,7 @@ def test_pending_jump_is_discarded_with_the_position(given_up: bool) -> None:
 
 
 class LogThatIsAway(TimedLog):
-    """It knows that an offset is out of range, and not where it begins."""
+    """It reports an offset out of range without its own beginning."""
 
     def earliest(self, topic: str, topic_id: str, partition: int) -> int:
         raise LogError("the log is away")

@@ -1,4 +1,4 @@
-"""Asking a server that need not be ZooKeeper: it costs no more bytes and no more time than was allowed."""
+"""Four-letter words to a server that need not be ZooKeeper, with bounds of bytes and time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Answers = Callable[[Iterator[bytes]], int]
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
-    """A server that answers each client with the given pieces; its port."""
+    """A server that sends the given pieces to each client; returns its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve(pieces: Iterator[bytes]) -> None:
             connection, _ = server.accept()
             with connection, suppress(OSError):
-                connection.recv(16)  # what is not read when a connection is closed makes the other end lose the answer
+                connection.recv(16)  # unread bytes at the close of a connection make the other end lose the answer
                 for piece in pieces:
                     connection.sendall(piece)
 

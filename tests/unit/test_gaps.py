@@ -1,4 +1,4 @@
-"""Offsets without a record, as Kafka has them: a sealed range says how many, and the checks count with them."""
+"""Offsets without a record, as in Kafka: a sealed range has their number, and the checks include them."""
 
 from __future__ import annotations
 

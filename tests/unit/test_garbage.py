@@ -1,4 +1,4 @@
-"""What PySpark's workers collect between two tasks, and while a slot fetches."""
+"""Garbage collection of PySpark's workers between two tasks, and while a slot fetches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`groups list` and `describe`, what needs no ZooKeeper: states, orders, texts, and showing again and again."""
+"""`groups list` and `describe` without ZooKeeper: states, orders, texts, and watch mode."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_tables_are_shown_again_with_a_blank_line_between_two(
     said = capsys.readouterr()
     tables = [f"GROUP  LOG-END-OFFSET\ng{number:>20}\n" for number in (1, 2, 13)]
     assert said.out == "\n".join(tables)
-    assert said.err == "note 0\nnote 1\n", "a note is said again when it has changed"
+    assert said.err == "note 0\nnote 1\n", "a changed note is printed again"
     assert naps == [0.5, 0.5]
 
 
@@ -154,7 +154,7 @@ def test_a_terminal_shows_the_last_table_in_place(
 
     said = capsys.readouterr().out
     first, up, second = said.index(f"g{1:>20}"), said.index("\x1b[1A"), said.index(f"g{2:>20}")
-    assert first < up < second, "the cursor goes up, and the second is written over the first"
+    assert first < up < second, "the cursor moves up, and the second table overwrites the first"
     assert said.rstrip().removesuffix("\x1b[?25h").rstrip().endswith("note 0")
 
 

@@ -1,4 +1,4 @@
-"""When a handler is asked for the turn that follows acknowledgements."""
+"""Delay of the turn that follows acknowledgements."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FailingRebalancer:
 
 
 class NothingAsked:
-    """Operators want nothing."""
+    """No requests of operators."""
 
     def pause_of(self, group: str) -> None:
         return None

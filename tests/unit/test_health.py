@@ -1,4 +1,4 @@
-"""What `status --check` calls unhealthy, from statuses that are made up."""
+"""Findings of `status --check` over constructed statuses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def found(status: Status) -> list[HealthFinding]:
 
 
 def the_one(status: Status) -> tuple[str, str | None]:
-    """The only finding: which check, and of which group."""
+    """The check and the group of the only finding."""
     (finding,) = found(status)
     return finding.check, finding.group
 
@@ -86,7 +86,10 @@ def test_failed_rebalance_is_unhealthy_at_once_with_its_reason() -> None:
         (Rebalance(3, 7, "", LONG_AGO_MS), ["rebalance-stuck"]),
         (Rebalance(3, 7, "", JUST_NOW_MS), []),
         (Rebalance(3, 7, "", JUST_NOW_MS, standing_since_ms=LONG_AGO_MS), ["rebalance-stuck"]),  # replaced ones count
-        (Rebalance(3, 7, "", LONG_AGO_MS, finished_ms=LONG_AGO_MS), []),  # an old one: a failover sends commands again
+        (
+            Rebalance(3, 7, "", LONG_AGO_MS, finished_ms=LONG_AGO_MS),
+            [],
+        ),  # an old one: a failover sends its commands again
         (None, []),
     ],
 )
@@ -105,9 +108,9 @@ def test_a_rebalance_without_a_record_counts_from_when_its_state_was_written() -
 def test_left_out_partitions_are_unhealthy_with_one_line_per_reason() -> None:
     left_out = {f"t-{number}": "no room" for number in range(5)} | {"c9": "its registration cannot be read"}
 
-    shown = [str(finding) for finding in found(of_group(in_state(left_out=left_out)))]
+    findings = [str(finding) for finding in found(of_group(in_state(left_out=left_out)))]
 
-    assert shown == [
+    assert findings == [
         "group g: c9 left out: its registration cannot be read",
         "group g: t-0, t-1, t-2 and 2 more left out: no room",
     ]
@@ -137,10 +140,10 @@ def test_command_is_unhealthy_when_unacknowledged_for_too_long(sent_ms: int, exp
     command = ShownCommand("c1", "command-0000000004", Command(START_FETCHER, 7, 3, "i1"), sent_ms)
     group = replace(GROUP, members=(ShownMember("c1", None, None, (command,)),))
 
-    reported = found(of_group(group))
+    findings = found(of_group(group))
 
-    assert [finding.check for finding in reported] == expected
-    assert all("c1 has not acknowledged start-fetcher command-0000000004 for 60 s" in str(f) for f in reported)
+    assert [finding.check for finding in findings] == expected
+    assert all("c1 has not acknowledged start-fetcher command-0000000004 for 60 s" in str(f) for f in findings)
 
 
 @pytest.mark.parametrize(("since_ms", "expected"), [(LONG_AGO_MS, ["paused"]), (JUST_NOW_MS, [])])
@@ -179,7 +182,7 @@ RUNNING_REGION = Region(state="Running", sequence=7, groups=("g",), since_ms=0, 
 
 
 def of_region(*ends: str, cut_ms: int | None = NOW_MS, members: int = 1, **changes: Any) -> Status:
-    """A status with one region, whose checkpoints have ended so, the oldest first."""
+    """A status with one region, whose checkpoints have these outcomes, the oldest first."""
     checkpoints = [ShownCheckpoint(n, how, None, CheckpointEnd(reason=f"why {n}"), ()) for n, how in enumerate(ends, 1)]
     shown = ShownRegion("r", replace(RUNNING_REGION, **changes), {"g": members}, checkpoints, cut_ms)
     return replace(HEALTHY, regions=(shown,))

@@ -1,4 +1,4 @@
-"""What a group's history says of a rebalance: how long it took, and how long partitions stood still for it."""
+"""Durations and standstills of rebalances in a group's history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which groups a topic concerns (seed 000, `consumerGroupsPerTopic` and `groupsWithWildcardTopics`)."""
+"""The groups that a topic concerns (seed 000, `consumerGroupsPerTopic` and `groupsWithWildcardTopics`)."""
 
 from __future__ import annotations
 

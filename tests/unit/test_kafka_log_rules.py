@@ -1,4 +1,4 @@
-"""Kafka as a log on a broker that is made up: what it keeps when a connection ends and errors come between records."""
+"""Kafka as a log on a modelled broker: buffered records after lost connections, and errors between records."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Cluster:
 
     :ivar counts: how many records a partition has.
     :ivar size: how large each is.
-    :ivar unknown: topics of which the brokers know nothing yet.
-    :ivar leaderless: topics of which no broker tells an offset.
+    :ivar unknown: topics that are unknown to the brokers yet.
+    :ivar leaderless: topics without an offset on any broker.
     :ivar refuses: whether they refuse the credentials.
     :ivar asked: the topics of each question for offsets.
-    :ivar spoil: is called with each poll that has taken something out of the queue.
+    :ivar spoil: is called with each poll that took records out of the queue.
     :ivar ahead: how many records a client fetches ahead of what is taken out of its queue.
     :ivar taken: how many records clients have fetched from the brokers.
     :ivar lost: what librdkafka says of having lost all brokers, behind what stands in the queue now; "" for nothing.
@@ -101,7 +101,7 @@ class Answered:
 
 
 class Client:
-    """What `KafkaClient` does: each poll brings up to five records of each partition that is assigned."""
+    """In place of `KafkaClient`: each poll returns up to five records of each assigned partition."""
 
     def __init__(self, cluster: Cluster, servers: str) -> None:
         self.servers = servers
@@ -160,7 +160,7 @@ class Client:
 class Ahead(Client):
     """A client that fetches ahead, as librdkafka does: into one queue, the partitions in turn, five records each.
 
-    Queued records of an unassigned partition are not delivered. The end of a partition is reported when it is reached.
+    Queued records of an unassigned partition are not returned. The end of a partition is reported when it is reached.
     """
 
     def __init__(self, cluster: Cluster, servers: str) -> None:
@@ -179,11 +179,11 @@ class Ahead(Client):
     def unassign(self, topic: str, partition: int) -> None:
         super().unassign(topic, partition)
         self._queue = [item for item in self._queue if item[:2] != (topic, partition)]
-        self._answers_at = self._cluster.now() + 0.1  # what is on its way, and is of no use now, comes first
+        self._answers_at = self._cluster.now() + 0.1  # records on their way, useless now, are returned first
 
     def consume(self, most: int) -> list[Columns | Signal]:
         if not most:
-            return []  # nor is anything heard that is said between records
+            return []  # nor are the events between records
         while not self._cluster.lost and self._fetch_ahead():
             pass
         found: list[Columns | Signal] = []
@@ -225,7 +225,7 @@ class Ahead(Client):
                 continue  # the broker has not answered yet
             if end > first and (self._cluster.taken - before if self._cluster.is_unfair else self._queued()) < room:
                 if not self._cluster.is_unfair:
-                    del self._assigned[place]  # the others before it comes again
+                    del self._assigned[place]  # the others precede its next turn
                 self._assigned[place] = end
                 self._queue.append((*place, range(first, end)))
                 self._cluster.taken += end - first
@@ -293,7 +293,7 @@ def test_buffered_records_of_a_closed_connection_take_no_room_from_the_next(
     cluster.size = 1000
     log = opened()
     log.fetch("t", "id", 0, 0, 0, 0)
-    log.fetch("t", "id", IDLE, 0, 1 << 20, 1)  # and the buffer is full of what came of the other
+    log.fetch("t", "id", IDLE, 0, 1 << 20, 1)  # and the buffer is full of records of the other
 
     cluster.refuses = True
     with pytest.raises(LogError, match="refuses the credentials"):
@@ -324,7 +324,7 @@ def test_records_lost_to_an_unexpected_error_are_fetched_again(cluster: Cluster)
 def test_records_lost_to_an_error_are_refetched_though_no_partition_is_released(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where there is no memory."""
+    """An allocation that fails."""
     cluster.counts = {("t", 0): 15, ("u", 0): 15}
     log = opened()
     for topic in ("t", "u"):
@@ -345,13 +345,13 @@ def test_records_lost_to_an_error_are_refetched_though_no_partition_is_released(
 
 def test_metadata_of_a_deleted_topic_affects_no_partition_of_its_successor(cluster: Cluster) -> None:
     log = opened()
-    log.fetch("t", "old", 0, 0, 1 << 20, 10)  # the brokers are asked, and the answer is on its way
+    log.fetch("t", "old", 0, 0, 1 << 20, 10)  # the query is sent, and the answer is on its way
     cluster.counts["t", 0] = 5
 
     assert log.fetch("t", "id", 0, 0, 1 << 20, 10).next_offset == 5
 
 
-# ---- an application that is slow
+# ---- slow applications
 
 
 RECORD = 1100
@@ -376,7 +376,7 @@ class Desk:
         self.most = 0
 
     def ask(self, partition: int, most: int = 10, passes_s: float = 0.02) -> int:
-        """How many records came, which are those that should."""
+        """The number of returned records, which are the expected ones."""
         first = self.offsets.get(partition, 0)
         batches, self.offsets[partition] = self.log.fetch("t", "id", partition, first, most * RECORD, most)
         came = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
@@ -386,7 +386,7 @@ class Desk:
         return len(came)
 
     def poll(self, partitions: Iterable[int], passes_s: float) -> None:
-        """Have ten records of a partition worked off, in turn, while those are asked for of which nothing is there."""
+        """Consumes ten records of one partition, while partitions without buffered records are polled."""
         partitions = list(partitions)
         until = self.now + passes_s
         turn = next((partition for partition in self.has if self.has[partition]), None)
@@ -446,7 +446,7 @@ def test_slow_application_fetches_little_extra_despite_a_sparse_second_partition
 
 
 def test_nearly_consumed_partition_is_not_paused_for_another(cluster: Cluster, desk: Desk) -> None:
-    """A partition with an occasional record gets it as soon as the queue has moved on."""
+    """An occasional record of the other partition is returned once the queue has moved on."""
     cluster.counts = {("t", 0): 10_000, ("t", IDLE): 0}
     while desk.offsets.get(0, 0) < 10_000:
         cluster.counts["t", IDLE] += 1
@@ -480,7 +480,7 @@ def test_every_partition_is_served_though_the_first_ones_fill_the_prefetch_queue
 
 
 def test_end_offsets_are_not_queried_again_while_all_partitions_are_idle(cluster: Cluster, desk: Desk) -> None:
-    """However much has come since the idle one was asked for first: a question about a thousand costs them its time."""
+    """For any number of records since the first request of the idle one: a large query takes the brokers' time."""
     cluster.counts = {("t", 0): 1000}
     while desk.offsets.get(0, 0) < 1000:
         desk.ask(0)
@@ -512,7 +512,7 @@ def test_no_partition_is_paused_for_a_damaged_one(cluster: Cluster, desk: Desk) 
     assert desk.log._room.size >= 400 * RECORD
 
 
-def test_pause_of_the_application_makes_no_partition_idle(cluster: Cluster, desk: Desk) -> None:
+def test_pause_of_the_application_refetches_no_record(cluster: Cluster, desk: Desk) -> None:
     cluster.counts = {("t", partition): 100 for partition in range(3)}
     while desk.returned < 3 * 100:
         for partition in range(3):
@@ -546,7 +546,7 @@ def test_released_partition_is_not_fetched_and_its_memory_is_freed_when_needed(c
     assert [key for key, part in held.items() if part.is_assigned] == [("t", IDLE)]
     assert cluster.taken <= 8000 + 600
     assert desk.most <= 410 * RECORD
-    assert desk.ask(0) <= 10  # and goes on where it stood
+    assert desk.ask(0) <= 10  # and resumes at its position
 
 
 def test_buffered_records_of_a_paused_partition_hold_no_memory_of_other_ones(
@@ -580,7 +580,7 @@ def test_outage_is_noticed_while_a_full_buffer_holds_the_requested_partition(clu
     while desk.log._room.size < 400 * RECORD:
         desk.ask(IDLE)
     cluster.lost = "1/1 brokers are down"
-    for _ in range(30):  # a few records stand before it
+    for _ in range(30):  # a few records precede it
         desk.ask(0, 1, 1.0)
 
     assert desk.log.outages == 1
@@ -589,7 +589,7 @@ def test_outage_is_noticed_while_a_full_buffer_holds_the_requested_partition(clu
 
 
 def test_outage_is_reported_although_records_arrive_with_its_event(cluster: Cluster, desk: Desk) -> None:
-    """As it always does while a slow application has a full queue before it."""
+    """As is usual while a slow application has a full queue."""
     cluster.counts["t", 0] = 15
     desk.ask(0, 1)
     desk.ask(0, 1)
@@ -602,12 +602,12 @@ def test_outage_is_reported_although_records_arrive_with_its_event(cluster: Clus
 
 
 def test_outage_is_noticed_while_enough_unconfirmed_records_are_buffered(cluster: Cluster, desk: Desk) -> None:
-    """Else those that have all moved would never be looked up again."""
+    """Otherwise brokers that have all moved would never be looked up again."""
     cluster.counts["t", 0] = 4000
     desk.ask(0, 1)
     desk.ask(0, 1)
     cluster.lost, cluster.is_mute = "1/1 brokers are down", True
-    for _ in range(30):  # some records stand before it
+    for _ in range(30):  # some records precede it
         desk.ask(0, passes_s=1.0)
 
     assert desk.log.outages == 1
@@ -615,7 +615,7 @@ def test_outage_is_noticed_while_enough_unconfirmed_records_are_buffered(cluster
 
 
 def test_moved_brokers_are_looked_up_again_though_the_queue_is_overfull(cluster: Cluster, desk: Desk) -> None:
-    """Several brokers send more at once than the queue shall hold, and what is said behind that is not heard."""
+    """Several brokers send more at once than the queue limit, and later events are not read."""
     places = ["a:1"]
     desk.log = KafkaLog(lambda: places[-1], {})
     cluster.counts["t", 0], cluster.ahead = 4000, 1000
@@ -668,7 +668,7 @@ def test_outage_that_is_over_is_not_reported(
 def test_returned_brokers_are_noticed_although_no_new_records_arrive(
     cluster: Cluster, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise they are looked up every ten seconds, without a fetch, until the next record."""
+    """Otherwise they would be looked up every ten seconds, without any fetch, until the next record arrives."""
     caplog.set_level(logging.INFO)
     cluster.counts["t", 0] = 10
     while desk.offsets.get(0, 0) < 10:
@@ -723,7 +723,7 @@ def test_fetching_does_not_wait_for_a_slow_broker_lookup_in_zookeeper(cluster: C
     places, answer = ["a:1"], threading.Event()
 
     def find() -> str:
-        assert len(places) == 1 or answer.wait(10 * PATIENCE), "somebody waits for it"
+        assert len(places) == 1 or answer.wait(10 * PATIENCE), "a fetch waits for it"
         return places[-1]
 
     desk.log = KafkaLog(find, {})
@@ -778,7 +778,7 @@ def test_failed_client_creation_for_moved_brokers_leaves_no_closed_client_behind
 
 
 def test_out_of_range_offset_is_not_reported_for_another_that_is_reached_again(cluster: Cluster, desk: Desk) -> None:
-    """What came before it gave way to records of others: fetching stands before it."""
+    """Earlier records gave way to records of others: the fetch position precedes it."""
     cluster.counts["t", 0], cluster.cut = 8, {("t", 0): 4}
     desk.ask(0, 1)
     assert desk.ask(0, 1) == 1
@@ -853,7 +853,7 @@ def test_unreachable_broker_is_not_logged_while_all_brokers_are_down(
 def test_unconfirmed_topic_is_reported_with_the_reason_unless_all_brokers_are_down(
     cluster: Cluster, desk: Desk
 ) -> None:
-    """As where no broker that is reached may be asked, or may tell: what has come waits."""
+    """As with brokers that cannot be queried or do not answer: buffered records wait."""
     cluster.counts["t", 0] = 20
     while desk.offsets.get(0, 0) < 10:
         desk.ask(0)
@@ -878,7 +878,7 @@ def test_unconfirmed_topic_is_reported_with_the_reason_unless_all_brokers_are_do
 
 
 def test_valid_offset_is_not_reported_out_of_range_for_a_later_one(cluster: Cluster, desk: Desk) -> None:
-    """What came before that gave way before the brokers had said what they hold."""
+    """Earlier records gave way before the brokers had reported their offsets."""
     cluster.counts["t", 0], cluster.cut = 10, {("t", 0): 8}
     desk.ask(0, 1)
     assert desk.ask(0, 1) == 1
@@ -916,7 +916,7 @@ def test_partition_error_is_reported_until_records_return_and_refetches_none(clu
     assert cluster.taken == 20
 
 
-# ---- partitions that are given up
+# ---- released partitions
 
 
 def test_released_partition_is_unassigned_at_once_and_buffers_no_records(cluster: Cluster, desk: Desk) -> None:
@@ -933,7 +933,7 @@ def test_released_partition_is_unassigned_at_once_and_buffers_no_records(cluster
     assert desk.log._room.size == desk.log._parts["t", IDLE].size
 
     desk.offsets[0] = 3
-    while desk.offsets[0] < 100:  # it has come back
+    while desk.offsets[0] < 100:  # it is available again
         desk.ask(0)
 
 
@@ -967,7 +967,7 @@ def test_topic_without_requests_is_not_queried_forever(cluster: Cluster, desk: D
     assert {"gone"} not in cluster.described
 
 
-# ---- questions
+# ---- queries
 
 
 def test_leaderless_topic_blocks_no_other_start_and_is_not_queried_again_at_once(
@@ -991,11 +991,11 @@ def test_record_written_during_a_query_by_time_is_not_skipped(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.counts["t", 0] = 3
-    original = Client._offset
+    real_offset = Client._offset
 
     def overtaken(client: Client, place: tuple[str, int], what: int) -> int | LogError:
         if what < 0:
-            return original(client, place, what)
+            return real_offset(client, place, what)
         cluster.counts[place] = cluster.counts.get(place, 0) + 1
         return -1
 
@@ -1005,7 +1005,7 @@ def test_record_written_during_a_query_by_time_is_not_skipped(
 
 
 def test_topic_unknown_to_a_broker_has_no_start_instead_of_0(cluster: Cluster) -> None:
-    """A 0 would be recorded, and be where the group begins for good, once a broker that has just started knows it."""
+    """A 0 would be recorded as the group's start, although a broker that just started learns the topic later."""
     cluster.counts["t", 0] = 100
     cluster.unknown = {"t"}
     starts = Starts(opened(), StartRule.parse("end", "latest"))
@@ -1035,7 +1035,7 @@ def test_end_of_a_topic_unknown_to_a_broker_is_neither_reported_as_0_nor_sought(
 
 
 class Asking(Control):
-    """A consumer that holds partitions, and is only asked."""
+    """A consumer that holds partitions, and is only queried."""
 
     def __init__(self, log: KafkaLog, held: Mapping[TopicPartition, Position]) -> None:
         config = ConsumerConfig("zk:2181", "g", "c1")

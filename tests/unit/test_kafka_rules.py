@@ -1,4 +1,4 @@
-"""What is decided about Kafka without one: options, servers, the brokers' znodes, and columns."""
+"""Kafka without a broker: options, servers, the brokers' znodes, and columns."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAg
     "said", [PEM, PEM.strip(), " ".join(PEM.split()), PEM.splitlines()[1], PEM.replace("\n", "\r\n"), "  " + PEM * 2]
 )
 def test_a_secret_of_several_lines_is_not_shown_however_it_is_broken_into_lines(said: str) -> None:
-    """Nor a line of it; and what librdkafka says comes on one line."""
+    """Nor a line of it; and messages of librdkafka are printed on one line."""
     with pytest.raises(UsageError, match=r"\*\*\*") as raised:
         KafkaClient("h:1", {"group.id": "g", "ssl.key.pem": PEM, f"no.such.option.{said}": "1"})
 
@@ -179,7 +179,7 @@ def test_an_id_is_written_as_kafka_writes_it(text: str) -> None:
 
 
 class Answers:
-    """Stands for a client of Kafka, and for its answer to every question."""
+    """In place of a client of Kafka, and of its answer to every query."""
 
     def __init__(self, *answers: Described | LogError) -> None:
         self._answers = list(answers)
@@ -209,7 +209,7 @@ def test_unanswered_query_reports_no_topic_and_no_broker() -> None:
 
 
 def test_query_that_could_not_be_sent_is_retried() -> None:
-    """As where the client for questions cannot be made while a certificate is replaced."""
+    """The client for queries cannot be created while a certificate is replaced."""
     there = Described("", frozenset(), "Kafka has no such topic")
     answers = Answers(there)
     topics = TopicLookup(cast(KafkaClient, answers))

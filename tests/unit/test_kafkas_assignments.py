@@ -31,7 +31,7 @@ def wanted(table: Table) -> dict[str, PartitionSet]:
     return {consumer: parts(text) for consumer, text in table.items()}
 
 
-# ---- what every strategy gives alike
+# ---- assignments common to all strategies
 
 ALIKE: dict[str, tuple[Table, str, Table]] = {
     "one consumer, no topic": ({"c1": ""}, "", {"c1": ""}),
@@ -54,7 +54,7 @@ def test_simple_groups_get_the_same_assignment_from_every_strategy(strategy: str
     assert shares(strategy, [member(*one) for one in subscriptions.items()], topics) == wanted(expected)
 
 
-# ---- what each gives
+# ---- assignments of each strategy
 
 MIXED = [member("c1", "t1"), member("c2", "t1 t2"), member("c3", "t1")]
 BOTH = "t1 t2"
@@ -134,7 +134,7 @@ def claimed(topics: str, generation: int = 1, **owned: str) -> list[Subscriber]:
 
 
 CLAIMS: dict[str, tuple[list[Subscriber], str, Table]] = {
-    "who has the smaller quota gets one more": (
+    "the member with the smaller quota gets one more": (
         claimed(BOTH, c1="t1:0 t2:1", c2="t1:1 t2:2"), "t1:2 t2:3", {"c1": "t1:0 t2:0-1", "c2": "t1:1 t2:2"},
     ),
     "more have the larger quota than may": (
@@ -144,7 +144,7 @@ CLAIMS: dict[str, tuple[list[Subscriber], str, Table]] = {
     "all are below the smaller quota": (
         claimed(BOTH, c1="t1:0", c2="t1:1", c3=""), "t1:2 t2:3", {"c1": "t1:0 t2:1", "c2": "t1:1 t2:2", "c3": "t2:0"},
     ),
-    "all have what they should": (
+    "all have their shares": (
         claimed("t", c1="t:0-1", c2="t:2", c3=""), "t:4", {"c1": "t:0-1", "c2": "t:2", "c3": "t:3"},
     ),
     "of two claims the higher generation's": (
@@ -161,7 +161,7 @@ CLAIMS: dict[str, tuple[list[Subscriber], str, Table]] = {
         "t:3 t2:3",
         {"c1": "t:0-1 t2:1", "c2": "t:2 t2:0,2"},
     ),
-    "of three generations each keeps what no higher one claims": (
+    "each of three generations keeps partitions without a higher claim": (
         [
             member("c1", "t t2 t3", "t:0 t2:0 t3:0", 10),
             member("c2", "t t2 t3", "t:1 t2:1 t3:1", 9),
@@ -170,17 +170,17 @@ CLAIMS: dict[str, tuple[list[Subscriber], str, Table]] = {
         "t:3 t2:3 t3:3",
         {"c1": "t:0 t2:0 t3:0", "c2": "t:1 t2:1 t3:1", "c3": "t:2 t2:2 t3:2"},
     ),
-    "a newcomer gets unassigned partitions": (
+    "a newcomer gets unowned partitions": (
         claimed("t t1 t2 t3", c1="", c2="t:0 t1:1 t2:2", c3="t:1 t2:0 t3:2", c4="t1:0 t3:1 t:2"), "t:3 t1:3 t2:3 t3:3",
         {"c1": "t1:2 t2:1 t3:0", "c2": "t:0 t1:1 t2:2", "c3": "t:1 t2:0 t3:2", "c4": "t1:0 t3:1 t:2"},
     ),
-    "partitions claimed twice in a generation are revoked": (
+    "partitions claimed twice in one generation are kept by neither": (
         claimed("t", c1="t:0-1", c2="t:0,2", c3=""), "t:3", {"c1": "t:1", "c2": "t:2", "c3": "t:0"},
     ),
     "the same with one more": (
         claimed("t", c1="t:0-1", c2="t:0,2", c3=""), "t:4", {"c1": "t:1,3", "c2": "t:2", "c3": "t:0"},
     ),
-    "what is no longer there or wanted is claimed in vain": (
+    "claims of removed or unsubscribed partitions are void": (
         [member("c1", "t", "gone:0 t:0 other:0 t:9", 1), member("c2", "t")], "t:2 other:1", {"c1": "t:0", "c2": "t:1"},
     ),
 }  # fmt: skip
@@ -366,7 +366,7 @@ def test_random_subscriptions_that_change_and_many_that_leave_end_in_balance(str
 
 @pytest.mark.parametrize("strategy", STICKY)
 def test_a_partition_stays_on_its_thread(strategy: str) -> None:
-    """Of what a member keeps, nothing changes its thread, where its threads lose as much as each other."""
+    """Partitions that a member keeps stay on their threads, where its threads lose equally many."""
     was = {"a-0": parts("t:0,3,5"), "a-1": parts("t:1,2,4")}
     on_thread = {part: thread for thread, has in was.items() for part in has}
     members = [

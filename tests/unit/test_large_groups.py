@@ -1,4 +1,4 @@
-"""Groups whose holds do not fit into one multi: an interrupted process is continued by the next one.
+"""Groups whose partitions do not fit into one multi: an interrupted operation is resumed by the next process.
 
 The tree refuses a multi of over 400 operations or 512 kB, and checks after each that no partition runs twice.
 """
@@ -42,7 +42,7 @@ def channel(world: GroupWorld, name: str) -> Channel:
 
 
 def commits_of_the_end(world: GroupWorld) -> int:
-    """How many requests a turn takes that ends `a`, by trying."""
+    """The number of requests of a turn that ends `a`, by trial."""
     world.processes[0].expire()
     asked: list[int] = []
     world.meddle = lambda world: asked.append(1)

@@ -1,4 +1,4 @@
-"""Who imports what: the lines of the layout, held over the source tree."""
+"""Imports between folders: the lines of the layout, compared with the source tree."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    """Every import, wherever it stands; `from a import b` also counts as an import of `a.b`, which it may be."""
+    """Every import at any place; `from a import b` also counts as an import of `a.b`, which it may be."""
     file = path.relative_to(ROOT).as_posix()
     package = list(path.relative_to(ROOT).with_suffix("").parts[:-1])
     for node in nodes_of(path):
@@ -187,7 +187,7 @@ def is_allowed(each: Import) -> bool:
     if any(room == of and (module == other or module.startswith(f"{other}.")) for of, other in STRANGERS):
         return False
     target = room_of(f"{module.replace('.', '/')}.py") if module not in PACKAGES else module
-    if module == "coordinator" or target == room:  # the bare package is its version, and what is shipped to executors
+    if module == "coordinator" or target == room:  # its version, and modules shipped to executors
         return True
     for allowed in MAY_IMPORT[room]:
         below = allowed.removesuffix(".**")
@@ -287,8 +287,8 @@ EVERY_COMMAND = "from coordinator.cli import main; [main.get_command(None, name)
 
 def loaded_by(program: str) -> set[str]:
     """The modules that a process has loaded which has run `program`."""
-    tells = f"{program}; import sys; print(*sys.modules)"
-    found = subprocess.run([sys.executable, "-c", tells], cwd=ROOT, capture_output=True, text=True, check=True)
+    listing = f"{program}; import sys; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", listing], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(found.stdout.split())
 
 
@@ -320,7 +320,7 @@ def test_signal_handler_sets_no_event_that_its_thread_may_be_waiting_for() -> No
         if "signal.signal(" in path.read_text()
     }
 
-    # The first is what all others use; the last two set flags, write, or raise.
+    # The first is used by all others; the last two set flags, write, or raise.
     assert handles == {"coordinator/zk/runtime.py", "drills/base/signals.py", "consumer/spark/fetchers/slot.py"}
 
 
@@ -348,7 +348,7 @@ WIDE = {"ChannelData": "the fields of a channel", "CommandData": "the fields of 
 
 
 def attributes_of(found: ast.ClassDef) -> set[str]:
-    """What the class assigns to `self`."""
+    """The attributes that the class assigns to `self`."""
     stored = (node for node in ast.walk(found) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
     return {node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == "self"}
 
@@ -412,7 +412,7 @@ def test_every_file_that_is_no_module_is_in_the_wheel() -> None:
 
 
 def test_only_the_paths_module_builds_paths_of_znodes() -> None:
-    """A path that is spelled elsewhere goes wrong unseen when it changes."""
+    """A path spelled elsewhere is missed when it changes."""
     found = [
         f"{path.relative_to(ROOT).as_posix()}:{node.lineno} {node.value!r}"
         for package in PACKAGES

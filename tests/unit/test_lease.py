@@ -117,7 +117,7 @@ def test_a_lease_that_has_lapsed_is_resumed_by_two_renewals(server: Server) -> N
     server.runtime.now += 60.0
 
     server.lease.renew()
-    assert not server.lease.is_held, "the leader may not have heard of it"
+    assert not server.lease.is_held, "the leader may not know it yet"
 
     assert server.lease.due_s < 1.0
     server.runtime.now += server.lease.due_s
@@ -154,7 +154,7 @@ def test_a_session_that_was_just_opened_has_a_lease_from_before_that(server: Ser
         MemoryTree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", server.runtime.now
     )
     server.runtime.now += 0.5
-    assert not lease.is_held, "the fence was not read"
+    assert not lease.is_held, "the fence has not been read"
 
     lease.renew()
 

@@ -1,4 +1,4 @@
-"""Where a log ends, as a query's progress tells it."""
+"""Log ends in the progress of a query."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_password_in_a_url_is_not_logged(text: str, wanted: str) -> None:
 
 
 def printing(*arguments: str, **env: str) -> list[str]:
-    """What a command with the options of both sides tells on stderr when it logs one line of each level."""
+    """The stderr of a command with the options of both sides that logs one line of each level."""
 
     @click.command()
     @log_options
@@ -227,7 +227,7 @@ def test_options_set_log_format_and_level_from_command_line_and_environment() ->
 
 @cache
 def calls() -> list[tuple[str, ast.Call, str]]:
-    """Every call of a logger in the sources: where it stands, the call, and its level."""
+    """Every call of a logger in the sources: its place, the call, and its level."""
     return list(_calls())
 
 

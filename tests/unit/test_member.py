@@ -27,23 +27,23 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Held:
-    """A fetcher that records its calls."""
+    """A fetcher that records its notifications."""
 
     def __init__(self) -> None:
         self.starts: dict[TopicPartition, Position] = {}
-        self.calls: list[str] = []
+        self.notified: list[str] = []
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> None:
         self.starts |= starts
-        self.calls.append("assigned")
+        self.notified.append("assigned")
 
     def revoke(self, partitions: PartitionSet) -> None:
         self._drop(partitions)
-        self.calls.append("revoked")
+        self.notified.append("revoked")
 
     def lost(self, partitions: PartitionSet) -> None:
         self._drop(partitions)
-        self.calls.append("lost")
+        self.notified.append("lost")
 
     def _drop(self, partitions: PartitionSet) -> None:
         self.starts = {part: start for part, start in self.starts.items() if part not in partitions}
@@ -76,7 +76,7 @@ class Life:
             self.world.turn()
 
     def keep(self) -> None:
-        """Run the keeper, without polls, until it ends: its waits move the clock."""
+        """Runs the keeper, without polls, until it ends: its waits advance the clock."""
         self.world.runtime.spawned[-1]()
 
     def send(self, command: Command) -> str:
@@ -112,7 +112,7 @@ def incarnation(life: Life) -> str:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda command: replace(command, incarnation="somebody else"),
+        lambda command: replace(command, incarnation="another one"),
         lambda command: replace(command, epoch=0),
         lambda command: replace(command, generation=0),
     ],
@@ -139,11 +139,11 @@ def test_unreadable_command_is_removed_and_the_next_one_applied(life: Life) -> N
 
     assert life.commands == []
     assert dict(life.world.channels()["a"].running) == {}
-    assert life.held.calls[-1] == "revoked"
+    assert life.held.notified[-1] == "revoked"
 
 
 def test_partition_with_an_existing_owner_znode_is_left_out_and_reported(life: Life) -> None:
-    """Hole 11: removed by the consumer means done, and the channel says what could not be."""
+    """Hole 11: removed by the consumer means applied, and the channel names refused partitions."""
     life.world.topic("t", 3)
     life.world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
     state = life.world.state
@@ -225,7 +225,7 @@ def test_consumer_that_left_rejoins_with_the_next_poll_as_another_incarnation(li
     life.world.tick(10.0)
     life.settle()
 
-    assert life.held.calls[1] == "lost"
+    assert life.held.notified[1] == "lost"
     assert set(life.held.starts) == {T0, T1}
     assert incarnation(life) != first
 
@@ -266,7 +266,7 @@ def test_leave_releases_all_partitions_in_one_commit(life: Life) -> None:
     assert (channel.ended, dict(channel.running)) == ("left", {})
     assert (life.offset(T0), life.offset(T1)) == (5, 7)
     assert life.world.owners() == frozenset()
-    assert life.held.calls[-1] == "revoked"
+    assert life.held.notified[-1] == "revoked"
 
 
 def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life) -> None:
@@ -278,7 +278,7 @@ def test_a_consumer_whose_channel_was_overwritten_fetches_again_soon(life: Life)
         life.settle()
         life.world.tick(0.5)
 
-    assert "lost" in life.held.calls
+    assert "lost" in life.held.notified
     assert set(life.held.starts) == {T0, T1}
 
 
@@ -288,6 +288,6 @@ def test_owners_of_a_hanging_consumer_are_removed_after_its_channel_was_destroye
     assert life.world.owners() == {T0, T1}
     life.world.tree.commit([SetData(PATHS.channel("a"), b"nonsense")], session=0)
 
-    life.keep()  # without a poll
+    life.keep()  # no poll
 
-    assert life.world.owners() == frozenset(), "they would stand for as long as the process hangs"
+    assert life.world.owners() == frozenset(), "they would remain for as long as the process hangs"

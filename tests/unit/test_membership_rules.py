@@ -1,4 +1,4 @@
-"""Who has a part in a group: which strategy all support, static members, newcomers, and how a group starts."""
+"""Membership of a group: common strategy, static members, newcomers, and the start of a group."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def running(world: GroupWorld) -> dict[str, list[int]]:
     }
 
 
-def go_on(world: GroupWorld, turns: int = 3) -> None:
-    """Some turns in no time, with everybody polling."""
+def run_turns(world: GroupWorld, turns: int = 3) -> None:
+    """Some turns in no time, in which every member polls."""
     for _ in range(turns):
         world.turn()
         for process in list(world.processes):
@@ -61,7 +61,7 @@ def ended(world: GroupWorld, name: str) -> tuple[str, str]:
     return channel.error, channel.ended or ""
 
 
-# ---- which strategy
+# ---- choice of the strategy
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def ended(world: GroupWorld, name: str) -> tuple[str, str]:
         ([("unheard-of", "sticky", "range"), ("range", "sticky"), ("sticky",)], "range", "sticky"),
     ],
 )
-def test_the_strategy_that_most_prefer_of_those_that_all_support_is_chosen(
+def test_most_preferred_strategy_supported_by_all_members_is_chosen(
     protocols: list[tuple[str, ...]], current: str, chosen: str
 ) -> None:
     members = [member(f"c{number}", *each) for number, each in enumerate(protocols)]
@@ -159,7 +159,7 @@ def test_refused_newcomer_gets_the_reason_and_no_other_member_is_notified() -> N
     generation = world.state.generation
     world.start("b", T, protocols=("other",))
 
-    go_on(world, 1)
+    run_turns(world, 1)
 
     error, reason = ended(world, "b")
     assert error == INCONSISTENT_GROUP_PROTOCOL
@@ -197,7 +197,7 @@ def test_switch_to_a_cooperative_strategy_stops_only_partitions_that_move() -> N
     for process in (first, second):
         process.leave()
         world.start(process.name, T, protocols=("cooperative-range",), is_static=True)
-        go_on(world)
+        run_turns(world)
     assert world.state.strategy == "cooperative-range"
 
     assert [each.stopped for each in world.processes if not each.gone] == [[], []]
@@ -247,7 +247,7 @@ def test_idle_member_gets_one_empty_start() -> None:
     assert running(world) == {"a": [0], "b": []}
 
 
-# ---- how many
+# ---- size limit
 
 
 def test_full_group_refuses_newcomers_and_keeps_its_members() -> None:
@@ -257,7 +257,7 @@ def test_full_group_refuses_newcomers_and_keeps_its_members() -> None:
     settle(world)
     world.start("a", T)
 
-    go_on(world, 1)
+    run_turns(world, 1)
 
     error, reason = ended(world, "a")
     assert error == GROUP_MAX_SIZE_REACHED
@@ -295,12 +295,12 @@ def test_restarted_static_member_gets_its_partitions_back_without_a_rebalance() 
     world, first, second = two_static()
     generation, command = world.state.generation, world.channels()["b"].command
     first.leave()
-    go_on(world)
+    run_turns(world)
     assert running(world) == {"b": [2, 3]}
     assert world.state.state == STABLE
 
     world.start("a", T, is_static=True)
-    go_on(world)
+    run_turns(world)
 
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
     assert world.state.generation == generation
@@ -315,7 +315,7 @@ def test_fenced_static_member_hands_all_partitions_to_the_newer_process() -> Non
 
     world.start("a", T, is_static=True)
     first.tend()
-    go_on(world)
+    run_turns(world)
 
     assert first.gone
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
@@ -344,17 +344,17 @@ def test_a_seat_outlives_the_coordinators_failover() -> None:
     world.turn()
     world.tick(SESSION_S - 0.1)
     world.elect()
-    go_on(world)
+    run_turns(world)
 
-    world.tick(SESSION_S - 0.1)  # the new coordinator has seen it away only since it is there itself
+    world.tick(SESSION_S - 0.1)  # for the new coordinator its absence begins with its own election
     world.start("a", T, is_static=True)
-    go_on(world)
+    run_turns(world)
 
     assert world.state.generation == generation
     assert running(world) == {"a": [0, 1], "b": [2, 3]}
 
 
-def test_a_static_member_whose_session_ends_has_no_seat_any_more() -> None:
+def test_static_member_whose_session_ends_loses_its_seat() -> None:
     world, first, _ = two_static()
     first.expire()
 
@@ -404,7 +404,7 @@ def test_group_with_only_absent_static_members_is_not_empty() -> None:
     world, first, second = two_static()
     first.leave()
     second.leave()
-    go_on(world)
+    run_turns(world)
     assert world.state.state == STABLE
 
     world.tick(SESSION_S)
@@ -427,7 +427,7 @@ def test_static_member_returning_with_another_subscription_makes_a_generation() 
     assert running(world) == {"a": [0, 0, 1], "b": [2, 3]}
 
 
-def test_a_dynamic_member_takes_the_seat_away_with_the_name() -> None:
+def test_dynamic_member_with_the_name_of_a_static_one_removes_its_seat() -> None:
     world, first, _ = two_static()
     first.leave()
     world.start("a", T)
@@ -435,7 +435,7 @@ def test_a_dynamic_member_takes_the_seat_away_with_the_name() -> None:
     settle(world)
 
     assert world.tree.children(PATHS.seats) == ["b"]
-    assert running(world) == {"a": [2, 3], "b": [0, 1]}, "static members come first"
+    assert running(world) == {"a": [2, 3], "b": [0, 1]}, "static members are first in order"
 
 
 def test_a_static_member_that_hangs_is_evicted_and_loses_its_seat() -> None:
@@ -461,7 +461,7 @@ def test_a_static_member_that_restarts_keeps_its_place_in_a_full_group() -> None
     late = world.start("x", T)
     world.start("s", T, is_static=True)
 
-    go_on(world)
+    run_turns(world)
     late.expire()
     settle(world)
 
@@ -479,7 +479,7 @@ def test_turn_during_a_restart_of_a_static_member_keeps_its_partitions(nth: int)
     world.turn()
     world.meddle = lambda world: None
 
-    go_on(world)
+    run_turns(world)
 
     assert sorted(world.tree.children(PATHS.seats)) == ["a", "b"]
     assert (world.state.generation, second.stopped) == (generation, [])
@@ -487,13 +487,13 @@ def test_turn_during_a_restart_of_a_static_member_keeps_its_partitions(nth: int)
 
 
 def test_seat_without_partitions_triggers_no_generation() -> None:
-    """As a coordinator of an earlier release leaves one, which knows no seats."""
+    """As left by a coordinator of an earlier release without seats."""
     world, _, second = two_static()
     generation = world.state.generation
     data = world.tree.data(PATHS.seat("a")) or b""
     world.tree.put(PATHS.seat("z"), data)
 
-    go_on(world)
+    run_turns(world)
 
     assert sorted(world.tree.children(PATHS.seats)) == ["a", "b"]
     assert (world.state.generation, second.stopped) == (generation, [])
@@ -503,7 +503,7 @@ def test_seat_without_partitions_triggers_no_generation() -> None:
 
 
 def act_at(world: GroupWorld, nth: int, act: Callable[[], object]) -> None:
-    """Do something before the nth request from now."""
+    """Runs an action before the nth request from now."""
     requests = [0]
 
     def meddle(world: GroupWorld) -> None:

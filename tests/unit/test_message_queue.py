@@ -1,4 +1,4 @@
-"""The message queue of a consumer operator: one permit, the offset manager, and when a cut may be taken."""
+"""The message queue of a consumer operator: one permit, the offset manager, and the conditions of a cut."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def taken(queue: MessageQueue, processed: Message | None = None) -> Message:
 
 
 def finish(queue: MessageQueue, message: Message) -> None:
-    """It was processed, and there is no other."""
+    """The message was processed, and the queue has no other."""
     with pytest.raises(Forever):
         queue.take(message)
 
@@ -71,7 +71,7 @@ def test_large_records_leave_no_room_for_others_until_they_are_taken_or_dropped(
     assert queue.has_room(1)
 
 
-def test_cut_waits_for_the_current_record_and_for_queued_ones_unless_set_aside() -> None:
+def test_cut_waits_for_the_current_record_and_for_queued_ones_unless_deferred() -> None:
     queue = a_queue()
     queue.put({P0: records(P0, 3, 4)})
     message = taken(queue)

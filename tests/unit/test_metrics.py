@@ -1,4 +1,4 @@
-"""What is counted when, for both sides; and what is shown no more."""
+"""Metrics of both sides: times of counting, and removal of series."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def series(registry: CollectorRegistry, **labels: str) -> list[str]:
     ]
 
 
-# ---- what asked for a rebalance
+# ---- triggers of a rebalance
 
 
 def topic(partitions: int, topic_id: str = "id") -> Topic:
@@ -95,7 +95,7 @@ def topic(partitions: int, topic_id: str = "id") -> Topic:
         ("topic t has the id a, not b", "topic"),
         ("", "other"),
         ("topic", "other"),
-        ("an unknown value of a znode", "other"),
+        ("any text of a znode", "other"),
     ],
 )
 def test_trigger_of_a_rebalance_is_one_of_a_few_words(trigger: str, kind: str) -> None:
@@ -158,7 +158,7 @@ def test_commands_are_counted_by_option_and_evictions_by_group() -> None:
 
 
 def over(metrics: CoordinatorMetrics, trigger: str, result: str) -> tuple[float | None, float | None]:
-    """How many rebalances have ended so, and in how many seconds."""
+    """The number of rebalances with this outcome, and their seconds."""
     return (
         value(metrics.registry, "rebalances_total", group="g", trigger=trigger, result=result),
         value(metrics.registry, "rebalance_duration_seconds_sum", trigger=trigger, result=result),
@@ -382,7 +382,7 @@ def test_consumers_share_one_registry_and_a_closed_one_is_no_longer_exported() -
 
 
 class LogWithEnds(MemoryLog):
-    """A log whose ends can be set, or refused; it counts how often it is asked."""
+    """A log whose ends can be set, or refused; it counts its queries."""
 
     def __init__(self, ends: dict[int, int]) -> None:
         super().__init__(end=100)
@@ -403,7 +403,7 @@ def test_lag_is_read_on_demand_and_cached_for_a_while() -> None:
     fetcher.begin({TopicPartition("t", n): Position("id", 10) for n in range(4)})
 
     assert log.asked == 0
-    assert (lag.total, lag.most) == (120, 90), "partition 2 is ahead of its end, of 3 nothing is known"
+    assert (lag.total, lag.most) == (120, 90), "partition 2 is ahead of its end, 3 is unknown"
     log.ends[0] = 200
     assert (lag.total, log.asked) == (120, 4)
     runtime.now += READ_AGAIN_S
@@ -578,9 +578,9 @@ def test_assignment_counts_once_when_adopted_failed_or_outdated() -> None:
 
 def test_the_commands_of_client_side_assignment_are_counted_too() -> None:
     metrics = CoordinatorMetrics()
-    asked = Asking(Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),))
+    asking = Asking(Wanted({}, {}, {}), assign=("c1", command(ASSIGN)), notices=(("c1", command(ASSIGNMENT_FAILED)),))
 
-    metrics.turn_written(snapshot(), Plan(GroupState(), asking=asked))
+    metrics.turn_written(snapshot(), Plan(GroupState(), asking=asking))
 
     sent = [value(metrics.registry, "commands_sent_total", group="g", option=o) for o in (ASSIGN, ASSIGNMENT_FAILED)]
     assert sent == [1, 1]

@@ -24,12 +24,10 @@ def section(title: str) -> str:
 
 
 def served(registry: CollectorRegistry) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Name, as a query says it, -> type and labels. (`collect` shows labels only where there is a series.)"""
+    """Name, as in a query, -> type and labels. (`collect` shows labels only where there is a series.)"""
     collectors: list[Any] = list(registry._collector_to_names)
     made = [one for one in collectors if hasattr(one, "_labelnames")]
-    described = [
-        family for one in collectors if one not in made for family in one.describe()
-    ]  # it makes its series itself
+    described = [family for one in collectors if one not in made for family in one.describe()]
     return {
         family._name + ("_total" if family._type == "counter" else ""): (family._type, tuple(family._labelnames))
         for family in made

@@ -1,4 +1,4 @@
-"""`groups reset-offsets`, what it decides: scopes, times, files, and the offset that each partition gets."""
+"""Decisions of `groups reset-offsets`: scopes, times, files, and the offset of each partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every path, as the README, `zk_paths.md` and operators' fingers know it."""
+"""Every path, as documented in the README and `zk_paths.md`."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_pattern_that_does_not_compile_is_bad_data_with_one_printable_line(tex
     ["(a+)+", "(a*)*", "(a+){2,}", "(ab+)*c", "(a+b?)+", "((a+))+", "(a+|b)+", "(b|a+)*", "(?:a{9})*", "((a|b+)c?)*"],
 )
 def test_a_repeat_within_a_repeat_is_refused(text: str) -> None:
-    """Against `aaaa…!` such a pattern takes time that doubles with every letter, and names come from outside."""
+    """Against `aaaa…!` the time of such a pattern doubles with every letter, and names are external input."""
     with pytest.raises(BadData):
         TopicFilter("white_list", text)
 

@@ -1,4 +1,4 @@
-"""What polls return, what they fetch, and what they keep: KIP-41, on a log in memory and without a group."""
+"""Returned, fetched and buffered records of polls: KIP-41, on a log in memory and without a group."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Desk:
         self.polling.begin(dict.fromkeys(partitions or (A, B, C), Position("id", 0)))
 
     def poll(self, most: int | None = None) -> dict[TopicPartition, int]:
-        """Partition -> how many records a poll returned, a while after the one before."""
+        """Partition -> number of records that a poll returned, a while after the previous poll."""
         self.runtime.now += 2
         self.polling.look()
         return {partition: len(records) for partition, records in self.polling.poll(most).items()}
@@ -54,7 +54,7 @@ class Desk:
         self.checked.append(checked)
 
 
-# ---- how many
+# ---- number of records
 
 
 def test_leftover_records_are_returned_by_later_polls_before_any_new_fetch() -> None:
@@ -104,7 +104,7 @@ def test_no_fetch_begins_after_the_lease_has_lapsed_and_buffered_records_stay() 
     assert (len(desk.log.fetched), desk.checked) == (1, [1002.0])
 
 
-# ---- whose
+# ---- choice of partitions
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_greedy_resumes_in_the_last_partition_of_the_previous_poll() -> None:
     assert [desk.poll() for _ in range(3)] == [{A: 100, B: 200}, {B: 200, C: 100}, {C: 300}]
 
 
-# ---- what is fetched meanwhile
+# ---- prefetch
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_kip_41_total_prefetch_keeps_one_fetch_and_share_one_per_partition() -> 
         desk.poll()
         kept[prefetch] = desk.retained
 
-    assert kept == {"total": 996, "share": 1996}, "roughly twice as many, as the document says"
+    assert kept == {"total": 996, "share": 1996}, "roughly twice as many, as in KIP-41"
 
 
 def test_idle_partitions_are_fetched_now_and_then_while_other_records_wait() -> None:
@@ -200,7 +200,7 @@ def test_fetch_from_a_slow_log_ends_with_its_first_records_and_resumes_there() -
 
     assert max(map(len, polls)) <= 3, "5 ms of looking"
     assert {partition for poll in polls for partition in poll} == set(partitions)
-    assert desk.runtime.now - began < 0.21, "hardly one was looked at twice"
+    assert desk.runtime.now - began < 0.21, "hardly any was fetched twice"
 
 
 # ---- memory
@@ -324,7 +324,7 @@ def test_offsets_without_a_record_are_skipped() -> None:
     buffer.take([(A, 1)], MB)
     assert buffer.positions[A].offset == 1
     buffer.take([(A, 1)], MB)
-    assert buffer.positions[A].offset == 5, "what follows the last record is no record"
+    assert buffer.positions[A].offset == 5, "no record follows the last one"
 
 
 def test_waiting_records_of_a_paused_partition_are_returned_when_it_is_resumed() -> None:
@@ -389,7 +389,7 @@ def test_records_withheld_by_a_failed_prefetch_are_returned_by_the_next_poll(
     assert desk.poll() == {A: 5}
 
     def broken(*args: Any) -> Any:
-        raise RuntimeError("an unexpected error")
+        raise RuntimeError("unexpected")
 
     with monkeypatch.context() as patched:
         patched.setattr(desk.log, "fetch", broken)

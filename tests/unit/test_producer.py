@@ -1,4 +1,4 @@
-"""The producer of the embedded log: where records go, and when they are written."""
+"""The producer of the embedded log: partitions of records, and times of writes."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_missing_hard_links_are_reported_as_the_reason(tmp_path: Path, monkeypat
         Appender(tmp_path, "flights", ID, 0).append(stored_batches([b"x"]))
 
 
-def test_a_link_whose_answer_was_lost_is_not_made_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_with_a_lost_reply_is_not_created_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
     def link_and_forget(source: Path, target: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_link_whose_answer_was_lost_is_not_made_twice(tmp_path: Path, monkeypa
 
 def test_blocked_path_of_the_next_file_is_an_error_and_no_endless_loop(tmp_path: Path) -> None:
     appender = Appender(tmp_path, "flights", ID, 0)
-    for _ in range(2):  # the second time it knows where the log ends, and lists the folder no more
+    for _ in range(2):  # the second time it knows the log end, and does not list the folder
         appender.append(stored_batches([b"x"]))
     (tmp_path / "flights" / ID / "0" / file_name(2)).symlink_to("nowhere")
 

@@ -1,4 +1,4 @@
-"""What a turn reads, in the order that the protocol needs, and since when it has seen it."""
+"""Reads of a turn in the order of the protocol, and first-seen times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.terms import a_term
 
 
 class Recorded(MemoryTreeStore):
-    """A store that remembers what was read, in order."""
+    """A store that records its reads, in order."""
 
     def __init__(self, world: GroupWorld) -> None:
         super().__init__(world.tree, 99, lambda: None, 3.0)
@@ -64,7 +64,7 @@ def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners() -
     def last(what: str) -> int:
         return len(store.read) - 1 - store.read[::-1].index(what)
 
-    # b has no command: the read that says so is also the one that counts. a has one, and is read again after it.
+    # b has no command: the read without one also counts. a has one, and is read again after it.
     assert at(f"data {PATHS.state}") < min(at(f"data {PATHS.channel(name)}") for name in ("a", "b"))
     assert f"children {PATHS.channel('b')}" not in store.read
     assert at(f"children {PATHS.channel('a')}") < at(f"data {PATHS.command('a', 'command-0000000099')}")
@@ -74,7 +74,7 @@ def test_a_turn_reads_state_then_commands_then_channels_then_ids_then_owners() -
     assert at(f"data {PATHS.id('b')}") < at(f"children {PATHS.owners_of('t')}")
 
 
-def test_a_coordinator_counts_from_when_it_first_saw_a_command() -> None:
+def test_age_of_a_command_counts_from_its_first_read_by_the_coordinator() -> None:
     world = a_world()
     some = reader(world)
     read(world, some)
@@ -88,10 +88,10 @@ def test_a_coordinator_counts_from_when_it_first_saw_a_command() -> None:
 
     assert ages == [0.0, 1.5, 3.0]
     (sent,) = read(world, reader(world)).channels["a"].commands
-    assert sent.age_s == 0.0  # another coordinator, another epoch: it gives everybody the whole time again
+    assert sent.age_s == 0.0  # another coordinator, another epoch: every member gets the whole time again
 
 
-def test_a_sign_of_life_counts_from_when_the_channel_was_seen_to_change() -> None:
+def test_sign_of_life_is_timed_by_the_observed_change_of_the_channel() -> None:
     world = a_world()
     some = reader(world)
     read(world, some)

@@ -1,4 +1,4 @@
-"""What one trouble does to the rest of a group: as little as can be. Real turns, on a tree without time."""
+"""Isolation of one member's fault from the rest of its group. Real turns, on a tree without time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def a_world(partitions: int = 4) -> GroupWorld:
     return world
 
 
-def go_on(world: GroupWorld, seconds: float = 5.0) -> None:
-    """Turns, as they come, with everybody who is well polling."""
+def run_turns(world: GroupWorld, seconds: float = 5.0) -> None:
+    """Due turns, with polls of every healthy member."""
     for _ in range(round(seconds / 0.1)):
         world.turn()
         for process in list(world.processes):
@@ -45,8 +45,8 @@ def running(world: GroupWorld, name: str) -> set[TopicPartition]:
     return set(world.channels()[name].running)
 
 
-def meddle_between(world: GroupWorld, requests: int, act: Callable[[], object]) -> Callable[[], bool]:
-    """Let `act` be called after so many requests from now; whether it has been."""
+def act_between(world: GroupWorld, requests: int, act: Callable[[], object]) -> Callable[[], bool]:
+    """Has `act` called after so many requests from now; returns whether it was."""
     left = [requests]
 
     def meddle(world: GroupWorld) -> None:
@@ -62,7 +62,7 @@ def starts(world: GroupWorld, name: str, is_static: bool = True) -> Callable[[],
     return lambda: world.start(name, {"t": 1}, is_static=is_static)
 
 
-# ---- one member's trouble (L3)
+# ---- one member's fault (L3)
 
 
 def test_unreadable_registration_delays_only_partitions_of_its_member() -> None:
@@ -73,7 +73,7 @@ def test_unreadable_registration_delays_only_partitions_of_its_member() -> None:
     world.tree.commit([SetData(PATHS.id("a"), b"{")], 0)
     world.topic("t", 5)
 
-    go_on(world)
+    run_turns(world)
 
     assert world.state.left_out["a"] == "its registration cannot be read"
     held = running(world, "a")
@@ -87,7 +87,7 @@ def test_orphaned_owner_znode_delays_only_its_partition() -> None:
     world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
     world.start("a", {"t": 1})
 
-    go_on(world)
+    run_turns(world)
 
     assert running(world, "a") == {TopicPartition("t", number) for number in (0, 1, 3)}
     assert world.state.state == COMPLETING
@@ -99,7 +99,7 @@ def test_partition_blocked_by_an_owner_znode_starts_after_its_removal() -> None:
     world.tree.ensure(PATHS.owners_of("t"))
     world.tree.commit([Create(PATHS.owner("t", 2), b"{}")], 0)
     world.start("a", {"t": 1})
-    go_on(world)
+    run_turns(world)
     world.tree.commit([Delete(PATHS.owner("t", 2))], 0)
 
     settle(world)
@@ -113,7 +113,7 @@ def test_unreadable_channel_leaves_only_its_member_out() -> None:
     world.tree.put(PATHS.channel("a"), b"[")
     world.start("b", {"t": 1})
 
-    go_on(world, 2.0)
+    run_turns(world, 2.0)
 
     assert world.state.left_out["a"] == "its channel is missing or cannot be read"
     assert len(running(world, "b")) == 4
@@ -141,7 +141,7 @@ def test_stuck_consumer_delays_only_its_partitions_for_its_rebalance_timeout() -
     stuck.stuck = True
     world.start("c", {"t": 1})
 
-    go_on(world, 1.5)
+    run_turns(world, 1.5)
 
     assert running(world, "a") == {T0, T1, T2}
     free = {TopicPartition("t", number) for number in (3, 4, 5)}
@@ -157,7 +157,7 @@ def test_churn_does_not_postpone_the_eviction_of_one_that_acknowledges_nothing(r
     if runs_something:
         settle(world)
 
-    for number in range(3 * MAX_POLL_MS // 500):  # it gives signs of life, and never obeys
+    for number in range(3 * MAX_POLL_MS // 500):  # it gives signs of life, and applies no command
         world.topic("t", 7 + number % 2)
         world.turn()
         world.tick(0.5)
@@ -170,7 +170,7 @@ def test_churn_does_not_postpone_the_eviction_of_one_that_acknowledges_nothing(r
     assert "evicted: it acknowledged no command" in (world.channels()["a"].ended or "")
 
 
-# ---- what is read at slightly different moments
+# ---- reads at slightly different times
 
 
 def test_session_ending_between_the_reads_of_ids_and_owners_adds_no_generation() -> None:
@@ -180,7 +180,7 @@ def test_session_ending_between_the_reads_of_ids_and_owners_adds_no_generation()
         dying = world.start("b", {"t": 1})
         settle(world)
         before = world.state.generation
-        meddle_between(world, requests, dying.expire)
+        act_between(world, requests, dying.expire)
         world.turn()
         world.meddle = lambda world: None
         dying.expire()
@@ -197,7 +197,7 @@ def test_static_member_returning_between_reads_is_stable_only_with_its_partition
         first_life = world.start("b", {"t": 1}, is_static=True)
         settle(world)
         first_life.leave()
-        meddle_between(world, requests, starts(world, "b"))
+        act_between(world, requests, starts(world, "b"))
         world.turn()
 
         state, channel = world.state, world.channels()["b"]
@@ -211,7 +211,7 @@ def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat
         world = a_world()
         world.start("a", {"t": 1})
         settle(world)
-        has_come = meddle_between(world, requests, starts(world, "b"))
+        has_come = act_between(world, requests, starts(world, "b"))
         world.turn()
         world.meddle = lambda world: None
         settle(world)
@@ -221,7 +221,7 @@ def test_static_member_joining_between_the_reads_of_ids_and_seats_keeps_its_seat
 
 
 def test_static_member_joining_between_decision_and_commit_keeps_its_seat() -> None:
-    """Also when it creates the seat again, with the version of the old one."""
+    """Also when it recreates the seat, which then has the version of the old one that was read."""
     for requests in range(1, 40):
         world = a_world()
         world.start("a", {"t": 1})
@@ -231,7 +231,7 @@ def test_static_member_joining_between_decision_and_commit_keeps_its_seat() -> N
         world.turn()
         world.tick(SEAT_IS_OVER_S)
         plainly, on_a_seat = starts(world, "b", is_static=False), starts(world, "b")
-        has_come = meddle_between(world, requests, lambda both=(plainly, on_a_seat): [start() for start in both])  # type: ignore[misc]
+        has_come = act_between(world, requests, lambda both=(plainly, on_a_seat): [start() for start in both])  # type: ignore[misc]
         world.turn()
         world.meddle = lambda world: None
         settle(world)
@@ -258,7 +258,7 @@ def test_unreadable_static_member_that_writes_constantly_delays_no_other_member(
     world.start("c", {"t": 1})
     world.topic("t", 6)
 
-    go_on(world)
+    run_turns(world)
 
     assert running(world, "c")
 
@@ -282,7 +282,7 @@ def snapshot(views: Sequence[ChannelView], state: GroupState, **fields: object) 
 
 
 def test_a_record_of_history_that_is_written_again_is_not_removed_in_the_same_multi() -> None:
-    lost = GroupState()  # the state was removed by hand, its history was not
+    lost = GroupState()  # the state was removed manually, its history was not
     history = tuple(range(1, HISTORY_KEPT + 1))
 
     decided = plan(snapshot([ChannelView("a", 1, Channel("a1"))], lost, history=history), RANGE)
@@ -343,7 +343,7 @@ def test_the_mark_of_an_eviction_that_never_happened_is_dropped() -> None:
     assert decided.state.target["a"].partitions == {T0, T1}
 
 
-def test_the_mark_of_an_incarnation_before_the_one_that_lives_is_kept() -> None:
+def test_mark_of_an_earlier_incarnation_than_the_live_one_is_kept() -> None:
     mark = Mark("a", "a0", frozenset([T0]), 2000, "evicted")
 
     decided = plan(
@@ -372,7 +372,7 @@ def test_valid_stop_is_kept_and_a_second_one_is_withdrawn() -> None:
 
 def test_stop_applied_in_several_commits_is_kept_meanwhile() -> None:
     stop = Command(STOP_FETCHER, 5, 3, "a1", partitions=frozenset([T1, T2]), topics={"t": "t-1"})
-    # Of T1 and T2, the second has been given up by now.
+    # Of T1 and T2, the second has been released by now.
     view = ChannelView(
         "a",
         2,

@@ -27,10 +27,10 @@ TABLE = {
 }
 
 
-class Given:
-    """Assigns as the table says."""
+class TableAssignor:
+    """Assigns as in the table."""
 
-    name = "given"
+    name = "table"
     is_eager = False
 
     def assign(self, subscribers: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> Assignment:
@@ -48,7 +48,7 @@ def out(world: GroupWorld) -> dict[str, str]:
 
 
 def settled() -> tuple[GroupWorld, dict[str, MemberProcess]]:
-    world = GroupWorld(Given())
+    world = GroupWorld(TableAssignor())
     world.topic("foo", 6)
     world.topic("bar", 3)
     members = {name: world.start(name, WANTS) for name in ("m1", "m2")}
@@ -74,14 +74,14 @@ def test_joining_member_gets_each_partition_once_released_and_stops_no_other_mem
     world.turn()
     assert members["m1"].stopped == [parts("foo:2 bar:1")]
     assert running(world, "m1") == TABLE[3]["m1"]
-    assert out(world) == {"m2": "stop-fetcher"}, "m1 has what it shall run, and hears nothing more"
+    assert out(world) == {"m2": "stop-fetcher"}, "m1 runs its target, and gets no more commands"
 
     world.turn()
     assert running(world, "m2") == TABLE[2]["m2"], "without an acknowledgement nothing changes"
     world.tick(0.5)
     world.turn()
     m3.tend()
-    assert running(world, "m3") == parts("bar:1"), "what is free, once the holder of the rest is late"
+    assert running(world, "m3") == parts("bar:1"), "the free partitions, once the holder of the rest is late"
 
     members["m2"].tend()
     world.turn()
@@ -102,7 +102,7 @@ def steps(world: GroupWorld, generation: int) -> dict[str, str]:
     """Consumer -> the name of its step, as a turn in `generation` decides it."""
     snapshot = world.snapshot()
     who = membership(snapshot, world.assignors, world.rules)
-    want = wanted(snapshot, who.everybody, Given())
+    want = wanted(snapshot, who.everybody, TableAssignor())
     found = moves(Round(snapshot, who, want, generation, is_eager=False))
     return {name: type(step).__name__ for name, step in found.steps.items()}
 

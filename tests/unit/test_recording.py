@@ -1,4 +1,4 @@
-"""What the history has of an assignment (S8): all that an assignor may go by."""
+"""The record of an assignment in the history (S8): every input of an assignor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's words for a consumer that is refused: which error, from which call, and the consumer's next state."""
+"""Kafka's errors for a refused consumer: the error, the call that raises it, and the consumer afterwards."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ TURNED_AWAY = [INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED]
 
 
 class App(Callbacks):
-    """A consumer of the group, on a tree; it records its callbacks."""
+    """A consumer of the group, on a tree; it records its notifications."""
 
     def __init__(self, world: GroupWorld, name: str = "a") -> None:
         self.world = world
         self.name = name
-        self.calls: list[str] = []
+        self.notified: list[str] = []
         config = ConsumerConfig(zk="tree", group="g", consumer=name, max_poll_interval_ms=4000)
         self.consumer = Consumer(config, Subscription({"t": 1}), self, MemoryLog(end=10), world.session, world.runtime)
 
     def on_partitions_assigned(self, partitions: PartitionSet) -> None:
-        self.calls.append(f"assigned as {self.incarnation}")
+        self.notified.append(f"assigned as {self.incarnation}")
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
-        self.calls.append("revoked")
+        self.notified.append("revoked")
 
     def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        self.calls.append(f"lost {sorted(partitions)} before {self.incarnation} is followed")
+        self.notified.append(f"lost {sorted(partitions)} before {self.incarnation} is followed")
 
     @property
     def incarnation(self) -> str:
@@ -82,11 +82,11 @@ class App(Callbacks):
             self.world.turn()
 
     def is_ended(self, word: str, why: str) -> None:
-        """Somebody else ends it: the fence moves."""
+        """Another client ends it: the fence moves."""
         self.world.tree.put(PATHS.channel(self.name), replace(self.channel, ended=why, error=word).to_bytes())
 
     def look(self) -> None:
-        """What its keeper does all the time: read the fence."""
+        """The periodic work of its keeper: reading the fence."""
         fenced = self.consumer.member._registrar.fenced
         assert fenced is not None
         with suppress(IncarnationOver):
@@ -103,7 +103,7 @@ def app() -> App:
     return app
 
 
-# ---- the word
+# ---- error names
 
 
 @pytest.mark.parametrize("word", sorted(CLASSES))
@@ -176,7 +176,7 @@ def test_commit_of_a_lost_partition_moves_no_offset_and_the_others_continue(app:
     app.poll()
     app.consumer.commit()
     assert (app.incarnation, app.channel.running) == (life, {T1: 10})
-    assert app.calls[-1].startswith("lost [TopicPartition(topic='t', partition=0)]")
+    assert app.notified[-1].startswith("lost [TopicPartition(topic='t', partition=0)]")
 
 
 def test_unpolled_consumer_leaves_as_an_unknown_member_with_both_remedies(app: App) -> None:
@@ -225,7 +225,7 @@ def test_lost_partitions_are_reported_before_the_consumer_rejoins(app: App, happ
     second = app.incarnation
     assert second != first
     both = "[TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1)]"
-    assert app.calls == [f"assigned as {first}", f"lost {both} before {first} is followed", f"assigned as {second}"]
+    assert app.notified == [f"assigned as {first}", f"lost {both} before {first} is followed", f"assigned as {second}"]
     assert app.consumer.assignment() == {T0, T1}
 
 
@@ -245,7 +245,7 @@ def test_refused_consumer_gets_the_error_from_poll_and_retries_after_a_backoff(a
         waits.append(round(runtime.now - since, 1))
 
     assert waits == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
-    assert app.calls[1].startswith("lost")
+    assert app.notified[1].startswith("lost")
     app.settle()
     assert app.consumer.assignment() == {T0, T1}, "there is room by now"
     app.is_ended(word, "there is no room")
@@ -254,7 +254,7 @@ def test_refused_consumer_gets_the_error_from_poll_and_retries_after_a_backoff(a
         app.poll()
     runtime.now += 0.25
     app.poll()
-    assert app.channel.is_live, "who was a member begins with a short wait"
+    assert app.channel.is_live, "an earlier member begins with a short wait"
 
 
 def test_consumer_taken_over_in_steps_is_fenced_once_the_other_has_the_name() -> None:

@@ -1,4 +1,4 @@
-"""A member of a consistent region: what it may take in, and what it says that it is."""
+"""A member of a consistent region: throttling of records, and its states."""
 
 from __future__ import annotations
 

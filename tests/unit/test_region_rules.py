@@ -1,4 +1,4 @@
-"""What a region's turn decides and removes, and how long a generation waits for a checkpoint."""
+"""Decisions and removals of a region's turn, and the wait of a generation for a checkpoint."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_participant_leaving_its_seat_ends_the_checkpoint_and_delays_no_later_on
     assert (ended.aborted, ended.reason, ended.is_late) == (1, "c2 of group g has left", False)
 
 
-def test_checkpoint_does_not_begin_while_a_group_is_paused_unrestored_or_away() -> None:
+def test_checkpoint_does_not_begin_while_a_group_is_paused_unrestored_or_absent() -> None:
     unready = {"g": replace(STATE, region=GroupRegion("r", 0))}
     away = {"g": replace(STATE, region=GroupRegion("r", 1, ("c1",)))}
 
@@ -236,7 +236,7 @@ def test_a_members_request_of_an_earlier_reset_is_answered_and_changes_nothing()
     assert requested(RegionRequest("reset", "ann")).region.reset == 6, "an operator's is of no reset"
 
 
-# ---- what is kept
+# ---- retention
 
 
 def test_retention_keeps_the_last_checkpoints_the_current_one_and_some_aborted() -> None:
@@ -276,7 +276,7 @@ def test_expired_checkpoints_are_removed_over_several_turns() -> None:
     region = turns(tree, runtime)
 
     assert region.take_turn("")[0] == 0.0, "some are left"
-    assert tree.data(PATHS.end(1, "completed")) is None, "it is no checkpoint any more that a reset goes back to"
+    assert tree.data(PATHS.end(1, "completed")) is None, "a reset can no longer return to it"
     assert 0 < len(tree.children(PATHS.checkpoint(1))) < len(given)
     assert region.take_turn("")[0] not in (0.0, None)
 
@@ -294,7 +294,7 @@ def test_obsolete_request_is_removed() -> None:
 
 
 class Meanwhile(FrontStore):
-    """A group's turn writes its state right before the first multi of the region's."""
+    """A turn of a group writes its state right before the first multi of the region's turn."""
 
     def __init__(self, tree: MemoryTree, state: GroupState) -> None:
         super().__init__(tree.open())
@@ -345,7 +345,7 @@ def test_a_checkpoint_of_as_many_groups_as_a_region_may_have_begins_in_one_multi
     assert [len(operations) <= MAX_OPERATIONS for operations in store.multis] == [True]
 
 
-# ---- when a region's turn is asked for
+# ---- requests of a region's turn
 
 
 def test_region_takes_its_turn_only_after_the_last_member_of_all_groups_drained() -> None:
@@ -365,7 +365,7 @@ def test_region_takes_its_turn_only_after_the_last_member_of_all_groups_drained(
     assert requests.take() == Request("region r", ("again",))
 
 
-# ---- what stands in ZooKeeper is bounded, and a hand may have been there
+# ---- sizes in ZooKeeper are bounded, and manual edits are possible
 
 
 def completed(tree: MemoryTree, *numbers: int) -> None:
@@ -405,7 +405,7 @@ def test_nested_znodes_below_a_request_do_not_block_the_region() -> None:
     assert Region.parse(PATHS.root, tree.data(PATHS.root) or b"").reset == 2
 
 
-def test_checkpoint_made_by_hand_is_skipped_with_any_number() -> None:
+def test_manually_created_checkpoint_is_skipped_with_any_number() -> None:
     tree = a_tree(replace(RUNNING, next_sequence=4))
     for number in (4, 5, 9_999_999_999):
         tree.put(PATHS.checkpoint(number), b"")
@@ -424,7 +424,7 @@ def test_recreated_region_is_another_one_with_the_same_numbers() -> None:
     some.take_turn("")
     tree.put(PATHS.root, replace(RUNNING, groups=()).to_bytes())
     some.take_turn("")
-    assert tree.data(PATHS.end(1, "completed")) is not None, "its group says that it is bound: a hand has been there"
+    assert tree.data(PATHS.end(1, "completed")) is not None, "its group is bound according to its state: a manual edit"
     tree.put(GroupPaths("g").state, replace(STATE, region=None).to_bytes())
     while tree.data(PATHS.root) is not None:
         some.take_turn("")
@@ -450,7 +450,7 @@ def test_number_of_groups_in_a_region_is_limited() -> None:
         plan(snapshot, {"range": RangeAssignor()})
 
 
-def test_group_removed_from_its_region_by_hand_is_bound_again_with_its_checkpoint() -> None:
+def test_group_manually_removed_from_its_region_is_bound_again_with_its_checkpoint() -> None:
     torn = replace(RUNNING, groups=("h",), sequence=3, next_sequence=4)
     found = decided(record=torn).region
 
@@ -468,7 +468,7 @@ def test_group_removed_from_its_region_by_hand_is_bound_again_with_its_checkpoin
 
 
 def test_members_naming_different_regions_bind_their_group_to_the_one_read() -> None:
-    """One that has no live channel registered first: what was read of its region is never written to another."""
+    """The first registered member has no live channel: the region that was read is never written to another."""
     snapshot = of_two()
     members = {
         name: replace(member, registration=replace(member.registration, region=RegionMembership(region)))
@@ -500,7 +500,7 @@ def test_region_takes_no_turn_after_a_group_turn_without_relevant_changes() -> N
     assert asks(same) and not asks(same)
     opened = RegionStep("r", replace(RUNNING, open=3), replace(RUNNING, open=3))
     assert not asks(opened, draining=frozenset({"c1"})), "a member has yet to contribute"
-    assert asks(opened), "all have contributed, before it was known that they were asked"
+    assert asks(opened), "all have contributed, before their commands were known"
     assert asks(same, replace(STATE, region=GroupRegion("r", 0)))
     assert asks(replace(same, after=replace(RUNNING, reset=2)))
     assert asks(replace(same, held_for=RUNNING.next_sequence))

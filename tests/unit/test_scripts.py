@@ -1,4 +1,4 @@
-"""What holds for every shell script of the repository."""
+"""Rules for every shell script of the repository."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_help_of_a_script_installs_nothing(script: str, tmp_path: Path) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: scripts/{script}")
-    assert len(done.stdout) > 80, "a usage says what the script does"
+    assert len(done.stdout) > 80, "a usage describes the script"
     assert not (tmp_path / ".venv").exists()
 
 

@@ -1,4 +1,4 @@
-"""Sealing: every record is in exactly one sealed segment, for every outcome of files and commits."""
+"""Sealing: every record is in exactly one sealed segment, despite any failure of files and commits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Clock(ThreadRuntime):
-    """Time that passes only on request."""
+    """Time that is advanced by the test only."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -94,7 +94,7 @@ class Membership:
 
 
 class Folder(SegmentFolder):
-    """A segments folder whose disk can be full, and which remembers what was removed."""
+    """A segments folder whose disk can be full, and which records removed files."""
 
     is_full = False
     removed: list[str]
@@ -224,7 +224,7 @@ def test_seal_with_a_lost_reply_before_a_pause_counts_when_partitions_are_releas
     bench.member.fates = ["happened"]
     assert not bench.sealer.seal()
     bench.sealer.paused = "the backlog is full"
-    bench.member.channel = bench.member.truth  # as the member settles it before it obeys a stop
+    bench.member.channel = bench.member.truth  # as the member settles it before it applies a stop
     bench.sealer.revoke(frozenset({P0}))
     assert bench.sealer.counts.segments == 1
     assert bench.sealer.counts.refetched == 0
@@ -307,7 +307,7 @@ def test_revoking_with_a_full_disk_drops_the_open_segment_and_refetches_the_rest
     assert bench.sealer.counts.refetched == 500
 
 
-def test_revoking_without_an_answer_holds_on_until_the_outcome_is_known(bench: Bench) -> None:
+def test_revoking_waits_until_an_unknown_outcome_is_resolved(bench: Bench) -> None:
     bench.fetch_all()
     bench.member.fates = ["happened"]
     with pytest.raises(OutcomeUnknown):
@@ -349,7 +349,7 @@ def test_file_that_does_not_begin_at_the_channel_offsets_is_dropped(bench: Bench
     assert bench.sealer.seal()
     assert bench.member.tried == []
     assert bench.positions() == {P0: 100, P1: 0}
-    assert bench.files.removed == ["g/c1/abc-0000000001.arrow"]  # it was never published
+    assert bench.files.removed == ["g/c1/abc-0000000001.arrow"]  # no commit has named it
 
 
 def test_a_file_whose_commit_was_sent_is_never_removed(bench: Bench) -> None:
@@ -548,7 +548,7 @@ class Marked(TimedLog):
 
 
 def test_log_gap_after_offsets_without_records_begins_at_the_channel_offset(tmp_path: Path) -> None:
-    """And nothing is dropped: neither what comes after it, nor such offsets of a partition that does not jump."""
+    """And nothing is dropped: neither later records, nor such offsets of a partition that does not jump."""
     log = Marked(20, {0: (10, 20), 1: (15, 20)})
     bench = Bench(tmp_path, log=log)
     bench.sealer.fetch()

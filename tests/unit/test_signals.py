@@ -1,4 +1,4 @@
-"""A signal is handled at any point of the main thread."""
+"""The action of a signal is done in any state of the main thread."""
 
 from __future__ import annotations
 

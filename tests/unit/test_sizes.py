@@ -32,7 +32,7 @@ def parameters(init: ast.FunctionDef | None) -> int:
 
 
 def attributes(found: ast.ClassDef) -> set[str]:
-    """What is assigned to `self`, and the fields of a dataclass."""
+    """The attributes assigned to `self`, and the fields of a dataclass."""
     fields = {
         each.target.id for each in found.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }

@@ -1,4 +1,4 @@
-"""What a pool and a source refuse, and how they read their options, without any Spark."""
+"""Options of a pool and a source, read or refused, without Spark."""
 
 from __future__ import annotations
 

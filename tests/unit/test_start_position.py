@@ -1,4 +1,4 @@
-"""Start positions: what they are written as, and what they decide. Pure."""
+"""Start positions: their syntax, and their decisions. Pure."""
 
 from __future__ import annotations
 

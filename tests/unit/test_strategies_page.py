@@ -1,4 +1,4 @@
-"""docs/strategies.md: its examples are what the strategies give, and its code runs."""
+"""docs/strategies.md: its examples equal the strategies' assignments, and its code runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_page_names_every_strategy_and_the_group_of_entry_points() -> None:
 
 
 def ran(nth: int) -> dict[str, Any]:
-    """What the page's `nth` example defines."""
+    """The names that the page's `nth` example defines."""
     made: dict[str, Any] = {}
     exec(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[nth], made)  # the page's own code
     return made

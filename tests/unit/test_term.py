@@ -1,4 +1,4 @@
-"""What a term may write."""
+"""Permitted writes of a term."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`topics sync`, what it decides: only its own znodes change, and only for their own cluster."""
+"""Decisions of `topics sync`: only its own znodes change, and only for their own cluster."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def plan(nodes: dict[str, Node], there: dict[str, Topic]) -> list[tuple[str, str
 
 
 def test_topics_of_the_brokers_are_created_extended_replaced_and_removed() -> None:
-    nodes = {name: node("id", 2, cluster="mine") for name in ("same", "grown", "again", "gone")}
-    there = {"same": topic("id", 2), "grown": topic("id", 3), "again": topic("id-2", 1), "new": topic("id", 1)}
+    nodes = {name: node("id", 2, cluster="mine") for name in ("same", "grown", "another", "gone")}
+    there = {"same": topic("id", 2), "grown": topic("id", 3), "another": topic("id-2", 1), "new": topic("id", 1)}
 
-    assert plan(nodes, there) == [("again", REPLACED), ("gone", REMOVED), ("grown", GROWN), ("new", CREATED)]
+    assert plan(nodes, there) == [("another", REPLACED), ("gone", REMOVED), ("grown", GROWN), ("new", CREATED)]
 
 
 def test_topic_not_created_by_sync_is_unchanged() -> None:

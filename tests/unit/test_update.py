@@ -20,7 +20,7 @@ PATH = "/counter"
 
 
 class Disturbed(MemoryTreeStore):
-    """Calls `disturb` with its number before each commit; what that raises comes after the commit."""
+    """Calls `disturb` with its number before each commit; its errors are raised after the commit."""
 
     def __init__(self, tree: MemoryTree, disturb: Callable[[int], Exception | None]) -> None:
         super().__init__(tree, 1, lambda: None, 3.0)
@@ -87,7 +87,7 @@ def test_a_znode_that_keeps_changing_ends_the_update() -> None:
     assert store.commits == TRIES
 
 
-def test_nothing_is_committed_where_nothing_is_to_be_changed() -> None:
+def test_update_without_a_change_commits_nothing() -> None:
     store = Disturbed(a_tree(), lambda nth: None)
 
     assert update(store, PATH, lambda node: Change((), node is not None))

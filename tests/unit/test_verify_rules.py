@@ -1,4 +1,4 @@
-"""`groups verify`, what it finds wrong: no owner, an owner that must not be, and what the coordinator left out."""
+"""Findings of `groups verify`: missing owners, unexpected owners, and partitions left out by the coordinator."""
 
 from __future__ import annotations
 

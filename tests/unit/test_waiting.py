@@ -1,4 +1,4 @@
-"""What tests wait for: longer on a busy machine, but for a promise."""
+"""Deadlines of tests: extended on a busy machine, except for promises."""
 
 from __future__ import annotations
 

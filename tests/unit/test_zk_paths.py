@@ -152,7 +152,7 @@ NAMES = {"t", "c", "c-0", "g", "lag", "0"}
 
 
 def section(title: str) -> str:
-    """What the document says under a heading, up to the next one."""
+    """The text of the document under a heading, up to the next one."""
     found = re.search(rf"^### {re.escape(title)}\n(.*?)(?=^##)", DOCUMENT, re.MULTILINE | re.DOTALL)
     assert found, f"no section {title}"
     return found[1]
@@ -196,7 +196,7 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 
 def defaults_of(kind: type) -> dict[str, Any]:
-    """Field -> what it is when it is left out; fields that cannot be left out are missing."""
+    """Field -> its value when it is left out; fields that cannot be left out are missing."""
     if issubclass(kind, tuple):
         return dict(kind._field_defaults)  # type: ignore[attr-defined]
     return {
