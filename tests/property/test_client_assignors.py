@@ -28,7 +28,7 @@ from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.records import Channel, Registration, Topic
 from tests.property.effort import Draw, tried
 from tests.property.test_strategies import Group, group
-from tests.unit.strategies import STRATEGIES, holding
+from tests.unit.strategies import STRATEGIES, with_running
 from tests.unit.test_client_cluster import KnownOffsets, assigned_by, settled
 
 EVERY = client_assignors([])
@@ -227,7 +227,7 @@ def snapshot(draw: Draw) -> tuple[Snapshot, dict[str, Registration]]:
     members, numbers = group(draw)
     if draw.truth():
         shares = assignors.assigned(STRATEGIES[draw.choice(sorted(STRATEGIES))], members, numbers)
-        members = holding(members, shares)
+        members = with_running(members, shares)
     topics = {topic: topic_of(topic, has) for topic, has in numbers.items() if draw.randrange(10)}
     topics["empty"] = topic_of("empty", ())
     registrations = {}

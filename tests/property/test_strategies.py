@@ -16,10 +16,10 @@ from tests.unit.strategies import (
     STRATEGIES,
     after,
     by_consumer,
-    holding,
     improvable,
     known_to,
     loads,
+    with_running,
 )
 
 Topics = dict[str, Sequence[int]]
@@ -76,7 +76,7 @@ def answer(strategy: str, members: Sequence[Subscriber], topics: Topics) -> Assi
 def settled(members: Sequence[Subscriber], assignment: Assignment, knows: bool = True) -> list[Subscriber]:
     """The members once they run what they were given; `knows`: as a coordinator finds them that has the last target."""
     running = after(members, assignment)
-    return holding(running, assignment) if knows else running
+    return with_running(running, assignment) if knows else running
 
 
 def owners(assignment: Assignment) -> dict[TopicPartition, str]:
@@ -117,7 +117,7 @@ def test_neither_the_order_of_the_input_nor_asking_twice_makes_a_difference(
     strategy: str, group: Group, random: Random
 ) -> None:
     members, topics = group
-    members = holding(members, answer(strategy, members, topics))
+    members = with_running(members, answer(strategy, members, topics))
     others = list(members)
     random.shuffle(others)
     shuffled: Topics = {topic: list(reversed(numbers)) for topic, numbers in reversed(topics.items())}
@@ -161,7 +161,7 @@ def test_turns_of_a_rebalance_reach_the_same_assignment_for_any_running_state(
 
     midway = [
         replace(one, running=frozenset(random.choices(every, k=random.randrange(5))), generation=random.randint(1, 9))
-        for one in holding(members, first)
+        for one in with_running(members, first)
     ]
 
     assert answer(strategy, midway, topics) == first

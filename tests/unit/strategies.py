@@ -63,7 +63,7 @@ def after(members: Iterable[Subscriber], assignment: Assignment, generation: int
     return [replace(one, running=runs.get(one.consumer, frozenset()), generation=generation) for one in members]
 
 
-def told(members: Iterable[Subscriber], assignment: Assignment) -> list[Subscriber]:
+def with_running(members: Iterable[Subscriber], assignment: Assignment) -> list[Subscriber]:
     """The members with the last assignment, which may not be running yet."""
     return [
         replace(
