@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.mutations import MUTATIONS
@@ -36,3 +38,10 @@ def test_every_hole_of_the_draft_has_a_mutation_that_is_found() -> None:
 
 def test_the_second_rule_that_a_mutation_takes_away_is_named() -> None:
     assert [each.name for each in MUTATIONS.values() if bool(each.also) != bool(each.covered_by)] == []
+
+
+def test_the_readme_has_which_rule_covers_which() -> None:
+    page = (Path(__file__).parent / "README.md").read_text()
+
+    rows = {f"| {each.name} | {each.rule} | {each.covered_by} |" for each in MUTATIONS.values() if each.also}
+    assert rows <= set(page.splitlines())
