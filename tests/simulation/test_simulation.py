@@ -24,7 +24,7 @@ from tests.simulation.world import SimulatedWorld
 
 pytestmark = pytest.mark.histories
 
-SEEDS = 160
+SEEDS = 480
 """A bounded set over all profiles; `scripts/simulate` runs as many as one likes."""
 
 FIRST_SEED = 100_000
