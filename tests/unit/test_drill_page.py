@@ -299,7 +299,7 @@ def test_narrow_or_adjacent_bars_are_merged() -> None:
     assert stream(flow, axis, 3) == [(0, 1002)]
 
 
-def test_a_pause_in_the_flow_of_records_can_be_seen() -> None:
+def test_pause_in_the_flow_of_records_is_a_gap_in_the_stream() -> None:
     flow = [Flow(at, at + 0.1, 1, 1) for at in (0.0, 1.0, 2.0, 30.0)]
 
     assert stream(flow, Axis(0, 100, 100), 1) == [(0, 3), (30, 1)]
