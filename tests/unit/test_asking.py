@@ -45,8 +45,8 @@ def ask(leader: str, members: Mapping[str, AskMember], **options: Any) -> Ask:
 def answer(**shares: TopicPartition) -> dict[str, Any]:
     """The children of an ask once its leader assigned a partition to each of these."""
     entries = {name: MemberAnswer({f"{name}-0": frozenset({part})}) for name, part in shares.items()}
-    said = Answer(tuple(sorted(shares)), {"t": "id-t"}, {"t": frozenset(TOPIC.partitions)})
-    return {"answer": said, "entries": entries, "children": ("answer", *(f"member-{name}" for name in shares))}
+    reply = Answer(tuple(sorted(shares)), {"t": "id-t"}, {"t": frozenset(TOPIC.partitions)})
+    return {"answer": reply, "entries": entries, "children": ("answer", *(f"member-{name}" for name in shares))}
 
 
 def assign(name: str, leader: str = "a", epoch: int = 1, generation: int = 0) -> Command:
@@ -471,9 +471,9 @@ def job_state(*names: str, view: str, **options: Any) -> GroupState:
 
 
 def job_ask(name: str, *members: str) -> AskView:
-    said = Answer(tuple(sorted(members)))
+    reply = Answer(tuple(sorted(members)))
     entries = {member: MemberAnswer(member_state="eA==") for member in members}
-    return AskView(name, ask("a", asked(*members), protocol_type="jobs"), said, "", entries, ("answer",))
+    return AskView(name, ask("a", asked(*members), protocol_type="jobs"), reply, "", entries, ("answer",))
 
 
 def test_new_answer_stops_members_with_an_earlier_one_before_any_member_starts() -> None:
@@ -661,8 +661,8 @@ def test_an_answer_whose_start_does_not_fit_beside_the_state_fails_its_leader(co
         name: MemberAnswer({f"{name}-0": frozenset(TopicPartition(topic, 0) for topic in some)})
         for name, some in given.items()
     }
-    said = Answer(tuple(names), {t: one.id for t, one in topics.items()}, {t: frozenset({0}) for t in topics})
-    view = AskView(ASK1, ask("a", asked(*names)), said, "", entries, ("answer",))
+    reply = Answer(tuple(names), {t: one.id for t, one in topics.items()}, {t: frozenset({0}) for t in topics})
+    view = AskView(ASK1, ask("a", asked(*names)), reply, "", entries, ("answer",))
     snapshot = replace(group(*names, asks=(view,)), topics=topics)
 
     found = decided(snapshot)

@@ -49,12 +49,12 @@ def test_missing_peer_is_null_and_a_slow_peer_is_more_than_its_limit(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "Worker", lambda name, partitions: Worker(bench, name, partitions))
-    said: list[str] = []
+    output: list[str] = []
 
-    found = bench.measure(consumers=3, partitions=60, rounds=2, peer_limit_s=5.0, tell=said.append)
+    found = bench.measure(consumers=3, partitions=60, rounds=2, peer_limit_s=5.0, tell=output.append)
 
-    assert said[0] == "not installed, skipped: aiokafka (pip install zk-group-coordinator[bench])"
-    assert "kafka-python: join: an assignment took more than 5 s" in said
+    assert output[0] == "not installed, skipped: aiokafka (pip install zk-group-coordinator[bench])"
+    assert "kafka-python: join: an assignment took more than 5 s" in output
     for step in ("fresh", "join", "leave"):
         figures = found[f"ours_{step}_ms"]
         assert 0 < figures["min"] <= figures["median"] <= figures["max"]
@@ -86,10 +86,10 @@ def test_failing_peer_is_reported_and_the_others_are_measured(bench: Any, monkey
             return super().seconds(names, is_first, limit_s)
 
     monkeypatch.setattr(bench, "Worker", lambda name, partitions: Failing(bench, name, partitions))
-    said: list[str] = []
+    output: list[str] = []
 
-    found = bench.measure(consumers=3, partitions=200, rounds=1, peer_limit_s=5.0, tell=said.append)
+    found = bench.measure(consumers=3, partitions=200, rounds=1, peer_limit_s=5.0, tell=output.append)
 
-    assert "kafka-python: fresh: an assignment: it failed" in said
+    assert "kafka-python: fresh: an assignment: it failed" in output
     assert found["kafka_python_fresh_ms"] is None
     assert found["ours_leave_ms"]["min"] > 0

@@ -123,7 +123,7 @@ def test_group_without_a_state_breaks_it() -> None:
     assert names(finding) == ["n1#1 commit channel/n1"]
 
 
-def test_overlooked_change_breaks_it_though_other_changes_are_seen() -> None:
+def test_undetected_change_breaks_it_though_other_changes_are_detected() -> None:
     def change(history: StoryHistory) -> None:
         more_partitions(history)
         history.pass_(4)

@@ -78,7 +78,7 @@ def test_recently_created_partition_may_be_unassigned() -> None:
     held(spoilt("handed on", happen))
 
 
-def test_partition_created_long_before_must_be_seen_unless_faults_continued() -> None:
+def test_partition_created_long_before_must_be_detected_unless_faults_continued() -> None:
     def happen(history: StoryHistory, after: float, fault: bool) -> None:
         history.topic("flights", "T1", 5)
         if fault:

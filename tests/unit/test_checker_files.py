@@ -155,10 +155,10 @@ def test_commit_reported_late_is_ordered_before_its_successors(tmp_path: Path) -
     assert main(parted(tmp_path, events)) == 0
 
 
-SAYS = ("restored", "taken", "saved", "state")
+REPORTS = ("restored", "taken", "saved", "state")
 
 
-@pytest.mark.parametrize(("reporting", "broken"), [(SAYS, set()), ((), {"S10", "S11"})])
+@pytest.mark.parametrize(("reporting", "broken"), [(REPORTS, set()), ((), {"S10", "S11"})])
 def test_events_known_to_a_process_are_ordered_before_its_report(
     tmp_path: Path, reporting: Iterable[str], broken: set[str]
 ) -> None:

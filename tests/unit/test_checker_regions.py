@@ -174,8 +174,8 @@ def test_process_unaware_of_its_lost_name_is_not_checked_for_its_restored_state(
     def speaks_late(history: RegionGroup) -> None:
         for name in ("m0", "m1", "m2"):
             history.restore(name)
-        said = {**history.say("restored", "m0", reset=1), "who": "m0#0", "incarnation": "m0-0"}
-        history.events[-1] = said
+        report = {**history.say("restored", "m0", reset=1), "who": "m0#0", "incarnation": "m0-0"}
+        history.events[-1] = report
         history.run()
 
     assert not spoilt("resetting", speaks_late)["S10"].findings

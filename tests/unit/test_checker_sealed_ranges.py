@@ -22,7 +22,7 @@ def part(number: int, first: int, following: int, topic_id: str = "T1") -> Seale
     return SealedRange("flights", topic_id, number, first, following)
 
 
-def stands(history: StoryHistory, consumer: str, partition: TopicPartition, offset: int | None) -> None:
+def set_position(history: StoryHistory, consumer: str, partition: TopicPartition, offset: int | None) -> None:
     """The offsets that a consumer reports as its position."""
     life = history.lives[consumer]
     life.channel = replace(life.channel, running={**life.channel.running, partition: offset})
@@ -46,7 +46,7 @@ def test_a_seal_by_the_next_holder_that_does_not_join_breaks_it(first: int, kind
 def test_a_seal_by_the_same_holder_that_does_not_join_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120)])
-        stands(history, "s1", P2, 130)
+        set_position(history, "s1", P2, 130)
         history.sealed("s1", [part(2, 130, 140)])
         raise Enough
 
@@ -287,14 +287,14 @@ def test_manually_set_offset_is_the_new_position() -> None:
         history.turn("g", shares, history.start("s1", shares["s1"], generation=history.states["g"].generation + 1))
         history.obey("s1")
         history.seal("s1", 10, 2)
-        if goes_on:
-            stands(history, "s1", P2, 700)
-        history.sealed("s1", [part(2, 700, 710)] if goes_on else [part(2, 510, 520)])
+        if continues:
+            set_position(history, "s1", P2, 700)
+        history.sealed("s1", [part(2, 700, 710)] if continues else [part(2, 510, 520)])
         raise Enough
 
-    goes_on = False
+    continues = False
     held(spoilt("joined", happen))
-    goes_on = True
+    continues = True
     assert spoilt("joined", happen)["S5"].outcome == "broken", "from there on it is judged again"
 
 
@@ -403,20 +403,20 @@ def test_start_after_records_that_were_not_deliberately_skipped_breaks_it(start:
     assert "was set to 40" in only(spoilt("stable", happen), "S5").why
 
 
-@pytest.mark.parametrize("is_said", [True, False], ids=["said", "silent"])
-def test_gap_in_the_log_may_be_skipped_when_it_is_recorded(is_said: bool) -> None:
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "unrecorded"])
+def test_gap_in_the_log_may_be_skipped_when_it_is_recorded(is_recorded: bool) -> None:
     def happen(history: StoryHistory) -> None:
         history.sealed("s1", [part(2, 100, 120)])
         life = history.lives["s1"]
         where = {"topic": "flights", "topic_id": "T1", "partition": 2, "before": 120, "after": 200}
-        if is_said:
+        if is_recorded:
             names = {"group": "g", "consumer": "s1", "incarnation": life.channel.incarnation}
             history.event("jump", "s1#1", **names, **where)
         history.set_channel(life, replace(life.channel, running={**life.channel.running, P2: 200}))
         history.sealed("s1", [part(2, 200, 210)])
         raise Enough
 
-    if is_said:
+    if is_recorded:
         held(spoilt("joined", happen))
     else:
         assert "went from 120 to 200" in only(spoilt("joined", happen), "S5").why

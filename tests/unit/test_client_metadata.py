@@ -41,7 +41,7 @@ def test_topic_order_does_not_change_the_bytes_so_a_restart_is_no_rejoin() -> No
         ConsumerMetadata({"t.*": 1}, "black_list", version=2),
     ],
 )
-def test_metadata_is_read_as_it_was_written(metadata: ConsumerMetadata) -> None:
+def test_metadata_round_trips_unchanged(metadata: ConsumerMetadata) -> None:
     assert ConsumerMetadata.parse("here", metadata.to_bytes()) == metadata
 
 

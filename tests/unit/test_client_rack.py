@@ -83,7 +83,7 @@ def test_one_partition_moves_where_an_exchange_would_move_two() -> None:
 
 
 @pytest.mark.parametrize("racks", ["", "r1 r2"])
-def test_unowned_partition_is_exchanged_before_one_that_would_have_to_move(racks: str) -> None:
+def test_unowned_partition_is_exchanged_before_an_owned_partition(racks: str) -> None:
     members = {"a": holding("a-0=t:0,3"), "b": holding("b-0=t:1")}
     lookup = with_racks({"t-0": "r2", "t-2": racks, "t-3": "r1"})
 

@@ -123,9 +123,9 @@ def test_unwritable_run_folder_ends_the_run_with_the_finished_drills(
 
     done = ran(tmp_path, "--repeat", "3")
 
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert (done.exit_code, said["verdict"]) == (code, verdict)
-    assert [each["verdict"] for each in said["drills"]] == [first]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (done.exit_code, report["verdict"]) == (code, verdict)
+    assert [each["verdict"] for each in report["drills"]] == [first]
     assert "error: aborted after 1 drills: " in done.stderr
     assert "Traceback" not in done.stderr
 

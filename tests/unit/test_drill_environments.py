@@ -15,7 +15,7 @@ from drills.environments.containers import Containers, EngineError
 from drills.environments.namespaces import Namespaces
 
 Answer = Callable[[str], str]
-"""What is said to the words of a command; it may refuse."""
+"""Output of a command, by its arguments; it may raise."""
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_a_process_that_was_granted_another_session_makes_a_run_inconclusive() -
     assert granted_otherwise(events, 2.0) == ["node-1#5 was granted a session of 4 s, not 2"]
 
 
-def test_every_session_counts_also_earlier_ones_and_those_of_silent_processes() -> None:
+def test_sessions_of_earlier_and_silent_processes_count() -> None:
     events = [
         {"event": "session", "session": 1, "who": "a#5", "timeout": 4.0, "asked": 2.0},
         {"event": "session", "session": 2, "who": "a#5", "timeout": 2.0, "asked": 2.0},
@@ -147,6 +147,6 @@ def test_every_session_counts_also_earlier_ones_and_those_of_silent_processes() 
         {"event": "session", "session": 5, "who": "hand", "timeout": 20.0, "asked": 30.0},
     ]
 
-    said = granted_otherwise(events, 2.0)
+    found = granted_otherwise(events, 2.0)
 
-    assert said == ["a#5 was granted a session of 4 s, not 2", "session 0x1f was granted a session of 3 s, not 2"]
+    assert found == ["a#5 was granted a session of 4 s, not 2", "session 0x1f was granted a session of 3 s, not 2"]

@@ -299,7 +299,7 @@ def test_narrow_or_adjacent_bars_are_merged() -> None:
     assert stream(flow, axis, 3) == [(0, 1002)]
 
 
-def test_a_pause_in_the_flow_of_records_can_be_seen() -> None:
+def test_pause_in_the_flow_of_records_is_a_gap_in_the_stream() -> None:
     flow = [Flow(at, at + 0.1, 1, 1) for at in (0.0, 1.0, 2.0, 30.0)]
 
     assert stream(flow, Axis(0, 100, 100), 1) == [(0, 3), (30, 1)]
@@ -311,14 +311,14 @@ def test_a_pause_in_the_flow_of_records_can_be_seen() -> None:
 def test_page_describes_the_run_in_text_and_shapes() -> None:
     found = Page(page(run(), history()))
 
-    said = found.words()
+    text = found.words()
     assert (
         "node-1 was killed; node-2 acted 4.1 s later (5.5 s promised). 2 partitions stood still for 5 s at most."
-        in said
+        in text
     )
-    assert "12,000 records delivered once." in said
-    assert "zk-coordinator drill run coordinator-sigkill --seed 7" in said
-    assert "2026-11-21 17:00:00 UTC, took 20.5 s, embedded ensemble of 3 servers" in said
+    assert "12,000 records delivered once." in text
+    assert "zk-coordinator drill run coordinator-sigkill --seed 7" in text
+    assert "2026-11-21 17:00:00 UTC, took 20.5 s, embedded ensemble of 3 servers" in text
     assert [attrs for attrs in found.of("verdict") if "PASS" in (attrs["class"] or "")]
 
 
@@ -370,14 +370,14 @@ def test_broken_invariant_has_its_witness_and_an_undecided_one_its_reason() -> N
     )
     broken["invariants"]["S5"].update(outcome="not decided", why="no query ran")
 
-    said = Page(page(broken, history())).words()
+    text = Page(page(broken, history())).words()
 
-    assert "t-0 was fetched by two" in said
-    assert "+5.5 s c3#13 begin" in said
-    assert '"partitions":{"t":{"0":0}}' in said
-    assert "no time" in said
-    assert "no query ran" in said
-    assert "S1 was broken." in said
+    assert "t-0 was fetched by two" in text
+    assert "+5.5 s c3#13 begin" in text
+    assert '"partitions":{"t":{"0":0}}' in text
+    assert "no time" in text
+    assert "no query ran" in text
+    assert "S1 was broken." in text
 
 
 def everywhere(value: Any, nasty: str) -> Any:
@@ -448,13 +448,13 @@ def test_the_same_run_gives_the_same_page_byte_for_byte() -> None:
 
 
 def test_parts_missing_after_an_aborted_run_are_reported_in_their_place() -> None:
-    said = Page(page({}, [])).words()
+    text = Page(page({}, [])).words()
 
-    assert "The run was aborted before it had a verdict." in said
-    assert "INCONCLUSIVE" in said
+    assert "The run was aborted before it had a verdict." in text
+    assert "INCONCLUSIVE" in text
     for what in ("the history", "the promises", "the numbers", "the record counts", "the verdicts of the checker",
                  "the plan of the drill", "the versions", "the name of the drill"):  # fmt: skip
-        assert f"Missing: {what}" in said
+        assert f"Missing: {what}" in text
 
 
 def strange() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -69,7 +69,7 @@ def test_members_are_listed_by_partition_count_and_unassigned_partitions_last() 
 
     found = by_holder(ShownGroup("g", GroupState(), (*members, gone), parts))
 
-    assert [(who, [each.partition.partition for each in some]) for who, some in found.items()] == [
+    assert [(holder, [each.partition.partition for each in some]) for holder, some in found.items()] == [
         ("b", [1, 2]),
         ("a", [3]),
         ("gone", [4]),
@@ -112,10 +112,10 @@ def test_tables_are_shown_again_with_a_blank_line_between_two(
 
     show(lambda: next(taken), "table", 0.5, 3)
 
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     tables = [f"GROUP  LOG-END-OFFSET\ng{number:>20}\n" for number in (1, 2, 13)]
-    assert said.out == "\n".join(tables)
-    assert said.err == "note 0\nnote 1\n", "a changed note is printed again"
+    assert printed.out == "\n".join(tables)
+    assert printed.err == "note 0\nnote 1\n", "a changed note is printed again"
     assert naps == [0.5, 0.5]
 
 
@@ -152,10 +152,10 @@ def test_a_terminal_shows_the_last_table_in_place(
 
     show(lambda: next(taken), "table", 1.0, 2)
 
-    said = capsys.readouterr().out
-    first, up, second = said.index(f"g{1:>20}"), said.index("\x1b[1A"), said.index(f"g{2:>20}")
+    printed = capsys.readouterr().out
+    first, up, second = printed.index(f"g{1:>20}"), printed.index("\x1b[1A"), printed.index(f"g{2:>20}")
     assert first < up < second, "the cursor moves up, and the second table overwrites the first"
-    assert said.rstrip().removesuffix("\x1b[?25h").rstrip().endswith("note 0")
+    assert printed.rstrip().removesuffix("\x1b[?25h").rstrip().endswith("note 0")
 
 
 def test_table_is_shown_once_with_notes_on_stderr_without_watch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,8 +163,8 @@ def test_table_is_shown_once_with_notes_on_stderr_without_watch(capsys: pytest.C
 
     show(lambda: next(taken), "table", None, None)
 
-    said = capsys.readouterr()
-    assert (said.out.count("GROUP"), said.err) == (1, "note 0\n")
+    printed = capsys.readouterr()
+    assert (printed.out.count("GROUP"), printed.err) == (1, "note 0\n")
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_log_record_of_a_failed_turn_retains_no_objects_of_the_group(
     error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     handlers = Handlers(a_term(ELSEWHERE, ManualRuntime()), RANGE, print, NothingAsked())  # type: ignore[arg-type]
-    rebalancer = FailingRebalancer(error("it is said"))
+    rebalancer = FailingRebalancer(error("turn failed"))
     kept = weakref.ref(rebalancer)
     handlers._groups["g"] = GroupTurns(rebalancer)  # type: ignore[arg-type]
     handlers.ask("g", "joined c1")
@@ -87,5 +87,5 @@ def test_log_record_of_a_failed_turn_retains_no_objects_of_the_group(
     del handlers._groups["g"], rebalancer
     gc.collect()
 
-    assert "reason=it is said" in caplog.text
+    assert "reason=turn failed" in caplog.text
     assert kept() is None

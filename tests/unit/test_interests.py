@@ -70,7 +70,7 @@ def test_topic_of_a_departed_last_subscriber_affects_no_group(interests: Interes
     assert interests.groups_with_wildcard_topics == {}
 
 
-def test_a_subscription_that_changes_in_place_is_seen(interests: Interests) -> None:
+def test_subscription_changed_in_place_is_detected(interests: Interests) -> None:
     interests.update("g", [static("t")])
 
     interests.update("g", [static("u")])

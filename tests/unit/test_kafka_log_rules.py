@@ -47,7 +47,7 @@ class Cluster:
     :ivar spoil: is called with each poll that took records out of the queue.
     :ivar ahead: how many records a client fetches ahead of what is taken out of its queue.
     :ivar taken: how many records clients have fetched from the brokers.
-    :ivar lost: what librdkafka says of having lost all brokers, behind what stands in the queue now; "" for nothing.
+    :ivar lost: librdkafka's error that all brokers are down, behind the records queued now; "" for none.
     :ivar is_mute: whether they leave questions unanswered.
     :ivar now: the time.
     :ivar known: the servers that clients were made with.
@@ -55,7 +55,7 @@ class Cluster:
     :ivar damaged: partitions whose first record is damaged.
     :ivar cut: partitions that were cut off at an offset, behind which clients had fetched.
     :ivar failing: partitions of which the brokers have only errors behind what they have given.
-    :ivar failures: what librdkafka says at each poll of connections that failed.
+    :ivar failures: librdkafka's errors of failed connections, at each poll.
     :ivar described: the topics of each question what is known of them.
     """
 
@@ -166,7 +166,7 @@ class Ahead(Client):
     def __init__(self, cluster: Cluster, servers: str) -> None:
         super().__init__(cluster, servers)
         self._queue: list[tuple[str, int, range]] = []
-        self._said: list[Signal] = []
+        self._outage_signals: list[Signal] = []
         self._begun: set[tuple[str, int]] = set()
         self._since: dict[tuple[str, int], float] = {}
         self._answers_at = 0.0
@@ -197,14 +197,14 @@ class Ahead(Client):
             found.append(records(topic, partition, offsets[:most], self._cluster.size))
             most -= len(offsets)
         if self._cluster.lost and not self._queue:
-            self._said.append(Signal(AWAY, "", -1, -1, self._cluster.lost))
+            self._outage_signals.append(Signal(AWAY, "", -1, -1, self._cluster.lost))
             self._cluster.lost, self._cluster.is_mute = "", True
         return found
 
     def events(self) -> list[Signal]:
-        said, self._said = self._said, []
+        logged, self._outage_signals = self._outage_signals, []
         failures = [Signal(OTHER, "", -1, -1, text) for text in self._cluster.failures]
-        return [*super().events(), *failures, *said]
+        return [*super().events(), *failures, *logged]
 
     def _after(self, place: tuple[str, int], offset: int) -> Signal:
         if place in self._cluster.failing:
@@ -744,7 +744,7 @@ def test_fetching_does_not_wait_for_a_slow_broker_lookup_in_zookeeper(cluster: C
 
     answer.set()
     cluster.is_mute = False
-    eventually(lambda: desk.ask(0) >= 0 and desk.offsets[0] == 20, 10, "it goes on at the other place")
+    eventually(lambda: desk.ask(0) >= 0 and desk.offsets[0] == 20, 10, "the consumer continues with the other servers")
     assert cluster.known[-1] == "b:2"
 
 
@@ -797,7 +797,7 @@ def test_broker_unreachable_for_long_is_logged_once_while_others_answer(
 ) -> None:
     """Partitions that it leads have nothing, and there is no outage."""
 
-    def said() -> list[str]:
+    def logged() -> list[str]:
         return [message for message in caplog.messages if "broker unreachable" in message]
 
     first, second = (f"ssl://b:2/{name}: SSL handshake failed: wrong version number" for name in ("bootstrap", "2"))
@@ -807,10 +807,10 @@ def test_broker_unreachable_for_long_is_logged_once_while_others_answer(
     cluster.failures = [first, second, "GroupCoordinator: Connect failed"]
     for _ in range(9):
         desk.ask(0, passes_s=1.0)
-    assert said() == []
+    assert logged() == []
     for _ in range(100):
         desk.ask(0, passes_s=1.0)
-    assert said() == [f"Kafka broker unreachable: servers=a:1 reason={first}"]
+    assert logged() == [f"Kafka broker unreachable: servers=a:1 reason={first}"]
 
     cluster.failures = []
     for _ in range(60):
@@ -818,7 +818,7 @@ def test_broker_unreachable_for_long_is_logged_once_while_others_answer(
     cluster.failures = [second]
     for _ in range(20):
         desk.ask(0, passes_s=1.0)
-    assert said()[1:] == [f"Kafka broker unreachable: servers=a:1 reason={second}"]
+    assert logged()[1:] == [f"Kafka broker unreachable: servers=a:1 reason={second}"]
     assert desk.log.outages == 0
 
 

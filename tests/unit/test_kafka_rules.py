@@ -72,12 +72,12 @@ PEM = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAg
 
 
 @pytest.mark.parametrize(
-    "said", [PEM, PEM.strip(), " ".join(PEM.split()), PEM.splitlines()[1], PEM.replace("\n", "\r\n"), "  " + PEM * 2]
+    "pem", [PEM, PEM.strip(), " ".join(PEM.split()), PEM.splitlines()[1], PEM.replace("\n", "\r\n"), "  " + PEM * 2]
 )
-def test_a_secret_of_several_lines_is_not_shown_however_it_is_broken_into_lines(said: str) -> None:
+def test_a_multiline_secret_is_masked_with_any_line_breaks(pem: str) -> None:
     """Nor a line of it; and messages of librdkafka are printed on one line."""
     with pytest.raises(UsageError, match=r"\*\*\*") as raised:
-        KafkaClient("h:1", {"group.id": "g", "ssl.key.pem": PEM, f"no.such.option.{said}": "1"})
+        KafkaClient("h:1", {"group.id": "g", "ssl.key.pem": PEM, f"no.such.option.{pem}": "1"})
 
     text = str(raised.value)
     assert "\n" not in text
@@ -252,12 +252,12 @@ def test_broken_handshake_is_an_outage_and_an_untrusted_certificate_is_final() -
         client._on_error(KafkaError(KafkaError._SSL, BROKEN))
         client._on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
         client._on_error(KafkaError(KafkaError._SSL, NOT_VERIFIED))
-        said = client.events()
+        signals = client.events()
     finally:
         client.close()
 
-    assert [signal.kind for signal in said] == [OTHER, AWAY, CREDENTIALS]
-    assert said[1].text == f"1/1 brokers are down: {BROKEN}"
+    assert [signal.kind for signal in signals] == [OTHER, AWAY, CREDENTIALS]
+    assert signals[1].text == f"1/1 brokers are down: {BROKEN}"
 
 
 def test_all_brokers_down_is_reported_despite_any_number_of_failed_connections() -> None:
@@ -268,9 +268,9 @@ def test_all_brokers_down_is_reported_despite_any_number_of_failed_connections()
         for _ in range(10_000):
             client._on_error(KafkaError(KafkaError._TRANSPORT, "h:1/1: Connect failed"))
         client._on_error(KafkaError(KafkaError._SSL, NOT_VERIFIED))
-        said = [signal.kind for signal in client.events()]
+        signals = [signal.kind for signal in client.events()]
     finally:
         client.close()
 
-    assert (said[0], said[-1]) == (AWAY, CREDENTIALS)
-    assert len(said) <= 102
+    assert (signals[0], signals[-1]) == (AWAY, CREDENTIALS)
+    assert len(signals) <= 102

@@ -130,7 +130,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "drills.workloads": ("drills.checker.replay.sketches", "consumer.**", "consumer", "coordinator.zk.**"),
     "drills": ("drills.**", "coordinator.cli", "coordinator.zk.**"),
 }  # fmt: skip
-"""Folder (or module at a package's root) -> what else of the project it imports; `a.**` is all below `a`, and `a`."""
+"""Folder (or module at a package's root) -> other modules that it imports; `a.**` is all below `a`, and `a`."""
 
 STRANGERS = (
     ("consumer.spark.fetchers", "consumer.spark.source"),
@@ -144,7 +144,7 @@ STRANGERS = (
     ("drills.scenarios", "drills.runner"),
     ("drills.scenarios", "drills.workloads"),
 )
-"""Who knows nothing of whom, where `MAY_IMPORT` says `**`."""
+"""Importer and folder that it must not import, despite a `**` in `MAY_IMPORT`."""
 
 
 @cache
@@ -341,10 +341,10 @@ LARGE = {
     "ConsumerMetrics": "an attribute for each metric",
     "Meter": "an attribute for each series of a consumer",
 }
-"""Classes of the running product that are larger, and why; the reason also stands beside each."""
+"""Classes of the running product that are larger, each with its reason, which the class also has."""
 
 WIDE = {"ChannelData": "the fields of a channel", "CommandData": "the fields of a command"}
-"""Constructors of the drills with more parameters, and why."""
+"""Constructors of the drills with more parameters, each with its reason."""
 
 
 def attributes_of(found: ast.ClassDef) -> set[str]:
@@ -384,11 +384,11 @@ FOLDERS = [path for package in PACKAGES for path in (ROOT / package).rglob("__in
 
 
 @pytest.mark.parametrize("path", FOLDERS, ids=lambda path: path.parent.relative_to(ROOT).as_posix())
-def test_a_folder_opens_with_what_it_has_and_what_it_imports(path: Path) -> None:
-    """What it may import is in `MAY_IMPORT`; here it is said to the reader."""
-    said = ast.get_docstring(ast.parse(path.read_text())) or ""
+def test_docstring_of_a_folder_names_its_imports(path: Path) -> None:
+    """`MAY_IMPORT` has the rule; the docstring has it for the reader."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
 
-    assert re.search(r"\b[Ii]mports? ", said), said
+    assert re.search(r"\b[Ii]mports? ", docstring), docstring
 
 
 @pytest.mark.parametrize("package", PACKAGES)

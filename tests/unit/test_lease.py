@@ -101,7 +101,7 @@ def test_a_lease_lapses_by_itself(server: Server) -> None:
     assert server.lease.left_s == 0
 
 
-def test_a_renewal_without_an_answer_leaves_the_lease_as_it_was(server: Server) -> None:
+def test_renewal_without_an_answer_leaves_the_lease_unchanged(server: Server) -> None:
     server.lease.renew()
     server.runtime.now += 1.0
     server.error = ConnectionLost("no answer")

@@ -109,7 +109,7 @@ def test_first_of_newcomers_without_a_common_strategy_is_admitted() -> None:
     assert list(choice.refused) == ["a"]
 
 
-def test_a_newcomer_that_knows_no_strategy_of_this_node_is_refused() -> None:
+def test_newcomer_without_a_strategy_of_this_node_is_refused() -> None:
     choice = choose([member("a", "unheard-of", rank=NEWCOMER)], "", KNOWN)
 
     assert choice.name is None

@@ -151,13 +151,13 @@ def test_stuck_consumer_delays_only_its_partitions_for_its_rebalance_timeout() -
 
 
 @pytest.mark.parametrize("runs_something", [True, False])
-def test_churn_does_not_postpone_the_eviction_of_one_that_acknowledges_nothing(runs_something: bool) -> None:
+def test_churn_does_not_postpone_the_eviction_of_an_unresponsive_consumer(runs_something: bool) -> None:
     world = a_world(6)
     silent = world.start("a", {"t": 1})
     if runs_something:
         settle(world)
 
-    for number in range(3 * MAX_POLL_MS // 500):  # it gives signs of life, and applies no command
+    for number in range(3 * MAX_POLL_MS // 500):  # it touches its channel, and applies no command
         world.topic("t", 7 + number % 2)
         world.turn()
         world.tick(0.5)

@@ -101,9 +101,9 @@ def test_joining_member_gets_each_partition_once_released_and_stops_no_other_mem
 def steps(world: GroupWorld, generation: int) -> dict[str, str]:
     """Consumer -> the name of its step, as a turn in `generation` decides it."""
     snapshot = world.snapshot()
-    who = membership(snapshot, world.assignors, world.rules)
-    want = wanted(snapshot, who.everybody, TableAssignor())
-    found = moves(Round(snapshot, who, want, generation, is_eager=False))
+    members = membership(snapshot, world.assignors, world.rules)
+    target = wanted(snapshot, members.everybody, TableAssignor())
+    found = moves(Round(snapshot, members, target, generation, is_eager=False))
     return {name: type(step).__name__ for name, step in found.steps.items()}
 
 

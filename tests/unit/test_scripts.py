@@ -63,6 +63,6 @@ def test_help_of_a_script_installs_nothing(script: str, tmp_path: Path) -> None:
 def test_the_wheels_commands_have_one_version() -> None:
     runner = CliRunner()
 
-    said = [runner.invoke(main, ["--version"]).output for main in (coordinator_main, consumer_main)]
+    versions = [runner.invoke(main, ["--version"]).output for main in (coordinator_main, consumer_main)]
 
-    assert said == [f"zk-coordinator, version {__version__}\n", f"zk-consumer, version {__version__}\n"]
+    assert versions == [f"zk-coordinator, version {__version__}\n", f"zk-consumer, version {__version__}\n"]

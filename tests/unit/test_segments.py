@@ -428,7 +428,7 @@ def test_a_folder_is_a_path_or_a_url(tmp_path: Path, url: str) -> None:
     assert sum(item.num_rows for item in folder.read("g/c/a-0000000001.arrow", size, 3)) == 3
 
 
-def test_a_folder_that_pyarrow_does_not_know_is_refused() -> None:
+def test_folder_with_a_scheme_unknown_to_pyarrow_is_refused() -> None:
     with pytest.raises(UsageError, match="no folder for segments"):
         SegmentFolder("nonsense://host/folder")
 

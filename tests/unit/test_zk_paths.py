@@ -169,10 +169,10 @@ def keys_of(value: Any) -> set[str]:
     ("title", "record"), WRITTEN, ids=[f"{title} {type(made).__name__}" for title, made in WRITTEN]
 )
 def test_every_field_that_is_written_is_in_the_section_of_its_znode(title: str, record: Any) -> None:
-    said = section(title) + (section("ids/[consumer]") if isinstance(record, Seat) else "")  # which it refers to
+    text = section(title) + (section("ids/[consumer]") if isinstance(record, Seat) else "")  # which it refers to
     fields = keys_of(json.loads(record.to_bytes())) - NAMES - {"version"}
 
-    assert {name for name in fields if not re.search(rf"[`\"]{re.escape(name)}[`\"]", said)} == set()
+    assert {name for name in fields if not re.search(rf"[`\"]{re.escape(name)}[`\"]", text)} == set()
 
 
 def records() -> dict[str, type]:
