@@ -22,9 +22,6 @@ from tests.support.world import SESSION_MS, World
 pytestmark = pytest.mark.timeout(400)
 
 NAMES = ("one", "two", "three")
-KEPT = 100
-"""More than a run takes: until one has every record, checkpoints are taken one after the other."""
-
 Rows = list[tuple[str, int, int]]
 
 
@@ -63,20 +60,17 @@ def whole_again(world: World, before: set[tuple[str, str]]) -> None:
 
 
 def complete(world: World, records: int) -> int:
-    """A checkpoint that has all records."""
-
-    def look() -> int:
-        number = checkpoint(world)
-        given = contributions(world, number).values()
-        return number if sum(sum(each.offsets.values()) for each in given) == records else 0
-
-    return eventually(look, 60, "a checkpoint has everything")
+    """A checkpoint that has all records: one is taken when all are sealed, since each costs every query a batch."""
+    eventually(lambda: sum(world.offsets("g").values()) == records, 60, "every record is sealed")
+    number = checkpoint(world)
+    assert sum(sum(each.offsets.values()) for each in contributions(world, number).values()) == records
+    return number
 
 
 def test_three_queries_hold_the_same_records_at_each_checkpoint_despite_kills(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
-    first = world.elected(world.coordinator(checkpoints_kept=KEPT))
+    first = world.elected(world.coordinator(checkpoints_kept=100))
     world.topic("t", 4)
     sinks = {name: Delivered() for name in NAMES}
     rates = {"one": "0", "two": "150", "three": "400"}
@@ -104,7 +98,7 @@ def test_three_queries_hold_the_same_records_at_each_checkpoint_despite_kills(
         more()
         before = incarnations(world)
         os.kill(slots(os.getpid(), zk_port(world))[0], signal.SIGKILL)
-        second = world.coordinator(checkpoints_kept=KEPT)
+        second = world.coordinator(checkpoints_kept=100)
         world.stop_coordinator(first)
         world.elected(second)
         more()
