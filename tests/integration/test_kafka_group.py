@@ -195,9 +195,7 @@ def test_slots_seal_every_kafka_record_when_the_broker_and_a_slot_are_killed(
             kafka.write(topic, numbered(0, 300), partition=number)
         eventually(lambda: segments(world, group), 30, "something is sealed")
         kafka.broker.kill()
-        kafka.broker.start()
-        kafka.broker.wait_ready()
-        kafka.wait_ready()
+        kafka.restart()
         for number in range(4):
             kafka.write(topic, numbered(300, 300), partition=number)
         slots[0].kill()

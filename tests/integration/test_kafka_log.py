@@ -282,9 +282,7 @@ def test_unreachable_broker_is_waited_for_and_logged_once(kafka: Kafka, caplog: 
         )
         with pytest.raises(LogError):
             log.latest(topic, topic_id, 0)
-        kafka.broker.start()
-        kafka.broker.wait_ready()
-        kafka.wait_ready()
+        kafka.restart()
         kafka.write(topic, numbered(2))
         assert len(fetched(log, topic, topic_id, 3, upto=5)) == 2
         assert cast(KafkaLog, log).outages == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from consumer.logs.kafka.client import topic_id_text
 from coordinator.zk.embedded.kafka import Broker, KafkaConfig
 from coordinator.zk.embedded.kafka_jars import fetch_kafka
 from coordinator.zk.errors import MissingProgram
+from coordinator.zk.kazoo_store import open_kazoo
 from tests.support.ci import in_ci
 from tests.support.wait import PATIENCE, Waiting, eventually
 
@@ -56,6 +57,14 @@ class Kafka:
             return int(self.admin.list_topics(timeout=1).controller_id) >= 0
 
         eventually(has_controller, 30, "the broker has a controller", ignoring=(KafkaException,))
+
+    def restart(self) -> None:
+        """Start the killed broker: it ends at once while its former registration is in ZooKeeper."""
+        with closing(open_kazoo(self.zk, 6000)) as store:
+            eventually(lambda: store.get("/brokers/ids/0") is None, 20, "the killed broker's session has expired")
+        self.broker.start()
+        self.broker.wait_ready()
+        self.wait_ready()
 
     def name(self, prefix: str = "t") -> str:
         self._named += 1
