@@ -103,7 +103,14 @@ def test_exactly_the_chosen_reply_is_lost(proxy: Proxy, client: Any, witness: An
 def test_pipelined_requests_lose_the_replies_after_the_lost_one(proxy: Proxy, client: Any) -> None:
     for name in "abc":
         client.create(f"/{name}")
-    loss = proxy.drop_reply(lambda request: op_code(request) == GET_DATA and b"/b" in request)
+    loss = proxy.arm(
+        Loss(
+            lambda request: op_code(request) == GET_DATA and b"/b" in request,
+            is_request=False,
+            # a request that kazoo has not sent before the cut is sent over its next connection, and answered
+            then=lambda: eventually(lambda: proxy.requests[GET_DATA] == 3, 5, "the three requests are sent"),
+        )
+    )
 
     answers = [client.get_async(f"/{name}") for name in "abc"]
 
