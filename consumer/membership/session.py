@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.zk.lease import Lease
+from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import StateListener, Store, StoreFactory
 
@@ -19,7 +19,7 @@ class ConsumerSession:
         self._open_store = open_store
         self._runtime = runtime
         self._on_state = on_state
-        self._heard_at = float("-inf")
+        self._opened_at = float("-inf")
         self._last_lease: Lease | None = None
         self.store: Store | None = None
 
@@ -31,16 +31,15 @@ class ConsumerSession:
         if self.store is not None and not self.store.lost:
             return self.store
         self.close()
-        self._heard_at = self._runtime.monotonic()
+        self._opened_at = self._runtime.monotonic()
         self.store = self._open_store()
         self.store.add_listener(self._on_state)
         return self.store
 
     def lease(self, store: Store, read_fence: Callable[[], None]) -> Lease:
         """A lease for another incarnation on this session, which continues the last one."""
-        known = self._last_lease.heard_at if self._last_lease else None
-        heard_at = self._heard_at if known is None else max(self._heard_at, known)
-        self._last_lease = Lease(store, self._runtime, read_fence, "consumer", heard_at)
+        heard = self._last_lease.heard if self._last_lease else Heard(self._opened_at)
+        self._last_lease = Lease(store, self._runtime, read_fence, "consumer", heard)
         return self._last_lease
 
     def close(self) -> None:

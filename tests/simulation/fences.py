@@ -25,7 +25,7 @@ from coordinator.rebalance.channel_reader import ChannelReader
 from coordinator.retention.segments import SegmentCollector
 from coordinator.service import Coordinator
 from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.lease import Lease
+from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Check, SetData
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import OffsetRecord
@@ -249,24 +249,28 @@ def _renewed_blindly(original: Any) -> Any:
     return init
 
 
-def _counted_at_once(original: Any) -> Any:
+def _counted_at_once(_: Any) -> Any:
     """From the sync that was just answered, whether or not the leader has heard of the session."""
 
-    def renew(self: Lease) -> None:
-        sent_at = self._runtime.monotonic()
-        self._store.sync()
-        self._read_fence()
-        self._synced_at = sent_at
-        self._heard_at = sent_at if self._heard_at is None else max(self._heard_at, sent_at)
-        until = self._heard_at + self.length_s
-        self._runtime.record("lease", role=self._role, session=self._store.session_id, until=until)
+    def lease_since(self: Heard, timeout_s: float) -> float:
+        return self.certain if self.third is None else self.third
 
-    return renew
+    return lease_since
+
+
+def _counted_from_any(_: Any) -> Any:
+    """From the sync before, however long after the last that the leader has certainly heard of."""
+
+    def lease_since(self: Heard, timeout_s: float) -> float:
+        return self.certain if self.second is None else self.second
+
+    return lease_since
 
 
 RENEWED_BY_READ: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_by_a_read),)
 RENEWED_BLINDLY: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_blindly),)
-COUNTED_AT_ONCE: tuple[Patch, ...] = (replaced(Lease, "renew", _counted_at_once),)
+COUNTED_AT_ONCE: tuple[Patch, ...] = (replaced(Heard, "lease_since", _counted_at_once),)
+COUNTED_FROM_ANY: tuple[Patch, ...] = (replaced(Heard, "lease_since", _counted_from_any),)
 
 
 # ---- a consumer's own rules

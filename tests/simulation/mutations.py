@@ -129,6 +129,13 @@ _FENCES = (
         ("aimed",),
     ),
     Mutation(
+        "a lease counts from the sync before, however long after the last",
+        "Consumer's life 8",
+        fences.COUNTED_FROM_ANY,
+        of("S1"),
+        ("aimed",),
+    ),
+    Mutation(
         "a consumer fetches under a lapsed lease", "Consumer's life 8", fences.LEASE_IGNORED, of("S1"), ("aimed",)
     ),
     Mutation(

@@ -133,8 +133,8 @@ def _unknown_is_done(original: Any) -> Any:
 
 def _counts_from_its_own_sync(original: Any) -> Any:
     def lease(self: ConsumerSession, store: Any, read_fence: Any) -> Lease:
-        known = self._last_lease.heard_at if self._last_lease else None
-        self._last_lease = Lease(store, self._runtime, read_fence, "consumer", known)
+        heard = self._last_lease.heard if self._last_lease else None
+        self._last_lease = Lease(store, self._runtime, read_fence, "consumer", heard)
         return self._last_lease
 
     return lease

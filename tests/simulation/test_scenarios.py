@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.lease import Lease
+from coordinator.zk.lease import Heard
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.simulation.actors import ApplicationActor
@@ -90,15 +90,7 @@ def test_lease_does_not_outlive_a_session_whose_last_sync_missed_the_leader() ->
 
 
 def test_a_lease_that_counts_from_the_last_sync_would_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def renew(self: Lease) -> None:
-        sent_at = self._runtime.monotonic()
-        self._store.sync()
-        self._read_fence()
-        self._synced_at = self._heard_at = sent_at
-        until = sent_at + self.length_s
-        self._runtime.record("lease", role=self._role, session=self._store.session_id, until=until)
-
-    monkeypatch.setattr(Lease, "renew", renew)
+    monkeypatch.setattr(Heard, "lease_since", lambda self, timeout_s: self.third or self.certain)
 
     broken = [simulate(seed, APPLICATIONS, script=cut_right_after_a_sync).broken for seed in SCENARIO_SEEDS]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.zk.errors import ConnectionLost, EpochOver, SessionLost
-from coordinator.zk.lease import Lease
+from coordinator.zk.lease import Heard, Lease
 from tests.property.tree import MemoryTree
 from tests.unit.manual import ManualRuntime
 
@@ -112,18 +112,47 @@ def test_renewal_without_an_answer_leaves_the_lease_unchanged(server: Server) ->
     assert server.lease.left_s == pytest.approx(3.0)
 
 
-def test_a_lease_that_has_lapsed_is_resumed_by_two_renewals(server: Server) -> None:
+def test_a_lease_that_has_lapsed_is_resumed_by_three_renewals(server: Server) -> None:
     server.lease.renew()
     server.runtime.now += 60.0
 
-    server.lease.renew()
-    assert not server.lease.is_held, "the leader may not know it yet"
-
-    assert server.lease.due_s < 1.0
-    server.runtime.now += server.lease.due_s
+    for _ in range(2):
+        server.lease.renew()
+        assert not server.lease.is_held, "the leader may not have heard of the session, and end it"
+        assert server.lease.due_s < 1.0
+        server.runtime.now += server.lease.due_s
     waited_s = server.lease.due_s
     server.lease.renew()
+
     assert server.lease.left_s == pytest.approx(4.0 - waited_s)
+
+
+@pytest.mark.parametrize("late_s, left_s", [(1.5, 3.0), (1.6, 1.4)])
+def test_lease_counts_from_a_sync_near_the_one_before_it(server: Server, late_s: float, left_s: float) -> None:
+    """The leader has certainly heard of the session only at the one before, and lets it live 6 s from then."""
+    server.lease.renew()
+    server.runtime.now += late_s
+    server.lease.renew()
+    server.runtime.now += 1.0
+
+    server.lease.renew()
+
+    assert server.lease.left_s == pytest.approx(left_s)
+
+
+def test_a_sync_confirms_another_half_a_tick_after_its_answer(server: Server) -> None:
+    server.lease.renew()
+    server.takes_s = 0.7
+    server.lease.renew()
+    server.takes_s = 0.0
+    server.runtime.now += 0.7
+
+    server.lease.renew()
+    assert server.lease.left_s == pytest.approx(4.0 - 1.4), "sent 1.4 s after the slow one, answered 0.7 s before"
+
+    server.runtime.now += 0.1
+    server.lease.renew()
+    assert server.lease.left_s == pytest.approx(4.0 - 1.5)
 
 
 def test_renewal_counts_from_the_last_sync_known_to_the_leader(server: Server) -> None:
@@ -151,7 +180,7 @@ def test_a_sync_that_follows_another_within_half_a_tick_confirms_nothing(server:
 
 def test_a_session_that_was_just_opened_has_a_lease_from_before_that(server: Server) -> None:
     lease = Lease(
-        MemoryTree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", server.runtime.now
+        MemoryTree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", Heard(server.runtime.now)
     )
     server.runtime.now += 0.5
     assert not lease.is_held, "the fence has not been read"
@@ -161,16 +190,29 @@ def test_a_session_that_was_just_opened_has_a_lease_from_before_that(server: Ser
     assert lease.left_s == pytest.approx(3.5)
 
 
-def test_unknown_session_has_no_lease_before_a_confirmed_sync(server: Server) -> None:
-    lease = Lease(
-        MemoryTree().open(lambda: None, TIMEOUT_S), server.runtime, lambda: None, "consumer", server.runtime.now - 5
-    )
+def test_session_opened_long_ago_has_no_lease_before_three_syncs(server: Server) -> None:
+    store = MemoryTree().open(lambda: None, TIMEOUT_S)
+    lease = Lease(store, server.runtime, lambda: None, "consumer", Heard(server.runtime.now - 5))
 
+    for _ in range(2):
+        lease.renew()
+        assert not lease.is_held
+        server.runtime.now += 1.0
     lease.renew()
-    assert not lease.is_held
 
-    server.runtime.now += 1.0
+    assert lease.left_s == pytest.approx(3.0)
+
+
+def test_another_lease_of_a_session_continues_the_last_one(server: Server) -> None:
+    for _ in range(3):
+        server.lease.renew()
+        server.runtime.now += 1.0
+    store = MemoryTree().open(lambda: None, TIMEOUT_S)
+
+    lease = Lease(store, server.runtime, lambda: None, "consumer", server.lease.heard)
+    assert not lease.is_held, "its own fence has not been read"
     lease.renew()
+
     assert lease.left_s == pytest.approx(3.0)
 
 

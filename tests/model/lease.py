@@ -1,0 +1,178 @@
+"""Explicit-state model of the lease: it ends before the leader of the ensemble ends the session.
+
+Time is in units of 1/12 session timeout. The client syncs when it likes, by way of a follower, and counts a lease from
+what is answered. The leader hears of the session only in the follower's answers to its pings; both streams of that
+connection keep their order and delay as long as they like. Examples:
+
+    python -m tests.model.lease
+    python -m tests.model.lease mut=previous      what a rule is for
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from .search import Result, search
+
+TIMEOUT, LEASE, HALF_TICK, NEAR = 12, 8, 1, 3
+"""The session, the lease, the leader's interval of pings, the longest distance of two syncs that confirm each other."""
+
+LONG_AGO = TIMEOUT + 1
+
+MUTATIONS = {
+    "last": "a lease counts from the last answered sync",
+    "close": "a sync confirms another that was answered less than half a tick before it was sent",
+    "sent": "half a tick is counted from when the other sync was sent, not answered",
+    "previous": "a lease counts from the sync before, however long the time since the one before that",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The bounds of a search.
+
+    :ivar transit: whether packets between client and follower take time.  :ivar deep: packets under way each direction.
+    :ivar syncs: of the client, at most.  :ivar silent: units since the session was opened, to begin with.
+    """
+
+    transit: int = 1
+    deep: int = 2
+    syncs: int = 4
+    silent: int = 0
+    mut: str = ""
+    max: int = 12_000_000
+    secs: float = 300
+
+
+class Sync(NamedTuple):
+    """A counted sync: how long ago it was sent, and answered."""
+
+    sent: int
+    answered: int
+
+
+class World(NamedTuple):
+    """Everything, in units from now.
+
+    :ivar deadline: until the leader ends the session; -1 once it has.  :ivar ping: until the leader's next ping.
+    :ivar up, down: packets between follower and leader: S(ync), R(eport) of the session; P(ing), A(nswer).
+    :ivar touched: whether the follower has heard of the client since its last report.
+    :ivar waits: how long the client's sync is under way; -1 without one.
+    :ivar where: `client>` or `>client`, the sync's way between client and follower; empty elsewhere.
+    :ivar certain: how long ago the leader has certainly heard of it.  :ivar left: of the lease.
+    """
+
+    ping: int
+    deadline: int = TIMEOUT
+    up: str = ""
+    down: str = ""
+    touched: bool = False
+    waits: int = -1
+    where: str = ""
+    last: Sync | None = None
+    before: Sync | None = None
+    certain: int = 0
+    left: int = 0
+    syncs: int = 0
+
+
+def model(config: Config) -> Result:
+    """Search this configuration."""
+    mutation = config.mut
+
+    def counted(w: World) -> tuple[World, str]:
+        """The client has the answer of its sync."""
+        sent, last = w.waits, w.last
+        w = w._replace(waits=-1, where="")
+        if last is None:
+            heard = sent if mutation == "last" else w.certain
+            w = w._replace(last=Sync(sent, 0))
+        else:
+            gap = (last.sent if mutation == "sent" else last.answered) - sent
+            if gap < HALF_TICK and mutation != "close":
+                return w, ""
+            certain = w.before.sent if w.before is not None else w.certain
+            is_near = certain - last.sent <= NEAR or mutation == "previous"
+            heard = sent if mutation == "last" else last.sent if is_near else certain
+            w = w._replace(last=Sync(sent, 0), before=last, certain=certain)
+        left = max(w.left, LEASE - heard)
+        bad = f"a lease of {left} more units after the session's end" if w.deadline < 0 < left else ""
+        return w._replace(left=left), bad
+
+    def steps(w: World) -> Iterator[tuple[str, World, str]]:
+        if w.waits < 0 and w.syncs < config.syncs:
+            sent = w._replace(waits=0, syncs=w.syncs + 1)
+            if config.transit:
+                yield "client sends a sync", sent._replace(where="client>"), ""
+            elif len(w.up) < config.deep:
+                yield "client sends a sync", sent._replace(touched=True, up=w.up + "S"), ""
+        if w.where == "client>" and len(w.up) < config.deep:
+            yield "follower forwards it", w._replace(where="", touched=True, up=w.up + "S"), ""
+        if w.where == ">client":
+            after, bad = counted(w)
+            yield "client has the answer", after, bad
+        if w.up[:1] == "S":
+            if w.deadline < 0:
+                yield "leader refuses the sync of an ended session", w._replace(up=w.up[1:]), ""
+            elif len(w.down) < config.deep:
+                yield "leader answers the sync", w._replace(up=w.up[1:], down=w.down + "A"), ""
+        elif w.up:
+            deadline = TIMEOUT if w.deadline >= 0 else w.deadline
+            yield "leader hears of the session", w._replace(up=w.up[1:], deadline=deadline), ""
+        if w.down[:1] == "P" and len(w.up) < config.deep:
+            report = "R" if w.touched else ""  # one without the session changes nothing
+            yield "follower reports", w._replace(down=w.down[1:], touched=False, up=w.up + report), ""
+        elif w.down[:1] == "A":
+            answered = w._replace(down=w.down[1:], where=">client")
+            if config.transit:
+                yield "follower answers", answered, ""
+            else:
+                after, bad = counted(answered)
+                yield "client has the answer", after, bad
+        if w.ping > 0 or len(w.down) < config.deep:
+            yield from passed(w)
+
+    def passed(w: World) -> Iterator[tuple[str, World, str]]:
+        """A unit of time passes; then the leader may be due to ping, and to end the session."""
+        down, ping = (w.down + "P", HALF_TICK) if w.ping == 0 else (w.down, w.ping)
+        deadline = w.deadline - 1 if w.deadline > 0 else -1
+        left = max(0, w.left - 1)
+        bad = f"the session ends {left} units before the lease" if deadline <= 0 < left else ""
+        older = [
+            Sync(min(each.sent + 1, LONG_AGO), min(each.answered + 1, LONG_AGO)) if each else None
+            for each in (w.last, w.before)
+        ]
+        yield (
+            "time passes" + (", leader pings" if w.ping == 0 else ""),
+            w._replace(
+                ping=ping - 1,
+                down=down,
+                deadline=deadline,
+                waits=w.waits + 1 if 0 <= w.waits < LONG_AGO else w.waits,
+                last=older[0],
+                before=older[1],
+                certain=min(w.certain + 1, LONG_AGO),
+                left=left,
+            ),
+            bad,
+        )
+
+    start = World(ping=0, deadline=TIMEOUT - config.silent, certain=config.silent)
+    return search(start, steps, lambda w: "", 0, config.max, config.secs)
+
+
+def main(words: list[str]) -> int:
+    """Search what the words say, print what was found; 1 with a violation."""
+    given = dict(word.split("=", 1) for word in words)
+    kinds = {each.name: type(each.default) for each in fields(Config)}
+    config = Config(**{key: kinds[key](value) for key, value in given.items()})  # type: ignore[arg-type]
+    result = model(config)
+    print(result.report(str(config)))
+    return 1 if result.violation else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
