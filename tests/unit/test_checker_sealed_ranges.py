@@ -242,6 +242,7 @@ def test_a_hold_that_ends_without_its_offset_breaks_it() -> None:
         life = history.lives["s1"]
         ended = replace(life.channel, running={}, topics={}, ended="gone")
         history.halt(life, frozenset(life.channel.running), "lost")
+        history.close("s1#1")
         history.commit(history.coordinator, SetData(G.channel("s1"), ended.to_bytes()))
         raise Enough
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..replay.commits import LIFE, MEMBER, RUNNING, SENT, Commit
+from ..replay.commits import EPOCH, LIFE, RUNNING, SENT, STATE, Commit
 from ..replay.fast_json import Partition
 from ..replay.fetch_intervals import Hold
 from ..replay.replay import Replay
+from ..replay.terms import Terms
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelChange
 from .base import Invariant
-from .free_partitions import FreePartitions
+from .s1_claimed import Claims
+from .s1_free import FreePartitions
 from .session_leases import SessionLeases
 
 CLOCK_ROUNDING_S = 0.001
@@ -24,27 +26,38 @@ class Exclusive(Invariant):
     Two intervals of different incarnations never overlap in time; where they meet in one instant, not both fetch in it.
     No fetcher gets records of a partition that only another one runs. No fetch begins after the lapse of the lease, and
     `poll` returns nothing then, until it is renewed; a fetch that began before may end. And after no commit do two
-    channels have the same partition in `running`. No consumer's lease outlasts its session
-    (`SessionLeases`), and a start names free partitions only (`FreePartitions`).
+    channels have the same partition in `running`. What coordinators hand on is judged by `FreePartitions`, what
+    consumers claim by `Claims`: without them two would fetch only rarely, and late. No consumer's lease outlasts its
+    session (`SessionLeases`).
     """
 
     name = "S1"
     sentence = "At any instant at most one fetcher runs a partition of a group."
-    wants = LIFE | RUNNING | SENT | MEMBER
+    wants = LIFE | RUNNING | SENT | STATE | EPOCH
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
+        self._terms = Terms()
+        self._free = FreePartitions(world, self._terms, self.broken)
+        self._claims = Claims(world, self.broken)
         self._reported: set[frozenset[int]] = set()
         self._strays: set[tuple[int, str, str]] = set()
         self._fetched: dict[frozenset[int], dict[str, Event]] = {}
         self._runners: dict[tuple[str, Partition], dict[str, Event]] = {}
         self._acts: dict[tuple[str, str, str], float] = {}
         self._lapses: set[tuple[str, str]] = set()
-        self._free = FreePartitions(self.broken)
         self._leases = SessionLeases("consumer", self.broken)
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
-        return {"fetch": self._on_fetch, "returned": self._judge_lease, **self._leases.handlers()}
+        return {
+            "fetch": self._on_fetch,
+            "returned": self._judge_lease,
+            "begin": self._claims.on_begin,
+            **self._leases.handlers(),
+        }
+
+    def on_tick(self, now: float) -> None:
+        self._claims.on_tick(now)
 
     # ---- fetch intervals
 
@@ -143,10 +156,13 @@ class Exclusive(Invariant):
     # ---- channels
 
     def on_commit(self, commit: Commit) -> None:
-        self._free.on_commit(commit)
         claimed = []
+        self._terms.on_commit(commit)
         for change in commit.channels:
             claimed += self._note(change, commit.event)
+            if not commit.by_hand:
+                self._claims.on_change(change, commit)
+        self._free.on_commit(commit)
         for key in claimed:
             channels = self.world.groups[key[0]].channels
             known = self._runners.get(key, {})

@@ -57,14 +57,14 @@ class StateData:
     """A group's state.
 
     :ivar client: None under the coordinator's strategies.  :ivar region: the group's consistent region.
-    :ivar marks: (consumer, incarnation) -> partitions.
+    :ivar marks: (consumer, incarnation) -> partitions.  :ivar leases: likewise -> the lease to wait for, in seconds.
     :ivar raw: the target as written.
     :ivar twice: a partition with two members in the target, None without one.
     """
 
     __slots__ = (
-        "client", "epoch", "generation", "left_out", "marks", "raw", "region", "state", "strategy", "target", "topics",
-        "twice",
+        "client", "epoch", "generation", "leases", "left_out", "marks", "raw", "region", "state", "strategy", "target",
+        "topics", "twice",
     )  # fmt: skip
 
     def __init__(self, state: str, generation: int, epoch: int, strategy: str) -> None:
@@ -75,6 +75,7 @@ class StateData:
         self.target: Mapping[str, TargetData] = {}
         self.topics: Mapping[str, str] = {}
         self.marks: Mapping[tuple[str, str], frozenset[Partition]] = {}
+        self.leases: Mapping[tuple[str, str], float] = {}
         self.left_out: Mapping[str, str] = {}
         self.raw: object = None
         self.twice: Partition | None = None
@@ -138,6 +139,7 @@ def read_state(path: str, text: str, before: StateData | None) -> StateData | No
         found.marks = {
             (mark["consumer"], mark["incarnation"]): partitions(mark["partitions"]) for mark in values["marks"]
         }
+        found.leases = {(mark["consumer"], mark["incarnation"]): mark["lease_ms"] / 1000 for mark in values["marks"]}
         found.client = _client(values.get("client"))
         found.region = _region(values.get("region"))
         found.raw = values["target"]
@@ -188,6 +190,7 @@ def _state(path: str, data: bytes) -> StateData:
     found = StateData(parsed.state, parsed.generation, parsed.epoch, parsed.strategy)
     found.topics, found.left_out = parsed.topics, parsed.left_out
     found.marks = {(mark.consumer, mark.incarnation): frozenset(mark.partitions) for mark in parsed.marks}
+    found.leases = {(mark.consumer, mark.incarnation): mark.lease_ms / 1000 for mark in parsed.marks}
     found.region = parsed.region
     if (client := parsed.client) is not None:
         found.client = ClientData(client.protocol_type, client.ask, client.failed_ask)
