@@ -221,7 +221,7 @@ def test_restarted_static_member_is_the_same_member_unless_its_seat_is_another()
         history.adopt(TWO)
 
     def another_seat(history: LedGroup) -> None:
-        history.commit("a#1", Delete(G.seat("m1")))
+        history.hand(Delete(G.seat("m1")))
         history.static_member("m1", 2)
         history.adopt(TWO)
 

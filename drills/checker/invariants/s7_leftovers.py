@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from coordinator.zk.znodes.group_state import EMPTY, STABLE
 from coordinator.zk.znodes.records import OwnerRecord
 
-from ..replay.commits import MEMBER, Commit
+from ..replay.commits import EPOCH, LIFE, MEMBER, NAMED, SEAT, Commit
 from ..replay.expected_target import is_cut_touched
 from ..replay.reading import read_owner
 from ..replay.replay import Replay
+from ..replay.terms import Terms
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, QueryView, SegmentView
 from .base import Invariant
+from .s7_living import Living
 
 Remnant = tuple[str, Event | None, float, float]
 """The leftover, the event of its end, when that was, and how long it may remain."""
@@ -27,12 +29,12 @@ class Remains(Invariant):
     query has finished, no ask except the one of a Stable group's target, and no request of a leader. The period counts
     from the end, or from when a coordinator has been able to act without a break (and twice the session timeout: it
     must have watched for itself); manually created znodes stay, and so do leftovers of turns in a group whose
-    consistent region has a manually edited cut.
+    consistent region has a manually edited cut. That what lives is not removed is judged by `Living`.
     """
 
     name = "S7"
     sentence = "Nothing of the dead remains after the collection period."
-    wants = MEMBER
+    wants = MEMBER | LIFE | NAMED | SEAT | EPOCH
     needs_bounds = True
 
     def __init__(self, world: Replay) -> None:
@@ -41,11 +43,15 @@ class Remains(Invariant):
         self._excused: str | None = None
         self._owners: dict[str, OwnerRecord | None] = {}
         self._left: dict[tuple[str, str], Event] = {}
+        self._terms = Terms()
+        self._living = Living(world, self._terms, self.broken)
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
         return {"end": self._on_end}
 
     def on_commit(self, commit: Commit) -> None:
+        self._terms.on_commit(commit)
+        self._living.on_commit(commit)
         for group, before, after in commit.members:
             if before is not None and after is None:
                 self._left[group.name, before.consumer] = commit.event

@@ -27,7 +27,7 @@ CHANNEL, LIFE, RUNNING, NAMED = 1, 2, 4, 8
 """A channel was written; and its changes: another incarnation, other running partitions, another applied command."""
 STATE, SENT, GONE, MEMBER, OWNER, OFFSET = 16, 32, 64, 128, 256, 512
 SEALED, COLLECTED, QUERY, TOPIC, EPOCH, IN_GROUP = 1024, 2048, 4096, 8192, 16384, 32768
-HISTORY, ASK, REGION = 65536, 131072, 262144
+HISTORY, ASK, REGION, SEAT = 65536, 131072, 262144, 524288
 ANYTHING = -1
 
 
@@ -40,6 +40,7 @@ class Commit:
     :ivar offsets: (group, partition, offset), of written offsets.
     :ivar sealed: segments created.  :ivar removed: segments removed.
     :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
+    :ivar seats: (group, consumer) of removed seats.
     :ivar asks: writes at or below asks.  :ivar regions: likewise of consistent regions.
     """
 
@@ -54,6 +55,7 @@ class Commit:
     removed: tuple[SegmentView, ...] = ()
     queries: tuple[tuple[GroupView, QueryView | None, QueryView | None], ...] = ()
     topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
+    seats: tuple[tuple[GroupView, str], ...] = ()
     asks: tuple[AskChange, ...] = ()
     regions: tuple[RegionChange, ...] = ()
 

@@ -35,6 +35,7 @@ from .commits import (
     QUERY,
     RUNNING,
     SEALED,
+    SEAT,
     SENT,
     STATE,
     TOPIC,
@@ -315,7 +316,9 @@ class Replay:
         if verb != DELETE:
             group.seats.setdefault(route.name, commit.zxid)
             return
-        group.seats.pop(route.name, None)
+        if group.seats.pop(route.name, None) is not None:
+            commit.mask |= SEAT
+            commit.seats += ((group, route.name),)
         view = group.channels.get(route.name)
         has_left = view is None or (not view.is_live and view.written is not commit.event)
         if has_left and not commit.by_hand and self.process(commit.who).is_node:

@@ -1,0 +1,109 @@
+"""S7, second part: what lives is not removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..replay.channel_data import ChannelData
+from ..replay.commits import Commit
+from ..replay.replay import Replay
+from ..replay.terms import Terms
+from ..replay.verdict import Event, moment
+from ..replay.znode_views import ChannelChange, ChannelView, MemberView
+
+WITH_ITS_ID = ("evicted", "refused", "removed")
+"""How the reasons begin for which a coordinator ends a live incarnation, with its `ids`."""
+
+ROUNDING_S = 0.01
+
+
+class Living:
+    """A coordinator ends an incarnation whose `ids` is gone, or removes `ids` in the same commit with a reason.
+
+    The reasons are an eviction, a refusal, and a removal by an operator. An eviction comes `max_poll_interval_ms` after
+    the election of its coordinator, and after the registration and the last applied command, or after a command that is
+    not applied. No seat is removed while its member lives. Manually edited channels and registrations are not judged.
+    """
+
+    def __init__(self, world: Replay, terms: Terms, report: Callable[..., None]) -> None:
+        self._world = world
+        self._terms = terms
+        self._report = report
+        self._signs: dict[tuple[str, str], tuple[str, Event]] = {}
+
+    def on_commit(self, commit: Commit) -> None:
+        """A life began or ended, a command was applied, or a seat was removed."""
+        is_coordinator = not commit.by_hand and self._world.process(commit.who).is_node
+        for change in commit.channels:
+            if is_coordinator:
+                self._judge_end(change, commit)
+            self._note(change, commit.event)
+        for group, name in commit.seats if is_coordinator else ():
+            member, view = group.members.get(name), group.channels.get(name)
+            registration = member.registration if member is not None else None
+            if registration is None or view is None or view.by_hand or registration.instance_id != name:
+                continue
+            if group.live(name) and member is not None and not member.by_hand:
+                self._report(
+                    f"the seat of {name} in group {group.name} was removed at {moment(commit.at)}: its member lives",
+                    member.written,
+                    commit.event,
+                )
+
+    def _note(self, change: ChannelChange, event: Event) -> None:
+        before, after = change.before, change.after
+        if after is None:
+            return
+        is_same = before is not None and before.incarnation == after.incarnation
+        if before is None or not is_same or before.command != after.command:
+            self._signs[change.view.group.name, change.view.consumer] = (after.incarnation, event)
+
+    def _judge_end(self, change: ChannelChange, commit: Commit) -> None:
+        view, before, after = change.view, change.before, change.after
+        if before is None or after is None or view.by_hand or not before.is_live:
+            return
+        if after.ended is None or after.incarnation != before.incarnation or commit.who == view.owner:
+            return
+        name, group = view.consumer, view.group
+        what = f"{name} of group {group.name} (incarnation {before.incarnation}) was ended at {moment(commit.at)}"
+        member = group.members.get(name)
+        if member is not None and _is_of(member, before):
+            self._report(f"{what}, and its registration is there", member.written, commit.event)
+            return
+        gone = next((was for of, was, now in commit.members if of is group and _removed(was, now, before)), None)
+        if gone is None:
+            return
+        if not after.ended.startswith(WITH_ITS_ID):
+            self._report(f"{what} while it lived, and it was not evicted: {after.ended}", gone.written, commit.event)
+        elif after.ended.startswith(WITH_ITS_ID[0]):
+            self._judge_eviction(view, before, gone, what, commit)
+
+    def _judge_eviction(
+        self, view: ChannelView, before: ChannelData, gone: MemberView, what: str, commit: Commit
+    ) -> None:
+        elected = self._terms.elected(commit)
+        life, sign = self._signs.get((view.group.name, view.consumer), ("", None))
+        if elected is None or sign is None or life != before.incarnation or gone.registration is None:
+            return
+        limit = gone.registration.max_poll_interval_ms / 1000
+        latest = commit.at - self._terms.measured(limit) + ROUNDING_S
+        commands = [*view.commands.values(), *(command for of, command in commit.gone if of is view)]
+        asked = min((command.made for command in commands), key=lambda event: event["at"], default=sign)
+        since = max(elected, min(sign, asked, key=lambda event: event["at"]), key=lambda event: event["at"])
+        if since["at"] > latest:
+            self._report(
+                f"{what} as evicted, before its max_poll_interval_ms of {limit:g} s was over: it counts from "
+                f"{moment(since['at'])}",
+                gone.written,
+                since,
+                commit.event,
+            )
+
+
+def _is_of(member: MemberView, life: ChannelData) -> bool:
+    registration = member.registration
+    return registration is not None and not member.by_hand and registration.incarnation == life.incarnation
+
+
+def _removed(was: MemberView | None, now: MemberView | None, life: ChannelData) -> bool:
+    return was is not None and now is None and _is_of(was, life)
