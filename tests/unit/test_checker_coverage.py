@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinator.zk.store import Delete, SetData
+from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.paths import Brokers
 from tests.support.made_story import Enough, G, StoryHistory
@@ -111,9 +112,7 @@ def test_wildcard_subscription_counts() -> None:
 
 def test_a_stable_group_whose_consumer_does_not_run_its_share_breaks_it() -> None:
     def happen(history: StoryHistory) -> None:
-        shares = {"s0": {"flights": "0-1"}, "s1": {"flights": "2"}, "s2": {"flights": "3"}}
-        state = history.rebalance("g", shares)
-        history.fenced("g", state, history.stop("s2"))
+        history.fenced("g", replace(history.states["g"], state=PREPARING), history.stop("s2"))
         history.obey("s2")
         history.stable("g")
         raise Enough

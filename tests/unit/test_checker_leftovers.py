@@ -63,7 +63,7 @@ def test_command_for_an_ended_incarnation_breaks_it() -> None:
     """The command withdrawn at the eviction of its consumer remains."""
     command = f"{G.channel('s1')}/command-0000000002"
 
-    finding = only(changed(without(command)), "S7")
+    finding = changed(without(command))["S7"].findings[0]
 
     assert names(finding) == ["s1#1 commit channel/s1", "server end"]
     assert "command-0000000002 for s1 of group g is dead since 45.01 s" in finding.why

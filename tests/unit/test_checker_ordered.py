@@ -102,7 +102,7 @@ def test_a_command_of_an_older_epoch_that_is_applied_breaks_it() -> None:
         history.set_channel(life, replace(life.channel, command=path.rpartition("/")[2]), Delete(path))
         raise Enough
 
-    finding = only(spoilt("joined", happen), "S3")
+    finding = spoilt("joined", happen)["S3"].findings[0]
 
     assert names(finding) == ["s2#1 commit channel/s2", "b#1 commit g/state", "s2#1 commit channel/s2"]
     assert "is of epoch 1, generation 9 and was applied after epoch 2, generation 2" in finding.why

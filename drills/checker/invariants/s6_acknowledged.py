@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.zk.znodes.commands import ASSIGN, DRAIN
 
 from ..replay.channel_data import ChannelData
-from ..replay.commits import GONE, LIFE, NAMED, SERVER, Commit
+from ..replay.commits import GONE, LIFE, NAMED, SENT, SERVER, STATE, Commit
 from ..replay.fast_json import Partition
 from ..replay.reading import CommandData
 from ..replay.replay import Replay
@@ -13,6 +13,7 @@ from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelChange, ChannelView, CommandView
 from .base import Invariant
 from .s3_command_order import removed
+from .s6_withdrawn import Withdrawals
 
 
 class Acknowledged(Invariant):
@@ -23,14 +24,16 @@ class Acknowledged(Invariant):
     to a leader, and notices of a failure, change neither `running` nor the generation. A consumer removes one that is
     not done only when it is stale: for another incarnation, older than the channel, unreadable, about a removed ask, or
     a drain for a checkpoint that has ended. Manually created or removed commands are not judged.
+    What coordinators must withdraw is judged by `Withdrawals`.
     """
 
     name = "S6"
     sentence = "Removed by the consumer means done; removed by the coordinator means withdrawn, and never applied."
-    wants = GONE | NAMED | LIFE
+    wants = GONE | NAMED | LIFE | SENT | STATE
 
     def __init__(self, world: Replay) -> None:
         super().__init__(world)
+        self._withdrawals = Withdrawals(world, self.broken)
 
     def on_commit(self, commit: Commit) -> None:
         if commit.by_hand or commit.who == SERVER:
@@ -45,6 +48,7 @@ class Acknowledged(Invariant):
                 view.withdrawn[command.name] = commit.event
             else:
                 self._judge_removed(view, command, commit)
+        self._withdrawals.on_commit(commit)
 
     def _is_coordinator(self, view: ChannelView, commit: Commit) -> bool:
         return commit.who != view.owner and self.world.process(commit.who).is_node
@@ -87,6 +91,7 @@ class Acknowledged(Invariant):
         data = command.data
         if data is None:
             return
+        self._withdrawals.on_applied(view, command, commit)
         if not data.is_start and not data.is_stop:
             self._judge_unchanged(view, command, before, after, commit)
             return
