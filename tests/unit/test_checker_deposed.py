@@ -120,3 +120,40 @@ def test_manual_write_is_allowed_and_changes_no_known_epoch() -> None:
         raise Enough
 
     held(spoilt("joined", happen))
+
+
+# ---- epochs
+
+
+def elects(history: StoryHistory, epoch: int) -> None:
+    """The other node is elected with this epoch."""
+    history.epoch = epoch - 1
+    depose(history)
+    raise Enough
+
+
+def test_an_election_with_an_epoch_that_is_not_above_the_last_breaks_it() -> None:
+    finding = only(spoilt("joined", lambda history: elects(history, 2)), "S4")
+
+    assert "a#1 was elected at" in finding.why and "with epoch 2, after epoch 2" in finding.why
+    assert names(finding) == [f"b#1 {BUMP}", f"a#1 {BUMP}"]
+    held(spoilt("joined", lambda history: elects(history, 3)))
+
+
+def test_after_a_manual_edit_an_epoch_is_above_those_of_all_states() -> None:
+    def happen(history: StoryHistory, epoch: int) -> None:
+        history.fenced("g", replace(history.states["g"], epoch=2))
+        history.hand(Delete(COORDINATOR_EPOCH))
+        elects(history, epoch)
+
+    def unwritten(history: StoryHistory) -> None:
+        """The coordinator of epoch 2 has written nothing yet."""
+        history.hand(Delete(COORDINATOR_EPOCH))
+        elects(history, 2)
+
+    finding = only(spoilt("joined", lambda history: happen(history, 2)), "S4")
+
+    assert "with epoch 2, after epoch 2" in finding.why
+    assert names(finding) == ["b#1 commit g/state", f"a#1 {BUMP}"]
+    held(spoilt("joined", lambda history: happen(history, 3)))
+    held(spoilt("failed over", unwritten))

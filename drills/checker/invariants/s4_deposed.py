@@ -20,8 +20,9 @@ class Deposed(Invariant):
 
     By effect, in the order of zxid: once a session has raised the epoch, all writes of nodes below groups and regions
     are its own, until another one raises the epoch. State, commands, history, and regions with the begin and the end of
-    their checkpoints are written by coordinators only (and manually). No coordinator's lease outlasts its session
-    (`SessionLeases`).
+    their checkpoints are written by coordinators only (and manually). Each election has an epoch above that of the one
+    before; where the epoch's znode was edited manually since, above those of all groups' states. No coordinator's lease
+    outlasts its session (`SessionLeases`).
     """
 
     name = "S4"
@@ -35,6 +36,7 @@ class Deposed(Invariant):
         self._bump: Event | None = None
         self._epoch: int | None = None
         self._bumps: dict[object, Event] = {}
+        self._is_edited = False
         self._leases = SessionLeases("coordinator", self.broken)
 
     def handlers(self) -> Mapping[str, Callable[[Event], None]]:
@@ -42,7 +44,9 @@ class Deposed(Invariant):
 
     def on_commit(self, commit: Commit) -> None:
         mask = commit.mask
+        self._is_edited |= bool(mask & EPOCH) and commit.by_hand
         if mask & EPOCH and not commit.by_hand:
+            self._judge_epoch(commit)
             self.judged += self._bump is not None  # from now on a coordinator is deposed
             self._session, self._elector = commit.session, commit.who
             self._bump, self._epoch = commit.event, self.world.epoch
@@ -55,6 +59,21 @@ class Deposed(Invariant):
         is_region = any(change.what in (ROOT, CHECKPOINT, END) for change in commit.regions)
         if mask & ONLY_A_COORDINATOR or is_region or self.world.process(commit.who).is_node:
             self._report(commit)
+
+    def _judge_epoch(self, commit: Commit) -> None:
+        epoch = self.world.epoch
+        known = [(self._epoch, self._bump)] if self._epoch is not None and self._bump is not None else []
+        if self._is_edited:
+            views = [group.state for group in self.world.groups.values() if group.state is not None]
+            known = [(view.data.epoch, view.written) for view in views if view.data is not None and not view.by_hand]
+        self._is_edited = False
+        last, since = max(known, key=lambda one: one[0], default=(0, None))
+        if epoch is not None and epoch <= last:
+            self.broken(
+                f"{commit.who} was elected at {moment(commit.at)} with epoch {epoch}, after epoch {last}",
+                since,
+                commit.event,
+            )
 
     def _report(self, commit: Commit) -> None:
         if self._bump is None:
