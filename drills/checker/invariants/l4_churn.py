@@ -11,6 +11,7 @@ from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, StateView
 from .base import Invariant
 from .l1_settles import Settled
+from .l4_repeats import Repeats
 
 WITHDRAWN_FOR_S = 1.0
 """Seconds: a command may be withdrawn in one turn and replaced in the next; so short a gap ends no wait."""
@@ -37,7 +38,7 @@ class ChurnProgress(Invariant):
 
     A member that has commands and applies none for its `max_poll_interval_ms` + `notice` has been evicted (or left) by
     then, though its commands are withdrawn and replaced meanwhile. And after `calm`, past L1's deadline, no new
-    generation begins without a change.
+    generation begins without a change. Starts and generations that are repeated are judged by `Repeats`.
     """
 
     name = "L4"
@@ -49,10 +50,12 @@ class ChurnProgress(Invariant):
         super().__init__(world)
         self._settled = settled
         self._waits: dict[tuple[str, str], _Wait] = {}
+        self._repeats = Repeats(world, self.broken)
 
     # ---- evictions
 
     def on_commit(self, commit: Commit) -> None:
+        self._repeats.on_commit(commit)
         for change in commit.channels:
             was, now, view = change.before, change.after, change.view
             if was is None or now is None or not now.is_live or _life(was) != _life(now):

@@ -1,0 +1,99 @@
+"""L4 by the protocol: starts and generations are not repeated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.zk.store import Delete
+from coordinator.zk.znodes.partitions import TopicPartition
+from coordinator.zk.znodes.paths import Brokers
+from coordinator.zk.znodes.records import Topic
+from tests.support.made_story import Enough, G, StoryHistory
+from tests.support.spoilt import held, names, only, spoilt
+
+SHARE = {"flights": "0-1"}
+
+
+@pytest.mark.parametrize(("times", "apart_s", "is_broken"), [(3, 0.1, False), (4, 0.1, True), (4, 0.7, False)])
+def test_a_start_that_is_sent_four_times_in_two_seconds_breaks_it(times: int, apart_s: float, is_broken: bool) -> None:
+    def happen(history: StoryHistory) -> None:
+        for _ in range(times):
+            history.fenced("g", history.states["g"], history.start("s0", SHARE))
+            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
+            history.pass_(apart_s)
+        raise Enough
+
+    verdicts = spoilt("joined", happen)
+
+    assert bool(verdicts.broken) == is_broken, verdicts.text()
+    if is_broken:
+        finding = only(verdicts, "L4")
+        assert "the same start was sent to s0 of group g 4 times" in finding.why
+        assert len(finding.witness) == 4
+
+
+def test_other_starts_do_not_count() -> None:
+    def happen(history: StoryHistory) -> None:
+        for number in range(4):
+            history.fenced("g", history.states["g"], history.start("s0", {"flights": "0" if number % 2 else "0-1"}))
+            history.fenced("g", history.states["g"], Delete(history.command_of("s0")))
+        raise Enough
+
+    held(spoilt("joined", happen))
+
+
+def elect_another(history: StoryHistory) -> None:
+    history.close(history.coordinator)
+    history.session("a#1")
+    history.elect("a#1")
+
+
+def begin_again(history: StoryHistory, **more: object) -> None:
+    """A generation with the same target."""
+    state = history.states["g"]
+    fields = {"generation": state.generation + 1, "epoch": history.epoch, **more}
+    history.fenced("g", replace(state, **fields))  # type: ignore[arg-type]
+
+
+def test_a_generation_that_begins_only_because_of_another_coordinator_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
+        history.pass_(1.0)
+        elect_another(history)
+        begin_again(history)
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "L4")
+
+    assert "generation 3 of group g begins" in finding.why and "the target of the generation before" in finding.why
+    assert names(finding) == ["b#1 commit g/state", "a#1 commit g/state"]
+
+
+def test_a_generation_with_the_same_target_has_a_reason() -> None:
+    def another_strategy(history: StoryHistory) -> None:
+        begin_again(history, strategy="sticky")
+        raise Enough
+
+    def lost_owner(history: StoryHistory) -> None:
+        history.commit("s2#1", Delete(G.owner(*TopicPartition("flights", 3))))
+        begin_again(history)
+        raise Enough
+
+    def edited(history: StoryHistory) -> None:
+        history.hand(Delete(G.rebalance(1)))
+        begin_again(history)
+        raise Enough
+
+    def grown(history: StoryHistory) -> None:
+        history.hand(history.put(Brokers().topic("flights"), Topic("flights", "T1", tuple(range(5))).to_bytes()))
+        begin_again(history)
+        raise Enough
+
+    def joined(history: StoryHistory) -> None:
+        history.register(history.consumer("s9#1", "g"), "s9-a")
+        begin_again(history)
+        raise Enough
+
+    for happen in (another_strategy, lost_owner, edited, grown, joined):
+        held(spoilt("joined", happen))
