@@ -6,14 +6,12 @@ session.
 
 That moment is earlier than the last answered `sync`: a follower forwards a sync, but reports its live sessions only
 when the leader pings, every half tick (measured: a session was silent for 0.85 of its timeout, a sync was answered,
-its follower cut off at once; the session expired 0.8 s later). Half a tick is an eighth of a session of four ticks or
-more. Of three syncs, each sent so long after the answer of the one before, the third is behind the report that the
-follower has made since the first: once it is answered, the leader has certainly heard of the session at the first.
+its follower cut off at once; the session expired 0.8 s later). Of three syncs, the second sent half a tick after the
+answer of the first, the third so long after that of the second, the third is behind the report that the follower has
+made since the first: once it is answered, the leader has certainly heard of the session at the first.
 
-So far back a lease would be short. It counts from the second: its session lives when the third is answered, and
-lasts its timeout from the first at least, so that the lease is over before, if the second was at most a quarter of the
-timeout after the first. If it was later, the lease counts from the first. `tests/model/lease.py` searches the
-interleavings.
+So a lease counts from the renewal before, and ends at 11/12 of the timeout from the one before that.
+`tests/model/lease.py` searches the interleavings.
 """
 
 from __future__ import annotations
@@ -26,38 +24,39 @@ from .store import Store
 
 LEASE_SHARE = 2 / 3
 RENEWALS_A_TIMEOUT = 6
-REPORTED_AFTER_SHARE = 1 / 8
-"""Half a tick, in session timeouts."""
+REPORTED_AFTER_SHARE = 0.16
+"""More than half a tick, in session timeouts of four ticks; and less than the time between renewals."""
 
-CONFIRMED_AFTER_SHARE = 1 / 7
-"""Delay of the confirming renewal while the lease is not held."""
-
-NEAR_SHARE = 1 / 4
-"""Longest distance of two syncs of which the later one starts a lease, in session timeouts."""
+CERTAIN_SHARE = 11 / 12
+"""A session lasts so much of its timeout, by any clock, from when the leader has heard of it."""
 
 
 class Heard(NamedTuple):
     """When the leader has heard of a session, as far as its process knows, by the monotonic clock.
 
-    :ivar certain: when it has certainly: the sending of the first of three syncs.  :ivar second: of the second one.
-    :ivar third: of the last one.  :ivar answered_at: the answer of that.
+    :ivar certain: when it has certainly.
+    :ivar before: when the sync of the renewal before the last was sent, from which a lease counts.
+    :ivar last: when that of the last renewal was.  :ivar answered_at: when that was answered.
     """
 
     certain: float
-    second: float | None = None
-    third: float | None = None
+    before: float | None = None
+    last: float | None = None
     answered_at: float = 0.0
 
     def synced(self, sent_at: float, answered_at: float, timeout_s: float) -> Heard:
         """After the answer of another sync."""
-        if self.third is not None and sent_at - self.answered_at < timeout_s * REPORTED_AFTER_SHARE:
+        if self.last is not None and sent_at - self.answered_at < timeout_s * REPORTED_AFTER_SHARE:
             return self
-        return Heard(self.certain if self.second is None else self.second, self.third, sent_at, answered_at)
+        return Heard(self._since, self.last, sent_at, answered_at)
 
-    def lease_since(self, timeout_s: float) -> float:
-        """When the lease began."""
-        is_near = self.second is not None and self.second - self.certain <= timeout_s * NEAR_SHARE
-        return self.second if self.second is not None and is_near else self.certain
+    def until(self, timeout_s: float) -> float:
+        """When a lease ends."""
+        return min(self._since + timeout_s * LEASE_SHARE, self.certain + timeout_s * CERTAIN_SHARE)
+
+    @property
+    def _since(self) -> float:
+        return self.certain if self.before is None else self.before
 
 
 class Lease:
@@ -78,7 +77,7 @@ class Lease:
         self._read_fence = read_fence
         self._role = role
         self.heard = heard
-        self._until = float("-inf")
+        self._is_renewed = False
 
     @property
     def length_s(self) -> float:
@@ -87,14 +86,15 @@ class Lease:
 
     @property
     def due_s(self) -> float:
-        """Seconds until the next renewal; fewer while it is not held: the next renewal confirms the last."""
-        share = 1 / RENEWALS_A_TIMEOUT if self.is_held else CONFIRMED_AFTER_SHARE
-        return self._store.negotiated_timeout_s * share
+        """Seconds until the next renewal."""
+        return self._store.negotiated_timeout_s / RENEWALS_A_TIMEOUT
 
     @property
     def left_s(self) -> float:
         """Seconds until the lease expires; 0 once it has."""
-        return max(0.0, self._until - self._runtime.monotonic())
+        if self.heard is None or not self._is_renewed:
+            return 0.0
+        return max(0.0, self.heard.until(self._store.negotiated_timeout_s) - self._runtime.monotonic())
 
     @property
     def is_held(self) -> bool:
@@ -110,11 +110,9 @@ class Lease:
         """
         sent_at = self._runtime.monotonic()
         self._store.sync()
-        answered_at = self._runtime.monotonic()
-        self._read_fence()
         timeout_s = self._store.negotiated_timeout_s
-        heard = (self.heard or Heard(sent_at)).synced(sent_at, answered_at, timeout_s)
-        until = heard.lease_since(timeout_s) + self.length_s
+        heard = (self.heard or Heard(sent_at)).synced(sent_at, self._runtime.monotonic(), timeout_s)
+        self._read_fence()
         # Recorded before it counts: the history has no act of another thread under a lease that it does not have yet.
-        self._runtime.record("lease", role=self._role, session=self._store.session_id, until=until)
-        self.heard, self._until = heard, until
+        self._runtime.record("lease", role=self._role, session=self._store.session_id, until=heard.until(timeout_s))
+        self.heard, self._is_renewed = heard, True

@@ -5,7 +5,7 @@ what is answered. The leader hears of the session only in the follower's answers
 connection keep their order and delay as long as they like. Examples:
 
     python -m tests.model.lease
-    python -m tests.model.lease mut=previous      what a rule is for
+    python -m tests.model.lease mut=unconfirmed      what a rule is for
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 from .search import Result, search
 
-TIMEOUT, LEASE, HALF_TICK, NEAR = 12, 8, 1, 3
-"""The session, the lease, the leader's interval of pings, the longest distance of two syncs that confirm each other."""
+TIMEOUT, LEASE, CERTAIN, HALF_TICK = 12, 8, 11, 1
+"""The session, the lease from the renewal before, at most from the one before that; the leader's interval of pings."""
 
 LONG_AGO = TIMEOUT + 1
 
 MUTATIONS = {
     "last": "a lease counts from the last answered sync",
-    "close": "a sync confirms another that was answered less than half a tick before it was sent",
-    "sent": "half a tick is counted from when the other sync was sent, not answered",
-    "previous": "a lease counts from the sync before, however long the time since the one before that",
+    "close": "a renewal counts less than half a tick after the answer of the one before",
+    "sent": "half a tick is counted from when the sync of the renewal before was sent, not answered",
+    "unconfirmed": "a lease counts from the renewal before only",
 }
 
 
@@ -35,7 +35,7 @@ class Config:
     """The bounds of a search.
 
     :ivar transit: whether packets between client and follower take time.  :ivar deep: packets under way each direction.
-    :ivar syncs: of the client, at most.  :ivar silent: units since the session was opened, to begin with.
+    :ivar syncs: renewals of the client, at most.  :ivar silent: units since the session was opened, to begin with.
     """
 
     transit: int = 1
@@ -88,17 +88,16 @@ def model(config: Config) -> Result:
         sent, last = w.waits, w.last
         w = w._replace(waits=-1, where="")
         if last is None:
-            heard = sent if mutation == "last" else w.certain
             w = w._replace(last=Sync(sent, 0))
         else:
             gap = (last.sent if mutation == "sent" else last.answered) - sent
             if gap < HALF_TICK and mutation != "close":
                 return w, ""
             certain = w.before.sent if w.before is not None else w.certain
-            is_near = certain - last.sent <= NEAR or mutation == "previous"
-            heard = sent if mutation == "last" else last.sent if is_near else certain
             w = w._replace(last=Sync(sent, 0), before=last, certain=certain)
-        left = max(w.left, LEASE - heard)
+        since = sent if mutation == "last" else w.certain if w.before is None else w.before.sent
+        left = LEASE - since if mutation in ("last", "unconfirmed") else min(LEASE - since, CERTAIN - w.certain)
+        left = max(w.left, left)
         bad = f"a lease of {left} more units after the session's end" if w.deadline < 0 < left else ""
         return w._replace(left=left), bad
 

@@ -25,7 +25,7 @@ from coordinator.rebalance.channel_reader import ChannelReader
 from coordinator.retention.segments import SegmentCollector
 from coordinator.service import Coordinator
 from coordinator.zk.errors import CoordinatorError, Refused
-from coordinator.zk.lease import Heard, Lease
+from coordinator.zk.lease import LEASE_SHARE, Heard, Lease
 from coordinator.zk.store import Check, SetData
 from coordinator.zk.znodes.partitions import NONE, TopicPartition
 from coordinator.zk.znodes.records import OffsetRecord
@@ -251,26 +251,18 @@ def _renewed_blindly(original: Any) -> Any:
 
 def _counted_at_once(_: Any) -> Any:
     """From the sync that was just answered, whether or not the leader has heard of the session."""
-
-    def lease_since(self: Heard, timeout_s: float) -> float:
-        return self.certain if self.third is None else self.third
-
-    return lease_since
+    return lambda self, timeout_s: (self.certain if self.last is None else self.last) + timeout_s * LEASE_SHARE
 
 
-def _counted_from_any(_: Any) -> Any:
-    """From the sync before, however long after the last that the leader has certainly heard of."""
-
-    def lease_since(self: Heard, timeout_s: float) -> float:
-        return self.certain if self.second is None else self.second
-
-    return lease_since
+def _counted_once(_: Any) -> Any:
+    """From the renewal before, however long ago the leader has certainly heard of the session."""
+    return lambda self, timeout_s: (self.certain if self.before is None else self.before) + timeout_s * LEASE_SHARE
 
 
 RENEWED_BY_READ: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_by_a_read),)
 RENEWED_BLINDLY: tuple[Patch, ...] = (replaced(Lease, "__init__", _renewed_blindly),)
-COUNTED_AT_ONCE: tuple[Patch, ...] = (replaced(Heard, "lease_since", _counted_at_once),)
-COUNTED_FROM_ANY: tuple[Patch, ...] = (replaced(Heard, "lease_since", _counted_from_any),)
+COUNTED_AT_ONCE: tuple[Patch, ...] = (replaced(Heard, "until", _counted_at_once),)
+COUNTED_ONCE: tuple[Patch, ...] = (replaced(Heard, "until", _counted_once),)
 
 
 # ---- a consumer's own rules

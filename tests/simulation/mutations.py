@@ -129,9 +129,9 @@ _FENCES = (
         ("aimed",),
     ),
     Mutation(
-        "a lease counts from the sync before, however long after the last",
+        "a lease counts from the renewal before only",
         "Consumer's life 8",
-        fences.COUNTED_FROM_ANY,
+        fences.COUNTED_ONCE,
         of("S1"),
         ("aimed",),
     ),

@@ -70,7 +70,7 @@ BOUNCED_LEADERS = replace(
 )
 CUT_BEHIND = replace(SHORT, name="cut behind", weights={"silence-then-cut": 1.0}, faults=(4, 8), seconds=22.0)
 WORLDS = {
-    "a lease counts from the sync before, however long after the last": (CUT_BEHIND, 19),
+    "a lease counts from the renewal before only": (CUT_BEHIND, 19),
     "a multi has no state's version": (LATE, 12),
     "a lease is renewed without a look at the fence": (DEAF, 8),
     "a leader looks at topics only when a watch tells": (DEAF_LEADERS, 7),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.zk.lease import Heard
+from coordinator.zk.lease import LEASE_SHARE, Heard
 from coordinator.zk.store import SetData
 from coordinator.zk.znodes.paths import GroupPaths
 from tests.simulation.actors import ApplicationActor
@@ -90,7 +90,7 @@ def test_lease_does_not_outlive_a_session_whose_last_sync_missed_the_leader() ->
 
 
 def test_a_lease_that_counts_from_the_last_sync_would_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Heard, "lease_since", lambda self, timeout_s: self.third or self.certain)
+    monkeypatch.setattr(Heard, "until", lambda self, timeout_s: (self.last or self.certain) + timeout_s * LEASE_SHARE)
 
     broken = [simulate(seed, APPLICATIONS, script=cut_right_after_a_sync).broken for seed in SCENARIO_SEEDS]
 
