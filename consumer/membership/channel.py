@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import BadData, IncarnationOver, OutcomeUnknown, Refused
+from coordinator.zk.errors import BadData, IncarnationOver, OutcomeUnknown, Refused, StoreError
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Check, Operation, SetData, Store
-from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths, parents_of
 from coordinator.zk.znodes.records import Channel, parsed_channel
 
 from ..errors import ChannelGone, FencedInstanceId, refusal_in
@@ -34,7 +35,6 @@ class FencedChannel:
         self, store: Store, runtime: Runtime, paths: GroupPaths, consumer: str, channel: Channel, version: int
     ) -> None:
         self._store = store
-        self._paths = paths
         self._path = paths.channel(consumer)
         self.lock = runtime.lock()
         self._version = version
@@ -122,7 +122,9 @@ class FencedChannel:
                 self._read()
                 log.info("channel write refused, retrying: path=%s changed=%s", self._path, self.channel != before)
             elif refused.reason == "no-node":
-                self._make_parents(refused.path)
+                # No turn of the coordinator makes them while a command is out. Without an answer the refusal stands.
+                with suppress(StoreError):
+                    ensure(self._store, parents_of(refused.path))
             raise
         except OutcomeUnknown:
             self._is_unsure = True
@@ -134,13 +136,6 @@ class FencedChannel:
         if after is not None:
             self._version += 1
             self.channel = after
-
-    def _make_parents(self, path: str) -> None:
-        """Create the folders of an owner or an offset again that an operator has removed: no turn of the coordinator
-        does while a command is out."""
-        for folder in (self._paths.owners, self._paths.offsets):
-            if path.startswith(f"{folder}/"):
-                ensure(self._store, [folder, path.rpartition("/")[0]])
 
     def _settle(self) -> None:
         """Resolve a commit whose reply was lost: `sync` waits for all requests before it."""

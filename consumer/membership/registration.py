@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordinator.zk.batching import ensure
@@ -17,7 +18,7 @@ from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
-from coordinator.zk.znodes.paths import GroupPaths
+from coordinator.zk.znodes.paths import GroupPaths, parents_of
 from coordinator.zk.znodes.records import NO_CHANNEL, STATIC, Channel, Registration, parsed_channel
 from coordinator.zk.znodes.regions import CONSUMERS, SLOTS, RegionMembership
 from coordinator.zk.znodes.seats import Seat
@@ -116,6 +117,9 @@ def register(
             return new, before.version + 1
         except Refused as refused:
             log.info("registration restarted: consumer=%s refused=%s reason=%s", consumer, refused.path, refused.reason)
+            if refused.reason == "no-node":
+                with suppress(Refused):
+                    ensure(store, parents_of(refused.path))
         except OutcomeUnknown:
             store.sync()
     raise StoreError(f"{consumer} could not register in {TRIES} tries: its znodes keep changing")

@@ -96,8 +96,12 @@ class Elector:
         record = CoordinatorRecord(self._node, self._host, epoch)
         try:
             self._store.commit([Create(COORDINATOR, record.to_bytes(), ephemeral=True), *operations])
-        except Refused:
-            self._wake.set()  # another node was faster, or the epoch has changed: read again
+        except Refused as refused:
+            log.info(
+                "election refused, retrying: node=%s refused=%s reason=%s", self._node, refused.path, refused.reason
+            )
+            self._wake.wait(_RETRY_S)  # another node was faster, or the epoch has changed; or it lasts
+            self._wake.set()
             return None
         except OutcomeUnknown:
             self._store.sync()

@@ -10,8 +10,8 @@ from ..zk.clear_below import clear_below
 from ..zk.errors import EpochOver, OutcomeUnknown, Refused
 from ..zk.lease import Lease
 from ..zk.runtime import Runtime
-from ..zk.store import MAX_OPERATIONS, Check, Operation, Store
-from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
+from ..zk.store import MAX_OPERATIONS, Check, Create, Operation, Store
+from ..zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, parents_of
 from .bad_data import Problems
 from .config import CoordinatorConfig
 from .elector import Election
@@ -102,7 +102,8 @@ class Term:
         """Commit for a turn; False when the turn must start over.
 
         After a lost reply the next turn reads the result: sent again unchanged the commit would be refused, by the
-        version of a state. Znodes that an operator has created below one that is to be removed are removed first.
+        version of a state. Znodes that an operator has created below one that is to be removed are removed first, and
+        parents that one has removed are created again.
 
         :param restarted: gets the refusal; None after a lost reply.
         :raises EpochOver: when the fence has changed; LeaseLapsed likewise.
@@ -113,12 +114,19 @@ class Term:
             restarted(refused)
             if refused.reason == "not-empty":
                 self._clear_below(refused.path)
+            elif refused.reason == "no-node":
+                self._make_parents(refused.path)
             return False
         except OutcomeUnknown:
             self.store.sync()
             restarted(None)
             return False
         return True
+
+    def _make_parents(self, path: str) -> None:
+        for parent in parents_of(path):
+            with suppress(Refused, OutcomeUnknown):
+                self.commit([Create(parent)])
 
     def _clear_below(self, path: str) -> None:
         """Remove children that an operator has created below a znode of the protocol's, deepest first, in batches."""

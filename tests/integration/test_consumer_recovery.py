@@ -15,7 +15,7 @@ from consumer.sealing.segment_files import SegmentFolder
 from consumer.spark.fetchers.config import SlotConfig, SlotSpec
 from consumer.spark.fetchers.pool_znode import PoolPost
 from consumer.spark.fetchers.slot import Slot
-from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.errors import ConnectionLost, OutcomeUnknown, Refused, StoreError, ZooKeeperUnreachable
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.runtime import Event, ThreadRuntime
 from coordinator.zk.store import Create, Delete, Listing, Node, Operation, Store, StoreFactory, Watch
@@ -336,6 +336,32 @@ def test_offset_parents_removed_by_hand_are_recreated_when_partitions_move(world
     log.end = 200
     eventually(lambda: set(world.offsets("g").values()) == {200}, 5, "all is committed")
     world.delivered_once("t", 2, 200)
+
+
+@pytest.mark.parametrize("folder", [PATHS.history, PATHS.offsets, PATHS.owners])
+def test_folder_removed_by_hand_is_recreated_when_a_member_dies(world: World, folder: str) -> None:
+    world.topic("t", 2)
+    world.coordinator()
+    log = MemoryLog(100)
+    one = world.consumer("g", "c1", {"t": 1}, log=log)
+    sessions: list[Store] = []
+
+    def only_once() -> Store:
+        if sessions:
+            raise ZooKeeperUnreachable("no server answers")
+        sessions.append(kazoo_factory(world.zk, SESSION_MS)())
+        return sessions[0]
+
+    world.consumer("g", "c2", {"t": 1}, log=log, opener=only_once)
+    world.stable("g", 2)
+    eventually(lambda: set(world.offsets("g").values()) == {100}, 5, "all is committed")
+    world.remove(folder)
+
+    expire(sessions[0])
+
+    eventually(lambda: one.held == parts("t", 0, 1), 10, "the other has all")
+    log.end = 200
+    eventually(lambda: set(world.offsets("g").values()) == {200}, 5, "all is committed")
 
 
 # ---- committing

@@ -20,12 +20,12 @@ from coordinator.term.elector import Elector
 from coordinator.term.operator_requests import Asked
 from coordinator.term.term import Term
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
+from coordinator.zk.errors import Refused, UsageError, ZooKeeperUnreachable
 from coordinator.zk.kazoo_store import open_kazoo
 from coordinator.zk.runtime import Event, Task, ThreadRuntime
 from coordinator.zk.store import Check, Create, Node, Operation, Store, Watch
 from coordinator.zk.znodes.commands import STOP_FETCHER
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from coordinator.zk.znodes.records import EpochRecord
 from coordinator.zk.znodes.segments import Query, Segment
 from drills.faults.packets import EXISTS
@@ -198,6 +198,31 @@ def test_stop_while_an_elector_starts_to_look_is_not_lost(world: World, stage: M
     try:
         candidate.stand(StoppedInBetween(stopping, wake)).join(3)
         assert candidate.terms == [None]
+    finally:
+        candidate.close(stopping)
+
+
+class RefusesElections(FrontStore):
+    """Refuses the multi of each election, as without the permission to write `/consumers`."""
+
+    tries = 0
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if any(operation.path == COORDINATOR for operation in operations):
+            self.tries += 1
+            raise Refused(2, CONSUMERS, "no-auth")
+        return self.behind.commit(operations)
+
+
+def test_refused_election_is_tried_again_after_a_pause(world: World) -> None:
+    wake, stopping = ThreadRuntime().event(), ThreadRuntime().event()
+    store = RefusesElections(world.store)
+    candidate = Candidate(store, wake)
+    began = ThreadRuntime().monotonic()
+    try:
+        candidate.stand(stopping)
+        eventually(lambda: store.tries == 6, 10, "it is tried six times")
+        assert ThreadRuntime().monotonic() - began >= 5 * 0.1
     finally:
         candidate.close(stopping)
 

@@ -37,6 +37,24 @@ def test_path_is_the_documented_one(path: str, expected: str) -> None:
     assert path == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "parents"),
+    [
+        (G.owner("t", 3), (G.owners, G.owners_of("t"))),
+        (G.offset("t", 3), (G.offsets, G.offsets_of("t"))),
+        (G.rebalance(12), (G.history,)),
+        (G.segment("segment-0000000001"), (G.segments,)),
+        (G.state, ()),
+        (G.command("c1", "command-0000000001"), ()),
+        (G.owners, ()),
+        (paths.COORDINATOR, ()),
+        ("/brokers/topics/t/owners/x", ()),
+    ],
+)
+def test_parents_of_owners_offsets_history_and_segments_are_known(path: str, parents: tuple[str, ...]) -> None:
+    assert paths.parents_of(path) == parents
+
+
 def test_parents_of_a_group_are_in_order_of_creation() -> None:
     made = set("/")
     for path in G.skeleton:

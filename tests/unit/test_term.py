@@ -10,13 +10,14 @@ from coordinator.term.term import LeaseLapsed, Term
 from coordinator.zk.errors import EpochOver, Refused
 from coordinator.zk.lease import Lease
 from coordinator.zk.store import Create, Operation, SetData
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
+from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from tests.property.tree import MemoryTree
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term, with_store
 from tests.unit.manual import ManualRuntime
 
 PATH = "/written"
+G = GroupPaths("g")
 
 
 def a_tree() -> MemoryTree:
@@ -92,3 +93,28 @@ def test_nothing_is_sent_while_the_lease_is_not_held() -> None:
         term.commit([Create(PATH, b"x")])
     assert not term.collect([Create(PATH, b"x")], "a test")
     assert tree.data(PATH) is None
+
+
+def test_turn_restarts_after_the_parents_of_a_refused_write_are_made() -> None:
+    tree = a_tree()
+    term = elected(tree)
+    tree.ensure(G.root)
+    refused: list[str] = []
+
+    def write() -> bool:
+        return term.write([Create(G.offset("t", 0), b"x")], lambda why: refused.append(why.path if why else ""))
+
+    assert not write()
+    assert write()
+    assert refused == [G.offset("t", 0)]
+    assert tree.data(G.offset("t", 0)) == b"x"
+
+
+def test_parents_of_a_refused_write_are_not_made_in_a_deleted_group() -> None:
+    tree = a_tree()
+    term = elected(tree)
+    tree.ensure(GROUPS)
+
+    for _ in range(2):
+        assert not term.write([Create(G.rebalance(1), b"x")], lambda why: None)
+    assert tree.data(G.root) is None

@@ -175,6 +175,20 @@ class GroupPaths:
         )
 
 
+def parents_of(path: str) -> tuple[str, ...]:
+    """The parents of an owner, an offset, a rebalance or a segment, below its group: an operator may have removed them.
+
+    Empty for all other paths. The group itself is none of them: one that was deleted stays so.
+    """
+    root, _, rest = path.partition(f"{GROUPS}/")
+    group, *names = rest.split("/")
+    paths = GroupPaths(group)
+    parent = f"{paths.root}/{names[0]}" if names else ""
+    if root or parent not in (paths.owners, paths.offsets, paths.history, paths.segments):
+        return ()
+    return tuple("/".join((paths.root, *names[:depth])) for depth in range(1, len(names)))
+
+
 @dataclass(frozen=True, slots=True)
 class RegionPaths:
     """The paths of one region."""
