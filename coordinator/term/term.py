@@ -19,6 +19,9 @@ from .metrics import CoordinatorMetrics
 
 log = logging.getLogger(__name__)
 
+CLEARED_LEVELS = 3
+"""Levels of unexpected znodes that one refused write removes."""
+
 FENCED = ("bad-version", "no-node")
 """How a multi is refused whose epoch is over."""
 
@@ -138,7 +141,7 @@ class Term:
                 self.commit(operations)
             return True
 
-        if clear_below(self.store, path, commit, MAX_OPERATIONS):
+        if any(clear_below(self.store, path, commit, MAX_OPERATIONS) for _ in range(CLEARED_LEVELS + 1)):
             self.problems.clear(stray)
 
     def _over(self) -> EpochOver:

@@ -9,7 +9,7 @@ import pytest
 from coordinator.term.term import LeaseLapsed, Term
 from coordinator.zk.errors import EpochOver, Refused
 from coordinator.zk.lease import Lease
-from coordinator.zk.store import Create, Operation, SetData
+from coordinator.zk.store import Create, Delete, Operation, SetData
 from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH, GROUPS, GroupPaths
 from tests.property.tree import MemoryTree
 from tests.support.stores import FrontStore
@@ -118,3 +118,13 @@ def test_parents_of_a_refused_write_are_not_made_in_a_deleted_group() -> None:
     for _ in range(2):
         assert not term.write([Create(G.rebalance(1), b"x")], lambda why: None)
     assert tree.data(G.root) is None
+
+
+def test_problem_of_a_znode_in_the_way_ends_when_it_is_removed() -> None:
+    tree = a_tree()
+    term = elected(tree)
+    tree.ensure(f"{PATH}/by-hand/below")
+
+    assert not term.write([Delete(PATH)], lambda why: None)
+    assert term.problems.current() == {}
+    assert term.write([Delete(PATH)], lambda why: None)
