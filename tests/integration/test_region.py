@@ -390,6 +390,26 @@ def test_large_states_are_in_files_and_a_damaged_file_fails_the_region(
     assert "is damaged" in (failed.reason or "") and "`zk-coordinator regions reset r --to`" in (failed.reason or "")
 
 
+def test_a_damaged_state_fails_the_region_before_its_reader_is_evicted(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1", checkpoint_dir=str(tmp_path), max_poll_interval_ms=3000)
+    one.padding = b"x" * 10_000
+    running(world)
+    exact(log, 4, one)
+    file = contributions(world, checkpoint(world))["g~c1"].file
+    assert file is not None
+
+    (tmp_path / file.name).write_bytes(b"y" * file.size)
+    requested(world, "reset")
+
+    failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 10, "the region has failed")
+    assert "is damaged" in (failed.reason or "")
+    assert one.consumer.member.registrations == 1
+
+
 def test_group_that_joins_a_region_costs_the_others_no_work(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
