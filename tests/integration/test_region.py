@@ -344,6 +344,42 @@ def test_an_application_takes_the_region_back_itself_but_not_for_ever(
     exact(log, 4, one)
 
 
+def test_checkpoint_with_a_state_from_after_a_reset_request_is_never_completed(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    """The request and the contribution come within one turn, after it has read the region."""
+    between: list[Callable[[], None]] = []
+
+    class Slow(FrontStore):
+        def get_many(self, paths: Sequence[str], watch: Any = None) -> list[Any]:
+            found = super().get_many(paths, watch)
+            if PATHS.root in paths and between:
+                between.pop()()
+            return found
+
+    world.coordinator(wrap=Slow)
+    world.topic("t", 4)
+    one = counting("c1")
+    before = running(world)
+    exact(log, 4, one)
+    one.has_finished = False
+    requested(world, "checkpoint")
+    eventually(lambda: one.consumer.region.state == "DRAINING", 10, "it drains")
+
+    def asks_and_contributes() -> None:
+        asked = RegionRequest("reset", "c1", "its state is wrong", by_application=True, reset=before.reset)
+        world.store.commit([SetData(PATHS.request, asked.to_bytes(), 0)])
+        one.has_finished = True
+        eventually(lambda: "g~c1" in world.names(PATHS.checkpoint(1)), 10, "it contributes")
+
+    between.append(asks_and_contributes)
+    requested(world, "checkpoint")  # the turn of any request
+
+    after = running(world, above=before.reset)
+    assert after.sequence == 0 and "aborted" in world.names(PATHS.checkpoint(1))
+    exact(log, 4, one)
+
+
 def test_member_that_fails_to_drain_leaves_and_the_region_resumes_its_checkpoint(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
