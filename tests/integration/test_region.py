@@ -706,6 +706,29 @@ def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(
     assert service.term is not None
 
 
+@pytest.mark.parametrize(("args", "asked"), [((), None), (("--to", "1"), 1), (("--to-initial",), 0)])
+def test_reset_without_a_number_leaves_the_checkpoint_to_the_coordinator(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], args: Sequence[str], asked: int | None
+) -> None:
+    """One that completes after the command has read the region is not abandoned."""
+    service = world.coordinator()
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    exact(log, 2, one)
+    checkpoint(world)
+    second, before = checkpoint(world), region(world)
+    world.stop_coordinator(service)
+
+    run_ok(world.zk, "regions", "reset", "r", *args, "--execute")
+
+    data = world.data(PATHS.request)
+    assert data is not None and RegionRequest.parse(PATHS.request, data).sequence == asked
+    world.coordinator()
+    assert running(world, above=before.reset).sequence == (second if asked is None else asked)
+    exact(log, 2, one)
+
+
 def test_restarted_dynamic_member_resets_a_led_group_once(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
