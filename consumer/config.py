@@ -50,7 +50,7 @@ class ConsumerConfig:
     :ivar region: the group's consistent region (seed 002); empty for none. In a region offsets are not committed: they
         move with the region's checkpoints.
     :ivar checkpoint_dir: storage for states that are too large for a znode: a folder or any URI that pyarrow opens, the
-        same for all members.
+        same for all members. Not shared with a region of the same name below another chroot or in another ensemble.
     :ivar start_position: where the group begins with a partition that has no committed offset: `beginning`, `end`,
         `committed` (uses `auto_offset_reset`), or a time: ISO 8601, in UTC unless it contains a zone, or milliseconds
         since the epoch. Resolved once for each partition of a group; it holds for every later owner.

@@ -28,7 +28,7 @@ HELPS = {
     "assignment_delay_ms": "The leader's delay after a topic change before a rebalance.",
     "client_rack": "The rack of this consumer.",
     "region": "Consistent region: offsets move with its checkpoints, without commits.",
-    "checkpoint_dir": "Storage of large checkpoint states: a folder or a URI that all members share.",
+    "checkpoint_dir": "Storage of large checkpoint states: a folder or URI that all members, and no other chroot, use.",
     "protocols": "Assignment strategies, the preferred first; lag and rack for client-side assignment only.",
     "start_position": "Where the group begins: beginning, end, committed, or a time (ISO 8601, or epoch milliseconds).",
     "auto_offset_reset": "Position without an offset, or after one out of range: earliest, latest or none.",

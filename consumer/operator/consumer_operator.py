@@ -37,9 +37,10 @@ POLLS_QUEUED = 100
 """Capacity of the message queue, in polls (seed 002)."""
 UNBOUNDED_POLL = 500
 """Records of a poll when `max_poll_records` is unlimited."""
-PROCESS_FIRST_S = 10.0
+PROCESS_FIRST_S = 3.0
 """Time limit for processing queued records before a checkpoint. The rest is deferred: with slow processing, a full
-message queue takes longer than `drain_timeout_ms`, and no checkpoint would ever complete."""
+message queue takes longer than `drain_timeout_ms`, and no checkpoint would ever complete. Well below `SAVE_S`, too: a
+member that leaves waits no longer than that for the checkpoint of all."""
 TRY_AGAIN_S = 1.0
 CLOSE_S = 60.0
 

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 CONTRIBUTIONS_AT_ONCE = 25
 GIVE_UP_READING_S = 15.0
-"""A cut that is unreadable for this long fails the region (seed 002: 15 s at most)."""
+"""A cut that is unreadable for this long fails the region, or for half of `max_poll_interval_ms` if that is less (seed
+002): the start stays in the channel meanwhile, and for a whole one the member would be evicted and begin again."""
 
 Fail = Callable[[Store, str, Record], None]
 """Called with the reason that the region cannot continue."""
@@ -48,6 +49,7 @@ class CutReader:
         self._offsets = offsets
         self._fail = fail
         self._paths = RegionPaths(config.region)
+        self._give_up_s = min(GIVE_UP_READING_S, config.max_poll_interval_ms / 2000)
         self._cut: dict[str, Contribution] | None = None
         self._failing_since: float | None = None
         self.order: Order | None = None
@@ -111,7 +113,7 @@ class CutReader:
         if self._failing_since is None:
             self._failing_since = now
             log.error("checkpoint unreadable: consumer=%s problem=%s", self._config.consumer, error)
-        if now - self._failing_since >= GIVE_UP_READING_S:
+        if now - self._failing_since >= self._give_up_s:
             self._failing_since = now
             remedy = f"restore it, or `zk-coordinator regions reset {self._paths.region} --to` another checkpoint"
             self._fail(store, f"{error}; {remedy}", record)

@@ -153,11 +153,13 @@ def reset(
         raise click.UsageError("give --to or --to-initial, not both")
     with opened(zk) as store:
         found = existing_region(Reading(store), region)
-        to = checked_target(found, 0 if to_initial else sequence)
+        named = 0 if to_initial else sequence
+        to = checked_target(found, named)
         if execute:
-            request(store, region, RegionRequest(RESET, operator(), reason or "", to))
+            # Unnamed, not the one just read: a checkpoint that completes meanwhile would be abandoned.
+            request(store, region, RegionRequest(RESET, operator(), reason or "", named))
     print_rows(REQUESTED, [_requested(found, "reset", to, executed=execute)], output)
-    if later := abandoned_by(found, to):
+    if named is not None and (later := abandoned_by(found, to)):
         will = "are" if execute else "would be"
         report_note(f"checkpoints after {to} {will} abandoned: {', '.join(map(str, later))}")
     if not execute:

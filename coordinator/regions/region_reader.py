@@ -1,4 +1,4 @@
-"""Reading a region in its turn: the region, then the open checkpoint, then its groups."""
+"""Reading a region in its turn: the region, the open checkpoint, its groups, contributions, and last the request."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RegionReader:
         :param wanted: the reason for a checkpoint, empty without one.
         :raises Retryable: when ZooKeeper did not answer.
         """
-        node, asked = self._store.get_many([self._paths.root, self._paths.request])
+        node = self._store.get(self._paths.root)
         region = self._parsed(self._paths.root, node, Region.parse) if node is not None else None
         if node is None or region is None:
             return None
@@ -80,6 +80,9 @@ class RegionReader:
         region = replace(region, next_sequence=_free(region, self.numbers))
         checkpoint, groups, versions = self._groups(region)
         contributions = self._contributions(region.open, checkpoint, open_names) if checkpoint is not None else {}
+        # After the contributions: no checkpoint completes with that of a member that had requested a reset before.
+        asked = self._store.get(self._paths.request)
+        request = self._parsed(self._paths.request, asked, RegionRequest.parse) if asked is not None else None
         self._records.forget_unseen()
         cut_s, open_s = timing.cut_s, timing.open_s(region.open)
         self.read_cut(region, timing)
@@ -94,7 +97,7 @@ class RegionReader:
             cut_s=cut_s,
             open_s=open_s,
             completed=self.ended(COMPLETED),
-            request=self._parsed(self._paths.request, asked, RegionRequest.parse) if asked is not None else None,
+            request=request,
             wanted=wanted,
             now_ms=self._term.runtime.wall_ms(),
             failing={group: why for group in region.groups if (why := self._failure(group))},

@@ -33,7 +33,8 @@ class CoordinatorConfig:
     :ivar backlog_interval_ms: interval of checking backlogs; those over the limit are collected then.
     :ivar max_seals_per_s: limit of the seals of all groups together; above it fetchers seal less often.
     :ivar checkpoint_interval_ms: of consistent regions: from one checkpoint to the next.
-    :ivar drain_timeout_ms: a checkpoint without a member's contribution after this time is aborted.
+    :ivar drain_timeout_ms: a checkpoint without a member's contribution after this time is aborted. A ConsumerOperator
+        that is not operator-driven needs more than 3 s.
     :ivar checkpoints_kept: number of complete checkpoints of a region that are kept.
     :ivar max_consecutive_resets: resets that a region's application may request without a new checkpoint.
     :ivar metrics_port: port of `/metrics`; 0 for none.

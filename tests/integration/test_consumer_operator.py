@@ -144,6 +144,27 @@ def test_a_slow_process_with_a_full_queue_has_checkpoints_all_the_same(
     exact(log, 2, one)
 
 
+def test_a_clean_stop_beside_a_slow_process_with_a_backlog_has_its_checkpoint(
+    world: World, log: MemoryLog, operating: Callable[..., Operating], caplog: pytest.LogCaptureFixture
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one, two = operating("c1"), operating("c2", is_stuck=True)
+    world.stable("g", 2)
+    running(world)
+    is_stuck(two)
+    fills(two, log.end - 1)
+    never = ThreadRuntime().event()
+    two.acts = lambda record: never.wait(1.0) or None
+    two.gate.set()
+
+    one.operator.close()
+
+    assert "leaving without checkpoint" not in caplog.text and region(world).sequence
+    two.acts = None
+    exact(log, 2, two)
+
+
 def test_slow_process_beyond_drain_and_poll_timeouts_costs_only_a_checkpoint(
     world: World, log: MemoryLog, operating: Callable[..., Operating]
 ) -> None:

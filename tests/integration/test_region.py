@@ -344,6 +344,42 @@ def test_an_application_takes_the_region_back_itself_but_not_for_ever(
     exact(log, 4, one)
 
 
+def test_checkpoint_with_a_state_from_after_a_reset_request_is_never_completed(
+    world: World, log: MemoryLog, counting: Callable[..., Counting]
+) -> None:
+    """The request and the contribution come within one turn, after it has read the region."""
+    between: list[Callable[[], None]] = []
+
+    class Slow(FrontStore):
+        def get_many(self, paths: Sequence[str], watch: Any = None) -> list[Any]:
+            found = super().get_many(paths, watch)
+            if PATHS.root in paths and between:
+                between.pop()()
+            return found
+
+    world.coordinator(wrap=Slow)
+    world.topic("t", 4)
+    one = counting("c1")
+    before = running(world)
+    exact(log, 4, one)
+    one.has_finished = False
+    requested(world, "checkpoint")
+    eventually(lambda: one.consumer.region.state == "DRAINING", 10, "it drains")
+
+    def asks_and_contributes() -> None:
+        asked = RegionRequest("reset", "c1", "its state is wrong", by_application=True, reset=before.reset)
+        world.store.commit([SetData(PATHS.request, asked.to_bytes(), 0)])
+        one.has_finished = True
+        eventually(lambda: "g~c1" in world.names(PATHS.checkpoint(1)), 10, "it contributes")
+
+    between.append(asks_and_contributes)
+    requested(world, "checkpoint")  # the turn of any request
+
+    after = running(world, above=before.reset)
+    assert after.sequence == 0 and "aborted" in world.names(PATHS.checkpoint(1))
+    exact(log, 4, one)
+
+
 def test_member_that_fails_to_drain_leaves_and_the_region_resumes_its_checkpoint(
     world: World, log: MemoryLog, counting: Callable[..., Counting]
 ) -> None:
@@ -388,6 +424,26 @@ def test_large_states_are_in_files_and_a_damaged_file_fails_the_region(
     requested(world, "reset")
     failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 30, "the region has failed")
     assert "is damaged" in (failed.reason or "") and "`zk-coordinator regions reset r --to`" in (failed.reason or "")
+
+
+def test_a_damaged_state_fails_the_region_before_its_reader_is_evicted(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], tmp_path: Path
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1", checkpoint_dir=str(tmp_path), max_poll_interval_ms=3000)
+    one.padding = b"x" * 10_000
+    running(world)
+    exact(log, 4, one)
+    file = contributions(world, checkpoint(world))["g~c1"].file
+    assert file is not None
+
+    (tmp_path / file.name).write_bytes(b"y" * file.size)
+    requested(world, "reset")
+
+    failed = eventually(lambda: (found := region(world)).state == "Failed" and found, 10, "the region has failed")
+    assert "is damaged" in (failed.reason or "")
+    assert one.consumer.member.registrations == 1
 
 
 def test_group_that_joins_a_region_costs_the_others_no_work(
@@ -648,6 +704,29 @@ def test_a_reset_replaces_a_request_for_a_checkpoint_that_is_not_answered_yet(
     running(world, above=before.reset)
     exact(log, 2, one)
     assert service.term is not None
+
+
+@pytest.mark.parametrize(("args", "asked"), [((), None), (("--to", "1"), 1), (("--to-initial",), 0)])
+def test_reset_without_a_number_leaves_the_checkpoint_to_the_coordinator(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], args: Sequence[str], asked: int | None
+) -> None:
+    """One that completes after the command has read the region is not abandoned."""
+    service = world.coordinator()
+    world.topic("t", 2)
+    one = counting("c1")
+    running(world)
+    exact(log, 2, one)
+    checkpoint(world)
+    second, before = checkpoint(world), region(world)
+    world.stop_coordinator(service)
+
+    run_ok(world.zk, "regions", "reset", "r", *args, "--execute")
+
+    data = world.data(PATHS.request)
+    assert data is not None and RegionRequest.parse(PATHS.request, data).sequence == asked
+    world.coordinator()
+    assert running(world, above=before.reset).sequence == (second if asked is None else asked)
+    exact(log, 2, one)
 
 
 def test_restarted_dynamic_member_resets_a_led_group_once(
