@@ -374,15 +374,34 @@ def test_a_class_is_small_or_a_comment_above_it_names_the_reason(package: str) -
     assert any(is_over for is_over, _ in found.values())
 
 
+IMPORTS = re.compile(r"(?:^|\. |\n)Imports ([^\n]+(?:\n[^\n]+)*)")
+"""The sentence of a folder's docstring about its imports."""
+
+
+def is_listed(room: str, name: str) -> bool:
+    """Whether `MAY_IMPORT` allows a package, or a part of it, that a folder's docstring names relative to any above."""
+    above = room.split(".")
+    names = [".".join([*above[:count], name]) for count in range(len(above) + 1)]
+    return any(
+        full == each or each.startswith(f"{full}.") or (each.endswith(".**") and full.startswith(each[:-2]))
+        for full in names
+        if is_module(full)
+        for each in MAY_IMPORT.get(room, PACKAGES)
+    )
+
+
 FOLDERS = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
 
 
 @pytest.mark.parametrize("path", FOLDERS, ids=lambda path: path.parent.relative_to(ROOT).as_posix())
 def test_docstring_of_a_folder_names_its_imports(path: Path) -> None:
-    """`MAY_IMPORT` has the rule; the docstring has it for the reader."""
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    """A sentence "Imports ..."; each package that it names before "but", "except" or a semicolon is in `MAY_IMPORT`."""
+    room = ".".join(path.parent.relative_to(ROOT).parts)
+    found = IMPORTS.search(ast.get_docstring(ast.parse(path.read_text())) or "")
 
-    assert re.search(r"\b[Ii]mports? ", docstring), docstring
+    assert found is not None
+    named = re.findall(r"`([\w.]+)`", re.split(r";|\bbut\b|\bexcept\b|\bnothing\b", found[1])[0])
+    assert [name for name in named if not is_listed(room, name)] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
