@@ -90,7 +90,7 @@ class Consumer(Control):
     :raises CoordinatorError: when the metrics port cannot be served.
     """
 
-    # Public API: keyword options with defaults after the subscription.
+    # Large: public API, keyword options with defaults after the subscription.
     def __init__(
         self,
         config: ConsumerConfig,

@@ -68,7 +68,7 @@ class GroupMember:
     :raises UsageError: when an option or a name is wrong.
     """
 
-    # Public API: five required values, then keyword options with defaults.
+    # Large: public API, five required values, then keyword options with defaults.
     def __init__(
         self,
         zk: str,

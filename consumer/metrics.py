@@ -61,7 +61,7 @@ def furthest_behind(lags: Mapping[TopicPartition, int]) -> list[tuple[TopicParti
     return sorted(sorted(lags.items(), key=lambda item: (-item[1], item[0]))[:MOST_PARTITIONS])
 
 
-# Over 20 attributes, one for each metric: a wrong name is a type error.
+# Large: an attribute for each metric, so that a wrong name is a type error.
 class ConsumerMetrics:
     """The metrics of all consumers in this process."""
 
@@ -134,7 +134,7 @@ class ConsumerMetrics:
         return made
 
 
-# Over 20 attributes: one for each series of the consumer, looked up once.
+# Large: an attribute for each series of the consumer, looked up once.
 class Meter:
     """The metrics of one consumer, until it is `gone`.
 

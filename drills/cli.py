@@ -21,9 +21,9 @@ from coordinator.zk.errors import MissingProgram, UsageError, ZooKeeperUnreachab
 from drills.base import signals
 from drills.base.settings import Settings
 from drills.catalog import DRILLS
-from drills.environments.base import BROKER, Embedded, Ground
+from drills.environments.base import BROKER, Embedded, Environment
 from drills.environments.containers import Containers
-from drills.environments.external import Own
+from drills.environments.external import External
 from drills.environments.kafka_broker import require_kafka
 from drills.environments.named_group import NamedGroup
 from drills.environments.namespaces import Namespaced, namespaced
@@ -94,19 +94,19 @@ def _run(options: DrillOptions) -> int:
         click.echo(f"skipped: {sentence}", err=True)
     if any(BROKER in one.needs for one in chosen):
         require_kafka()
-    own = options.own()
-    if isinstance(own, NamedGroup):
+    external = options.external()
+    if isinstance(external, NamedGroup):
         if not options.execute:
-            return _dry_run(chosen, own)
-        with own.opened() as store:
-            own.require_no_members(store)
+            return _dry_run(chosen, external)
+        with external.opened() as store:
+            external.require_no_members(store)
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200)
     done: list[DrillRun] = []
     verdicts: list[str] = []
     try:
-        with signals.taken(), _stand(options, own) as (ground, reader):
+        with signals.taken(), _opened(options, external) as (environment, reader):
             for one, nth in product(chosen, range(options.repeat)):
-                done.append(_run_one(one, ground, reader, options, options.seed + nth, console))
+                done.append(_run_one(one, environment, reader, options, options.seed + nth, console))
     except (UsageError, ZooKeeperUnreachable, MissingProgram):
         raise
     except BREAKS_OFF as error:
@@ -136,14 +136,14 @@ def report(folder: Path) -> None:
     click.echo(f"report: {folder / 'report.html'}", err=True)
 
 
-def _dry_run(chosen: Sequence[Drill], ground: NamedGroup) -> int:
+def _dry_run(chosen: Sequence[Drill], environment: NamedGroup) -> int:
     """Print what would be done."""
     for one in chosen:
-        _announce(one, one.described(ground.touches))
+        _announce(one, one.described(environment.touches))
         click.echo()
-    with ground.opened() as store:
+    with environment.opened() as store:
         try:
-            ground.require_no_members(store)
+            environment.require_no_members(store)
             click.echo("dry run: nothing was written; --execute runs the drill")
         except UsageError as refusal:
             click.echo(f"dry run: nothing was written; --execute would be refused: {refusal}")
@@ -158,19 +158,19 @@ def _announce(one: Drill, described: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _stand(options: DrillOptions, own: Own | None) -> Iterator[tuple[Ground, DataFrameReader]]:
+def _opened(options: DrillOptions, external: External | None) -> Iterator[tuple[Environment, DataFrameReader]]:
     """The ensemble, and the Spark process that reads the DataFrame."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zk-group-drill-")))
-        ground = nullcontext(own) if own is not None else _ground(folder, options)
+        environment = nullcontext(external) if external is not None else _environment(folder, options)
         reader = DataFrameReader(folder)
         stack.callback(reader.close)
-        standing = stack.enter_context(ground)
+        opened = stack.enter_context(environment)
         stack.callback(signals.ignore)  # the cleanup is not interruptible, as after an interrupt
-        yield standing, reader
+        yield opened, reader
 
 
-def _ground(folder: Path, options: DrillOptions) -> AbstractContextManager[Ground]:
+def _environment(folder: Path, options: DrillOptions) -> AbstractContextManager[Environment]:
     """The drills' own ensemble; the context manager starts it."""
     if options.kind is Containers:
         containers = Containers(folder / "containers")
@@ -182,14 +182,14 @@ def _ground(folder: Path, options: DrillOptions) -> AbstractContextManager[Groun
 
 
 def _run_one(
-    one: Drill, ground: Ground, reader: DataFrameReader, options: DrillOptions, seed: int, console: Console
+    one: Drill, environment: Environment, reader: DataFrameReader, options: DrillOptions, seed: int, console: Console
 ) -> DrillRun:
     console.print(f"[bold]{one.name}[/bold]  {one.title}")
 
     def announce(what: str) -> None:
         console.print(f"    {what}", markup=False)
 
-    done = run_drill(one, ground, reader, options, seed, announce)
+    done = run_drill(one, environment, reader, options, seed, announce)
     console.print(f"  {done.verdict}  {done.document['seconds']} s  {done.folder}", markup=False)
     for why in done.document["why"]:
         console.print(f"    {why}", markup=False)

@@ -12,7 +12,7 @@ from drills.base.settings import Settings
 from drills.catalog import DRILLS
 from drills.environments.base import BROKER, Embedded
 from drills.environments.containers import Containers
-from drills.environments.external import Own
+from drills.environments.external import External
 from drills.environments.named_group import NamedGroup
 from drills.environments.namespaces import Namespaced
 from drills.scenarios.definition import Drill
@@ -70,13 +70,13 @@ class DrillOptions:
             raise UsageError("name the drills to run, or give one of --short and --all (see: drill list)")
 
     @property
-    def kind(self) -> type[Embedded | Containers | Own]:
+    def kind(self) -> type[Embedded | Containers | External]:
         """The type of the ensemble."""
         if self.zk is not None:
-            return Own
+            return External
         return Containers if self.in_docker else Namespaced if self.in_namespaces else Embedded
 
-    def own(self) -> Own | None:
+    def external(self) -> External | None:
         """The operator's ensemble; None without `zk`.
 
         :raises UsageError: when `zk` or `group` is malformed.
@@ -84,7 +84,7 @@ class DrillOptions:
         if self.zk is None:
             return None
         if self.group is None:
-            return Own(self.zk, self.settings.session_timeout_ms)
+            return External(self.zk, self.settings.session_timeout_ms)
         return NamedGroup(self.zk, self.settings.session_timeout_ms, self.group)
 
     def chosen(self) -> ChosenDrills:
@@ -93,9 +93,9 @@ class DrillOptions:
         :raises UsageError: when the ensemble does not support a named drill, or is too small.
         """
         kind = self.kind
-        can = kind.can | {BROKER} if kind is not Own and (self.kafka or self.names) else kind.can
+        can = kind.can | {BROKER} if kind is not External and (self.kafka or self.names) else kind.can
         every = named(self.names) if self.names else [one for one in DRILLS.values() if one.is_short or self.is_all]
-        servers = MOST_SERVERS if kind is Own else self.servers
+        servers = MOST_SERVERS if kind is External else self.servers
         too_few = [one.name for one in every if one.servers > servers]
         if too_few:
             raise UsageError(f"{too_few[0]} needs an ensemble of three: use --servers 3")

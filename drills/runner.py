@@ -17,7 +17,7 @@ from coordinator.zk.errors import CoordinatorError, StoreError
 from .base.settings import POOL, Settings
 from .base.waiting import NotReached, wait_for
 from .checker import check
-from .environments.base import Ground
+from .environments.base import Environment
 from .evidence.fetch_intervals import read_elsewhere
 from .evidence.files import point_latest, versions, write_history, write_json, write_reports, znodes
 from .evidence.histories import Event, granted_otherwise, logged, merged_history, write_down
@@ -66,7 +66,12 @@ class DrillRun:
 
 
 def run_drill(
-    drill: Drill, ground: Ground, reader: DataFrameReader, options: DrillOptions, seed: int, announce: Announce
+    drill: Drill,
+    environment: Environment,
+    reader: DataFrameReader,
+    options: DrillOptions,
+    seed: int,
+    announce: Announce,
 ) -> DrillRun:
     """Run one drill; its evidence is in `<options.runs>/<drill>/<UTC>/`.
 
@@ -75,16 +80,19 @@ def run_drill(
     :raises OSError: when the runs folder cannot be written.
     """
     began = time.monotonic()
-    settings = drill.adjust(ground.adjust(options.settings))
+    settings = drill.adjust(environment.adjust(options.settings))
     run = DrillRun(drill, _made_folder(options.runs.resolve() / drill.name), settings, seed)
     produced: Produced = {}
     rows: list[dict[str, Any]] | None = None
     states: RecordCounts | None = None
     files: list[Path] = []
-    chroot = ground.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
+    chroot = environment.chroot_of(f"{run.folder.name.lower()}-{drill.name}")
     try:
-        _make_whole(ground)
-        with ground.cleared(chroot, options.keep), Stage(ground, run.folder, chroot, run.settings, seed) as stage:
+        _make_whole(environment)
+        with (
+            environment.cleared(chroot, options.keep),
+            Stage(environment, run.folder, chroot, run.settings, seed) as stage,
+        ):
             _act(run, stage, announce)
             if run.settings.region:
                 states = _in_states(run, stage)
@@ -94,13 +102,13 @@ def run_drill(
     except BREAKS_OFF as error:  # also during the cleanup, when the evidence may be complete
         run.missing.append(f"aborted: {error}")
     events, unreadable = merged_history(files)
-    bounds = run.settings.bounds(ground.tick_s)
+    bounds = run.settings.bounds(environment.tick_s)
     run.missing += [f"unreadable history: {problem}" for problem in unreadable[:3]]
     run.missing += granted_otherwise(events, bounds["session_timeout"])
     write_history(run.folder / "history.jsonl", events)
     elsewhere = read_elsewhere(events, _applications(events))
     records = states or (RecordCounts(0) if rows is None else counted(produced, rows, elsewhere))
-    _conclude(run, ground, events, bounds, records)
+    _conclude(run, environment, events, bounds, records)
     run.document["seconds"] = round(time.monotonic() - began, 1)
     write_json(run.folder / "run.json", run.document)
     write_reports(run.folder, run.document, events)
@@ -115,21 +123,23 @@ def run_drill(
 def _witnessed(run: DrillRun, stage: Stage, chroot: str) -> list[Path]:
     """Write the histories of the processes, the drill and ZooKeeper; returns the files."""
     try:
-        write_json(run.folder / "after.json", znodes(stage.store, stage.ground.shown))
+        write_json(run.folder / "after.json", znodes(stage.store, stage.environment.shown))
     except StoreError as error:
         run.missing.append(f"ZooKeeper is lost: {error}")
     observer = stage.observer
-    witness = observer.events if observer is not None else logged(stage.notes, stage.ground.transaction_logs, chroot)
+    witness = (
+        observer.events if observer is not None else logged(stage.notes, stage.environment.transaction_logs, chroot)
+    )
     files = write_down(stage.notes, stage.histories, witness, stage.store.session_id)
     run.missing += [observer.missing] if observer is not None and observer.missing else []
     return files
 
 
-def _make_whole(ground: Ground) -> None:
+def _make_whole(environment: Environment) -> None:
     """Revert leftover faults of an earlier drill."""
-    if not ground.is_healthy():
-        ground.heal()
-        wait_for(ground.is_healthy, READY_S, "all ZooKeeper servers serve")
+    if not environment.is_healthy():
+        environment.heal()
+        wait_for(environment.is_healthy, READY_S, "all ZooKeeper servers serve")
 
 
 def _made_folder(parent: Path) -> Path:
@@ -153,7 +163,7 @@ def _act(run: DrillRun, stage: Stage, announce: Announce) -> None:
         _flows(stage, run.settings.partitions)
         announce(f"steady: {len(stage.slots())} fetchers, {run.settings.partitions} partitions")
         time.sleep(run.settings.steady_s)
-        write_json(run.folder / "before.json", znodes(stage.store, stage.ground.shown))
+        write_json(run.folder / "before.json", znodes(stage.store, stage.environment.shown))
         announce(f"fault: {drill.fault}")
         consumers = drill.run(stage)
         if run.settings.spark != "pool":  # Spark promises no restart time for slots in executors
@@ -249,7 +259,7 @@ def _applications(events: Sequence[Event]) -> set[str]:
 
 
 def _conclude(
-    run: DrillRun, ground: Ground, events: Sequence[Event], bounds: Mapping[str, float], records: RecordCounts
+    run: DrillRun, environment: Environment, events: Sequence[Event], bounds: Mapping[str, float], records: RecordCounts
 ) -> None:
     fault_at = next((float(event["at"]) for event in events if event["event"] == "fault"), None)
     effects = measured(events, fault_at) if fault_at is not None else None
@@ -266,18 +276,18 @@ def _conclude(
     promises = _promises(run.drill, bounds, effects)
     verdict, why = decided(invariants, promises, records, run.missing, run.wrong)
     run.document = {
-        **run.drill.described(ground.touches),
+        **run.drill.described(environment.touches),
         "verdict": verdict,
         "why": why,
         "seed": run.seed,
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "versions": versions(ground.version()),
+        "versions": versions(environment.version()),
         "configuration": run.settings.to_json(),
         "ensemble": {
-            "kind": ground.kind,
-            "servers": len(ground.addresses),
-            "hosts": ",".join(ground.addresses),
-            **ground.details,
+            "kind": environment.kind,
+            "servers": len(environment.addresses),
+            "hosts": ",".join(environment.addresses),
+            **environment.details,
         },
         "bounds": dict(bounds),
         "promises": promises,

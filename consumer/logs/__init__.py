@@ -1,6 +1,6 @@
 """Logs behind one interface: the embedded log, and Kafka.
 
-Imports `coordinator.zk` and its records.
+Imports `embedded`, `kafka`, and the records of `coordinator.zk`.
 """
 
 from __future__ import annotations

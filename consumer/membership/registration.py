@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import socket
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordinator.zk.batching import ensure
-from coordinator.zk.errors import BadData, ConnectionLost, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.errors import BadData, ConnectionLost, Refused
 from coordinator.zk.lease import LEASE_SHARE
 from coordinator.zk.store import MAX_OPERATIONS, Create, Delete, Operation, SetData, Store
+from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.partitions import PartitionSet, TopicPartition
 from coordinator.zk.znodes.paths import GroupPaths, parents_of
@@ -102,27 +102,26 @@ def register(
     """
     new = Channel(incarnation=registration.incarnation)
     session_timeout_ms = round(store.negotiated_timeout_s * 1000)
-    for _ in range(TRIES):
+
+    def attempt(error: Failure | None) -> tuple[Channel, int]:
+        if isinstance(error, Refused):
+            log.info("registration restarted: consumer=%s refused=%s reason=%s", consumer, error.path, error.reason)
+            if error.reason == "no-node":
+                ensure(store, parents_of(error.path))
         ensure(store, (*paths.skeleton, paths.channel(consumer)))
         before = _look(store, paths, consumer)
         if before.channel.incarnation == new.incarnation:
             return before.channel, before.version  # an earlier try, whose reply was lost, had succeeded
         if own is not None and before.channel.incarnation not in ("", *own):
             raise FencedInstanceId(f"another process has registered as {consumer}")
-        try:
-            while operations := _next_of_the_end(paths, consumer, before):
-                store.commit(operations)
-                before = _look(store, paths, consumer)
-            store.commit(_beginning(paths, consumer, before, new, registration, session_timeout_ms))
-            return new, before.version + 1
-        except Refused as refused:
-            log.info("registration restarted: consumer=%s refused=%s reason=%s", consumer, refused.path, refused.reason)
-            if refused.reason == "no-node":
-                with suppress(Refused):
-                    ensure(store, parents_of(refused.path))
-        except OutcomeUnknown:
-            store.sync()
-    raise StoreError(f"{consumer} could not register in {TRIES} tries: its znodes keep changing")
+        while operations := _next_of_the_end(paths, consumer, before):
+            store.commit(operations)
+            before = _look(store, paths, consumer)
+        store.commit(_beginning(paths, consumer, before, new, registration, session_timeout_ms))
+        return new, before.version + 1
+
+    failure = f"{consumer} could not register in {TRIES} tries: its znodes keep changing"
+    return retried(store, attempt, lambda: failure, TRIES)
 
 
 def _look(store: Store, paths: GroupPaths, consumer: str) -> Predecessor:

@@ -95,7 +95,7 @@ class ConsumerOperator(Callbacks):
     :raises UsageError: when the configuration names no region.
     """
 
-    # Public API: keyword options with defaults after the processor; most are `Consumer`'s.
+    # Large: public API, keyword options with defaults after the processor; most are `Consumer`'s.
     def __init__(
         self,
         config: ConsumerConfig,

@@ -250,6 +250,7 @@ class RegionMember(StatefulContributor):
         """
         path, order = self.paths.request, self._cut.order
         asked = replace(request, reset=order.reset if order is not None else 0)
+        # Not by `retried`: a refusal of the fence, and a lost reply, are the caller's.
         for _ in range(REQUEST_TRIES):
             standing = store.get(path)
             if standing is not None and not is_replaced(path, standing.data, asked):

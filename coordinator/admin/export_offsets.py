@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from ..zk.errors import UsageError
@@ -12,6 +12,9 @@ MAY_BE_SET = ("EMPTY", "DEAD")
 
 Place = tuple[str, int]
 """Topic, partition."""
+
+TopicWithId = tuple[str, str]
+"""Topic, topic id."""
 
 Row = tuple[str, str, int, int, str]
 """The group's name in Kafka, topic, partition, offset, result."""
@@ -26,8 +29,8 @@ class KafkaGroups(Protocol):
     def commit_offsets(self, group: str, offsets: Mapping[Place, int]) -> Mapping[Place, str]:
         """Commit offsets; the refused partitions, with the reason."""
 
-    def mismatches(self, group: ShownGroup) -> Mapping[Place, str]:
-        """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason."""
+    def partitions(self, topics: Collection[TopicWithId]) -> Mapping[TopicWithId, frozenset[int] | str]:
+        """The partitions of topics, or why Kafka has no topic with that name and id."""
 
 
 def export_offsets(kafka: KafkaGroups, name: str, group: ShownGroup) -> list[Row]:
@@ -47,11 +50,32 @@ def export_offsets(kafka: KafkaGroups, name: str, group: ShownGroup) -> list[Row
         for part in group.partitions
         if part.offset is not None
     }
-    mismatches = kafka.mismatches(group)
-    valid = {place: offset for place, offset in offsets.items() if place not in mismatches}
+    strange = mismatches(group, kafka.partitions(topics_of(group)))
+    valid = {place: offset for place, offset in offsets.items() if place not in strange}
     refused = kafka.commit_offsets(name, valid) if valid else {}
-    reasons = {**mismatches, **refused}
+    reasons = {**strange, **refused}
     return [
         (name, topic, number, offset, reasons.get((topic, number), "Successful"))
         for (topic, number), offset in sorted(offsets.items())
     ]
+
+
+def topics_of(group: ShownGroup) -> set[TopicWithId]:
+    """The topics of a group's partitions, as far as their ids are known."""
+    return {(part.partition.topic, part.topic_id) for part in group.partitions if part.topic_id is not None}
+
+
+def mismatches(group: ShownGroup, there: Mapping[TopicWithId, frozenset[int] | str]) -> dict[Place, str]:
+    """Partitions whose topic id differs from Kafka's, or that Kafka does not have, with the reason.
+
+    :param there: Kafka's answer for `topics_of` the group.
+    """
+    found: dict[Place, str] = {}
+    for part in group.partitions:
+        topic, number = part.partition
+        partitions = there[topic, part.topic_id] if part.topic_id is not None else "its topic has no id"
+        if isinstance(partitions, str):
+            found[topic, number] = partitions
+        elif number not in partitions:
+            found[topic, number] = "Kafka has no such partition"
+    return found

@@ -110,6 +110,10 @@ class ShownPartition:
     incarnation: str | None = None
     runner: str | None = None
 
+    def lag(self, end: int | None) -> int | None:
+        """Records between the group's offset and the log end; None when one of them is unknown."""
+        return end - self.offset if end is not None and self.offset is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class ShownAsk:

@@ -96,21 +96,41 @@ def znode_findings(listed: Sequence[ListedSegment], stands: Mapping[PartitionKey
     return [*_unreadable(listed), *_missing(listed), *_unjoined(listed), *_beyond(listed, stands)]
 
 
-def unnamed_findings(
-    files: Iterable[str], named: Collection[str], may_seal: Mapping[str, bool]
-) -> Iterator[SegmentFinding]:
-    """Files without a segment.
+def file_findings(
+    listed: Iterable[ListedSegment], problems: Mapping[str, tuple[str, str]], remaining: Collection[str]
+) -> list[SegmentFinding]:
+    """Damaged files, but for segments that were collected during the check.
 
+    :param problems: segment -> kind and text of the problem of its file.
+    :param remaining: names of the segments that exist after the check.
+    """
+    return [
+        SegmentFinding(DAMAGED, problems[item.name][0], item.name, item.segment.file, problems[item.name][1])
+        for item in listed
+        if item.segment and item.name in problems and item.name in remaining
+    ]
+
+
+def unnamed_findings(
+    files: Iterable[str], listed: Sequence[ListedSegment], now: Sequence[ListedSegment], may_seal: Mapping[str, bool]
+) -> list[SegmentFinding] | None:
+    """Files without a segment; None when an unreadable segment znode may name them.
+
+    :param listed: the segments before the files were listed.
+    :param now: the segments after `may_seal` was read.
     :param may_seal: file -> whether its fetcher lives, and may still seal it.
     """
-    for file in files:
-        if file in named:
-            continue
-        if may_seal[file]:
-            problem = "no segment names it; its fetcher lives and may still seal it"
-            yield SegmentFinding(LEFT_OVER, "not sealed yet", "", file, problem)
-        else:
-            yield SegmentFinding(LEFT_OVER, "orphan", "", file, "no segment names it, and none will")
+    if any(item.segment is None for item in now):
+        return None
+    named = {item.segment.file for item in (*listed, *now) if item.segment}
+    return [_unnamed(file, may_seal[file]) for file in files if file not in named]
+
+
+def _unnamed(file: str, may_seal: bool) -> SegmentFinding:
+    if may_seal:
+        problem = "no segment names it; its fetcher lives and may still seal it"
+        return SegmentFinding(LEFT_OVER, "not sealed yet", "", file, problem)
+    return SegmentFinding(LEFT_OVER, "orphan", "", file, "no segment names it, and none will")
 
 
 def _unreadable(listed: Sequence[ListedSegment]) -> Iterator[SegmentFinding]:

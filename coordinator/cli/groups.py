@@ -363,8 +363,7 @@ def _offset_rows(group: ShownGroup, ends: Mapping[Where, int]) -> Iterator[tuple
             yield (group.group, None, None, None, None, None, *holder, None)
         for shown in partitions:
             end = ends.get((*shown.partition, shown.topic_id))
-            lag = end - shown.offset if end is not None and shown.offset is not None else None
-            yield (group.group, *shown.partition, shown.offset, end, lag, *holder, shown.thread)
+            yield (group.group, *shown.partition, shown.offset, end, shown.lag(end), *holder, shown.thread)
 
 
 def _log_ends(source: Log | None, groups: Iterable[ShownGroup]) -> dict[Where, int]:

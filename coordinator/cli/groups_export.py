@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import click
 
-from coordinator.admin.export_offsets import Row
+from coordinator.admin.export_offsets import Row, TopicWithId
 from coordinator.admin.export_offsets import export_offsets as export_them
-from coordinator.admin.groups import Reading, ShownGroup, existing_group
+from coordinator.admin.groups import Reading, existing_group
 from coordinator.zk.process.cli import kafka_option
 from coordinator.zk.process.config_options import log_options, log_to_stderr
 
 from .common import opened, output_option, print_rows, zk_option
 from .source import brokers_needed_option, every_option, repeat
+
+if TYPE_CHECKING:
+    from consumer.logs import LogError
+    from consumer.logs.kafka.client import Described
 
 log = logging.getLogger(__name__)
 
@@ -82,22 +87,19 @@ class _Kafka:
     def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], str]:
         return self._client.commit_offsets(group, offsets)
 
-    def mismatches(self, group: ShownGroup) -> Mapping[tuple[str, int], str]:
-        from consumer.logs import LogError
-        from consumer.logs.kafka.topics import checked
-
-        ids = {part.partition.topic: part.topic_id for part in group.partitions if part.topic_id is not None}
-        found: dict[tuple[str, int], str] = {}
-        answers = self._client.describe(ids).results() if ids else {}
-        for part in group.partitions:
-            topic, number = part.partition
-            try:
-                there = checked(topic, part.topic_id or "", answers.get(topic, LogError("its topic has no id")))
-                if number not in there.partitions:
-                    found[topic, number] = "Kafka has no such partition"
-            except LogError as error:
-                found[topic, number] = str(error)
-        return found
+    def partitions(self, topics: Collection[TopicWithId]) -> Mapping[TopicWithId, frozenset[int] | str]:
+        answers = self._client.describe({name for name, _ in topics}).results() if topics else {}
+        return {(name, topic_id): _partitions(name, topic_id, answers[name]) for name, topic_id in topics}
 
     def close(self) -> None:
         self._client.close()
+
+
+def _partitions(topic: str, topic_id: str, answer: Described | LogError) -> frozenset[int] | str:
+    from consumer.logs import LogError
+    from consumer.logs.kafka.topics import checked
+
+    try:
+        return checked(topic, topic_id, answer).partitions
+    except LogError as error:
+        return str(error)

@@ -12,6 +12,7 @@ from coordinator.admin.segments import (
     DAMAGED,
     ListedSegment,
     SegmentFinding,
+    file_findings,
     positions,
     read_segments,
     unnamed_findings,
@@ -83,19 +84,15 @@ def verify(group: str, segments_dir: str, zk: str, output: str) -> None:
 def _file_findings(
     reading: Reading, group: str, listed: Sequence[ListedSegment], segments_dir: str
 ) -> Iterator[SegmentFinding]:
-    """Damaged files, but for segments that were collected during the check."""
-    from consumer.sealing.segment_check import SegmentCheck  # loads pyarrow, needed only here
+    from consumer.sealing.segment_check import SegmentCheck, may_seal  # loads pyarrow, needed only here
 
     check = SegmentCheck(segments_dir)
-    found = []
-    for item in listed:
-        problem = check.problem(item.segment) if item.segment else None
-        if problem and item.segment:
-            found.append(SegmentFinding(DAMAGED, problem.kind, item.name, item.segment.file, problem.text))
-    if found:
-        left = {item.name for item in read_segments(reading, GroupPaths(group), listed)}
-        yield from (finding for finding in found if finding.segment in left)
-    known = [item.segment for item in listed if item.segment]
+    readable = {item.name: item.segment for item in listed if item.segment}
+    problems = {name: problem for name, segment in readable.items() if (problem := check.problem(segment))}
+    if problems:
+        remaining = {item.name for item in read_segments(reading, GroupPaths(group), listed)}
+        yield from file_findings(listed, problems, remaining)
+    known = list(readable.values())
     if not known and not segments_dir:
         report("no segment contains the folder of the files: give --segments-dir to check for files without a segment")
     try:
@@ -103,21 +100,11 @@ def _file_findings(
     except OSError as error:
         report(f"files without a segment were not checked: {error}")
         return
-    yield from _left_over(reading, group, listed, files)
-
-
-def _left_over(
-    reading: Reading, group: str, listed: Sequence[ListedSegment], files: Sequence[str]
-) -> Iterator[SegmentFinding]:
-    from consumer.sealing.segment_check import may_seal
-
     may = may_seal(reading.store, group, files)
-    now = read_segments(reading, GroupPaths(group), listed)
-    if any(item.segment is None for item in now):
+    unnamed = unnamed_findings(files, listed, read_segments(reading, GroupPaths(group), listed), may)
+    if unnamed is None:
         report("files without a segment were not checked: an unreadable segment znode may name them")
-        return
-    named = {item.segment.file for item in (*listed, *now) if item.segment}
-    yield from unnamed_findings(files, named, may)
+    yield from unnamed or ()
 
 
 def _row(item: ListedSegment) -> tuple[object, ...]:

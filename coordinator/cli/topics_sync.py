@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from coordinator.admin.sync_topics import LEFT_ALONE, Change, sync_topics
+from coordinator.admin.sync_topics import LEFT_ALONE, Change, readable_topics, sync_topics
 from coordinator.zk.process.cli import kafka_option
 from coordinator.zk.process.config_options import log_options, log_to_stderr
 from coordinator.zk.znodes.paths import Brokers
-from coordinator.zk.znodes.records import Topic
 
 from .common import brokers_option, opened, output_option, print_rows, zk_option
 from .source import brokers_needed_option, every_option, repeat
+
+if TYPE_CHECKING:
+    from consumer.logs import LogError
+    from consumer.logs.kafka.client import Described
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +54,9 @@ def sync(
 
     def changes() -> list[Change]:
         with opened(zk, make_chroot=True) as store:
-            return sync_topics(store, brokers, *source.read())
+            cluster, answers = source.read()
+            there, unreadable = readable_topics(answers)
+            return sync_topics(store, brokers, there, cluster, unreadable)
 
     try:
         if every_s is None:
@@ -95,26 +101,16 @@ class _Source:
 
         self._client = KafkaClient(bootstrap_servers("kafka:", servers), kafka_options(options))
 
-    def read(self) -> tuple[dict[str, Topic], str, dict[str, str]]:
-        """The topics, the cluster's id, and the unreadable topics with the reasons.
+    def read(self) -> tuple[str, dict[str, Described | LogError]]:
+        """The cluster's id, and the metadata of all its topics.
 
         :raises LogError: when no broker answers.
         """
-        from consumer.logs import LogError
-
         cluster, names = self._client.cluster()
-        topics: dict[str, Topic] = {}
-        unreadable: dict[str, str] = {}
+        answers: dict[str, Described | LogError] = {}
         for first in range(0, len(names), AT_ONCE):
-            pending = self._client.describe(names[first : first + AT_ONCE])
-            for name, found in pending.results().items():
-                if isinstance(found, LogError):
-                    unreadable[name] = str(found)
-                elif not found.error:  # else it was deleted meanwhile
-                    topics[name] = Topic(name, found.id, tuple(sorted(found.partitions)))
-        if unreadable and not topics:
-            raise LogError(next(iter(unreadable.values())))
-        return topics, cluster, unreadable
+            answers |= self._client.describe(names[first : first + AT_ONCE]).results()
+        return cluster, answers
 
     def close(self) -> None:
         self._client.close()

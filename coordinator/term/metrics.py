@@ -42,11 +42,9 @@ class HasLease(Protocol):
     def left_s(self) -> float: ...
 
 
+# Large: an attribute for each family in docs/metrics.md, so that a wrong name is a type error.
 class CoordinatorMetrics:
-    """Methods are events, named in the words of the calling code. Thread-safe.
-
-    One attribute for each family in docs/metrics.md: mypy detects a misspelled one.
-    """
+    """Methods are events, named in the words of the calling code. Thread-safe."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Changing znodes by compare-and-set: read, decide, commit; once more when it was refused, or the reply was lost."""
+"""Changing znodes by compare-and-set: read, decide, commit; again after a refusal or a lost reply."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ T = TypeVar("T")
 TRIES = 20
 
 Failure = Refused | OutcomeUnknown
-"""Why a try is followed by another."""
+"""The error of an attempt after which there is another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What a try has decided.
+    """The decision of one attempt.
 
-    :ivar operations: what to commit, as far as all is as it was read; none where nothing is to be changed.
-    :ivar result: what the update returns once that is done.
+    :ivar operations: the operations to commit, with the versions that were read; empty when nothing changes.
+    :ivar result: the result of the update after the commit.
     """
 
     operations: Sequence[Operation]
@@ -30,14 +30,13 @@ class Change(Generic[T]):
 
 
 def update(store: Store, path: str, change: Callable[[Node | None], Change[T]]) -> T:
-    """Change the znode at `path`, and what goes with it, by compare-and-set.
+    """Change the znode at `path`, and others in the same commit, by compare-and-set.
 
-    :param change: decides by the znode as it stands, None where there is none; its errors end the update. What it
-        writes to `path` differs from what was there: after a lost reply that says whether it happened.
-    :raises StoreError: when others keep changing it.
+    :param change: decides by the current znode, None when it does not exist; its errors end the update. The data that
+        it writes to `path` must differ from the current data: after a lost reply they show whether the commit happened.
+    :raises StoreError: when other clients keep changing it.
     :raises ConnectionLost: when ZooKeeper did not answer.
     """
-
     sent: Change[T] | None = None
     read: Node | None = None
 
@@ -53,17 +52,17 @@ def update(store: Store, path: str, change: Callable[[Node | None], Change[T]]) 
     return retried(store, attempt, lambda: f"{path} keeps changing: try again")
 
 
-def retried(store: Store, attempt: Callable[[Failure | None], T], failure: Callable[[], str]) -> T:
-    """What `attempt` returns, which reads, decides and commits; again where a commit was refused or not answered.
+def retried(store: Store, attempt: Callable[[Failure | None], T], failure: Callable[[], str], tries: int = TRIES) -> T:
+    """The result of `attempt`, which reads, decides and commits; called again after a refusal or a lost reply.
 
-    After a lost reply the server is brought level first: what is read then says whether it happened.
+    After a lost reply there is a `sync` first, so that the next reads show whether the commit happened.
 
-    :param attempt: is given why the one before has failed, None at first; another error of its ends this.
-    :param failure: says what keeps changing.
-    :raises StoreError: after so many tries.
+    :param attempt: its parameter is the error of the previous attempt, None in the first; other errors end the retries.
+    :param failure: the message after the last attempt.
+    :raises StoreError: after the last attempt.
     """
     before: Failure | None = None
-    for _ in range(TRIES):
+    for _ in range(tries):
         try:
             return attempt(before)
         except Refused as refused:
@@ -75,7 +74,7 @@ def retried(store: Store, attempt: Callable[[Failure | None], T], failure: Calla
 
 
 def commit_once(store: Store, operations: Sequence[Operation], happened: Callable[[], bool]) -> None:
-    """Commit what must not be sent again; where the reply was lost, look whether it happened.
+    """Commit operations that must not be sent twice; after a lost reply, check whether the commit happened.
 
     :raises Refused: when it was refused.
     :raises OutcomeUnknown: when it did not happen, or not yet.
@@ -89,7 +88,7 @@ def commit_once(store: Store, operations: Sequence[Operation], happened: Callabl
 
 
 def _is_written(node: Node | None, path: str, operations: Sequence[Operation], before: Node | None) -> bool:
-    """Whether a znode is as the operations leave it; one that was deleted may have been created again since."""
+    """Whether a znode is as the operations leave it; a deleted one may have been created again since."""
     if any(isinstance(each, Delete) and each.path == path for each in operations):
         return node is None or (before is not None and node.stat.czxid != before.stat.czxid)
     written = [each.data for each in operations if isinstance(each, Create | SetData) and each.path == path]

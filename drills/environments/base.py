@@ -25,7 +25,7 @@ BROKER = "a Kafka broker"
 """The drill's own broker, registered in the chroot; its jars are fetched on demand."""
 
 
-class Ground(Protocol):
+class Environment(Protocol):
     """One ensemble.
 
     :ivar kind: `embedded`, `namespaces`, `docker` or `own`.
@@ -112,19 +112,19 @@ class Passing:
     details: Mapping[str, object] = MappingProxyType({})
 
     def adjust(self, settings: Settings) -> Settings:
-        """See `Ground`: every session timeout is granted."""
+        """See `Environment`: every session timeout is granted."""
         return settings
 
     def chroot_of(self, name: str) -> str:
-        """See `Ground`."""
+        """See `Environment`."""
         return f"/{PREFIX}{name}"
 
     def watched(self, chroot: str) -> Sequence[str]:
-        """See `Ground`."""
+        """See `Environment`."""
         return [chroot]
 
     def cleared(self, chroot: str, keep: bool) -> AbstractContextManager[None]:
-        """See `Ground`."""
+        """See `Environment`."""
         return nullcontext()
 
 
@@ -144,35 +144,35 @@ class Embedded(Passing):
         self.tick_s = TICK_MS / 1000
 
     def leader(self) -> int:
-        """See `Ground`."""
+        """See `Environment`."""
         return self._ensemble.leader().id - 1
 
     def kill(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._ensemble.servers[server].kill()
 
     def stop(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._ensemble.servers[server].stop()
 
     def has_leader(self) -> bool:
-        """See `Ground`."""
+        """See `Environment`."""
         return any(server.mode() in ("leader", "standalone") for server in self._ensemble.servers)
 
     def start(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._ensemble.servers[server].start()
 
     def pause(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._ensemble.servers[server].pause()
 
     def resume(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._ensemble.servers[server].resume()
 
     def cut_off(self, server: int) -> None:
-        """See `Ground`. Never called: they share one network."""
+        """See `Environment`. Never called: they share one network."""
         raise NotImplementedError(NETWORK)
 
     def join(self, server: int) -> None:
@@ -180,21 +180,21 @@ class Embedded(Passing):
         raise NotImplementedError(NETWORK)
 
     def heal(self) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         for server in self._ensemble.servers:
             server.resume()
             server.start()
 
     def is_healthy(self) -> bool:
-        """See `Ground`."""
+        """See `Environment`."""
         return self._ensemble.is_healthy()
 
     def transaction_logs(self) -> list[Path]:
-        """See `Ground`."""
+        """See `Environment`."""
         return [next(server.directory.rglob("version-2")) for server in self._ensemble.servers]
 
     def version(self) -> str:
-        """See `Ground`."""
+        """See `Environment`."""
         return version_in(self._ensemble.servers[0].ask("srvr"))
 
     def __enter__(self) -> Self:

@@ -39,7 +39,7 @@ class EngineError(CoordinatorError):
 
 
 class Containers(Passing):
-    """See `Ground`. As a context manager it creates the containers, and removes them with their volumes and networks.
+    """See `Environment`. Entering creates the containers; leaving removes them with their volumes and networks.
 
     :param folder: for copies of the transaction logs.
     :param project: the Compose project; a unique one by default.
@@ -63,7 +63,7 @@ class Containers(Passing):
         self.tick_s = TICK_MS / 1000
 
     def leader(self) -> int:
-        """See `Ground`."""
+        """See `Environment`."""
         return wait_for(self._leaders, HEALTHY_S, "there is exactly one leader")[0]
 
     def _leaders(self) -> list[int] | None:
@@ -71,47 +71,47 @@ class Containers(Passing):
         return leaders if len(leaders) == 1 else None
 
     def has_leader(self) -> bool:
-        """See `Ground`."""
+        """See `Environment`."""
         return "leader" in self._modes()
 
     def is_healthy(self) -> bool:
-        """See `Ground`."""
+        """See `Environment`."""
         return modes_are_healthy(self._modes())
 
     def _modes(self) -> list[str | None]:
         return [mode_in(four_letter_word(HOST, port)) for port in self._ports]
 
     def kill(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._run("docker", "kill", self._container(server))
 
     def stop(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._run("docker", "stop", "--time", "2", self._container(server))
 
     def start(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._run("docker", "start", self._container(server))
 
     def pause(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._run("docker", "pause", self._container(server))
 
     def resume(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._run("docker", "unpause", self._container(server))
 
     def cut_off(self, server: int) -> None:
-        """See `Ground`. Clients use another network."""
+        """See `Environment`. Clients use another network."""
         self._run("docker", "network", "disconnect", self._peers, self._container(server))
 
     def join(self, server: int) -> None:
-        """See `Ground`. The alias is its peers' name for it; a plain connect does not restore it."""
+        """See `Environment`. The alias is its peers' name for it; a plain connect does not restore it."""
         alias = f"peer{server + 1}"
         self._run("docker", "network", "connect", "--alias", alias, self._peers, self._container(server))
 
     def heal(self) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         for server in range(len(SERVICES)):
             output = self._run("docker", "inspect", "--format", STATE, self._container(server))
             state, _, networks = output.partition(" ")  # a container that was never started has no network
@@ -127,11 +127,11 @@ class Containers(Passing):
         return f"{self.project}_peers"
 
     def version(self) -> str:
-        """See `Ground`."""
+        """See `Environment`."""
         return version_in(four_letter_word(HOST, self._ports[0]))
 
     def transaction_logs(self) -> list[Path]:
-        """See `Ground`: copies of the current logs."""
+        """See `Environment`: copies of the current logs."""
         copies = []
         for number, name in enumerate(SERVICES):
             copy = self._folder / name

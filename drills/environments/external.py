@@ -38,8 +38,8 @@ CLEARED_S = 20.0
 Address = tuple[str, int]
 
 
-class Own:
-    """See `Ground`.
+class External:
+    """See `Environment`.
 
     :param hosts: `host:port,host:port/chroot`.
     :param session_timeout_ms: the requested session timeout of the processes.
@@ -69,16 +69,16 @@ class Own:
 
     @property
     def touches(self) -> Sequence[str]:
-        """See `Ground`."""
+        """See `Environment`."""
         return [OWN_CHROOT]
 
     @property
     def shown(self) -> Sequence[str]:
-        """See `Ground`."""
+        """See `Environment`."""
         return ["/"]
 
     def adjust(self, settings: Settings) -> Settings:
-        """See `Ground`."""
+        """See `Environment`."""
         session_ms = self.session_timeout_ms
         poll_ms = max(settings.max_poll_interval_ms, 3 * session_ms)
         return replace(settings, session_timeout_ms=session_ms, max_poll_interval_ms=poll_ms)
@@ -123,7 +123,7 @@ class Own:
     # ---- queries
 
     def version(self) -> str:
-        """See `Ground`; empty where `srvr` is not allowed."""
+        """See `Environment`; empty where `srvr` is not allowed."""
         answers = (version_in(four_letter_word(host, port)) for host, port in self._parsed)
         return next((version for version in answers if version), "")
 
@@ -132,41 +132,41 @@ class Own:
         return any(granted_ms(address, self.session_timeout_ms) is not None for address in self._parsed)
 
     def has_leader(self) -> bool:
-        """See `Ground`: without a leader no session can be opened."""
+        """See `Environment`: without a leader no session can be opened."""
         return self.is_healthy()
 
     def transaction_logs(self) -> list[Path]:
-        """See `Ground`: they are not readable here."""
+        """See `Environment`: they are not readable here."""
         return []
 
     def heal(self) -> None:
-        """See `Ground`. No fault hit its servers, so an unavailable ensemble is for the operator.
+        """See `Environment`. No fault hit its servers, so an unavailable ensemble is for the operator.
 
         :raises ZooKeeperUnreachable: always.
         """
         raise ZooKeeperUnreachable(f"no ZooKeeper server answers at {','.join(self.addresses)}")
 
     def leader(self) -> int:
-        """See `Ground`: the leader is not queried."""
+        """See `Environment`: the leader is not queried."""
         raise NotImplementedError(SERVERS)
 
     def kill(self, server: int) -> None:
-        """See `Ground`. Never called, like the following: the servers belong to the operator."""
+        """See `Environment`. Never called, like the following: the servers belong to the operator."""
         raise NotImplementedError(SERVERS)
 
     stop = start = pause = resume = cut_off = join = kill
 
     def chroot_of(self, name: str) -> str:
-        """See `Ground`."""
+        """See `Environment`."""
         return f"{self.below}/{PREFIX}{name}"
 
     def watched(self, chroot: str) -> Sequence[str]:
-        """See `Ground`."""
+        """See `Environment`."""
         return [chroot]
 
     @contextmanager
     def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
-        """See `Ground`: a drill's chroot is removed at the end."""
+        """See `Environment`: a drill's chroot is removed at the end."""
         try:
             yield
         finally:

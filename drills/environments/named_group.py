@@ -26,13 +26,13 @@ from coordinator.zk.znodes.paths import (
 
 from ..base.settings import REGION, Settings
 from ..base.waiting import wait_for
-from .external import CLEARED_S, Own, remove_tree
+from .external import CLEARED_S, External, remove_tree
 
 ANOTHER = "another drill runs at --zk: wait until it ends"
 
 
-class NamedGroup(Own):
-    """See `Ground` and `Own`. The drill has no chroot here, but a group, and a topic with a unique name.
+class NamedGroup(External):
+    """See `Environment` and `External`. The drill has no chroot here, but a group, and a topic with a unique name.
 
     :param group: the group's name.
     :raises UsageError: also when `group` is not a valid group name.
@@ -48,30 +48,30 @@ class NamedGroup(Own):
 
     @property
     def touches(self) -> Sequence[str]:
-        """See `Ground`: every written path, and the roots of written subtrees."""
+        """See `Environment`: every written path, and the roots of written subtrees."""
         shared = [f"{self.below}{path}" for path in (COORDINATOR, COORDINATOR_EPOCH, DRILL)]
         return [*shared, *(f"{path} and below" for path in self._mine)]
 
     @property
     def shown(self) -> Sequence[str]:
-        """See `Ground`: the znodes of the drill, without its neighbours."""
+        """See `Environment`: the znodes of the drill, without its neighbours."""
         return [COORDINATOR, COORDINATOR_EPOCH, *self._made]
 
     def adjust(self, settings: Settings) -> Settings:
-        """See `Ground`."""
+        """See `Environment`."""
         return replace(super().adjust(settings), group=self._group, topic=self._topic)
 
     def chroot_of(self, name: str) -> str:
-        """See `Ground`: the operator's."""
+        """See `Environment`: the operator's."""
         return self.below
 
     def watched(self, chroot: str) -> Sequence[str]:
-        """See `Ground`."""
+        """See `Environment`."""
         return [f"{chroot}{CONSUMERS}", f"{chroot}{Brokers().brokers_path}"]
 
     @contextmanager
     def cleared(self, chroot: str, keep: bool) -> Iterator[None]:
-        """See `Ground`: the group's and the topic's subtrees are removed; the epoch stays, since it never goes back.
+        """See `Environment`: removes the group's and the topic's subtrees; the epoch stays, since it never goes back.
 
         :raises UsageError: when the path is in use, or the group exists.
         """

@@ -148,7 +148,7 @@ class Namespaces:
 
 
 class Namespaced(Embedded):
-    """See `Ground`. Created by `namespaced`."""
+    """See `Environment`. Created by `namespaced`."""
 
     kind = "namespaces"
     can = Embedded.can | {NETWORK}
@@ -158,15 +158,15 @@ class Namespaced(Embedded):
         self._network = network
 
     def cut_off(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._network.cut_off(server)
 
     def join(self, server: int) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         self._network.join(server)
 
     def heal(self) -> None:
-        """See `Ground`."""
+        """See `Environment`."""
         for server in range(len(self.addresses)):
             self.join(server)
         super().heal()
@@ -179,8 +179,8 @@ def namespaced(directory: Path, servers: int) -> Iterator[Namespaced]:
     :raises UsageError: without root.  :raises MissingProgram: without iproute2.
     :raises EnsembleError: when this machine cannot create namespaces, with the error of `ip`.
     """
-    with Namespaces(servers) as network, Namespaced(directory, servers, network) as ground:
-        yield ground
+    with Namespaces(servers) as network, Namespaced(directory, servers, network) as environment:
+        yield environment
 
 
 def _networks_in_use() -> list[IPv4Network]:

@@ -1,4 +1,4 @@
 """The evidence of a drill: files, histories, fetch intervals, measurements and verdicts.
 
-Imports `reports`, `checker`, `environments`, `faults` and `base`.
+Imports `reports`, `checker`, `environments`, `faults`, `base` and `coordinator.admin`.
 """

@@ -1,1 +1,4 @@
-"""The drills: what is done, and what must hold afterwards. Imports all other rooms of `drills` but its commands."""
+"""The drills: what is done, and what must hold afterwards.
+
+Imports the other folders of `drills` except `workloads`, and `coordinator.admin`.
+"""

@@ -41,7 +41,7 @@ class Drill:
 
     :ivar run: injects the fault; returns the consumers that must be in the group at the end.
     :ivar servers: the minimum size of the ensemble.
-    :ivar needs: required operations on the ensemble's servers, as in `Ground.can`.
+    :ivar needs: required operations on the ensemble's servers, as in `Environment.can`.
     :ivar adjust: maps the given settings to the drill's.
     :ivar touches: what it touches in addition to `TOUCHES`.
     :ivar least_fetched: minimum number of records after the fault; below it the drill is INCONCLUSIVE.

@@ -10,7 +10,7 @@ from subprocess import SubprocessError
 from coordinator.zk.errors import CoordinatorError
 
 from ..base.waiting import wait_for
-from ..environments.base import NETWORK, PAUSE, SERVERS, Ground
+from ..environments.base import NETWORK, PAUSE, SERVERS, Environment
 from ..testbed.testbed import Stage
 from .definition import Drill
 from .promises import FETCHED_AGAIN, FETCHED_WHEN_BACK, OWNERS_UNCHANGED, PAST_THE_SESSION
@@ -27,73 +27,73 @@ STANDING = (
 )
 
 
-def healthy(ground: Ground) -> None:
+def healthy(environment: Environment) -> None:
     """Wait until all servers serve."""
-    wait_for(lambda: ground.is_healthy(), HEALTHY_S, "all ZooKeeper servers serve")
+    wait_for(lambda: environment.is_healthy(), HEALTHY_S, "all ZooKeeper servers serve")
 
 
 def _leader_killed(stage: Stage) -> set[str]:
-    return _killed(stage, stage.ground.leader())
+    return _killed(stage, stage.environment.leader())
 
 
 def _follower_killed(stage: Stage) -> set[str]:
-    leader = stage.ground.leader()
-    return _killed(stage, next(number for number in range(len(stage.ground.addresses)) if number != leader))
+    leader = stage.environment.leader()
+    return _killed(stage, next(number for number in range(len(stage.environment.addresses)) if number != leader))
 
 
 def _killed(stage: Stage, server: int) -> set[str]:
     stage.fault("stop-server", server=server + 1)
-    stage.ground.kill(server)
-    wait_for(lambda: stage.ground.has_leader(), HEALTHY_S, "the others have a leader")
+    stage.environment.kill(server)
+    wait_for(lambda: stage.environment.has_leader(), HEALTHY_S, "the others have a leader")
     stage.wait_settled(stage.slots())
-    stage.ground.start(server)
+    stage.environment.start(server)
     stage.fault(RETURNS, server=server + 1)
-    healthy(stage.ground)
+    healthy(stage.environment)
     return stage.slots()
 
 
 def _quorum_lost(stage: Stage) -> set[str]:
-    servers = range(len(stage.ground.addresses))
+    servers = range(len(stage.environment.addresses))
     seconds = 1.5 * stage.bounds["session_timeout"]
     begun = stage.fault("zookeeper-away", seconds)
     for server in servers:
-        stage.ground.kill(server)
+        stage.environment.kill(server)
     time.sleep(max(0.0, begun + seconds - time.monotonic()))
     for server in servers:
-        stage.ground.start(server)
-    healthy(stage.ground)
+        stage.environment.start(server)
+    healthy(stage.environment)
     return stage.slots()
 
 
 def _rolled(stage: Stage) -> set[str]:
     """A rolling restart of the servers; the leader last."""
-    leader = stage.ground.leader()
-    servers = [number for number in range(len(stage.ground.addresses)) if number != leader]
+    leader = stage.environment.leader()
+    servers = [number for number in range(len(stage.environment.addresses)) if number != leader]
     for server in [*servers, leader]:
         stage.fault("stop-server", server=server + 1)
-        stage.ground.stop(server)
-        stage.ground.start(server)
-        healthy(stage.ground)
+        stage.environment.stop(server)
+        stage.environment.start(server)
+        healthy(stage.environment)
         stage.fault(RETURNS, server=server + 1)
         stage.wait_settled(stage.slots())
     return stage.slots()
 
 
 def _leader_paused(stage: Stage) -> set[str]:
-    return _leader_away(stage, "pause-server", stage.ground.pause, stage.ground.resume)
+    return _leader_away(stage, "pause-server", stage.environment.pause, stage.environment.resume)
 
 
 def _leader_cut_off(stage: Stage) -> set[str]:
-    return _leader_away(stage, "cut-server", stage.ground.cut_off, stage.ground.join)
+    return _leader_away(stage, "cut-server", stage.environment.cut_off, stage.environment.join)
 
 
 def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back: Callable[[int], None]) -> set[str]:
     """The leader is unavailable until another one has led for so long that a lost session has expired."""
-    leader = stage.ground.leader()
+    leader = stage.environment.leader()
     stage.fault(kind, server=leader + 1)
     try:
         take(leader)
-        wait_for(lambda: stage.ground.leader() != leader, HEALTHY_S, "another server leads")
+        wait_for(lambda: stage.environment.leader() != leader, HEALTHY_S, "another server leads")
         time.sleep(stage.bounds["session_timeout"])
     except BaseException:
         with suppress(CoordinatorError, OSError, SubprocessError):  # a partly injected fault may fail to revert
@@ -101,7 +101,7 @@ def _leader_away(stage: Stage, kind: str, take: Callable[[int], None], give_back
         raise
     give_back(leader)
     stage.fault(RETURNS, server=leader + 1)
-    healthy(stage.ground)
+    healthy(stage.environment)
     return stage.slots()
 
 

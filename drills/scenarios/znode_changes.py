@@ -31,7 +31,7 @@ def _grown(stage: Stage) -> set[str]:
     return stage.slots()
 
 
-def _made_anew(stage: Stage) -> set[str]:
+def _recreated(stage: Stage) -> set[str]:
     stage.stop_producing()
     stage.drained()
     stage.fault("topic", topic=stage.settings.topic)
@@ -102,7 +102,7 @@ CHANGES = (
         proves="A topic that is created again is a new topic: it is read from its beginning.",
         hypothesis="All records of the old topic and of the new one are delivered once.",
         fault="the topic is deleted and created under the same name",
-        run=_made_anew,
+        run=_recreated,
     ),
     Drill(
         name="znodes-deleted-by-hand",

@@ -1,4 +1,4 @@
 """The processes of one drill, and probes of their state.
 
-Imports `evidence`, `environments`, `faults` and `base`.
+Imports `evidence`, `environments`, `faults`, `base` and `coordinator.admin`.
 """

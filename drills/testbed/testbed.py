@@ -19,7 +19,7 @@ from ..base.processes import Process, end_all
 from ..base.settings import Settings
 from ..base.signals import finished, held
 from ..base.waiting import NotReached
-from ..environments.base import Ground, connect_string
+from ..environments.base import Environment, connect_string
 from ..environments.kafka_broker import DrillBroker
 from ..evidence.histories import Notes
 from ..evidence.watch_observer import WatchObserver
@@ -44,17 +44,17 @@ class Stage(Sight):
     :ivar observer: the witness of ZooKeeper where its transaction logs are unreadable; else None.
     """
 
-    def __init__(self, ground: Ground, folder: Path, chroot: str, settings: Settings, seed: int) -> None:
-        self.ground = ground
+    def __init__(self, environment: Environment, folder: Path, chroot: str, settings: Settings, seed: int) -> None:
+        self.environment = environment
         self.chroot = chroot
-        self.zk = connect_string(ground.addresses, chroot)
+        self.zk = connect_string(environment.addresses, chroot)
         self.observer: WatchObserver | None = None
-        tap = Tap() if ground.is_observed else None
+        tap = Tap() if environment.is_observed else None
         with ExitStack() as self._stack:
             if tap is not None:
-                observer = WatchObserver(ground.addresses, tap, ground.watched(chroot), chroot)
+                observer = WatchObserver(environment.addresses, tap, environment.watched(chroot), chroot)
                 self.observer = self._stack.enter_context(observer)
-            self._proxies = Proxies(ground.addresses, chroot, tap)
+            self._proxies = Proxies(environment.addresses, chroot, tap)
             self._stack.callback(self._proxies.close)
             super().__init__(open_kazoo(self._proxies.hosts("drill"), OWN_SESSION_MS), folder, settings)
             self._stack.callback(self.store.close)
@@ -68,7 +68,7 @@ class Stage(Sight):
         self.wrong: list[str] = []
         self.applications = False
         self._started: list[Process] = []
-        self.bounds = settings.bounds(ground.tick_s)
+        self.bounds = settings.bounds(environment.tick_s)
         log_dir = "kafka:" if settings.kafka else str(folder / "log")
         self._commands = Commands(
             settings, folder, self.histories, log_dir, self.segments_dir, self.quota_bytes, self._proxies.hosts
@@ -140,7 +140,7 @@ class Stage(Sight):
     def _start_broker(self) -> None:
         """Start the broker. It connects to the servers directly: it is not cut off from them by any fault."""
         logs = self.folder / "logs"
-        self.broker = DrillBroker(self.folder / "kafka", logs, connect_string(self.ground.addresses, self.chroot))
+        self.broker = DrillBroker(self.folder / "kafka", logs, connect_string(self.environment.addresses, self.chroot))
         self._stack.callback(self.broker.close)
 
     def in_log(self) -> Produced:

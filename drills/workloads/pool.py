@@ -17,14 +17,14 @@ def main(fields: Fields) -> None:
     gate = HangGate()
     opener = kazoo_factory(fields.text("zk"), fields.number("session_timeout_ms"))
     post = PoolPost(opener, ThreadRuntime(), fields.text("group"), fields.text("pool"), fields.text("run"))
-    is_told = False
-    while not gate.ended.wait(KEEP_S if is_told else 0.05):
+    is_posted = False
+    while not gate.ended.wait(KEEP_S if is_posted else 0.05):
         try:
             post.keep(fields.number("slots"))
         except UNANSWERED:
             continue  # retried
-        if not is_told:
-            is_told = True
+        if not is_posted:
+            is_posted = True
             emit("posted")
     post.close()
 

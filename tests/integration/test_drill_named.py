@@ -27,7 +27,7 @@ ORDERS = GroupPaths("orders")
 
 
 @pytest.fixture
-def ground(zk: str) -> NamedGroup:
+def environment(zk: str) -> NamedGroup:
     return NamedGroup(zk, 2000, "orders")
 
 
@@ -43,10 +43,10 @@ def make(zk: str, *paths: str) -> None:
         open_kazoo(f"{zk}{path}", 10_000).close()
 
 
-def test_the_evidence_has_nothing_of_the_neighbours(ground: NamedGroup, zk: str, store: Store) -> None:
+def test_the_evidence_has_nothing_of_the_neighbours(environment: NamedGroup, zk: str, store: Store) -> None:
     make(zk, "/neighbour/secret", ORDERS.state, COORDINATOR_EPOCH, GroupPaths("orders2").state)
 
-    assert list(znodes(store, ground.shown)) == [COORDINATOR_EPOCH, ORDERS.root, ORDERS.state]
+    assert list(znodes(store, environment.shown)) == [COORDINATOR_EPOCH, ORDERS.root, ORDERS.state]
 
 
 @pytest.mark.parametrize(
@@ -57,27 +57,31 @@ def test_the_evidence_has_nothing_of_the_neighbours(ground: NamedGroup, zk: str,
     ],
 )  # fmt: skip
 def test_group_with_existing_znodes_is_refused_and_keeps_them(
-    ground: NamedGroup, zk: str, store: Store, stands: str
+    environment: NamedGroup, zk: str, store: Store, stands: str
 ) -> None:
     make(zk, stands)
 
-    with pytest.raises(UsageError, match="group orders exists: give another name"), ground.cleared("", False):
+    with pytest.raises(UsageError, match="group orders exists: give another name"), environment.cleared("", False):
         pytest.fail("it has begun")
 
     assert store.get(stands) is not None
 
 
-def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_written(ground: NamedGroup, zk: str) -> None:
+def test_a_path_where_a_kafka_is_registered_is_refused_before_anything_is_written(
+    environment: NamedGroup, zk: str
+) -> None:
     make(zk, f"{Brokers().brokers_path}/ids/0")
 
-    with ground.opened() as store, pytest.raises(UsageError, match="Kafka"):
-        ground.require_no_members(store)
+    with environment.opened() as store, pytest.raises(UsageError, match="Kafka"):
+        environment.require_no_members(store)
 
 
-def test_whole_group_is_deleted_after_the_drill_and_the_epoch_stays(ground: NamedGroup, zk: str, store: Store) -> None:
+def test_whole_group_is_deleted_after_the_drill_and_the_epoch_stays(
+    environment: NamedGroup, zk: str, store: Store
+) -> None:
     make(zk, COORDINATOR_EPOCH)
 
-    with ground.cleared("", False):
+    with environment.cleared("", False):
         make(zk, ORDERS.id("c1"), ORDERS.rebalance(3))
 
     assert store.get(ORDERS.root) is None
@@ -86,11 +90,11 @@ def test_whole_group_is_deleted_after_the_drill_and_the_epoch_stays(ground: Name
 
 @pytest.mark.parametrize("group", ["orders", "others"])
 def test_of_two_drills_at_once_the_second_is_refused_and_the_first_keeps_its_group(
-    ground: NamedGroup, zk: str, store: Store, group: str
+    environment: NamedGroup, zk: str, store: Store, group: str
 ) -> None:
     second = NamedGroup(zk, 2000, group)
 
-    with ground.cleared("", False):
+    with environment.cleared("", False):
         with pytest.raises(UsageError, match="another drill runs"), second.cleared("", False):
             pytest.fail("it has begun")
         make(zk, ORDERS.state)

@@ -19,14 +19,14 @@ from coordinator.zk.errors import MissingProgram, ZooKeeperUnreachable
 from drills.base.waiting import NotReached
 from drills.catalog import DRILLS
 from drills.environments import containers
-from drills.environments.base import Embedded, Ground
+from drills.environments.base import Embedded, Environment
 from drills.options import DrillOptions
 from drills.runner import DrillRun
 from drills.scenarios.definition import Drill
 from drills.testbed.dataframe_reader import DataFrameReader
 
 cli = importlib.import_module("drills.cli")
-STAND = cli._stand
+OPENED = cli._opened
 NAME = "coordinator-sigkill"
 TIMED_OUT = subprocess.TimeoutExpired(["docker", "compose", "up"], 120.0)
 
@@ -51,7 +51,7 @@ class NoReader:
 @pytest.fixture(autouse=True)
 def standing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "DataFrameReader", NoReader)
-    monkeypatch.setattr(cli, "_stand", lambda *_: nullcontext((Standing(), None)))
+    monkeypatch.setattr(cli, "_opened", lambda *_: nullcontext((Standing(), None)))
 
 
 def refusing(error: Exception) -> Callable[..., AbstractContextManager[None]]:
@@ -72,7 +72,7 @@ def concluding(*verdicts: str, then: Exception | None = None) -> Callable[..., D
     left: Iterator[str] = iter(verdicts)
 
     def run_drill(
-        _drill: Drill, _ground: Ground, _reader: DataFrameReader, options: DrillOptions, seed: int, *_: object
+        _drill: Drill, _environment: Environment, _reader: DataFrameReader, options: DrillOptions, seed: int, *_: object
     ) -> DrillRun:
         verdict = next(left, None)
         if verdict is None and then is not None:
@@ -93,7 +93,7 @@ def concluding(*verdicts: str, then: Exception | None = None) -> Callable[..., D
 def test_failed_ensemble_start_is_inconclusive_and_reported_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
 ) -> None:
-    monkeypatch.setattr(cli, "_stand", refusing(error))
+    monkeypatch.setattr(cli, "_opened", refusing(error))
 
     done = ran(tmp_path)
 
@@ -106,7 +106,7 @@ def test_failed_ensemble_start_is_inconclusive_and_reported_in_one_sentence(
 def test_error_with_its_own_exit_code_keeps_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, code: int
 ) -> None:
-    monkeypatch.setattr(cli, "_stand", refusing(error))
+    monkeypatch.setattr(cli, "_opened", refusing(error))
 
     done = ran(tmp_path)
 
@@ -131,7 +131,7 @@ def test_unwritable_run_folder_ends_the_run_with_the_finished_drills(
 
 
 def test_missing_docker_engine_is_a_missing_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cli, "_stand", STAND)
+    monkeypatch.setattr(cli, "_opened", OPENED)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     done = ran(tmp_path, "--docker")

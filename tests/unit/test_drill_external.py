@@ -10,7 +10,7 @@ from coordinator.zk.errors import UsageError, ZooKeeperUnreachable
 from drills.base.settings import Settings
 from drills.catalog import DRILLS
 from drills.environments import external
-from drills.environments.external import Own, parsed_hosts
+from drills.environments.external import External, parsed_hosts
 from drills.evidence.histories import granted_otherwise
 
 Servers = Callable[..., None]
@@ -66,40 +66,40 @@ def test_value_without_servers_is_refused_in_one_sentence(hosts: str) -> None:
 def test_tick_is_read_from_the_server(servers: Servers) -> None:
     servers(400, 60_000, conf="clientPort=2181\ntickTime=250\nmaxClientCnxns=60\n")
 
-    ground = Own("zk1:2181", 2000)
+    environment = External("zk1:2181", 2000)
 
-    assert (ground.tick_s, ground.session_timeout_ms) == (0.25, 2000)
-    assert "conf" in str(ground.details["tick"])
+    assert (environment.tick_s, environment.session_timeout_ms) == (0.25, 2000)
+    assert "conf" in str(environment.details["tick"])
 
 
 def test_unreported_tick_is_derived_from_the_granted_sessions(servers: Servers) -> None:
     servers(1000, 10_000)
 
-    ground = Own("zk1:2181", 1000)
+    environment = External("zk1:2181", 1000)
 
-    assert ground.tick_s == 0.5
-    assert ground.session_timeout_ms == 2000, "four ticks"
+    assert environment.tick_s == 0.5
+    assert environment.session_timeout_ms == 2000, "four ticks"
 
 
 def test_configured_bounds_give_promises_the_shorter_tick_and_sessions_the_longer(servers: Servers) -> None:
     servers(400, 40_000)
 
-    ground = Own("zk1:2181", 1000)
+    environment = External("zk1:2181", 1000)
 
-    assert (ground.tick_s, ground.session_timeout_ms) == (0.2, 8000)
-    assert str(ground.details["tick"]).startswith("assumed")
+    assert (environment.tick_s, environment.session_timeout_ms) == (0.2, 8000)
+    assert str(environment.details["tick"]).startswith("assumed")
 
 
 def test_promises_are_derived_from_the_granted_session_timeout(servers: Servers) -> None:
     servers(4000, 40_000)
 
-    ground = Own("zk1:2181/x", 2000)
-    settings = ground.adjust(Settings())
+    environment = External("zk1:2181/x", 2000)
+    settings = environment.adjust(Settings())
 
     assert settings.session_timeout_ms == 8000
     assert settings.max_poll_interval_ms > 2 * settings.session_timeout_ms
-    assert settings.bounds(ground.tick_s)["session_timeout"] == 8.0
-    assert ground.chroot_of("now").startswith("/x/zk-group-drill-")
+    assert settings.bounds(environment.tick_s)["session_timeout"] == 8.0
+    assert environment.chroot_of("now").startswith("/x/zk-group-drill-")
 
 
 @pytest.mark.parametrize("version", ["3.8.4", "3.6.0"])
@@ -107,25 +107,25 @@ def test_zookeeper_without_zxids_in_watch_events_is_refused(servers: Servers, ve
     servers(400, 4000, version=version)
 
     with pytest.raises(UsageError, match=r"3\.9 or newer"):
-        Own("zk1:2181", 2000)
+        External("zk1:2181", 2000)
 
 
 def test_session_timeouts_over_the_limit_are_refused(servers: Servers) -> None:
     servers(30_000, 300_000)
 
     with pytest.raises(UsageError, match="minSessionTimeout"):
-        Own("zk1:2181", 2000)
+        External("zk1:2181", 2000)
 
 
 def test_unresponsive_ensemble_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "granted_ms", lambda address, asked_ms: None)
 
     with pytest.raises(ZooKeeperUnreachable):
-        Own("zk1:2181", 2000)
+        External("zk1:2181", 2000)
 
 
 def test_drills_with_faults_on_servers_cannot_run_on_an_external_ensemble() -> None:
-    assert {one.name for one in DRILLS.values() if one.lacks(Own.can)} == SERVERS
+    assert {one.name for one in DRILLS.values() if one.lacks(External.can)} == SERVERS
 
 
 def test_a_process_that_was_granted_another_session_makes_a_run_inconclusive() -> None:

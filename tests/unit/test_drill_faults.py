@@ -15,7 +15,7 @@ from drills.testbed.testbed import Stage
 SESSION_S = 0.2
 
 
-class Ground:
+class Environment:
     """Three servers, of which 0 leads until a fault on it. `refuses` has the faults that fail."""
 
     addresses = ("one", "two", "three")
@@ -49,7 +49,7 @@ class Recorded:
 
     def __init__(self, **refuses: BaseException) -> None:
         self.done: list[str] = []
-        self.ground = Ground(self.done, refuses)
+        self.environment = Environment(self.done, refuses)
         self.lasted: list[tuple[float, float]] = []
 
     def fault(self, kind: str, seconds: float = 0.0, **_: Any) -> float:

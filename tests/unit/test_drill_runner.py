@@ -12,7 +12,7 @@ import pytest
 from coordinator.zk.errors import ZooKeeperUnreachable
 from drills.base.settings import Settings
 from drills.catalog import DRILLS
-from drills.environments.base import Ground
+from drills.environments.base import Environment
 from drills.options import DrillOptions
 from drills.runner import DrillRun, _window, run_drill
 from drills.testbed.dataframe_reader import DataFrameReader
@@ -53,7 +53,7 @@ def test_aborted_drill_has_evidence_and_is_inconclusive(tmp_path: Path) -> None:
     reader = cast(DataFrameReader, None)  # it gets no requests
     options = DrillOptions((NAME,), runs=tmp_path)
 
-    run = run_drill(DRILLS[NAME], cast(Ground, Away()), reader, options, 1, lambda _: None)
+    run = run_drill(DRILLS[NAME], cast(Environment, Away()), reader, options, 1, lambda _: None)
 
     assert run.verdict == "INCONCLUSIVE"
     assert run.document["why"][0] == "aborted: no ZooKeeper server answers"

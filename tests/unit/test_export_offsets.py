@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import pytest
 
-from coordinator.admin.export_offsets import Place, export_offsets
+from coordinator.admin.export_offsets import Place, TopicWithId, export_offsets, mismatches
 from coordinator.admin.groups import ShownGroup, ShownPartition
 from coordinator.zk.errors import UsageError
 from coordinator.zk.znodes.group_state import GroupState
@@ -20,7 +21,7 @@ class Kafka:
         self.state = state, members
         self.committed: list[tuple[str, Mapping[Place, int]]] = []
         self.refused: dict[Place, str] = {}
-        self.strange: dict[Place, str] = {}
+        self.topics: dict[TopicWithId, frozenset[int] | str] = {("t", "id"): frozenset(range(3))}
 
     def group(self, group: str) -> tuple[str, int]:
         return self.state
@@ -29,8 +30,8 @@ class Kafka:
         self.committed.append((group, dict(offsets)))
         return self.refused
 
-    def mismatches(self, group: ShownGroup) -> Mapping[Place, str]:
-        return self.strange
+    def partitions(self, topics: Collection[TopicWithId]) -> Mapping[TopicWithId, frozenset[int] | str]:
+        return {topic: self.topics[topic] for topic in topics}
 
 
 def group(*offsets: int | None) -> ShownGroup:
@@ -49,12 +50,26 @@ def test_each_existing_offset_is_committed_under_the_name_in_kafka() -> None:
 
 def test_offsets_of_other_topics_are_not_sent_and_refused_ones_have_a_reason() -> None:
     kafka = Kafka("DEAD")
-    kafka.strange, kafka.refused = {("t", 0): "another topic"}, {("t", 1): "no such partition"}
+    kafka.topics["t", "earlier"], kafka.refused = "another topic", {("t", 1): "not allowed"}
+    found = group(5, 6, 7)
+    earlier = replace(found.partitions[0], topic_id="earlier")
 
-    rows = export_offsets(kafka, "g", group(5, 6))
+    rows = export_offsets(kafka, "g", replace(found, partitions=(earlier, *found.partitions[1:])))
 
-    assert kafka.committed == [("g", {("t", 1): 6})]
-    assert [row[-1] for row in rows] == ["another topic", "no such partition"]
+    assert kafka.committed == [("g", {("t", 1): 6, ("t", 2): 7})]
+    assert [row[-1] for row in rows] == ["another topic", "not allowed", "Successful"]
+
+
+def test_a_partition_that_kafka_lacks_or_whose_topic_has_no_id_is_a_mismatch() -> None:
+    found = group(5, 6, 7)
+    unknown = replace(found.partitions[2], topic_id=None)
+
+    there: dict[TopicWithId, frozenset[int] | str] = {("t", "id"): frozenset({0})}
+
+    assert mismatches(replace(found, partitions=(*found.partitions[:2], unknown)), there) == {
+        ("t", 1): "Kafka has no such partition",
+        ("t", 2): "its topic has no id",
+    }
 
 
 def test_nothing_is_sent_when_there_is_nothing_to_send() -> None:

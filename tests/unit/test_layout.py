@@ -332,19 +332,8 @@ def test_a_module_is_short_enough_to_be_read(package: str) -> None:
 
 
 MOST_CLASS_LINES, MOST_PARAMETERS, MOST_ATTRIBUTES = 250, 6, 20
-LARGE = {
-    "CoordinatorMetrics": "an attribute for each family of docs/metrics.md",
-    "Consumer": "public API: keyword options with defaults",
-    "GroupMember": "public API: five required values, keyword options with defaults",
-    "ConsumerOperator": "public API: keyword options with defaults",
-    "KafkaLog": "the state of one librdkafka client, which one lock guards",
-    "ConsumerMetrics": "an attribute for each metric",
-    "Meter": "an attribute for each series of a consumer",
-}
-"""Classes of the running product that are larger, each with its reason, which the class also has."""
-
-WIDE = {"ChannelData": "the fields of a channel", "CommandData": "the fields of a command"}
-"""Constructors of the drills with more parameters, each with its reason."""
+REASON = re.compile(r"\s*# Large: \w")
+"""The comment above a larger class, or above its `__init__`, that names the reason."""
 
 
 def attributes_of(found: ast.ClassDef) -> set[str]:
@@ -353,31 +342,52 @@ def attributes_of(found: ast.ClassDef) -> set[str]:
     return {node.attr for node in stored if isinstance(node.value, ast.Name) and node.value.id == "self"}
 
 
-def is_wide(found: ast.ClassDef) -> bool:
-    parameters = [
-        len([*each.args.args[1:], *each.args.kwonlyargs])
-        for each in found.body
-        if isinstance(each, ast.FunctionDef) and each.name == "__init__"
-    ]
-    return max(parameters, default=0) > MOST_PARAMETERS
+def constructor_of(found: ast.ClassDef) -> ast.FunctionDef | None:
+    return next((each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"), None)
 
 
 def is_large(found: ast.ClassDef) -> bool:
+    constructor = constructor_of(found)
+    parameters = [*constructor.args.args[1:], *constructor.args.kwonlyargs] if constructor is not None else []
     lines = (found.end_lineno or 0) - found.lineno + 1
-    return is_wide(found) or lines > MOST_CLASS_LINES or len(attributes_of(found)) > MOST_ATTRIBUTES
+    return len(parameters) > MOST_PARAMETERS or lines > MOST_CLASS_LINES or len(attributes_of(found)) > MOST_ATTRIBUTES
 
 
-def classes_of(*packages: str) -> list[ast.ClassDef]:
-    found = [node for package in packages for path in sources(package) for node in nodes_of(path)]
-    return [node for node in found if isinstance(node, ast.ClassDef)]
+def has_reason(found: ast.ClassDef, lines: list[str]) -> bool:
+    heads = [each for each in (found, constructor_of(found)) if each is not None]
+    firsts = [min([each.lineno, *(decorator.lineno for decorator in each.decorator_list)]) for each in heads]
+    return any(REASON.match(lines[first - 2]) for first in firsts if first > 1)
 
 
-def test_a_class_of_the_running_product_is_small_or_has_a_reason() -> None:
-    assert {found.name for found in classes_of("coordinator", "consumer") if is_large(found)} == set(LARGE)
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_class_is_small_or_a_comment_above_it_names_the_reason(package: str) -> None:
+    """A reason beside a class that has become small is removed with it."""
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}: {node.name}": (is_large(node), has_reason(node, lines))
+        for path in sources(package)
+        for lines in [path.read_text().splitlines()]
+        for node in nodes_of(path)
+        if isinstance(node, ast.ClassDef)
+    }
+
+    assert {name for name, (is_over, has) in found.items() if is_over != has} == set()
+    assert any(is_over for is_over, _ in found.values())
 
 
-def test_a_constructor_of_the_drills_has_few_parameters_or_a_reason() -> None:
-    assert {found.name for found in classes_of("drills") if is_wide(found)} == set(WIDE)
+IMPORTS = re.compile(r"(?:^|\. |\n)Imports ([^\n]+(?:\n[^\n]+)*)")
+"""The sentence of a folder's docstring about its imports."""
+
+
+def is_listed(room: str, name: str) -> bool:
+    """Whether `MAY_IMPORT` allows a package, or a part of it, that a folder's docstring names relative to any above."""
+    above = room.split(".")
+    names = [".".join([*above[:count], name]) for count in range(len(above) + 1)]
+    return any(
+        full == each or each.startswith(f"{full}.") or (each.endswith(".**") and full.startswith(each[:-2]))
+        for full in names
+        if is_module(full)
+        for each in MAY_IMPORT.get(room, PACKAGES)
+    )
 
 
 FOLDERS = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
@@ -385,10 +395,13 @@ FOLDERS = [path for package in PACKAGES for path in (ROOT / package).rglob("__in
 
 @pytest.mark.parametrize("path", FOLDERS, ids=lambda path: path.parent.relative_to(ROOT).as_posix())
 def test_docstring_of_a_folder_names_its_imports(path: Path) -> None:
-    """`MAY_IMPORT` has the rule; the docstring has it for the reader."""
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    """A sentence "Imports ..."; each package that it names before "but", "except" or a semicolon is in `MAY_IMPORT`."""
+    room = ".".join(path.parent.relative_to(ROOT).parts)
+    found = IMPORTS.search(ast.get_docstring(ast.parse(path.read_text())) or "")
 
-    assert re.search(r"\b[Ii]mports? ", docstring), docstring
+    assert found is not None
+    named = re.findall(r"`([\w.]+)`", re.split(r";|\bbut\b|\bexcept\b|\bnothing\b", found[1])[0])
+    assert [name for name in named if not is_listed(room, name)] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

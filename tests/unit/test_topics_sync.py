@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import pytest
 
-from coordinator.admin.sync_topics import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, planned
-from coordinator.zk.errors import UsageError
+from coordinator.admin.sync_topics import CREATED, GROWN, LEFT_ALONE, REMOVED, REPLACED, planned, readable_topics
+from coordinator.zk.errors import CoordinatorError, UsageError
 from coordinator.zk.store import Node, Stat
 from coordinator.zk.znodes.paths import Brokers
 from coordinator.zk.znodes.records import Topic
@@ -47,3 +48,27 @@ def test_topic_not_created_by_sync_is_unchanged() -> None:
 def test_another_clusters_topics_are_never_touched() -> None:
     with pytest.raises(UsageError, match="synced from the Kafka cluster theirs"):
         plan({"t": node("id", 1, cluster="theirs")}, {})
+
+
+class Answer(NamedTuple):
+    """The brokers' metadata of a topic."""
+
+    id: str
+    partitions: frozenset[int]
+    error: str = ""
+
+
+def test_topic_deleted_meanwhile_is_left_out_and_an_unreadable_one_has_a_reason() -> None:
+    answers = {
+        "t": Answer("id", frozenset({1, 0})),
+        "deleted": Answer("", frozenset(), "no such topic"),
+        "secret": CoordinatorError("not allowed"),
+    }
+
+    assert readable_topics(answers) == ({"t": topic("id", 2)}, {"secret": "not allowed"})
+
+
+def test_error_of_the_brokers_is_raised_when_no_topic_is_readable() -> None:
+    with pytest.raises(CoordinatorError, match="no broker"):
+        readable_topics({"t": CoordinatorError("no broker"), "u": CoordinatorError("none either")})
+    assert readable_topics({}) == ({}, {})

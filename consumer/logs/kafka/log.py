@@ -73,7 +73,7 @@ CREDENTIALS_RETRY_S = 30.0
 """Kafka throttles and counts failed authentications: frequent retries are of no use."""
 
 
-# Over 250 lines and 20 attributes: it is all the state of one librdkafka client, which one lock guards.
+# Large: all the state of one librdkafka client, which one lock guards.
 class KafkaLog(Log):
     """Reads Kafka. Its own threads are librdkafka's.
 

@@ -227,6 +227,7 @@ class FetcherPool:
     # ---- the pool's znode
 
     def _register_pool(self) -> None:
+        # Not by `retried`: each try may open another session, and also follows a read without an answer, after a pause.
         for _ in range(POST_TRIES):
             try:
                 return self._post.keep(self.config.slots)

@@ -7,9 +7,10 @@ from contextlib import suppress
 
 from coordinator.zk.batching import ensure
 from coordinator.zk.data_watch import WatchedNode
-from coordinator.zk.errors import BadData, CoordinatorError, Fenced, OutcomeUnknown, Refused, StoreError
+from coordinator.zk.errors import BadData, CoordinatorError, Fenced, Refused
 from coordinator.zk.runtime import Runtime
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
+from coordinator.zk.update import Failure, retried
 from coordinator.zk.znodes.paths import GroupPaths
 from coordinator.zk.znodes.segments import Query, Rewind
 
@@ -19,7 +20,6 @@ log = logging.getLogger(__name__)
 
 PUBLISH_S = 1.0
 HEARTBEAT_S = 60.0
-TRIES = 20
 
 
 class QueryTakenOver(Fenced):
@@ -99,18 +99,17 @@ class QueryPost:
         :raises StoreError: when there was no answer, or the znodes keep changing.
         """
         ensure(store, self._paths.skeleton)
-        for _ in range(TRIES):
+
+        def attempt(error: Failure | None) -> None:
+            if isinstance(error, Refused):
+                log.info("query registration refused, retrying: query=%s refused=%s", self.query, error)
             node = store.get(self._path)
             self._check_run(node)
             self._rewind = self._parsed(node).rewind if node is not None else None
             self.check_start(start)
-            try:
-                return self._register(store, node, start.czxid if start is not None else 0, is_new)
-            except Refused as refused:
-                log.info("query registration refused, retrying: query=%s refused=%s", self.query, refused)
-            except OutcomeUnknown:
-                store.sync()
-        raise StoreError(f"query {self.query} could not register in {TRIES} tries: its znode keeps changing")
+            self._register(store, node, start.czxid if start is not None else 0, is_new)
+
+        retried(store, attempt, lambda: f"query {self.query} could not register: its znode keeps changing")
 
     def check_start(self, start: SourceOffset | None) -> bool:
         """Check that a rewound query begins at its new start, once.

@@ -18,6 +18,7 @@ from ..replay.znode_views import ChannelChange, ChannelView, CommandView, GroupV
 from .base import Invariant
 
 
+# Large: one invariant, whose rules share the applications, orders and notes of a region.
 class Restored(Invariant):
     """The state of an application in a consistent region is that of one uninterrupted run over the same records.
 

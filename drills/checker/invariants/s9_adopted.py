@@ -36,6 +36,7 @@ class _Omitted:
         self.at = at
 
 
+# Large: one invariant, whose rules follow an ask from its request to the adopted target.
 class Adopted(Invariant):
     """The target of a generation is one leader's whole answer to one ask, less departed members.
 

@@ -31,6 +31,7 @@ class ChannelData:
         "running", "tail", "topics",
     )  # fmt: skip
 
+    # Large: a parameter for each field of the JSON.
     def __init__(
         self,
         incarnation: str = "",

@@ -93,6 +93,7 @@ class CommandData:
 
     __slots__ = ("ask", "epoch", "generation", "incarnation", "is_start", "is_stop", "option", "partitions", "region")
 
+    # Large: a parameter for each field of the JSON.
     def __init__(
         self,
         option: str,

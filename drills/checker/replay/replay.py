@@ -81,6 +81,7 @@ _SAMPLE = GroupPaths("g")
 _BELOW = len(_SAMPLE.root) + 1
 
 
+# Large: a handler for each kind of znode, which all change the same views.
 class Replay:
     """The state of the world at one time of the history."""
 
