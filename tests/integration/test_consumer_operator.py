@@ -433,6 +433,49 @@ def test_contribution_with_a_lost_reply_counts_once_and_a_lost_one_is_repeated(
     assert counted_in(world, region(world).sequence) == (2 * log.end, 2 * log.end)
 
 
+class _LosesTheFirstRequest(FrontStore):
+    """Does not send the first request for a region, and says that there was no answer."""
+
+    has_lost = False
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if not self.has_lost and any(isinstance(each, Create) and each.path == PATHS.request for each in operations):
+            self.has_lost = True
+            raise OutcomeUnknown("it was never sent")
+        return self.behind.commit(operations)
+
+
+def test_operator_that_finds_an_offset_lost_waits_and_runs_after_the_regions_reset(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    fronts: list[_LosesTheFirstRequest] = []
+
+    def opened() -> Store:
+        fronts.append(_LosesTheFirstRequest(kazoo_factory(world.zk, SESSION_MS)()))
+        return fronts[-1]
+
+    one = operating("c1", open_store=opened)
+    running(world)
+    exact(log, 2, one)
+    sequence = checkpoint(world)
+    end, log.lost_below = log.end, log.end + 100
+    log.end = log.lost_below + 10
+
+    requested(world, "reset")
+    eventually(lambda: region(world).state == "Failed", 20, "the region has failed")
+    eventually(lambda: not one.consumer.assignment(), 20, "its partitions are given up")
+
+    assert [front.has_lost for front in fronts] == [True]
+    assert not one.operator.wait(0), "it has not ended"
+    log.end, log.lost_below = end + 10, 0
+    requested(world, "reset")
+    running(world)
+    exact(log, 2, one)
+    assert one.resets[-1] == sequence
+
+
 class _StopsAtTheSecondClaim(FrontStore):
     """Does not send the second multi of a start, and says that there was no answer.
 
