@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError, UsageError
+from coordinator.zk.errors import CoordinatorError, IncarnationOver, SessionLost, StoreError, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
 from coordinator.zk.process.metrics_server import MetricsServer
 from coordinator.zk.runtime import Runtime, ThreadRuntime
@@ -152,7 +152,7 @@ class Consumer(Control):
             after a backoff within which it returns nothing.
         :raises NoOffsetForPartition: when the group has no offset for a partition and `auto_offset_reset` is `none`.
         :raises OffsetOutOfRange: when the log does not have an offset, and `auto_offset_reset` is `none` or there is a
-            region.
+            region, which is `Failed` then: another poll obeys the coordinator, which stops all its members.
         :raises AssignmentFailed: when the group's leader gave no assignment, once for each failure; fetching of
             assigned partitions continues.
         :raises ZooKeeperUnreachable: when no server has answered since the consumer was made.
@@ -180,7 +180,10 @@ class Consumer(Control):
             return self._polling.poll(max_records)
         except OffsetOutOfRange as error:
             if self._region is not None:  # no offset reset: the region needs the records from its cut on
-                self._member.in_session(self._region.failing(str(error)))
+                try:
+                    self._member.in_session(self._region.failing(str(error)))
+                except CoordinatorError as problem:  # the next poll finds the offset missing again, and reports it
+                    log.info("region failure not reported: consumer=%s reason=%s", self._config.consumer, problem)
             raise
 
     def _may_fetch(self) -> bool:

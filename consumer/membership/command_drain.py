@@ -155,7 +155,7 @@ class CommandDrain:
             self._start(store, fenced, received.name, command)
         elif command.region is None:
             self._remove_unapplied(fenced, received)
-        elif not self._stateful.is_applied(fenced.channel, received.name, command.region):
+        elif not self._stateful.is_applied(fenced.channel, received.name, command):
             give_up(frozenset(fenced.channel.running))
             self._stateful.ordered(fenced.channel, command.region)
             self._start(store, fenced, received.name, command)

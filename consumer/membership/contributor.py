@@ -199,8 +199,8 @@ class StatefulContributor(Contributor):
         """A start is about to be applied: all its partitions begin at its cut, also running ones."""
 
     @abstractmethod
-    def is_applied(self, channel: Channel, name: str, order: Order) -> bool:
-        """Whether a start that is still in the channel has been applied, and waits for the state."""
+    def is_applied(self, channel: Channel, name: str, command: Command) -> bool:
+        """Whether a start that is still in the channel has been applied completely, and waits for the state."""
 
     @abstractmethod
     def started(self, name: str) -> None:

@@ -23,7 +23,7 @@ from ..consumer import Callbacks, Consumer
 from ..errors import AssignmentFailed, ProcessFailed
 from ..fetching.records import Record
 from ..history import recorder_of
-from ..logs import Log
+from ..logs import Log, OffsetOutOfRange
 from ..metrics import ConsumerMetrics
 from .messages import DRAIN, RESET, MessageQueue
 from .region import RESET_PENDING
@@ -130,6 +130,7 @@ class ConsumerOperator(Callbacks):
         self._pending: list[_Event] = []
         self._try_at = 0.0
         self._defer_at = float("inf")
+        self._fetch_at = float("-inf")
         self._is_stopping = False
         self._resetting = self._runtime.lock()
         self._is_reset_asked = False
@@ -192,7 +193,8 @@ class ConsumerOperator(Callbacks):
         """Wait for the end; False after `timeout_s` seconds.
 
         :raises ProcessFailed: when `process` has raised, which ended it. Every other cause is raised, too: what `poll`
-            raises (but `AssignmentFailed`, which is logged), what `on_reset` raised, the error of `stop`.
+            raises (but `AssignmentFailed` and `OffsetOutOfRange`, which are logged), what `on_reset` raised, the error
+            of `stop`.
         :raises UsageError: inside `process` or a callback.
         """
         if _inside.get() is self:
@@ -278,9 +280,14 @@ class ConsumerOperator(Callbacks):
         if self._is_stopping:
             return
         try:
-            polled = self._consumer.poll(POLL_MS, self._most if self._messages.has_room(self._most) else 0)
+            may_fetch = now >= self._fetch_at and self._messages.has_room(self._most)
+            polled = self._consumer.poll(POLL_MS, self._most if may_fetch else 0)
         except AssignmentFailed as failure:
             log.warning("assignment failed: consumer=%s reason=%s", self._config.consumer, failure)
+            return
+        except OffsetOutOfRange as lost:  # the region is told, and fails: this member waits as all others do
+            log.error("offset missing in log: consumer=%s reason=%s", self._config.consumer, lost)
+            self._fetch_at = now + TRY_AGAIN_S
             return
         self._messages.put(polled)
         if not self._consumer.region.is_in_checkpoint:

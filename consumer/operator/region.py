@@ -14,6 +14,7 @@ from typing import Protocol
 
 from coordinator.zk.errors import BadData, Refused, StoreError
 from coordinator.zk.store import Create, Delete, SetData, Store
+from coordinator.zk.znodes.commands import Command
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.region_requests import CHECKPOINT, FAIL, RESET, RegionRequest, is_replaced
 from coordinator.zk.znodes.regions import FAILED, Contribution, Order, Progress
@@ -119,12 +120,16 @@ class RegionMember(StatefulContributor):
         self._is_ready = False
         self._start = ""
 
-    def is_applied(self, channel: Channel, name: str, order: Order) -> bool:
+    def is_applied(self, channel: Channel, name: str, command: Command) -> bool:
         """See `StatefulContributor`."""
-        reset = channel.region.reset if channel.region is not None else 0
-        if (order, order.reset) == (self._cut.order, reset) and channel.command == name:
+        order, reset = command.region, channel.region.reset if channel.region is not None else 0
+        if order is None or (order, order.reset) != (self._cut.order, reset):
+            return False
+        # A large start takes several multis, each of which writes its name.
+        is_whole = command.started - channel.refused <= channel.running.keys()
+        if channel.command == name and is_whole:
             self._start = name  # also when the reply was lost; a later command (`assign`) has the name `command`
-        return (order, name, order.reset) == (self._cut.order, self._start, reset)
+        return name == self._start
 
     def started(self, name: str) -> None:
         """See `StatefulContributor`."""
@@ -185,6 +190,8 @@ class RegionMember(StatefulContributor):
         channel, order = fenced.channel, self._cut.order
         if order is None or channel.region is None or channel.region.reset != order.reset or self._is_ready:
             return
+        if not self._start and channel.region.ready != order.reset:
+            return  # the start has stopped between two multis: it is continued first
         offsets = {part: offset for part, offset in channel.running.items() if offset is not None}
         if self._cut.reloads or len(offsets) < len(channel.running):
             return
@@ -196,7 +203,7 @@ class RegionMember(StatefulContributor):
         self._application.on_reset(order.checkpoint, state)
         if channel.region.ready != order.reset:
             after = replace(channel, region=Progress(order.reset, order.reset, channel.region.drained))
-            fenced.commit(after, [Delete(self._group.command(self._config.consumer, self._start or channel.command))])
+            fenced.commit(after, [Delete(self._group.command(self._config.consumer, self._start))])
         self._is_ready = True
         self.resets += 1
         now = self._runtime.monotonic()

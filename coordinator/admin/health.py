@@ -22,6 +22,8 @@ ABORTED_IN_A_ROW = 3
 """Checkpoints of a region: each death of a member aborts one, so that fewer in a row mean little."""
 INTERVALS_LATE = 3
 """A checkpoint is delayed while a member's contribution to the one before is late."""
+RESETS_IN_A_ROW = 3
+"""Resets without a checkpoint between them: a group that starts after a long stop takes one or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,8 @@ def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
     if region.state == REGION_FAILED:
         yield "region-failed", f"Failed, its members have stopped ({region.reason or 'no reason is given'})"
     is_paused = status.paused.everything is not None or bool(status.paused.groups.keys() & set(region.groups))
-    if region.state == RESETTING and clock.is_old(region.since_ms) and any(shown.members.values()) and not is_paused:
+    is_active = any(shown.members.values()) and not is_paused
+    if region.state == RESETTING and clock.is_old(region.since_ms) and is_active:
         yield "region-resetting", f"Resetting for {clock.age(region.since_ms)}: a member has not restored its state"
     in_a_row = _aborted_in_a_row(shown)
     if len(in_a_row) >= ABORTED_IN_A_ROW:
@@ -194,12 +197,19 @@ def _region(status: Status, shown: ShownRegion, clock: _Clock) -> Found:
         yield "checkpoints-aborted", f"the last {len(in_a_row)} checkpoints were aborted, last {last.sequence}{why}"
     newest_ms = max(shown.cut_ms or 0, region.since_ms)
     bound_ms = INTERVALS_LATE * region.interval_ms
-    if region.state == RUNNING and bound_ms and clock.now_ms - newest_ms > bound_ms and not is_paused:
+    if region.state == RUNNING and bound_ms and clock.now_ms - newest_ms > bound_ms and is_active:
         what = (
             f"checkpoint {region.sequence} completed" if (shown.cut_ms or 0) >= region.since_ms else "it began to run"
         )
         interval = f"checkpoint_interval_ms is {region.interval_ms}"
         yield "checkpoint-late", f"no checkpoint since {what} {clock.age(newest_ms)} ago ({interval})"
+    resets = region.reset - shown.cut_reset if shown.cut_reset is not None else 0
+    # Each reset sets `since_ms`: the age of the present one is not the age of what they repeat.
+    is_repeated = region.state == RESETTING and resets >= RESETS_IN_A_ROW
+    cut_ms = shown.cut_ms
+    if is_repeated and cut_ms is not None and bound_ms and clock.now_ms - cut_ms > bound_ms and is_active:
+        what = f"checkpoint {region.sequence} completed {clock.age(cut_ms)} ago"
+        yield "checkpoint-late", f"reset {resets} times since {what}: its members do not stay, or are reset"
 
 
 def _aborted_in_a_row(shown: ShownRegion) -> list[ShownCheckpoint]:

@@ -54,6 +54,7 @@ class ShownRegion:
     :ivar region: None when it cannot be read.
     :ivar members: group -> members in its target.
     :ivar cut_ms: completion time of the checkpoint that it would reset to; None for the initial state.
+    :ivar cut_reset: number of the reset before that checkpoint; None when it is not known.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ShownRegion:
     members: Mapping[str, int]
     checkpoints: Sequence[ShownCheckpoint] = ()
     cut_ms: int | None = None
+    cut_reset: int | None = None
 
     @property
     def state(self) -> str:
@@ -98,8 +100,12 @@ def read_region(reading: Reading, name: str, newest: int | None = None) -> Shown
     listing = reading.store.children(paths.checkpoints) if newest != 0 else None
     numbers = sorted(filter(None, map(checkpoint_number, listing.names if listing is not None else ())))
     checkpoints = _checkpoints(reading, paths, numbers if newest is None else numbers[-newest:])
-    cut = reading.parsed(paths.end(region.sequence, COMPLETED), _end) if region.sequence != INITIAL else None
-    return ShownRegion(name, region, members, checkpoints, cut.at_ms if cut is not None else None)
+    if region.sequence == INITIAL:
+        return ShownRegion(name, region, members, checkpoints)
+    cut = reading.parsed(paths.end(region.sequence, COMPLETED), _end)
+    begun = reading.parsed(paths.checkpoint(region.sequence), lambda path, node: Checkpoint.parse(path, node.data))
+    cut_ms, cut_reset = cut.at_ms if cut is not None else None, begun.reset if begun is not None else None
+    return ShownRegion(name, region, members, checkpoints, cut_ms, cut_reset)
 
 
 def _checkpoints(reading: Reading, paths: RegionPaths, numbers: Sequence[int]) -> list[ShownCheckpoint]:

@@ -108,6 +108,14 @@ def membership(snapshot: Snapshot, assignors: Mapping[str, Assignor], rules: Gro
     return found
 
 
+def keep_seats(snapshot: Snapshot, found: Membership) -> None:
+    """Keep the seats of members of the target for now: they are given up with the generation without them."""
+    for view in [view for view in found.given_up if view.instance in snapshot.state.target]:
+        if view.seat is not None:
+            found.given_up.remove(view)
+            found.away[view.instance] = view.seat.registration
+
+
 def unusable(snapshot: Snapshot, found: Membership) -> dict[str, str]:
     """Members without a part, each with the reason."""
     reasons = {}

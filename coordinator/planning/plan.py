@@ -19,7 +19,7 @@ from .asking import asking, without_asks
 from .exclusive import exclusive_moves, mark_replaced, with_sent
 from .group import Asking
 from .kept import unreadable
-from .membership import End, GroupRules, Membership, membership, unusable
+from .membership import End, GroupRules, Membership, keep_seats, membership, unusable
 from .rebalance_history import history_of, replaced_of
 from .reconciliation import STRAGGLER_AFTER_S, Moves, Round, has_settled, moves
 from .regional import RegionStep, region_step, regional_moves, sealing_moves
@@ -108,6 +108,8 @@ def plan(
     if step is not None and step.held_for:
         asks, is_new = _held(snapshot, members, asks, trigger, rules), False
         assignment = asks.assignment
+    if step is not None and step.after.kind == CONSUMERS and not is_new:
+        keep_seats(snapshot, members)  # no checkpoint could begin, of a target with a member that is not away
     generation = snapshot.state.generation + is_new
     mark_replaced(snapshot, members, assignment)
     now, is_ready = Round(snapshot, members, assignment, generation, is_eager), False

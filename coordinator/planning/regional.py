@@ -121,15 +121,16 @@ def _has_bounced(snapshot: Snapshot, assignment: Wanted) -> bool:
 def _may_wait(snapshot: Snapshot, membership: Membership, region: Region) -> bool:
     """Whether every member of the target is present with its state: then a checkpoint saves its progress.
 
-    An absent static member has nothing to save. A new group has nothing either, and would cost the other groups of its
-    region their progress.
+    An absent static member has nothing to save, nor has one whose seat is given up: it has left before. A new group
+    has nothing either, and would cost the other groups of its region their progress.
     """
     state = snapshot.state
     may_begin = region.state == RUNNING and region.reason is None
     if not state.target:
         return may_begin and any(group != snapshot.group for group in region.groups)
     lives = {name: one.incarnation for name, one in membership.live.items()}
-    present = [(name, one) for name, one in state.target.items() if name not in membership.away]
+    absent = membership.away.keys() | {view.instance for view in membership.given_up}
+    present = [(name, one) for name, one in state.target.items() if name not in absent]
     is_whole = bool(present) and all(lives.get(name) == one.incarnation for name, one in present)
     ready = state.region.ready if state.region is not None else 0
     return is_whole and may_begin and ready == region.reset

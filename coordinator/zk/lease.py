@@ -80,11 +80,6 @@ class Lease:
         self._is_renewed = False
 
     @property
-    def length_s(self) -> float:
-        """Length of a lease in seconds."""
-        return self._store.negotiated_timeout_s * LEASE_SHARE
-
-    @property
     def due_s(self) -> float:
         """Seconds until the next renewal."""
         return self._store.negotiated_timeout_s / RENEWALS_A_TIMEOUT

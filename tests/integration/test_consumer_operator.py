@@ -11,6 +11,7 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import DrainFailed, ProcessFailed
 from consumer.fetching.records import Record
+from consumer.membership.claims import PARTITIONS_A_STEP
 from consumer.operator import ConsumerOperator, Processor
 from coordinator.zk.errors import OutcomeUnknown, UsageError
 from coordinator.zk.kazoo_store import kazoo_factory
@@ -451,6 +452,87 @@ def test_contribution_with_a_lost_reply_counts_once_and_a_lost_one_is_repeated(
     one.operator.close()
     assert region(world).reset == before
     assert counted_in(world, region(world).sequence) == (2 * log.end, 2 * log.end)
+
+
+class _LosesTheFirstRequest(FrontStore):
+    """Does not send the first request for a region, and says that there was no answer."""
+
+    has_lost = False
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        if not self.has_lost and any(isinstance(each, Create) and each.path == PATHS.request for each in operations):
+            self.has_lost = True
+            raise OutcomeUnknown("it was never sent")
+        return self.behind.commit(operations)
+
+
+def test_operator_that_finds_an_offset_lost_waits_and_runs_after_the_regions_reset(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    fronts: list[_LosesTheFirstRequest] = []
+
+    def opened() -> Store:
+        fronts.append(_LosesTheFirstRequest(kazoo_factory(world.zk, SESSION_MS)()))
+        return fronts[-1]
+
+    one = operating("c1", open_store=opened)
+    running(world)
+    exact(log, 2, one)
+    sequence = checkpoint(world)
+    end, log.lost_below = log.end, log.end + 100
+    log.end = log.lost_below + 10
+
+    requested(world, "reset")
+    eventually(lambda: region(world).state == "Failed", 20, "the region has failed")
+    eventually(lambda: not one.consumer.assignment(), 20, "its partitions are given up")
+
+    assert [front.has_lost for front in fronts] == [True]
+    assert not one.operator.wait(0), "it has not ended"
+    log.end, log.lost_below = end + 10, 0
+    requested(world, "reset")
+    running(world)
+    exact(log, 2, one)
+    assert one.resets[-1] == sequence
+
+
+class _StopsAtTheSecondClaim(FrontStore):
+    """Does not send the second multi of a start, and says that there was no answer.
+
+    :ivar claims: multis sent that create owner znodes.
+    """
+
+    claims = 0
+    has_failed = False
+
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        is_claim = any(isinstance(each, Create) and "/owners/" in each.path for each in operations)
+        if is_claim and self.claims == 1 and not self.has_failed:
+            self.has_failed = True
+            raise OutcomeUnknown("it was never sent")
+        self.claims += is_claim
+        return self.behind.commit(operations)
+
+
+def test_start_that_stops_between_two_multis_goes_on_and_restores_the_state_once(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    log.end = 1
+    world.coordinator()
+    world.topic("t", PARTITIONS_A_STEP + 5)
+    fronts: list[_StopsAtTheSecondClaim] = []
+
+    def opened() -> Store:
+        fronts.append(_StopsAtTheSecondClaim(kazoo_factory(world.zk, SESSION_MS)()))
+        return fronts[-1]
+
+    one = operating("c1", open_store=opened)
+
+    running(world)
+    exact(log, PARTITIONS_A_STEP + 5, one)
+    assert [(front.has_failed, front.claims) for front in fronts] == [(True, 2)]
+    assert one.resets == [0]
 
 
 def test_on_checkpoint_error_ends_the_operator_and_the_last_checkpoint_is_resumed(

@@ -285,6 +285,32 @@ def test_checkpoints_continue_without_a_static_member_that_returns_to_its_state(
     assert set(contributions(world, third)["g~s"].offsets.values()) == {60}
 
 
+@pytest.mark.parametrize("options", [{}, {"assignment": "client"}], ids=["coordinator", "client"])
+def test_seat_that_expires_after_a_clean_leave_costs_the_others_no_work(
+    world: World, log: MemoryLog, counting: Callable[..., Counting], options: dict[str, Any]
+) -> None:
+    world.coordinator()
+    world.topic("t", 4)
+    one = counting("c1", **options)
+    running(world)
+    two = counting("s", group_instance_id="s", **options)
+    world.stable("g", 2)
+    running(world, above=region(world).reset - 1)
+    exact(log, 4, one, two)
+    two.close()
+    eventually(lambda: (bound := world.state("g").region) and bound.away == ("s",), 15, "its seat is kept")
+    before, held = region(world).reset, len(one.by_partition)
+    log.end = 60
+    eventually(lambda: list(one.by_partition.values()) == [60] * held, 15, "the other one counts")
+    assert region(world).reset == before, "the seat has not expired yet"
+
+    after = running(world, above=before)
+
+    assert set(contributions(world, after.sequence)["g~c1"].offsets.values()) == {60}
+    assert set(world.state("g").target) == {"c1"}
+    exact(log, 4, one)
+
+
 @pytest.mark.parametrize("stray", ["completed", "aborted"])
 def test_end_znode_made_by_hand_below_an_open_checkpoint_aborts_it(
     world: World, log: MemoryLog, counting: Callable[..., Counting], stray: str

@@ -430,7 +430,8 @@ def group_turn(
     away = {n: inc for n, inc in before.items() if keeps and NAMES[n] in cfg.static and not lives[n]}
     present = {n: channels[n].incarnation for n in names if lives[n]} | away
     is_new = set(present) != set(before) if "bounce" in cfg.muts else present != before
-    no_deaths = all(present.get(n) == inc for n, inc in before.items())
+    seats = {n for n in st.away if not lives[n]} - away.keys()  # given up: after a checkpoint, as they are no deaths
+    no_deaths = all(present.get(n) == inc for n, inc in before.items() if n not in seats)
     held = is_new and waits and region.state == RUNNING and before and (no_deaths or "departed" in cfg.muts)
     if is_new and not held:
         shares = dict.fromkeys(present, 0)
@@ -449,6 +450,7 @@ def group_turn(
         after = region
         ops.append(("region is", region.version))
     moves, is_settled = moved(cfg, epoch, after, names, channels, lives, target, w.cuts)
+    away |= {n: before[n] for n in seats & before.keys()} if held else {}
     ready = after.reset if is_settled and (held or not is_new or not present) else 0
     new = Group(0, tuple((n, *target[n]) for n in sorted(target)), ready, int(bool(held)), tuple(sorted(away)))
     if not moves and ops == [("region is", region.version)] and new == st._replace(version=0):

@@ -139,17 +139,14 @@ def _any_version(path: str, version: int) -> Check:
 def _by_what_is_named(original: Any) -> Any:
     """A start has been applied only while no other command is named behind it."""
 
-    def is_applied(self: Any, channel: Any, name: str, order: Any) -> bool:
-        reset = channel.region.reset if channel.region is not None else 0
+    def is_applied(self: Any, channel: Any, name: str, command: Any) -> bool:
+        order, reset = command.region, channel.region.reset if channel.region is not None else 0
         return (order, name, order.reset) == (self._cut.order, channel.command, reset)
 
     return is_applied
 
 
-APPLIED_AGAIN: tuple[Patch, ...] = (
-    replaced(RegionMember, "is_applied", _by_what_is_named),
-    constant(RegionMember, "started", lambda *_: None),
-)
+APPLIED_AGAIN: tuple[Patch, ...] = (replaced(RegionMember, "is_applied", _by_what_is_named),)
 COMMITS: tuple[Patch, ...] = (replaced(RegionMember, "tend", _moves_offsets),)
 TAKES_AT_ONCE: tuple[Patch, ...] = (replaced(RegionMember, "may_take", _takes_at_once),)
 GOES_ON: tuple[Patch, ...] = (replaced(Contributor, "_look_for_the_end", _goes_on),)

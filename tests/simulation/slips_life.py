@@ -20,7 +20,7 @@ from consumer.membership.offset_publisher import OffsetPublisher
 from consumer.membership.offsets import CommittedOffsets
 from consumer.membership.session import ConsumerSession
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
-from coordinator.zk.lease import Lease
+from coordinator.zk.lease import Heard, Lease
 from coordinator.zk.store import Delete, SetData
 from coordinator.zk.znodes.error_codes import UNKNOWN_MEMBER_ID
 from coordinator.zk.znodes.records import OffsetRecord
@@ -138,6 +138,10 @@ def _counts_from_its_own_sync(original: Any) -> Any:
         return self._last_lease
 
     return lease
+
+
+def _as_long_as_the_session(_: Any) -> Any:
+    return lambda self, timeout_s: (self.certain if self.before is None else self.before) + timeout_s
 
 
 def _never_touches(original: Any) -> Any:
@@ -307,7 +311,7 @@ LIFE: tuple[Mutation, ...] = (
     Mutation(
         "a lease is as long as the session",
         "Life 8",
-        (constant(Lease, "length_s", property(lambda self: self._store.negotiated_timeout_s)),),
+        (replaced(Heard, "until", _as_long_as_the_session),),
         of("S1"),
         ("aimed", "pauses"),
     ),

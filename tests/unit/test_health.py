@@ -181,10 +181,13 @@ def test_unreadable_znode_is_unhealthy_with_its_path() -> None:
 RUNNING_REGION = Region(state="Running", sequence=7, groups=("g",), since_ms=0, interval_ms=1000)
 
 
-def of_region(*ends: str, cut_ms: int | None = NOW_MS, members: int = 1, **changes: Any) -> Status:
+def of_region(
+    *ends: str, cut_ms: int | None = NOW_MS, cut_reset: int | None = None, members: int = 1, **changes: Any
+) -> Status:
     """A status with one region, whose checkpoints have these outcomes, the oldest first."""
     checkpoints = [ShownCheckpoint(n, how, None, CheckpointEnd(reason=f"why {n}"), ()) for n, how in enumerate(ends, 1)]
-    shown = ShownRegion("r", replace(RUNNING_REGION, **changes), {"g": members}, checkpoints, cut_ms)
+    region = replace(RUNNING_REGION, **changes)
+    shown = ShownRegion("r", region, {"g": members}, checkpoints, cut_ms, cut_reset)
     return replace(HEALTHY, regions=(shown,))
 
 
@@ -222,3 +225,27 @@ def test_long_reset_is_unhealthy_if_a_member_waits_for_it() -> None:
     assert [each.check for each in found(slow)] == ["region-resetting"]
     assert found(of_region(state="Resetting", since_ms=JUST_NOW_MS)) == []
     assert found(of_region(state="Resetting", since_ms=LONG_AGO_MS, members=0)) == []
+
+
+def test_region_without_members_takes_no_checkpoint_and_is_healthy() -> None:
+    assert found(of_region("completed", cut_ms=NOW_MS - 3001, members=0)) == []
+
+
+def test_region_that_is_reset_again_and_again_is_unhealthy_by_the_age_of_its_cut() -> None:
+    restless = of_region(state="Resetting", since_ms=NOW_MS, cut_ms=NOW_MS - 3001, reset=9, cut_reset=6)
+
+    (finding,) = found(restless)
+
+    assert finding.check == "checkpoint-late"
+    assert "reset 3 times since checkpoint 7 completed 3 s ago" in finding.message
+    for changes in (
+        {"cut_ms": NOW_MS - 3000},
+        {"cut_reset": 7},  # as after a long stop
+        {"cut_reset": None},
+        {"cut_ms": None},
+        {"members": 0},
+        {"interval_ms": 0},
+    ):
+        values: dict[str, Any] = {"cut_ms": NOW_MS - 3001, "reset": 9, "cut_reset": 6, **changes}
+        assert found(of_region(state="Resetting", since_ms=NOW_MS, **values)) == [], changes
+    assert found(replace(restless, paused=PausedRecord(groups={"g": Pause("ann", NOW_MS, None)}))) == []

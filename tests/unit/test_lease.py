@@ -51,7 +51,7 @@ def test_a_lease_that_was_never_renewed_is_not_held(server: Server) -> None:
 def test_a_lease_is_two_thirds_of_the_session_and_renewed_six_times_in_it(server: Server) -> None:
     server.lease.renew()
 
-    assert server.lease.length_s == pytest.approx(4.0)
+    assert server.lease.left_s == pytest.approx(4.0)
     assert server.lease.due_s == pytest.approx(1.0)
 
 

@@ -12,6 +12,7 @@ from consumer.membership.context import MemberContext
 from consumer.operator.region import RegionMember
 from consumer.operator.states import State, StateFiles, own_state
 from coordinator.zk.errors import BadData, UsageError
+from coordinator.zk.znodes.commands import START_FETCHER, Command
 from coordinator.zk.znodes.partitions import TopicPartition
 from coordinator.zk.znodes.records import Channel
 from coordinator.zk.znodes.regions import Contribution, Order, Progress
@@ -33,6 +34,15 @@ class Idle:
 def a_member(runtime: ManualRuntime) -> RegionMember:
     config = ConsumerConfig(zk="z:1", group="g", consumer="c", region="r")
     return RegionMember(MemberContext(config, runtime), Idle())
+
+
+def a_start(*partitions: TopicPartition) -> Command:
+    return Command(START_FETCHER, 1, 1, "life", {"c-0": frozenset(partitions)}, region=Order(7, 4, ("c",)))
+
+
+def order_of(start: Command) -> Order:
+    assert start.region is not None
+    return start.region
 
 
 def test_records_are_throttled_for_a_second_after_a_reset_and_held_at_a_checkpoint() -> None:
@@ -57,19 +67,30 @@ def test_records_are_throttled_for_a_second_after_a_reset_and_held_at_a_checkpoi
 
 
 def test_claimed_start_is_applied_once_under_any_later_command_of_the_channel() -> None:
-    member, order = a_member(ManualRuntime()), Order(7, 4, ("c",))
+    member, start = a_member(ManualRuntime()), a_start(P0)
+    order = order_of(start)
     claimed = Channel("life", command="command-1", running={P0: None}, region=Progress(7))
     asked = replace(claimed, command="command-2")  # a leader's `assign`, which does not wait for the state
 
     member.ordered(Channel("life"), order)
-    assert not member.is_applied(Channel("life", region=Progress(7)), "command-1", order)
+    assert not member.is_applied(Channel("life", region=Progress(7)), "command-1", start)
     member.started("command-1")
-    assert member.is_applied(asked, "command-1", order)
-    assert not member.is_applied(asked, "command-3", order)
+    assert member.is_applied(asked, "command-1", start)
+    assert not member.is_applied(asked, "command-3", start)
 
     member.ordered(claimed, order)
-    assert member.is_applied(claimed, "command-1", order), "its reply was lost, and the channel has it"
-    assert member.is_applied(asked, "command-1", order)
+    assert member.is_applied(claimed, "command-1", start), "its reply was lost, and the channel has it"
+    assert member.is_applied(asked, "command-1", start)
+
+
+def test_start_of_which_a_part_is_claimed_is_not_applied_unless_the_rest_was_refused() -> None:
+    member, start = a_member(ManualRuntime()), a_start(P0, P1)
+    part = Channel("life", command="command-1", running={P0: None}, region=Progress(7))
+
+    member.ordered(Channel("life"), order_of(start))
+
+    assert not member.is_applied(part, "command-1", start)
+    assert member.is_applied(replace(part, refused=frozenset([P1])), "command-1", start)
 
 
 def test_small_states_are_in_the_contribution_and_large_ones_in_a_readable_file(tmp_path: Path) -> None:

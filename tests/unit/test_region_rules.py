@@ -13,7 +13,7 @@ from coordinator.assignors.range import RangeAssignor
 from coordinator.planning.membership import Membership
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.regional import MAX_GROUPS, RegionStep, region_step
-from coordinator.planning.snapshot import ChannelView, Member, RegionView, Snapshot
+from coordinator.planning.snapshot import ChannelView, Member, RegionView, SeatView, Snapshot
 from coordinator.planning.target import Wanted
 from coordinator.regions.group_reader import GroupRegionReader
 from coordinator.regions.handler import Regions
@@ -39,6 +39,7 @@ from coordinator.zk.znodes.regions import (
     Region,
     RegionMembership,
 )
+from coordinator.zk.znodes.seats import Seat
 from tests.property.tree import MemoryTree
 from tests.support.stores import FrontStore
 from tests.support.terms import a_term
@@ -99,6 +100,28 @@ def test_a_generation_waits_no_more_once_its_checkpoint_has_ended_however_it_did
         assert snapshot.region is not None
         snapshot = replace(snapshot, region=replace(snapshot.region, record=ended))
         assert plan(snapshot, {"range": RangeAssignor()}, "joined c2").is_new_generation
+
+
+@pytest.mark.parametrize("removed", [None, "by ann"], ids=["expired", "removed"])
+def test_seat_of_a_member_that_left_is_given_up_after_a_checkpoint(removed: str | None) -> None:
+    left = Registration("i3", {"t": 1}, region=RegionMembership("r"), instance_id="s")
+    target = {**STATE.target, "s": Target("i3", {})}
+    state = replace(STATE, target=target, region=GroupRegion("r", 1, ("s",)))
+    over = SeatView("s", 1, Seat(left, 6000, removed), away_s=6.0 if removed is None else 0.0)
+
+    def planned(held_s: float) -> Plan:
+        snapshot = of_two(held_for=1, held_s=held_s)
+        members = {"c1": snapshot.members["c1"]}
+        snapshot = replace(snapshot, state=state, seats={"s": over}, members=members)
+        return plan(snapshot, {"range": RangeAssignor()}, "its seat")
+
+    waits = planned(0.0)
+    assert not waits.is_new_generation and waits.region is not None and waits.region.held_for == 1
+    assert not waits.given_up and waits.state.target == target
+    assert waits.state.region == GroupRegion("r", 1, ("s",)), "the checkpoint begins without it"
+
+    ended = planned(120.0)
+    assert ended.is_new_generation and ended.given_up == (over,) and set(ended.state.target) == {"c1"}
 
 
 @pytest.mark.parametrize(("incarnation", "is_reset"), [("i1", False), ("i2", True)])
