@@ -29,13 +29,6 @@ SHORT = Profile(
     sweep_interval_ms=1000,
     channel_retention_ms=8000,
 )
-LATE = replace(
-    SHORT,
-    name="late",
-    weights={"late-commit": 5.0, "many-members": 3.0, "partitions-added": 1.0, "slow-nodes": 1.0},
-    faults=(12, 24),
-    seconds=22.0,
-)
 DEAF = replace(
     SHORT,
     name="deaf",
@@ -71,7 +64,6 @@ BOUNCED_LEADERS = replace(
 CUT_BEHIND = replace(SHORT, name="cut behind", weights={"silence-then-cut": 1.0}, faults=(4, 8), seconds=22.0)
 WORLDS = {
     "a lease counts from the renewal before only": (CUT_BEHIND, 19),
-    "a multi has no state's version": (LATE, 12),
     "a lease is renewed without a look at the fence": (DEAF, 8),
     "a leader looks at topics only when a watch tells": (DEAF_LEADERS, 7),
     "a bounced static leader watches no topics": (BOUNCED_LEADERS, 96),
