@@ -193,8 +193,7 @@ class ConsumerOperator(Callbacks):
         """Wait for the end; False after `timeout_s` seconds.
 
         :raises ProcessFailed: when `process` has raised, which ended it. Every other cause is raised, too: what `poll`
-            raises (but `AssignmentFailed` and `OffsetOutOfRange`, which are logged), what `on_reset` raised, the error
-            of `stop`.
+            raises (but `AssignmentFailed` and `OffsetOutOfRange`), what `on_reset` raised, the error of `stop`.
         :raises UsageError: inside `process` or a callback.
         """
         if _inside.get() is self:
@@ -334,6 +333,4 @@ class ConsumerOperator(Callbacks):
         """See `Callbacks`."""
         self._messages.clear()
 
-    def on_partitions_lost(self, partitions: PartitionSet) -> None:
-        """See `Callbacks`."""
-        self._messages.clear()
+    on_partitions_lost = on_partitions_revoked

@@ -105,7 +105,8 @@ def plan(
     is_eager = _is_eager(assignors, members, asks)
     is_new = asks.is_adopted or _needs_new_generation(snapshot, assignment, members, is_eager, asks)
     step = region_step(snapshot, members, assignment, is_new)
-    if step is not None and step.held_for:
+    is_held = step is not None and bool(step.held_for)
+    if is_held:
         asks, is_new = _held(snapshot, members, asks, trigger, rules), False
         assignment = asks.assignment
     if step is not None and step.after.kind == CONSUMERS and not is_new:
@@ -127,7 +128,7 @@ def plan(
         state=_state_name(members, reconciliation, asks),
         generation=generation,
         epoch=snapshot.epoch,
-        strategy=asks.strategy if members.is_client_side and members.everybody else members.strategy,
+        strategy=asks.strategy if is_held or (members.is_client_side and members.everybody) else members.strategy,
         target=with_sent(snapshot, assignment.target, reconciliation.starts)
         if assignment.is_exclusive
         else assignment.target,
@@ -152,7 +153,7 @@ def plan(
         rebalance=history_of(snapshot, state, is_new, reconciliation.are_stopping, asks.reason or trigger),
         replaced=replaced_of(snapshot, generation) if is_new else None,
         forgotten=tuple(n for n in snapshot.history if n != generation)[: -(HISTORY_KEPT - 1)] if is_new else (),
-        again_s=_again_s(members, reconciliation, asks, is_held=step is not None and bool(step.held_for)),
+        again_s=_again_s(members, reconciliation, asks, is_held),
         outstanding=frozenset(reconciliation.kept).union(
             (consumer for consumer, _ in (*reconciliation.stops, *reconciliation.starts, *reconciliation.drains)),
             reconciliation.draining,

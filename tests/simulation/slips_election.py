@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import coordinator.term.elector
 from coordinator.listeners.listeners import Listeners
 from coordinator.service import Coordinator
 from coordinator.term.elector import Elector
 from coordinator.term.term import Term
 from coordinator.zk.errors import OutcomeUnknown, Refused
 from coordinator.zk.store import Create, SetData
-from coordinator.zk.znodes.paths import COORDINATOR, COORDINATOR_EPOCH
+from coordinator.zk.znodes.paths import CONSUMERS, COORDINATOR, COORDINATOR_EPOCH
 from coordinator.zk.znodes.records import CoordinatorRecord, EpochRecord
 from tests.simulation.mutation import Mutation, Patch, of, replaced
 
@@ -36,6 +37,14 @@ OWN_ZNODE_NOT_CHECKED: tuple[Patch, ...] = (
     replaced(Coordinator, "_watch_own_znode", _looks_at_no_znode),
 )
 """A coordinator goes on until the epoch moves, also when the znode of the coordinator is another node's."""
+
+
+def _none_of_consumers(original: Any) -> Any:
+    return lambda parse, where, data: 0 if where == CONSUMERS else original(parse, where, data)
+
+
+WITNESS_NOT_READ: tuple[Patch, ...] = (replaced(coordinator.term.elector, "_epoch_or_zero", _none_of_consumers),)
+"""The epoch in `/consumers` is not looked at."""
 
 
 # ---- the election
@@ -152,6 +161,8 @@ ELECTION: tuple[Mutation, ...] = (
         (replaced(Elector, "_largest_epoch", _knows_no_epoch),),
         of("S3", "S4", "L1"),
         ("aimed",),
+        WITNESS_NOT_READ,
+        "`/consumers` has the epoch, too",
     ),
     Mutation(
         "a lost reply is an election won",

@@ -225,7 +225,7 @@ LIFE: tuple[Mutation, ...] = (
         "the predecessor's owners stay",
         "Life 1",
         (replaced(_REGISTRATION, "release_operations", _deletes_nothing),),
-        of("S7", "L1"),
+        of("S1", "S7", "L1"),
         ("aimed", "storm"),
     ),
     Mutation(

@@ -269,7 +269,7 @@ REBALANCE: tuple[Mutation, ...] = (
         "an end is no compare-and-set",
         "Rebalance 2",
         (replaced(coordinator.rebalance.plan_operations, "_whole_end", _end_without_version),),
-        of("S1", "S5", "S6", "L1"),
+        of("S1", "S5", "S6", "S7", "L1"),
         ("aimed", "storm"),
     ),
     Mutation(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from coordinator.zk.store import Delete, SetData
 from coordinator.zk.znodes.group_state import PREPARING
 from coordinator.zk.znodes.partitions import TopicPartition
@@ -168,3 +170,23 @@ def test_removed_or_unreadable_topic_needs_no_coverage() -> None:
             give_up(history)
 
         held(spoilt("joined", happen))
+
+
+@pytest.mark.parametrize("what", ["share", "incarnation", "topic id", "strategy"])
+def test_other_target_in_the_same_generation_breaks_it(what: str) -> None:
+    def happen(history: StoryHistory) -> None:
+        state = history.states["g"]
+        one = state.target["s0"]
+        changed = {
+            "share": replace(state, target={**state.target, "s0": replace(one, threads={"s0-0": frozenset({P3})})}),
+            "incarnation": replace(state, target={**state.target, "s0": replace(one, incarnation="s0-b")}),
+            "topic id": replace(state, topics={"flights": "T2"}),
+            "strategy": replace(state, strategy="sticky"),
+        }
+        history.fenced("g", replace(changed[what], state=PREPARING))
+        raise Enough
+
+    finding = only(spoilt("joined", happen), "S2")
+
+    assert "of group g has another target after the commit" in finding.why
+    assert names(finding) == ["b#1 commit g/state", "b#1 commit g/state"]

@@ -98,6 +98,18 @@ def test_a_command_that_is_not_applied_for_so_long_is_a_reason_though_others_are
     assert spoilt("joined", lambda history: happen(history, 0.9 * LIMIT_S))["S7"].findings
 
 
+def test_a_live_channel_that_is_overwritten_with_the_end_of_another_life_breaks_it() -> None:
+    def happen(history: StoryHistory) -> None:
+        old = replace(history.lives["s2"].channel, incarnation="s2-old", running={}, ended="its session ended")
+        history.fenced("g", history.states["g"], SetData(G.channel("s2"), old.to_bytes()))
+        raise Enough
+
+    findings = spoilt("joined", happen)["S7"].findings
+
+    assert "(incarnation s2-a) was overwritten" in findings[0].why
+    assert "with that of incarnation s2-old" in findings[0].why
+
+
 @pytest.mark.parametrize("is_static", [True, False])
 def test_the_seat_of_a_member_that_lives_is_not_removed(is_static: bool) -> None:
     def happen(history: StoryHistory) -> None:

@@ -83,7 +83,7 @@ def test_claimed_start_is_applied_once_under_any_later_command_of_the_channel() 
     assert member.is_applied(asked, "command-1", start)
 
 
-def test_start_of_which_a_part_is_claimed_is_not_applied_unless_the_rest_was_refused() -> None:
+def test_start_claimed_in_part_is_not_applied_unless_the_rest_was_refused() -> None:
     member, start = a_member(ManualRuntime()), a_start(P0, P1)
     part = Channel("life", command="command-1", running={P0: None}, region=Progress(7))
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from coordinator.assignors.range import RangeAssignor
+from coordinator.assignors.round_robin import RoundRobinAssignor
 from coordinator.planning.membership import Membership
 from coordinator.planning.plan import Plan, plan
 from coordinator.planning.regional import MAX_GROUPS, RegionStep, region_step
@@ -92,6 +93,21 @@ def test_generation_waits_for_a_checkpoint_for_two_minutes_at_most() -> None:
     over = decided(held_for=1, held_s=120.0)
     assert over.is_new_generation and over.region is not None
     assert (over.region.held_for, over.region.after.reset, over.region.after.state) == (0, 2, "Resetting")
+
+
+def test_strategy_stays_while_the_generation_with_another_one_waits() -> None:
+    snapshot = of_two()
+    protocols = {"c1": ("range", "round-robin"), "c2": ("round-robin",)}
+    members = {
+        name: replace(one, registration=replace(one.registration, protocols=protocols[name]))
+        for name, one in snapshot.members.items()
+        if one.registration is not None
+    }
+
+    waits = plan(replace(snapshot, members=members), {"range": RangeAssignor(), "round-robin": RoundRobinAssignor()})
+
+    assert waits.region is not None and waits.region.held_for == RUNNING.next_sequence
+    assert (waits.state.generation, waits.state.strategy) == (1, "range")
 
 
 def test_a_generation_waits_no_more_once_its_checkpoint_has_ended_however_it_did() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..replay.commits import Commit
-from ..replay.reading import CommandData, StateData
+from ..replay.expected_target import decided
+from ..replay.reading import CommandData
 from ..replay.replay import Replay
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import ChannelView, GroupView, StateView
@@ -61,8 +62,10 @@ class Repeats:
         now = after.data if after is not None else None
         if was is None or now is None or now.generation != was.generation + 1 or not now.target or now.client:
             return
-        decided = _decided(group, now)
-        if decided is None or decided != _decided(group, was) or _lost_owners(group) or before is None:
+        target = decided(group, now)
+        if target is None or target != decided(group, was) or now.region != was.region:
+            return
+        if _lost_owners(group) or before is None:
             return
         changed = max(group.hand_at, group.changed_at, self._world.topics_changed_at)
         if changed < before.written["at"]:
@@ -72,17 +75,6 @@ class Repeats:
                 before.written,
                 commit.event,
             )
-
-
-def _decided(group: GroupView, state: StateData) -> object:
-    """What a generation is for; None when the target has an unusual format."""
-    if not isinstance(state.raw, dict):
-        return None
-    target = {
-        name: (share["ownershipMap"], "" if name in group.seats else share["incarnation"])
-        for name, share in state.raw.items()
-    }
-    return target, dict(state.topics), state.strategy, state.client is not None, state.region
 
 
 def _lost_owners(group: GroupView) -> bool:

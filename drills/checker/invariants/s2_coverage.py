@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinator.zk.znodes.group_state import STABLE
 
 from ..replay.commits import STATE, Commit
-from ..replay.expected_target import has_failed, hold_s, left_out, longest_ask_s, runs_but_refused, subscribed
+from ..replay.expected_target import decided, has_failed, hold_s, left_out, longest_ask_s, runs_but_refused, subscribed
 from ..replay.reading import StateData
 from ..replay.verdict import Event, moment
 from ..replay.znode_views import GroupView, StateView
@@ -30,6 +30,9 @@ class Covering(Invariant):
     def on_commit(self, commit: Commit) -> None:
         for group, before, after in commit.states:
             state = after.data if after is not None and not after.by_hand else None
+            was = before.data if before is not None and not before.by_hand else None
+            if state is not None and was is not None and state.generation == was.generation:
+                self._judge_generation(group, was, state, before, commit)
             if (
                 state is not None
                 and state.state == STABLE
@@ -38,6 +41,18 @@ class Covering(Invariant):
             ):
                 self.judged += 1
                 self._judge(group, state, commit)
+
+    def _judge_generation(
+        self, group: GroupView, was: StateData, now: StateData, before: StateView | None, commit: Commit
+    ) -> None:
+        one, other = decided(group, was), decided(group, now)
+        if one is not None and other is not None and one != other:
+            self.broken(
+                f"generation {now.generation} of group {group.name} has another target after the commit at "
+                f"{moment(commit.at)}",
+                before.written if before is not None else None,
+                commit.event,
+            )
 
     def _judge(self, group: GroupView, state: StateData, commit: Commit) -> None:
         if state.twice is not None:

@@ -22,7 +22,8 @@ class Living:
 
     The reasons are an eviction, a refusal, and a removal by an operator. An eviction comes `max_poll_interval_ms` after
     the election of its coordinator, and after the registration and the last applied command, or after a command that is
-    not applied. No seat is removed while its member lives. Manually edited channels and registrations are not judged.
+    not applied. It never writes another incarnation's data into a live channel, and no seat is removed while its member
+    lives. Manually edited channels and registrations are not judged.
     """
 
     def __init__(self, world: Replay, terms: Terms, report: Callable[..., None]) -> None:
@@ -62,9 +63,18 @@ class Living:
         view, before, after = change.view, change.before, change.after
         if before is None or after is None or view.by_hand or not before.is_live:
             return
-        if after.ended is None or after.incarnation != before.incarnation or commit.who == view.owner:
-            return
         name, group = view.consumer, view.group
+        if after.incarnation != before.incarnation:
+            _, since = self._signs.get((group.name, name), ("", None))
+            self._report(
+                f"the channel of {name} in group {group.name} (incarnation {before.incarnation}) was overwritten at "
+                f"{moment(commit.at)} with that of incarnation {after.incarnation}",
+                *([since] if since is not None else []),
+                commit.event,
+            )
+            return
+        if after.ended is None or commit.who == view.owner:
+            return
         what = f"{name} of group {group.name} (incarnation {before.incarnation}) was ended at {moment(commit.at)}"
         member = group.members.get(name)
         if member is not None and _is_of(member, before):

@@ -221,3 +221,17 @@ def runs_target(group: GroupView, state: StateData, consumer: str) -> bool:
 def runs_but_refused(share_of: frozenset[tuple[str, int]], channel: ChannelData) -> bool:
     """Whether a channel runs its share except the partitions that it reports as refused."""
     return share_of - channel.refused <= channel.running.keys() <= share_of
+
+
+def decided(group: GroupView, state: StateData) -> object:
+    """What a generation is for: members (static ones in any incarnation) with their shares, topics and strategy.
+
+    None under client-side assignment (S9), without members, or when the target has an unusual format.
+    """
+    if state.client is not None or not state.target or not isinstance(state.raw, dict):
+        return None
+    target = {
+        name: (share["ownershipMap"], "" if name in group.seats else share["incarnation"])
+        for name, share in state.raw.items()
+    }
+    return target, dict(state.topics), state.strategy

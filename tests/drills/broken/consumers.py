@@ -22,7 +22,7 @@ def _apply(*patches: Patch) -> None:
 
 def lease_outlives_its_session() -> None:
     """A disconnected consumer continues fetching after its session expired."""
-    _apply(constant(coordinator.zk.lease, "LEASE_SHARE", 4.0))
+    _apply(*(constant(coordinator.zk.lease, name, 4.0) for name in ("LEASE_SHARE", "CERTAIN_SHARE")))
 
 
 def stop_forgets_the_epoch() -> None:
