@@ -284,7 +284,7 @@ class ConsumerOperator(Callbacks):
         except AssignmentFailed as failure:
             log.warning("assignment failed: consumer=%s reason=%s", self._config.consumer, failure)
             return
-        except OffsetOutOfRange as lost:  # the region is told, and fails: this member waits as all others do
+        except OffsetOutOfRange as lost:  # the region becomes Failed: this member waits as all others do
             log.error("offset missing in log: consumer=%s reason=%s", self._config.consumer, lost)
             self._fetch_at = now + TRY_AGAIN_S
             return

@@ -14,10 +14,10 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from .search import Result
+from .search import Result, configured
 from .search import search as breadth_first
 
 NAMES = "ABC"
@@ -1043,9 +1043,7 @@ def search(cfg: Config) -> Result:
 
 
 def main(args: list[str]) -> int:
-    kinds: dict[str, Any] = {f.name: type(f.default) for f in fields(Config) if f.init}
-    pairs = dict(a.split("=", 1) for a in args[1:])
-    cfg = Config(**{k: kinds[k](v) for k, v in pairs.items()})
+    cfg = configured(Config, args[1:])
     if args[:1] in (["storm"], ["crashloop"]):
         print("adopted in rounds", storm(cfg)) if args[0] == "storm" else print("started in rounds", crash_loop(cfg))
         return 0

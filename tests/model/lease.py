@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Result, search
+from .search import Result, configured, search
 
 TIMEOUT, LEASE, CERTAIN, HALF_TICK = 12, 8, 11, 1
 """The session, the lease from the renewal before, at most from the one before that; the leader's interval of pings."""
@@ -165,9 +165,7 @@ def model(config: Config) -> Result:
 
 def main(words: list[str]) -> int:
     """Search what the words say, print what was found; 1 with a violation."""
-    given = dict(word.split("=", 1) for word in words)
-    kinds = {each.name: type(each.default) for each in fields(Config)}
-    config = Config(**{key: kinds[key](value) for key, value in given.items()})  # type: ignore[arg-type]
+    config = configured(Config, words)
     result = model(config)
     print(result.report(str(config)))
     return 1 if result.violation else 0

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
-from .search import Result, search
+from .search import Result, configured, search
 
 NAMES = "ABC"
 FIRST = 10
@@ -931,8 +931,7 @@ def settles(cfg: Config, w: World) -> str:
 
 
 def main(args: list[str]) -> int:
-    kinds: dict[str, Any] = {f.name: type(f.default) for f in fields(Config) if f.init}
-    cfg = Config(**{k: kinds[k](v) for k, v in (a.split("=", 1) for a in args[1:])})
+    cfg = configured(Config, args[1:])
     r = run(cfg)
     print(r.report(" ".join(args[1:])))
     return 1 if r.violation else 0

@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 W = TypeVar("W", bound=Hashable)
+C = TypeVar("C", bound="DataclassInstance")
 
 
 @dataclass
@@ -28,6 +32,12 @@ class Result:
         found = f"VIOLATION ({len(self.trace)} steps) {self.violation}" if self.violation else "no violation"
         counts = f"{self.states} states, {self.progress_checks} progress checks, {end}, {self.seconds:.1f} s"
         return "\n".join([*(f"{i:4} {label}" for i, label in enumerate(self.trace, 1)), f"{what} | {counts} | {found}"])
+
+
+def configured(kind: type[C], words: Iterable[str]) -> C:
+    """The configuration that `field=value` words describe."""
+    kinds: dict[str, Any] = {each.name: type(each.default) for each in fields(kind) if each.init}
+    return kind(**{key: kinds[key](value) for key, value in (word.split("=", 1) for word in words)})
 
 
 def search(

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from .search import Result, search
+from .search import Result, configured, search
 
 NAMES = range(2)
 
@@ -265,8 +265,7 @@ def run(config: Config) -> Result:
 
 
 def main(arguments: list[str]) -> int:
-    kinds = {each.name: type(each.default) for each in fields(Config)}
-    config = Config(**{name: kinds[name](value) for name, _, value in (each.partition("=") for each in arguments)})
+    config = configured(Config, arguments)
     result = run(config)
     print(result.report(str(config)))
     return 1 if result.violation else 0
