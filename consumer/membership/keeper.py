@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 
 from coordinator.zk.errors import IncarnationOver, SessionLost, StoreError
@@ -17,6 +18,15 @@ from .context import MemberContext
 from .offsets import CommittedOffsets
 
 log = logging.getLogger(__name__)
+
+
+def heartbeat_s(due_s: float, max_poll_interval_ms: int) -> float:
+    """Seconds between two looks of the keeper, at most a sixth of `max_poll_interval_ms`.
+
+    A whole number of them makes `due_s`: a renewal that comes a little early does not count, nor does the next one
+    until it is due.
+    """
+    return due_s / math.ceil(due_s / (max_poll_interval_ms / 6000))
 
 
 class Keeper:
@@ -53,7 +63,7 @@ class Keeper:
                 break
             except StoreError as error:
                 log.warning("heartbeat failed, retrying: lease_left_s=%.1f reason=%s", lease.left_s, error)
-            self.closing.wait(min(lease.due_s, self._config.max_poll_interval_ms / 6000))
+            self.closing.wait(heartbeat_s(lease.due_s, self._config.max_poll_interval_ms))
         if isinstance(fenced.over, ChannelGone):
             store.close()  # removes the owner znodes of running partitions; a hung consumer would not end its session
         self._wake.set()

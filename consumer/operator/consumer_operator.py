@@ -327,7 +327,11 @@ class ConsumerOperator(Callbacks):
             self._resets += 1
             self._is_reset_asked = False
             self._messages.allow(RESET)
-        self._processor.on_reset(checkpoint, state)
+        try:
+            self._processor.on_reset(checkpoint, state)
+        except Exception as error:  # also one of a type that `poll` may raise and the operator survives
+            self.stop(error)
+            raise
 
     def on_partitions_revoked(self, partitions: PartitionSet) -> None:
         """See `Callbacks`."""

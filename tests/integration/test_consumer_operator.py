@@ -11,6 +11,7 @@ import pytest
 from consumer.config import ConsumerConfig, Subscription
 from consumer.errors import DrainFailed, ProcessFailed
 from consumer.fetching.records import Record
+from consumer.logs import OffsetOutOfRange
 from consumer.membership.claims import PARTITIONS_A_STEP
 from consumer.operator import ConsumerOperator, Processor
 from coordinator.zk.errors import OutcomeUnknown, UsageError
@@ -553,6 +554,25 @@ def test_on_checkpoint_error_ends_the_operator_and_the_last_checkpoint_is_resume
     two = operating("c2")
     exact(log, 2, two)
     assert two.resets[-1] == sequence
+
+
+def test_an_on_reset_error_ends_the_operator_even_when_it_is_an_offset_out_of_range(
+    world: World, log: MemoryLog, operating: Callable[..., Operating]
+) -> None:
+    world.coordinator()
+    world.topic("t", 2)
+    one = operating("c1")
+    running(world)
+    exact(log, 2, one)
+
+    def fails() -> None:
+        raise OffsetOutOfRange("t-0: offset 7 is not in the application's own log")
+
+    one.restores = fails
+    one.operator.request_reset("it does not add up")
+
+    with pytest.raises(OffsetOutOfRange, match="the application's own log"):
+        one.operator.wait(20 * PATIENCE)
 
 
 def test_an_operator_asks_for_a_region_is_started_once_and_may_be_closed_unstarted(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from consumer.membership.keeper import heartbeat_s
 from coordinator.zk.errors import ConnectionLost, EpochOver, SessionLost
 from coordinator.zk.lease import Heard, Lease
 from tests.property.tree import MemoryTree
@@ -146,6 +147,19 @@ def test_slow_syncs_keep_the_lease(server: Server) -> None:
     for _ in range(5):
         server.runtime.now += server.lease.due_s
         assert server.lease.is_held
+        server.lease.renew()
+
+
+@pytest.mark.parametrize("max_poll_interval_ms", [100, 4000, 5500, 5990, 6000, 300_000])
+def test_a_consumers_lease_does_not_lapse_whatever_its_poll_interval(server: Server, max_poll_interval_ms: int) -> None:
+    server.takes_s = 0.01
+    server.lease.renew()
+    wait_s = heartbeat_s(server.lease.due_s, max_poll_interval_ms)
+    assert wait_s <= max_poll_interval_ms / 6000
+
+    for _ in range(round(30 / wait_s)):
+        server.runtime.now += wait_s
+        assert server.lease.left_s > 1.0
         server.lease.renew()
 
 
