@@ -262,8 +262,18 @@ PAUSES = Profile(
     region_faults=(3, 8),
 )
 SCALE = replace(
-    STORM, name="scale", groups=2, consumers=5, slots=2, topics=4, partitions=(8, 16), faults=(6, 16), records_per_s=0.2
+    STORM,
+    name="scale",
+    groups=2,
+    consumers=5,
+    slots=2,
+    topics=4,
+    partitions=(8, 16),
+    faults=(6, 16),
+    records_per_s=0.2,
+    circumstances={"partitions": ((8, 16), (8, 16), (8, 16), (60, 100))},
 )
+"""Tens of partitions, and in every fourth run hundreds."""
 
 SHORT = replace(
     STORM,
@@ -558,7 +568,7 @@ LED = replace(
 REGIONAL = replace(
     SHORT,
     name="regional",
-    seconds=32.0,
+    seconds=40.0,
     calm_at=16.0,
     regions=1.0,
     weights={

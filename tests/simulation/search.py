@@ -89,7 +89,7 @@ def _prepare() -> None:
 
 def _find(name: str) -> Finding:
     mutation = MUTATIONS[name]
-    outcome, runs = found_by(mutation, order(mutation))
+    outcome, runs = found_by(mutation, order(mutation, last_found().get(name)))
     if outcome is None:
         return Finding(name, mutation.rule, None, runs=runs, variant=mutation.covered_by)
     invariant = min(outcome.broken & mutation.breaks)

@@ -17,7 +17,7 @@ import pytest
 from consumer.spark.fetchers import orphan_sweep, slot
 from coordinator.rebalance import group_reader
 from drills.checker import BROKEN, NOT_DECIDED, Verdict, Verdicts, check_file
-from tests.simulation.decided import Decisions, reasons
+from tests.simulation.decided import PURPOSES, Decisions, reasons
 from tests.simulation.profile import CALM, PROFILES, STORM, profile_of
 from tests.simulation.run import ALL_FAULTS, Outcome, history_text, simulate, tidy, without_garbage_collection
 from tests.simulation.world import SimulatedWorld
@@ -110,8 +110,8 @@ def test_no_invariant_is_broken_in_a_bounded_set_of_histories_over_all_profiles(
     assert len(results) == SEEDS
     assert not never, f"these faults never took effect: {sorted(never)}"
     decisions = Decisions()
-    for *_, found in results:
-        decisions.add(found)
+    for _, profile, *_, found in results:
+        decisions.add(profile, found)
     assert not decisions.lacking(), decisions.rows()
 
 
@@ -129,15 +129,33 @@ def test_an_invariant_is_decided_where_it_judged_something() -> None:
 def test_runs_in_which_an_invariant_is_hardly_ever_decided_are_no_pass() -> None:
     decisions = Decisions()
     for number in range(99):
-        decisions.add({"S1": None, "S9": None if number < 2 else "nothing to judge"})
+        decisions.add("one", {"S1": None, "S9": None if number < 2 else "nothing to judge"})
 
     assert decisions.lacking() == [], "too few runs to tell"
-    decisions.add({"S1": None, "S9": "nothing to judge"})
+    decisions.add("one", {"S1": None, "S9": "nothing to judge"})
     assert decisions.lacking() == ["S9"]
+    assert decisions.lacking(is_stock=False) == []
     assert decisions.rows() == [("S1", "100 of 100", ""), ("S9", "2 of 100", "nothing to judge: 98")]
-    decisions.add({"S1": None, "S9": None})
-    decisions.add({"S1": None, "S9": None})
+    decisions.add("one", {"S1": None, "S9": None})
+    decisions.add("one", {"S1": None, "S9": None})
     assert decisions.lacking() == []
+
+
+def test_a_profile_that_seldom_decides_what_it_is_for_is_no_pass() -> None:
+    decisions = Decisions()
+    for number in range(39):
+        decisions.add("led", dict.fromkeys(PURPOSES["led"]) | {"L5": None if number < 9 else "nothing to judge"})
+
+    assert decisions.lacking(is_stock=False) == [], "too few runs to tell"
+    decisions.add("led", dict.fromkeys(PURPOSES["led"]) | {"L5": "nothing to judge"})
+    assert decisions.lacking(is_stock=False) == ["L5 in led"]
+    decisions.add("led", dict.fromkeys(PURPOSES["led"]))
+    decisions.add("led", dict.fromkeys(PURPOSES["led"]))
+    assert decisions.lacking(is_stock=False) == []
+
+
+def test_every_stock_profile_says_what_it_is_for() -> None:
+    assert PURPOSES.keys() == PROFILES.keys()
 
 
 def test_unexpected_error_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
