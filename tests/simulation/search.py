@@ -11,7 +11,9 @@ from pathlib import Path
 
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.profile import PROFILES
+from tests.simulation.profile import PROFILES, Profile
+from tests.simulation.rare_worlds import SEEDS as SEEDS_OF_A_WORLD
+from tests.simulation.rare_worlds import WORLDS
 from tests.simulation.run import Outcome, simulate, tidy, without_garbage_collection
 
 SEEDS = 300
@@ -27,7 +29,7 @@ Run = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    :ivar seed: None when it was not found.  :ivar profile: of that seed.
+    :ivar seed: None when it was not found.  :ivar profile: of that seed: a stock one, or the world made for it.
     :ivar invariant: the first of those broken.
     :ivar runs: how many it took.
     :ivar variant: the rule that was taken away besides.
@@ -54,14 +56,28 @@ def found_by(mutation: Mutation, runs: Sequence[Run]) -> tuple[Outcome | None, i
     A run that the product fails as it is shows nothing.
     """
     for number, (profile, seed) in enumerate(runs, 1):
-        tidy(number)
-        with mutation.applied():
-            outcome = simulate(seed, PROFILES[profile])
-        if outcome.broken & mutation.breaks:
-            with mutation.applied(only_also=True):
-                if simulate(seed, PROFILES[profile]).passed:
-                    return outcome, number
+        if (outcome := _shown(mutation, seed, PROFILES[profile])) is not None:
+            return outcome, number
     return None, len(runs)
+
+
+def found_in_its_world(mutation: Mutation) -> Outcome | None:
+    """The same in the world made for it, None when it has none."""
+    world, first = WORLDS.get(mutation.name, (None, 0))
+    if world is None:
+        return None
+    outcomes = (_shown(mutation, seed, world) for seed in range(first, first + SEEDS_OF_A_WORLD))
+    return next((outcome for outcome in outcomes if outcome is not None), None)
+
+
+def _shown(mutation: Mutation, seed: int, profile: Profile) -> Outcome | None:
+    tidy(seed)
+    with mutation.applied():
+        outcome = simulate(seed, profile)
+    if not outcome.broken & mutation.breaks:
+        return None
+    with mutation.applied(only_also=True):
+        return outcome if simulate(seed, profile).passed else None
 
 
 def last_found() -> dict[str, Run]:
@@ -71,7 +87,7 @@ def last_found() -> dict[str, Run]:
 
 def keep(findings: Sequence[Finding]) -> None:
     """Write `FOUND`."""
-    found = {each.name: (each.profile, each.seed) for each in findings if each.seed is not None}
+    found = {each.name: (each.profile, each.seed) for each in findings if each.profile in PROFILES}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(run)}" for name, run in sorted(found.items()))
     FOUND.write_text(f"{{\n{lines}\n}}\n")
 
@@ -89,7 +105,10 @@ def _prepare() -> None:
 
 def _find(name: str) -> Finding:
     mutation = MUTATIONS[name]
-    outcome, runs = found_by(mutation, order(mutation, last_found().get(name)))
+    outcome, runs = None, 0
+    if name not in WORLDS:
+        outcome, runs = found_by(mutation, order(mutation, last_found().get(name)))
+    outcome = outcome or found_in_its_world(mutation)
     if outcome is None:
         return Finding(name, mutation.rule, None, runs=runs, variant=mutation.covered_by)
     invariant = min(outcome.broken & mutation.breaks)
@@ -97,9 +116,13 @@ def _find(name: str) -> Finding:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """One line of JSON: `total`, `found`, `unfound`, and every finding."""
-    unfound = sorted(each.name for each in findings if each.seed is None)
-    each = [asdict(finding) for finding in sorted(findings, key=lambda one: one.name)]
-    return json.dumps(
-        {"total": len(findings), "found": len(findings) - len(unfound), "unfound": unfound, "mutations": each}
-    )
+    """One line of JSON: `total`, `found`, how many of these `by_stock` profiles, `unfound`, and every finding."""
+    ordered = sorted(findings, key=lambda one: one.name)
+    unfound = [each.name for each in ordered if each.seed is None]
+    found = {
+        "total": len(ordered),
+        "found": len(ordered) - len(unfound),
+        "by_stock": sum(each.profile in PROFILES for each in ordered),
+        "unfound": unfound,
+    }
+    return json.dumps({**found, "mutations": [asdict(each) for each in ordered]})

@@ -1,0 +1,65 @@
+"""Worlds for mutations that no stock profile finds within 300 seeds, one each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.simulation.profile import LEADERS, Profile
+
+SEEDS = 40
+"""So many from the seed at which it was found when this was written."""
+
+SHORT = Profile(
+    "short",
+    {},
+    (6, 12),
+    seconds=26.0,
+    calm_at=14.0,
+    consumers=3,
+    slots=0,
+    tick_s=0.5,
+    poll_intervals_ms=(3000, 5000),
+    records_per_s=4.0,
+    sweep_interval_ms=1000,
+    channel_retention_ms=8000,
+)
+DEAF = replace(
+    SHORT,
+    name="deaf",
+    weights={"unheard-command": 3.0, "consumer-joins": 2.0, "consumer-leaves": 1.0},
+    poll_intervals_ms=(2000,),
+    seconds=24.0,
+)
+LED = replace(
+    SHORT,
+    name="led world",
+    seconds=40.0,
+    calm_at=18.0,
+    poll_intervals_ms=(6000,),
+    records_per_s=2.0,
+    led=1.0,
+    leader_faults=(6, 12),
+    assignment_timeout_ms=3000,
+)
+DEAF_LEADERS = replace(
+    LED,
+    name="deaf leaders",
+    leader_weights={"deaf-leader": LEADERS["deaf-leader"]},
+    weights={"topic-comes": 3.0, "topic-goes": 1.0},
+)
+BOUNCED_LEADERS = replace(
+    LED,
+    name="bounced leaders",
+    weights={"expire-session": 4.0, "topic-comes": 3.0, "topic-goes": 2.0},
+    faults=(8, 16),
+    groups=4,
+    consumers=4,
+)
+CUT_BEHIND = replace(SHORT, name="cut behind", weights={"silence-then-cut": 1.0}, faults=(4, 8), seconds=22.0)
+WORLDS = {
+    "a lease counts from the renewal before only": (CUT_BEHIND, 19),
+    "a lease is renewed without a look at the fence": (DEAF, 8),
+    "a leader looks at topics only when a watch tells": (DEAF_LEADERS, 7),
+    "a bounced static leader watches no topics": (BOUNCED_LEADERS, 96),
+}
+"""Mutation -> the world, and the first seed that found it."""
