@@ -84,6 +84,7 @@ class _Event:
 CHECKPOINT, RESET_REGION, STOP = "checkpoint", "reset", "stop"
 
 
+# Large: two threads and their callbacks share one queue and one end.
 class ConsumerOperator(Callbacks):
     """A member of a consistent region whose records are processed in a separate thread.
 

@@ -29,6 +29,7 @@ class Profile:
         `leader_faults` are drawn besides: the others stay as they are.
     :ivar regions: the share of applications' groups that are in a consistent region.
     :ivar region_weights: likewise, of the faults of regions (`regions.py`), of which `region_faults` are drawn besides.
+    :ivar liars: the share of runs in which members join that lie (`liars.py`).
     :ivar kinds: how many kinds of `weights` a run draws its faults from, at least and at most; all without it. Few
         kinds that come often meet where many kinds seldom do (swarm testing, Groce et al. 2012).
     :ivar together: kinds of which two out of three runs with `kinds` draw one tuple, and the others beside it.
@@ -67,6 +68,7 @@ class Profile:
     regions: float = 0.0
     region_weights: Mapping[str, float] = field(default_factory=dict)
     region_faults: tuple[int, int] = (0, 0)
+    liars: float = 0.0
     kinds: tuple[int, int] | None = None
     together: tuple[tuple[str, ...], ...] = ()
     corpus: tuple[Plan, ...] = ()

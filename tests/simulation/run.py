@@ -16,6 +16,7 @@ from tests.simulation.aimed import AIMED
 from tests.simulation.coverage import coverage
 from tests.simulation.faults import FAULTS
 from tests.simulation.leaders import LEADERS
+from tests.simulation.liars import draw_liars
 from tests.simulation.profile import Profile
 from tests.simulation.regions import REGIONS
 from tests.simulation.scheduler import SimulationFailure
@@ -152,6 +153,8 @@ def draw_faults(world: SimulatedWorld) -> None:
     of_regions = draw_besides(world, "region faults", profile.region_weights, profile.region_faults)
     for at, kind in [*draw(world), *of_leaders, *of_regions]:
         world.scheduler.after(at, lambda kind=kind: _do(world, kind))  # type: ignore[misc]
+    for at, join in draw_liars(world):
+        world.scheduler.after(at, lambda join=join: join(world))  # type: ignore[misc]
 
 
 def _do(world: SimulatedWorld, kind: str) -> None:

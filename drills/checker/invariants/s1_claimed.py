@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..replay.commits import HAND, Commit
+from ..replay.commits import Commit
 from ..replay.fast_json import NUMBERS, Partition
 from ..replay.reading import read_owner
 from ..replay.replay import Replay
@@ -50,7 +50,7 @@ class Claims:
         owners = view.group.owners
         for topic, number in sorted(entered):
             owner = owners.get((topic, number))
-            if owner is None or (owner.session != commit.session and owner.made["who"] != HAND):
+            if owner is None or (owner.session != commit.session and not owner.by_hand):
                 self._report(
                     f"{topic}-{number} of group {view.group.name} came into `running` of {view.consumer} at "
                     f"{moment(commit.at)}, without an owner znode of its session",
@@ -63,7 +63,7 @@ class Claims:
         owners = view.group.owners
         for topic, number in sorted(left & owners.keys()):
             owner = owners[topic, number]
-            if _is_of(owner, view.consumer, incarnation) and owner.made["who"] != HAND:
+            if _is_of(owner, view.consumer, incarnation) and not owner.by_hand:
                 self._report(
                     f"{topic}-{number} of group {view.group.name} left `running` of {view.consumer} (incarnation "
                     f"{incarnation}) at {moment(commit.at)}, and its owner znode stayed",

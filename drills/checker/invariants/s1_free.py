@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..replay.channel_data import ChannelData
-from ..replay.commits import HAND, Commit
+from ..replay.commits import Commit
 from ..replay.fast_json import Partition
 from ..replay.replay import Replay
 from ..replay.terms import Terms
@@ -97,7 +97,7 @@ class FreePartitions:
                 since = self._marked.get((group.name, (name, incarnation)))
                 yield f"the lease of {name} (incarnation {incarnation}) still covers it", since
         owner = group.owners.get(partition)
-        if owner is not None and owner.made["who"] != HAND:
+        if owner is not None and not owner.by_hand:
             yield "its owner znode is there", owner.made
 
     # ---- marks

@@ -15,6 +15,7 @@ from .znode_views import (
     GroupView,
     MemberView,
     OffsetView,
+    OwnerView,
     QueryView,
     SegmentView,
     StateView,
@@ -22,6 +23,8 @@ from .znode_views import (
 )
 
 HAND, SERVER = "hand", "server"
+LIAR = "liar"
+"""The kind of a process with a member that lies."""
 
 CHANNEL, LIFE, RUNNING, NAMED = 1, 2, 4, 8
 """A channel was written; and its changes: another incarnation, other running partitions, another applied command."""
@@ -34,12 +37,14 @@ ANYTHING = -1
 class Commit:
     """The changes of one transaction, or of the end of a session.
 
+    :ivar by_hand: whether it was written manually, or by a member that lies: what that writes is not judged, either.
     :ivar mask: kinds of changes; each has its list below.
     :ivar made: commands sent, each with its channel.  :ivar gone: commands removed, likewise.
     :ivar states: (group, state before, state after).  :ivar members: (group, before, after).
     :ivar offsets: (group, partition, offset), of written offsets.
     :ivar sealed: segments created.  :ivar removed: segments removed.
     :ivar queries: (group, before, after).  :ivar topics: (name, before, after).
+    :ivar owners: (group, partition, before, after).
     :ivar seats: (group, consumer) of removed seats.
     :ivar asks: writes at or below asks.  :ivar regions: likewise of consistent regions.
     """
@@ -55,17 +60,18 @@ class Commit:
     removed: tuple[SegmentView, ...] = ()
     queries: tuple[tuple[GroupView, QueryView | None, QueryView | None], ...] = ()
     topics: tuple[tuple[str, TopicView | None, TopicView | None], ...] = ()
+    owners: tuple[tuple[GroupView, Partition, OwnerView | None, OwnerView | None], ...] = ()
     seats: tuple[tuple[GroupView, str], ...] = ()
     asks: tuple[AskChange, ...] = ()
     regions: tuple[RegionChange, ...] = ()
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: Event, by_liar: bool = False) -> None:
         self.event = event
         self.at: float = event["at"]
         self.who: str = event["who"]
         self.zxid: int = event["zxid"]
         self.session: object = event.get("session")
-        self.by_hand = self.who == HAND
+        self.by_hand = by_liar or self.who == HAND
 
 
 Handler = Callable[[Commit, "Route", str, Event], None]

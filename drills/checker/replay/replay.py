@@ -25,8 +25,10 @@ from .commits import (
     COLLECTED,
     EPOCH,
     GONE,
+    HAND,
     HISTORY,
     IN_GROUP,
+    LIAR,
     LIFE,
     MEMBER,
     NAMED,
@@ -142,7 +144,7 @@ class Replay:
 
     def commit(self, event: Event) -> Commit:
         """Apply a `commit`."""
-        commit = Commit(event)
+        commit = Commit(event, self.process(event["who"]).kind == LIAR)
         routes = self._routes
         for op in event["ops"]:
             verb = op["op"]
@@ -151,7 +153,7 @@ class Replay:
             path = op["path"]
             route = routes.get(path) or self._route(path)
             route.handler(commit, route, verb, op)
-            if commit.by_hand:
+            if commit.who == HAND:
                 route.group.hand_at = commit.at
         return commit
 
@@ -333,11 +335,11 @@ class Replay:
     def _on_owner(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         owners = route.group.owners
         commit.mask |= OWNER | IN_GROUP
-        if verb == DELETE:
-            owners.pop(route.partition, None)
-        else:
+        before, after = owners.pop(route.partition, None), None
+        if verb != DELETE:
             session = commit.session if op.get("ephemeral") else None
-            owners[route.partition] = OwnerView(op.get("data") or "", session, commit.event)
+            after = owners[route.partition] = OwnerView(op.get("data") or "", session, commit.event, commit.by_hand)
+        commit.owners += ((route.group, route.partition, before, after),)
 
     def _on_begun(self, commit: Commit, route: Route, verb: str, op: Event) -> None:
         commit.mask |= IN_GROUP

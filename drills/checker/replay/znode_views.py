@@ -78,12 +78,13 @@ class MemberView:
 class OwnerView:
     """An owner znode; its data is parsed on demand."""
 
-    __slots__ = ("made", "session", "text")
+    __slots__ = ("by_hand", "made", "session", "text")
 
-    def __init__(self, text: str, session: object, made: Event) -> None:
+    def __init__(self, text: str, session: object, made: Event, by_hand: bool) -> None:
         self.text = text
         self.session = session
         self.made = made
+        self.by_hand = by_hand
 
 
 class OffsetView:

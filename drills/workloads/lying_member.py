@@ -1,0 +1,339 @@
+"""A member that lies: it registers as `zk_paths.md` says, and breaks one of its rules, in its own process.
+
+The simulation runs the same member in virtual time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
+from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.runtime import Runtime, ThreadRuntime
+from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
+from coordinator.zk.znodes.json_fields import Fields
+from coordinator.zk.znodes.paths import Brokers, GroupPaths
+
+from .process import HangGate, emit, run, topics_of
+
+LOOK_S = 0.05
+FALSE_OFFSET = 90
+LARGEST = (1 << 53) - 1
+"""The largest generation that a record may have."""
+
+DAY_MS = 86_400_000
+STRATEGIES = ("range", "round-robin", "sticky", "cooperative-sticky")
+BOMB = "0-999999"
+
+Running = dict[str, dict[str, int | None]]
+"""Topic -> partition -> next offset, as in a channel."""
+
+LIES: Mapping[str, str] = {
+    "false-offsets": "it says that it runs every partition, at an offset that it has made up",
+    "largest-generation": "it writes the largest generation that there is into its channel",
+    "impossible-generation": "it writes a generation beyond the bound of the format",
+    "acknowledges-only": "it acknowledges every command and claims nothing",
+    "removes-only": "it removes every command, and its channel names none",
+    "runs-without-owners": "it puts partitions into `running` without owner znodes",
+    "keeps-what-was-stopped": "it acknowledges a stop and keeps what it was to stop",
+    "refuses-everything": "it refuses every partition of a start, and a million more",
+    "longest-lease": "it registers with a lease of a day",
+    "another-incarnation": "its registration names another incarnation than its channel",
+    "no-incarnation": "its incarnation is empty",
+    "ended-while-registered": "its channel is ended while it stays registered",
+    "scribbles": "it writes what nobody can read, by turns into its registration and its channel",
+    "commands-itself": "it sends commands to its own channel",
+}
+"""Kind of lie -> what it does."""
+
+
+# Large: one member obeys all rules but one, so each lie is a branch of the rule that it breaks.
+class LyingMember:
+    """One incarnation of a member that tells one kind of lie.
+
+    :param topics: topic -> threads, its subscription.
+    :param lie: one of `LIES`.
+    :ivar told: how often it has lied.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        runtime: Runtime,
+        group: str,
+        consumer: str,
+        topics: Mapping[str, int],
+        lie: str,
+        poll_ms: int,
+    ) -> None:
+        self._store = store
+        self._paths = GroupPaths(group)
+        self._consumer = consumer
+        self._topics = topics
+        self._lie = lie
+        self._poll_ms = poll_ms
+        self._incarnation = "" if lie == "no-incarnation" else runtime.random_id()
+        self._channel: dict[str, Any] = {}
+        self._version = -1
+        self.told = 0
+
+    # ---- registration
+
+    def register(self) -> None:
+        """Register, over whatever stands under the name.
+
+        :raises StoreError: when that was refused or not answered.
+        """
+        paths, store = self._paths, self._store
+        channel, member = paths.channel(self._consumer), paths.id(self._consumer)
+        if store.get(channel) is None:
+            store.commit([Create(channel)])
+        node = store.get(channel)
+        assert node is not None
+        self._channel = {"version": 1, "incarnation": self._incarnation, "epoch": 0, "generation": 0, "command": ""}
+        self._channel |= {"running": {}, "topics": {}, "ended": None}
+        if self._lie == "false-offsets":
+            self._channel |= self._everything()
+        elif self._lie == "ended-while-registered":
+            self._channel["ended"] = "it has left"
+        listing = store.children(channel)
+        old = [Delete(f"{channel}/{name}") for name in sorted(listing.names if listing is not None else ())]
+        ids = [Delete(member)] if store.get(member) is not None else []
+        set_channel = SetData(channel, _json(self._channel), node.stat.version)
+        store.commit([set_channel, *old, *ids, Create(member, _json(self._registration()), ephemeral=True)])
+        self._version = node.stat.version + 1
+
+    def _registration(self) -> dict[str, Any]:
+        incarnation = "another" if self._lie == "another-incarnation" else self._incarnation
+        return {
+            "version": 1,
+            "subscription": dict(self._topics),
+            "pattern": "static",
+            "incarnation": incarnation,
+            "host": "liar",
+            "protocols": list(STRATEGIES),
+            "lease_ms": DAY_MS if self._lie == "longest-lease" else round(self._store.negotiated_timeout_s * 2000 / 3),
+            "max_poll_interval_ms": self._poll_ms,
+        }
+
+    def _everything(self) -> dict[str, Any]:
+        running: Running = {}
+        ids: dict[str, str] = {}
+        for topic in self._topics:
+            node = self._store.get(Brokers().topic(topic))
+            if node is not None:
+                data = json.loads(node.data)
+                running[topic] = dict.fromkeys(data["partitions"], FALSE_OFFSET)
+                ids[topic] = data.get("topic_id") or f"czxid-{node.stat.czxid:x}"
+        return {"running": running, "topics": ids}
+
+    # ---- its life
+
+    def look(self) -> bool:
+        """Look at the channel, and answer its commands with a lie; False once this incarnation is over."""
+        channel = self._paths.channel(self._consumer)
+        node = self._store.get(channel)
+        if node is None or self._is_over(node):
+            return False
+        self._version = node.stat.version
+        if self._lie == "scribbles":
+            self._scribble(channel)
+            return True
+        if self._lie == "commands-itself":
+            self._send(f"{channel}/command-", _json(self._stolen()))
+        elif (
+            self._lie in ("largest-generation", "impossible-generation") and self._channel["generation"] <= LARGEST // 2
+        ):
+            self._channel["generation"] = LARGEST if self._lie == "largest-generation" else 1 << 63
+            self._write([])
+        listing = self._store.children(channel)
+        for name in sorted(listing.names if listing is not None else ()):
+            command = self._store.get(f"{channel}/{name}")
+            if command is not None:
+                self._answer(name, json.loads(command.data))
+        return True
+
+    def _is_over(self, node: Node) -> bool:
+        if self._lie in ("ended-while-registered", "scribbles"):
+            return self._store.get(self._paths.id(self._consumer)) is None
+        data = json.loads(node.data or b"{}")
+        return bool(data.get("ended")) or data.get("incarnation") != self._incarnation
+
+    def _answer(self, name: str, command: Mapping[str, Any]) -> None:
+        """Acknowledge a command in the way of the lie; by the rules where the lie is another one."""
+        removed: list[Operation] = [Delete(f"{self._paths.channel(self._consumer)}/{name}")]
+        if command.get("incarnation") != self._incarnation or self._lie == "removes-only":
+            self.told += self._lie == "removes-only"
+            with_channel = False
+        else:
+            self._channel |= {"command": name, "epoch": command["epoch"]}
+            if self._channel["generation"] < LARGEST:
+                self._channel["generation"] = command["generation"]
+            with_channel = True
+            removed += self._stop(command) if command["option"] == "stop-fetcher" else self._start(command)
+        if with_channel:
+            self._write(removed)
+        else:
+            self._commit(removed)
+
+    def _stop(self, command: Mapping[str, Any]) -> list[Operation]:
+        if self._lie in ("keeps-what-was-stopped", "false-offsets"):
+            self.told += 1
+            return []
+        running: Running = self._channel["running"]
+        named = command.get("partitions") or {topic: _ranges(map(int, parts)) for topic, parts in running.items()}
+        done: list[Operation] = []
+        for topic, number in _named([named]):
+            if str(number) in running.get(topic, {}):
+                done += self._released(topic, number)
+                del running[topic][str(number)]
+        self._forget_empty()
+        return done
+
+    def _start(self, command: Mapping[str, Any]) -> list[Operation]:
+        given = _named(command["ownershipMap"].values())
+        self._channel["refused"] = {}
+        if self._lie == "acknowledges-only":
+            self.told += 1
+            return []
+        if self._lie == "refuses-everything":
+            self.told += 1
+            self._channel["refused"] = {topic: BOMB for topic, _ in given}
+            return []
+        running: Running = self._channel["running"]
+        done: list[Operation] = []
+        for topic, number in given:
+            owner = self._paths.owner(topic, number)
+            if str(number) in running.get(topic, {}) and self._store.get(owner) is not None:
+                continue
+            if self._lie == "runs-without-owners":
+                self.told += 1
+            elif self._store.get(owner) is not None:
+                refused = self._channel["refused"]
+                refused[topic] = _ranges([*_numbers(refused.get(topic, "")), number])
+                continue
+            else:
+                done += self._claimed(topic, number, command)
+            running.setdefault(topic, {})[str(number)] = self._offset(topic, number)
+            self._channel["topics"][topic] = command["topics"][topic]
+        return done
+
+    def _claimed(self, topic: str, number: int, command: Mapping[str, Any]) -> list[Operation]:
+        parent = self._paths.owners_of(topic)
+        if self._store.get(parent) is None:
+            self._commit([Create(parent)])
+        owner = {"version": 1, "thread": f"{self._consumer}-0", "consumer": self._consumer}
+        owner |= {"incarnation": self._incarnation, "generation": command["generation"]}
+        return [Create(self._paths.owner(topic, number), _json(owner), ephemeral=True)]
+
+    def _released(self, topic: str, number: int) -> list[Operation]:
+        """Its owner znode removed. Its offset stays as it is: it has fetched nothing."""
+        owner = self._paths.owner(topic, number)
+        node = self._store.get(owner)
+        is_own = node is not None and json.loads(node.data or b"{}").get("incarnation") == self._incarnation
+        return [Delete(owner)] if is_own else []
+
+    def _offset(self, topic: str, number: int) -> int | None:
+        node = self._store.get(self._paths.offset(topic, number))
+        return json.loads(node.data)["offset"] if node is not None else None
+
+    def _forget_empty(self) -> None:
+        running: Running = self._channel["running"]
+        self._channel["running"] = {topic: parts for topic, parts in running.items() if parts}
+        self._channel["topics"] = {
+            t: id_ for t, id_ in self._channel["topics"].items() if t in self._channel["running"]
+        }
+
+    # ---- lies beside commands
+
+    def _scribble(self, channel: str) -> None:
+        path = channel if self.told % 2 else self._paths.id(self._consumer)
+        self.told += 1
+        self._commit([SetData(path, b'{"version":1,"incarnation":[' * 50)])
+
+    def _stolen(self) -> dict[str, Any]:
+        """A command that gives it everything."""
+        self.told += 1
+        everything = self._everything()
+        given = {topic: _ranges(map(int, parts)) for topic, parts in everything["running"].items()}
+        return {
+            "version": 1,
+            "option": "start-fetcher",
+            "ownershipMap": {f"{self._consumer}-0": given},
+            "topics": everything["topics"],
+            "epoch": self._channel["epoch"],
+            "generation": self._channel["generation"],
+            "incarnation": self._incarnation,
+        }
+
+    def _send(self, path: str, data: bytes) -> None:
+        self._commit([Create(path, data, sequential=True)])
+
+    def _write(self, also: Sequence[Operation]) -> None:
+        self.told += self._channel["generation"] > LARGEST // 2
+        if self._commit([SetData(self._paths.channel(self._consumer), _json(self._channel), self._version), *also]):
+            self._version += 1
+
+    def _commit(self, operations: Sequence[Operation]) -> bool:
+        try:
+            self._store.commit(operations)
+        except (Refused, OutcomeUnknown):
+            return False
+        return True
+
+
+def lie_until(is_over: Callable[[], bool], member: LyingMember, runtime: Runtime) -> str:
+    """Lie until told to end or evicted; why it ended."""
+    try:
+        while not is_over():
+            if not member.look():
+                return "evicted"
+            runtime.sleep(LOOK_S)
+    except CoordinatorError as error:
+        return f"error: {error}"
+    return "told to end"
+
+
+def _numbers(ranges: str) -> list[int]:
+    numbers: list[int] = []
+    for one in filter(None, ranges.split(",")):
+        first, _, last = one.partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(numbers)))
+
+
+def _named(topics: Any) -> list[tuple[str, int]]:
+    return sorted({(topic, number) for each in topics for topic, ranges in each.items() for number in _numbers(ranges)})
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def main(fields: Fields) -> None:
+    """Lie until SIGTERM, or an eviction. `lie` is the kind; the rest is as in `ConsumerConfig`."""
+    gate, runtime = HangGate(), ThreadRuntime()
+    store = open_kazoo(fields.text("zk"), fields.number("session_timeout_ms"))
+    member = LyingMember(
+        store,
+        runtime,
+        fields.text("group"),
+        fields.text("consumer"),
+        topics_of(fields),
+        fields.text("lie"),
+        fields.number("max_poll_interval_ms"),
+    )
+    member.register()
+    why = lie_until(gate.ended.is_set, member, runtime)
+    emit("ended", told=member.told, reason=why)
+    store.close()
+
+
+if __name__ == "__main__":
+    run(main)

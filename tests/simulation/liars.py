@@ -1,0 +1,92 @@
+"""Members that lie, as a stranger's consumer may (`drills/workloads/lying_member.py`): drawn in every profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+
+from coordinator.zk.errors import CoordinatorError
+from coordinator.zk.runtime import Runtime
+from coordinator.zk.store import StoreFactory
+from coordinator.zk.znodes.paths import GROUPS
+from drills.workloads.lying_member import LIES, LyingMember, lie_until
+from tests.simulation.actors import Actor
+from tests.simulation.faults import Fault, _note
+from tests.simulation.world import SimulatedWorld
+
+COMES_BACK_S = 1.0
+
+
+@dataclass
+class Liar(Actor):
+    """A process with a member that lies; evicted, it comes back a few times.
+
+    :ivar lies: one for each of its lives.
+    :ivar told: called with each kind of lie, once the member has registered.
+    """
+
+    group: str
+    consumer: str
+    topics: Mapping[str, int]
+    lies: tuple[str, ...]
+    poll_interval_ms: int
+    told: Callable[[str], None]
+    kind: str = "liar"
+    _is_ending: bool = False
+
+    def names(self) -> dict[str, str]:
+        return {"group": self.group, "consumer": self.consumer}
+
+    def run(self, runtime: Runtime, open_store: StoreFactory) -> str:
+        why = "told to end"
+        for lie in self.lies:
+            store = open_store()
+            member = LyingMember(store, runtime, self.group, self.consumer, self.topics, lie, self.poll_interval_ms)
+            with suppress(CoordinatorError):
+                member.register()
+                self.told(lie)
+                why = lie_until(lambda: self._is_ending, member, runtime)
+                store.close()
+            if self._is_ending:
+                break
+            runtime.sleep(COMES_BACK_S)
+        return why
+
+    def stop(self) -> None:
+        self._is_ending = True
+
+
+def draw_liars(world: SimulatedWorld) -> list[tuple[float, Fault]]:
+    """When which members join that lie, from a stream of their own."""
+    lies = Random(f"lies {world.seed}")
+    if lies.random() >= world.profile.liars:
+        return []
+    last = world.profile.calm_at - 2.0
+    return sorted(
+        (
+            (lies.uniform(4.0, last), _joins(f"liar{number}", lies.getrandbits(32)))
+            for number in range(lies.randint(1, 2))
+        ),
+        key=lambda each: each[0],
+    )
+
+
+def _joins(name: str, seed: int) -> Fault:
+    def join(world: SimulatedWorld) -> bool:
+        lies = Random(seed)
+        groups = sorted(world.children(GROUPS))
+        if not groups or not world.topics:
+            return False
+        group = lies.choice(groups)
+        topics = lies.sample(sorted(world.topics), lies.randint(1, len(world.topics)))
+        told = tuple(lies.choice(sorted(LIES)) for _ in range(lies.randint(1, 3)))
+        polls = lies.choice(world.profile.poll_intervals_ms)
+        _note(world, "member-lies", group=group, consumer=name, lies=list(told))
+        actor = Liar(group, name, dict.fromkeys(topics, 1), told, polls, lambda lie: world.fire(f"lie-{lie}"))
+        life = world.start(actor, name)
+        world.scheduler.after(world.profile.calm_at - world.scheduler.now, lambda: world.crash(life))
+        return False
+
+    return join
