@@ -8,10 +8,12 @@ from .scenarios.definition import Drill
 from .scenarios.ensembles import ENSEMBLES
 from .scenarios.kafka import KAFKA
 from .scenarios.leaders import LEADERS
+from .scenarios.lying_members import LYING_MEMBERS
 from .scenarios.regions import REGIONS
 from .scenarios.spark import SPARK
 from .scenarios.znode_changes import CHANGES
 
-DRILLS: dict[str, Drill] = {
-    drill.name: drill for drill in (*COORDINATORS, *CONSUMERS, *LEADERS, *REGIONS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA)
-}
+_ALL = (
+    *COORDINATORS, *CONSUMERS, *LEADERS, *REGIONS, *LYING_MEMBERS, *ENSEMBLES, *CHANGES, *SPARK, *KAFKA,
+)  # fmt: skip
+DRILLS: dict[str, Drill] = {drill.name: drill for drill in _ALL}

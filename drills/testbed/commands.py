@@ -81,6 +81,10 @@ class Commands:
         """An application with a consumer that hangs on request, at `hangs`."""
         return _workload(name, {**self._consumer(name), "consumer": name, "hangs": hangs}, "application")
 
+    def lying_member(self, name: str, lie: str) -> ProcessCommand:
+        """A member that tells this kind of lie."""
+        return _workload(name, {**self._consumer(name), "consumer": name, "lie": lie}, "lying_member")
+
     def spark(self) -> ProcessCommand:
         """The Spark application, with a query, and with the pool if slots run in executors."""
         fields: dict[str, object] = {"folder": str(self.folder), "zk": self.hosts("spark")}

@@ -124,6 +124,10 @@ class Stage(Sight):
         self.applications = True
         return self._start(self._commands.application(name, hangs))
 
+    def start_lying_member(self, name: str, lie: str) -> Process:
+        """Start a member that lies."""
+        return self._start(self._commands.lying_member(name, lie))
+
     def start_spark(self) -> Process:
         """Start the Spark application."""
         return self._start(self._commands.spark())

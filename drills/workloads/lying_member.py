@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator.zk.errors import CoordinatorError, OutcomeUnknown, Refused
 from coordinator.zk.kazoo_store import open_kazoo
+from coordinator.zk.process.history_recorder import recorder_in
 from coordinator.zk.runtime import Runtime, ThreadRuntime
 from coordinator.zk.store import Create, Delete, Node, Operation, SetData, Store
 from coordinator.zk.znodes.json_fields import Fields
@@ -69,6 +70,7 @@ class LyingMember:
         poll_ms: int,
     ) -> None:
         self._store = store
+        self._runtime = runtime
         self._paths = GroupPaths(group)
         self._consumer = consumer
         self._topics = topics
@@ -87,6 +89,7 @@ class LyingMember:
         :raises StoreError: when that was refused or not answered.
         """
         paths, store = self._paths, self._store
+        self._runtime.record("lies", lie=self._lie, session=store.session_id)
         channel, member = paths.channel(self._consumer), paths.id(self._consumer)
         if store.get(channel) is None:
             store.commit([Create(channel)])
@@ -318,17 +321,13 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 def main(fields: Fields) -> None:
     """Lie until SIGTERM, or an eviction. `lie` is the kind; the rest is as in `ConsumerConfig`."""
-    gate, runtime = HangGate(), ThreadRuntime()
-    store = open_kazoo(fields.text("zk"), fields.number("session_timeout_ms"))
-    member = LyingMember(
-        store,
-        runtime,
-        fields.text("group"),
-        fields.text("consumer"),
-        topics_of(fields),
-        fields.text("lie"),
-        fields.number("max_poll_interval_ms"),
+    gate, group, consumer = HangGate(), fields.text("group"), fields.text("consumer")
+    runtime = ThreadRuntime(
+        recorder_in(fields.text("history_dir"), consumer, kind="liar", group=group, consumer=consumer)
     )
+    store = open_kazoo(fields.text("zk"), fields.number("session_timeout_ms"))
+    poll_ms = fields.number("max_poll_interval_ms")
+    member = LyingMember(store, runtime, group, consumer, topics_of(fields), fields.text("lie"), poll_ms)
     member.register()
     why = lie_until(gate.ended.is_set, member, runtime)
     emit("ended", told=member.told, reason=why)
